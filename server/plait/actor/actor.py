@@ -336,6 +336,8 @@ class Actor:
             policy=kind.policy(thread),
             clients=PushLog(self.log, () if stored is None else stored.clients),
             validate=thread.validate_state_change if "validate_state_change" in kind.overrides else None,
+            validates_ops=kind.validates_ops,
+            permissions=kind.permissions,
             on_commit=self.sockets.send_change,
             on_lost=self._drop,
             instruments=self.instruments,

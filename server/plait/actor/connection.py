@@ -212,6 +212,11 @@ class Connection:
         return self.rights.principal
 
     @property
+    def user(self) -> str | None:
+        """The id of its principal; None if it has none."""
+        return None if self.principal is None else self.principal.id
+
+    @property
     def readonly(self) -> bool:
         """Whether its writes are refused, by `authorize` or by the author, who may set this at any time."""
         return self._is_readonly or not self.rights.may_write

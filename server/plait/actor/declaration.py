@@ -12,7 +12,7 @@ from plait.state.conflicts import Policy
 from plait.state.retention import Retention
 from plait.state.storable import accepts_arguments
 
-__all__ = ["HOOKS", "check_attributes", "check_hooks", "warn_of_near_misses"]
+__all__ = ["HOOKS", "check_attributes", "check_hooks", "validates_ops", "warn_of_near_misses"]
 
 HOOKS: Final = (
     "validate_state_change",
@@ -97,6 +97,12 @@ def check_hooks(cls: type, thread: type) -> None:
             raise TypeError(f"{cls.__name__}.{name} is an attribute of Thread and cannot be {own!r}: {remedy}")
 
 
+def validates_ops(cls: type) -> bool:
+    """Whether `validate_state_change` takes the operations of a change, too."""
+    own = inspect.getattr_static(cls, "validate_state_change")
+    return accepts_arguments(getattr(own, "__func__", own), 4 - isinstance(own, staticmethod))
+
+
 def warn_of_near_misses(cls: type, thread: type, rpcs: Collection[str], *, stacklevel: int) -> None:
     """Warn about attributes that plait does not use, but whose names are similar to those of hooks or options."""
     options = _find_options(thread)
@@ -148,6 +154,8 @@ def _check_hook(cls: type, name: str, own: Any, original: Any) -> None:
     if name in ("validate_state_change", "resolve_conflict") and inspect.iscoroutinefunction(function):
         raise TypeError(f"{cls.__name__}.{name} must not be `async def`: the change is decided without awaiting")
     parameters = list(inspect.signature(original).parameters)
+    if name == "validate_state_change" and validates_ops(cls):
+        return
     if not accepts_arguments(function, len(parameters) - isinstance(own, staticmethod)):
         raise TypeError(f"{cls.__name__}.{name} must accept these arguments: {name}({', '.join(parameters[1:])})")
 

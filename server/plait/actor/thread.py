@@ -1,6 +1,6 @@
 """Thread: what an author subclasses."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -114,6 +114,10 @@ class Thread(Generic[State]):
     # The places of strings in which changes are merged, in addition to the fields of the type that are `Text`: JSON
     # pointers in which `*` stands for any part, as in ("/note", "/cards/*/body").
     texts: ClassVar[Collection[str]] = ()
+    # The places of the state that clients may change, as JSON pointers in which `*` stands for any part, `{user}` for
+    # the id of the client's principal, and `**` at the end for all that is below; None for everything. Code of the
+    # server may always change everything.
+    can_write: ClassVar[Sequence[str] | None] = None
     # The bounds of the log.
     retention: ClassVar[Retention] = DEFAULT_RETENTION
     # The version of the state's type; increase it by 1 with each `@migrate`.
@@ -243,13 +247,14 @@ class Thread(Generic[State]):
     async def undo(self, source: Connection | str) -> int | None:
         """Undo the last change of a source that has not been undone, by a new change, and return the new version.
 
-        `source` may also be a connection's id, which stays the same across reconnects. Returns None when the log has no
-        change to undo. Raises Conflict when others have changed the same place since.
+        `source` may also be a connection's id, which stays the same across reconnects; for a connection, the class's
+        `can_write` is checked. Returns None when the log has no change to undo. Raises Conflict when others have
+        changed the same place since, and Forbidden.
 
         Typing of the source in one text, with pauses of at most a second, is undone together.
         """
         check_may_write(self._actor.key)
-        commit = await undo(self._actor.state, self._actor.log, _name(source))
+        commit = await undo(self._actor.state, self._actor.log, *_find_source(source))
         return None if commit is None else await commit
 
     async def redo(self, source: Connection | str) -> int | None:
@@ -258,7 +263,7 @@ class Thread(Generic[State]):
         Returns None when there is none, or the source has changed something since. Raises what `undo` raises.
         """
         check_may_write(self._actor.key)
-        commit = await redo(self._actor.state, self._actor.log, _name(source))
+        commit = await redo(self._actor.state, self._actor.log, *_find_source(source))
         return None if commit is None else await commit
 
     async def authors(self, pointer: str) -> list[Stretch]:
@@ -333,7 +338,10 @@ class Thread(Generic[State]):
     # Hooks
 
     def validate_state_change(self, next_state: State, source: Source) -> None:
-        """Raise to refuse a change, preferably a Reject. Called before the change is made; must not make another."""
+        """Raise to refuse a change, preferably a Reject. Called before the change is made; must not make another.
+
+        With a third parameter, `ops`, it also gets the operations that make the next state.
+        """
 
     def resolve_conflict(self, base: Any, current: Any, proposed: Any, path: str) -> Any:
         """Return the value for `path`, which a push changes and which others have changed since the push was made.
@@ -389,8 +397,9 @@ class Thread(Generic[State]):
         return True
 
 
-def _name(source: Connection | str) -> str:
-    return source if isinstance(source, str) else source.id
+def _find_source(source: Connection | str) -> tuple[str, Connection | None]:
+    """Return the name of a source in the log, and the connection, if it is one, whose permissions are checked."""
+    return (source, None) if isinstance(source, str) else (source.id, source)
 
 
 def check_may_write(key: ThreadKey) -> None:

@@ -18,6 +18,7 @@ from plait.node.lifecycle import Lifecycle
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot, start_task, wait_for_task
 from plait.store.protocol import DueThread, Store, ThreadKey, Write
 from plait.store.thread_rows import INCOMPLETE
+from plait_schemas.patch import Op
 
 __all__ = ["TransferNode", "Transfers"]
 
@@ -107,7 +108,7 @@ class Transfers:
         actor = self._lifecycle.make_actor(work.key, work.kind, None, 0)
         if work.kind.has_initial_state:
             actor.state.start(work.kind.initial_state())
-        actor.state.validate(state, "server")
+        actor.state.validate(state, "server", [Op("add", "", state)])
 
     async def _fill(self, work: Filling, *, replace: bool) -> None:
         """Fill a thread, instead of a stored one if that is asked for. It ends when its caller is cancelled.

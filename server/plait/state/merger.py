@@ -6,7 +6,7 @@ next push after these, so that is rebased over the result (as in Jupiter: Nichol
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ from plait.state.budget import FREE_OPS, MOST_PAIRS, PUSH_BUDGET, Budget
 from plait.state.commit import Commit
 from plait.state.concurrent import ConcurrentOp, ConcurrentOps, LoadedChanges, MissingChanges
 from plait.state.conflicts import Policy, Resolve, drop_known, may_meet, merge
+from plait.state.permissions import Permissions
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import ClientPushes, PushLog
 from plait.state.revision import Revision
@@ -75,7 +76,9 @@ class Merger(Pipeline):
         *,
         policy: Policy | Resolve,
         clients: PushLog,
-        validate: Callable[[Any, Any], object] | None,
+        validate: Callable[..., object] | None,
+        validates_ops: bool = False,
+        permissions: Permissions | None = None,
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
@@ -87,6 +90,8 @@ class Merger(Pipeline):
             store,
             limits,
             validate=validate,
+            validates_ops=validates_ops,
+            permissions=permissions,
             on_commit=on_commit,
             on_lost=on_lost,
             instruments=instruments,

@@ -15,6 +15,7 @@ from plait.limits import WEIGHT_PER_BYTE, Limits, check_weight
 from plait.state.applying import apply_ops, apply_value, check_ops, measure_op
 from plait.state.commit import Commit
 from plait.state.commit_queue import CommitQueue
+from plait.state.permissions import Permissions
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
 from plait.state.state_history import StateHistory
@@ -42,7 +43,16 @@ _WAS_EDITED: Final = "the state was changed in place, which is not stored: use `
 class Pipeline(CommitQueue):
     """Makes changes of one thread: they are stored in order, and sent when they are durable."""
 
-    __slots__ = ("_is_deciding", "_limits", "_transaction", "_type", "_validate", "was_shown")
+    __slots__ = (
+        "_is_deciding",
+        "_limits",
+        "_permissions",
+        "_transaction",
+        "_type",
+        "_validate",
+        "_validates_ops",
+        "was_shown",
+    )
 
     def __init__(
         self,
@@ -51,7 +61,9 @@ class Pipeline(CommitQueue):
         store: Store,
         limits: Limits,
         *,
-        validate: Callable[[Any, Any], object] | None,
+        validate: Callable[..., object] | None,
+        validates_ops: bool = False,
+        permissions: Permissions | None = None,
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
@@ -64,6 +76,10 @@ class Pipeline(CommitQueue):
         self._limits = limits
         # Raises to refuse a change, and must return None; None if the class does not validate changes.
         self._validate = validate
+        # Whether it takes the operations, too.
+        self._validates_ops = validates_ops
+        # What clients may change; None if they may change everything.
+        self._permissions = permissions
         # Whether the author's code is deciding about a change; it must not make another one.
         self._is_deciding = False
         # Whether the author's code has read a state since `check_shown`.
@@ -184,10 +200,12 @@ class Pipeline(CommitQueue):
         *,
         accept: Callable[[], ClientRow] | None = None,
         name: str | None = None,
+        by: Client | None = None,
         drops_unknown: bool = False,
     ) -> Commit:
         """Apply operations to the current state; their source in the log is `name`, or else `source`.
 
+        They are checked for the permissions of `by`, or of a source that is one.
         `accept` is called when the operations can no longer be refused, and returns the client's row to store. Raises
         InvalidState, TooLarge, what `validate_state_change` raises, and Conflict when the operations do not fit.
         """
@@ -199,7 +217,7 @@ class Pipeline(CommitQueue):
         except PatchError as error:
             raise Conflict(str(error), path=ops[0].path if [op.op for op in ops] == ["splice"] else None) from None
         ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
-        return self._make_current(before, after, ops, source, accept=accept, name=name)
+        return self._make_current(before, after, ops, source, accept=accept, name=name, by=by)
 
     def update(self, pointer: str, value: object) -> Commit:
         """Set the value at a JSON pointer, as a change of the server."""
@@ -271,9 +289,16 @@ class Pipeline(CommitQueue):
         finally:
             self._is_deciding = False
 
-    def validate(self, state: Any, source: Source) -> None:
-        """Ask the class whether the state may be set. Raises what refuses that, and TypeError for an answer."""
-        answer = None if self._validate is None else self.ask(self._validate, state, source)
+    def validate(self, state: Any, source: Source, ops: Sequence[Op]) -> None:
+        """Ask the class whether the state, the result of `ops`, may be set.
+
+        Raises what refuses that, and TypeError for an answer.
+        """
+        if self._validate is None:
+            return
+        # The values of operations may be undecoded JSON, or objects that are a part of the state.
+        more = (decode_ops(encode_json(ops)),) if self._validates_ops else ()
+        answer = self.ask(self._validate, state, source, *more)
         if answer is not None:
             raise TypeError(
                 f"validate_state_change returned {type(answer).__name__}: it must raise an error, for example "
@@ -363,6 +388,7 @@ class Pipeline(CommitQueue):
         *,
         accept: Callable[[], ClientRow] | None = None,
         name: str | None = None,
+        by: Client | None = None,
         records: Sequence[Record] = (),
     ) -> Commit:
         """Make `after` the current revision and store it, unless it is too large, refused, or unchanged."""
@@ -376,8 +402,10 @@ class Pipeline(CommitQueue):
             if name is not None:
                 raise RuntimeError("an undo is a change of its own: call it outside of the transaction")
             return transaction.add(after, ops)
+        if self._permissions is not None and (bound := by or source) != "server":
+            self._permissions.check(ops, bound, before)
         if self._validate is not None:
-            self.validate(after.copy(), source)
+            self.validate(after.copy(), source, ops)
         if not ops:
             return self._put(records, source)
         client = accept() if accept is not None else None

@@ -9,6 +9,12 @@ class Client(Protocol):
     """A connection, as far as the state layer knows it: its id is logged with its changes."""
 
     id: str
+
+    @property
+    def user(self) -> str | None:
+        """The id of its principal; None if it has none."""
+        ...
+
     # The trace of its last message, which is the parent of the traces of its changes.
     trace: object
 

@@ -9,6 +9,7 @@ from plait.state.budget import Budget
 from plait.state.change_log import ChangeLog
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
+from plait.state.source import Client
 from plait.state.undone import REDO, UNDO, drop_undone, parse_taken_back
 from plait.store.thread_rows import ChangeRow
 from plait_schemas.inverse import invert
@@ -37,24 +38,27 @@ class _Target(NamedTuple):
 _Find = Callable[[str, ChangeLog, int], AsyncGenerator[_Target, None]]
 
 
-async def undo(pipeline: Pipeline, change_log: ChangeLog, source: str) -> Commit | None:
+async def undo(pipeline: Pipeline, change_log: ChangeLog, source: str, client: Client | None = None) -> Commit | None:
     """Undo the last change of `source` that was not undone yet, by another change; None when none is in reach.
 
-    Text that was typed at one go is undone at once. Changes that others have completely overwritten are skipped. Raises
-    Conflict when others have changed the same place since, or too much has changed, and StoreError.
+    Text that was typed at one go is undone at once. Changes that others have completely overwritten are skipped. With a
+    `client`, its permissions are checked. Raises Conflict when others have changed the same place since, or too much
+    has changed, Forbidden, and StoreError.
     """
-    return await _take_back(pipeline, change_log, source, UNDO, _find_changes)
+    return await _take_back(pipeline, change_log, source, UNDO, _find_changes, client=client)
 
 
-async def redo(pipeline: Pipeline, change_log: ChangeLog, source: str) -> Commit | None:
+async def redo(pipeline: Pipeline, change_log: ChangeLog, source: str, client: Client | None = None) -> Commit | None:
     """Redo the last change of `source` that was undone and not redone; None when `source` has made a change since.
 
     Raises what `undo` raises.
     """
-    return await _take_back(pipeline, change_log, source, REDO, _find_undos)
+    return await _take_back(pipeline, change_log, source, REDO, _find_undos, client=client)
 
 
-async def _take_back(pipeline: Pipeline, change_log: ChangeLog, source: str, name: str, find: _Find) -> Commit | None:
+async def _take_back(
+    pipeline: Pipeline, change_log: ChangeLog, source: str, name: str, find: _Find, *, client: Client | None
+) -> Commit | None:
     history, budget = pipeline.history, Budget()
     while True:
         top = history.durable.version
@@ -78,7 +82,8 @@ async def _take_back(pipeline: Pipeline, change_log: ChangeLog, source: str, nam
                 if ops:
                     versions = first if first == last else f"{first}-{last}"
                     # The type may have lost a field that is in the log.
-                    return pipeline.change(ops, "server", name=f"{name} {versions} {source}", drops_unknown=True)
+                    maker = f"{name} {versions} {source}"
+                    return pipeline.change(ops, "server", name=maker, by=client, drops_unknown=True)
             else:
                 return None
 

@@ -1,9 +1,9 @@
 """What authors ask of a thread: its earlier states, and events."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -48,6 +48,47 @@ async def outcome(awaitable: Awaitable[Any]) -> Any:
 
 async def awake(house: House, cls: type[Thread[Any]] = Room) -> Any:
     return (await house.actor(cls)).thread
+
+
+# Validation
+
+
+class Judge(Thread[dict[str, Any]]):
+    """Is told of the operations of each change."""
+
+    initial_state: Any = staticmethod(lambda: {"n": 0, "big": "x" * 20_000, "list": []})
+    told: ClassVar[list[tuple[Source, list[Op]]]] = []
+
+    def validate_state_change(self, next_state: Any, source: Source, ops: Sequence[Op] = ()) -> None:
+        self.told.append((getattr(source, "id", source), list(ops)))
+        for op in ops:
+            if isinstance(op.value, list):
+                op.value.append("mutated")
+        if any(op.path == "/secret" for op in ops):
+            raise Reject("secret", path="/secret")
+
+
+async def test_a_hook_that_takes_the_operations_gets_those_of_each_change() -> None:
+    Judge.told.clear()
+    async with open_house(Judge) as house:
+        client, thread = await house.join(Judge, "ada"), await awake(house, Judge)
+        client.push({**thread.state, "n": 9})
+        await outcome(thread.set_state(lambda state: {**state, "n": 1}))
+        thread.update("/list", [1, {"a": 2}])
+        with thread.transaction():
+            thread.update("/n", 2)
+            thread.update("/m", 3)
+        with pytest.raises(Reject):
+            thread.update("/secret", 1)
+        assert [(source, [(op.op, op.path) for op in ops]) for source, ops in Judge.told] == [
+            ("ada", [("replace", "/n")]),
+            ("server", [("replace", "/n")]),
+            ("server", [("add", "/list")]),
+            ("server", [("add", "/n"), ("add", "/m")]),
+            ("server", [("add", "/secret")]),
+        ]
+        assert Judge.told[2][1][0].value == [1, {"a": 2}, "mutated"]
+        assert thread.state["list"] == [1, {"a": 2}]
 
 
 # Update

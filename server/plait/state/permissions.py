@@ -1,0 +1,76 @@
+"""The places of a state that clients may change, by the patterns of a class."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from plait.errors import Forbidden
+from plait.state.revision import Revision
+from plait.state.source import Client
+from plait_schemas.patch import Op, PatchError, find, is_index, parse
+
+__all__ = ["Permissions", "check_permissions"]
+
+_USER: Final = "{user}"
+_ANY: Final = "*"
+_REST: Final = "**"
+
+
+class Permissions:
+    """Checks the operations of clients.
+
+    A pattern is a JSON pointer, in which `*` stands for any part, `{user}` for the id of the client's principal, and
+    `**` at the end for any number of parts, also none.
+    """
+
+    __slots__ = ("_patterns",)
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._patterns = [parse(pattern) for pattern in patterns]
+
+    def check(self, ops: Sequence[Op], source: Client, before: Revision) -> None:
+        """Raise Forbidden if the client may not change the place of an operation; `before` is the revision before."""
+        user = source.user
+        for op in ops:
+            parts = parse(op.path)
+            if not any(_matches(pattern, parts, user, before) for pattern in self._patterns):
+                raise Forbidden("this client may not change this place", path=op.path)
+
+
+def _matches(pattern: Sequence[str], parts: Sequence[str], user: str | None, before: Revision) -> bool:
+    if pattern and pattern[-1] == _REST:
+        pattern = pattern[:-1]
+        parts = parts[: len(pattern)]
+    if len(pattern) != len(parts):
+        return False
+    for at, (wanted, part) in enumerate(zip(pattern, parts, strict=True)):
+        if wanted == _USER:
+            if part != user or ((part == "-" or is_index(part)) and _is_array(before, parts[:at])):
+                return False
+        elif wanted not in (_ANY, part):
+            return False
+    return True
+
+
+def _is_array(revision: Revision, parts: Sequence[str]) -> bool:
+    """Whether there is an array, in which a part is no name, though a user may be named like the part."""
+    return isinstance(find(revision.partial, parts), list | tuple)
+
+
+def check_permissions(name: str, patterns: Any) -> Permissions | None:
+    """Return the permissions that a class declares; None if clients may change everything. Raises TypeError."""
+    if patterns is None:
+        return None
+    if isinstance(patterns, str) or not isinstance(patterns, tuple | list):
+        raise TypeError(f'{name} must be a tuple of JSON pointers such as ("/players/{{user}}/**",), not {patterns!r}')
+    for pattern in patterns:
+        try:
+            parts = parse(pattern) if isinstance(pattern, str) else [_REST, ""]
+        except PatchError:
+            parts = [_REST, ""]
+        strange = [part for part in parts if part not in (_USER, _ANY) and ("{" in part or "*" in part)]
+        if strange not in ([], [_REST]) or (strange and parts[-1] != _REST):
+            raise TypeError(
+                f"{name}: {pattern!r} must be a JSON pointer whose parts are names, {_USER}, {_ANY} for any part, or, "
+                f'at the end, {_REST} for any number of parts, such as "/players/{_USER}/**"'
+            )
+    return Permissions(patterns)
