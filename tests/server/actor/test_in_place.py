@@ -283,16 +283,16 @@ async def test_a_state_above_16_kb_is_compared_in_development_only(caplog: pytes
     app = Plait(Long, Huge, Fits, store="memory://")
     async with app:
         for cls in (Long, Huge, Fits):
-            await app.thread(cls, "served").leak()
+            await app.thread(cls, "served").call(Room.leak)
         assert told(caplog) == ["rpc leak: the state was changed in place at /items/1"]
     caplog.clear()
     app.prepare_serving("localhost", in_development=True)
     async with app:
         for cls in (Long, Huge):
             room = app.thread(cls, "developed")
-            await room.leak()
-            await room.leak_and_edit()
-            await room.count()
+            await room.call(Room.leak)
+            await room.call(Room.leak_and_edit)
+            await room.call(Room.count)
             assert {**await room.state(), "text": ""} == {"n": 6, "items": [1], "text": ""}
     assert told(caplog) == 2 * [
         "rpc leak: the state was changed in place at /items/1",
