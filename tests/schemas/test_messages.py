@@ -7,9 +7,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from plait_schemas.codec import NOT_JSON
+from plait_schemas import frames
+from plait_schemas.codec import LARGE, NOT_JSON
 from plait_schemas.conversation import Item
-from plait_schemas.frames import decode_client, decode_server, encode
+from plait_schemas.frames import decode_client, decode_partly, decode_server, encode
 from plait_schemas.messages import (
     Ack,
     Auth,
@@ -289,3 +290,12 @@ def test_an_operation_without_a_value_is_told_from_one_with_null() -> None:
     assert isinstance(found.ops, list)
     assert [op.value for op in found.ops] == [None, msgspec.UNSET]
     assert b'{"op":"remove","path":"/a"}' in encode(found)
+
+
+def test_a_push_whose_values_stay_json_has_every_field_of_a_push() -> None:
+    fields, undecoded = (
+        [(each.name, each.default) for each in msgspec.structs.fields(type_)] for type_ in (Push, frames._UndecodedPush)
+    )
+    assert fields == undecoded
+    push = Push(7, ("e", 3), [Op("add", "/a", "x" * LARGE)], ("e", 2), 5)
+    assert decode_partly(encode(push)) == push

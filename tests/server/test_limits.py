@@ -77,6 +77,11 @@ def test_a_rate_of_nothing_lets_the_burst_through_and_then_nothing_more() -> Non
     assert bucket.take(1e9) == float("inf")
 
 
+def test_switching_the_limits_off_says_so_of_each() -> None:
+    same = [each.name for each in msgspec.structs.fields(Limits) if getattr(UNLIMITED, each.name) == each.default]
+    assert same == []
+
+
 def test_switching_the_limits_off_leaves_none_tighter_than_the_default() -> None:
     for field in msgspec.structs.fields(Limits):
         assert getattr(UNLIMITED, field.name) >= getattr(DEFAULT_LIMITS, field.name), field.name

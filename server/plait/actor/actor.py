@@ -258,7 +258,7 @@ class Actor:
         Returns `inf` while the thread is in use, as it becomes active again when the use ends.
         """
         if not self.turns.mailbox.is_idle:
-            self.turns.expire(now, self.thread.turn_timeout)
+            self.turns.time_out(now, self.thread.turn_timeout)
             # `on_start` runs in threads that are only read, too.
             self.usage.renew(is_used=self.usage.marked_until > 0)
         elif not self.state.is_durable:

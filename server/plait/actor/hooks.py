@@ -124,7 +124,7 @@ class Hooks:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         turn.on_end(make_resolver(future))
-        expiry = None if timeout is None else loop.call_later(timeout, turn.expire)
+        expiry = None if timeout is None else loop.call_later(timeout, turn.time_out)
         try:
             self._turns.run_last(turn)
             await future

@@ -351,10 +351,10 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
         elif self.mailbox is None:
             self.cancel()
 
-    def expire(self) -> None:
+    def time_out(self) -> None:
         """Cancel the turn because it runs too long; its outcome will be TurnTimeout."""
         if self.task is not None:
-            self.task.is_expired = True
+            self.task.is_timed_out = True
         self.cancel()
 
     def has_set_variables(self) -> bool:

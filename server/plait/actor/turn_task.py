@@ -19,7 +19,7 @@ class TurnTask(msgspec.Struct, eq=False):
     # How often the turn has cancelled it.
     cancellations: int = 0
     # Whether the turn has run too long.
-    is_expired: bool = False
+    is_timed_out: bool = False
 
     def cancel(self) -> None:
         """Cancel the code of the turn, which may catch that."""
@@ -33,7 +33,7 @@ class TurnTask(msgspec.Struct, eq=False):
 
     def explain(self, cancelled: asyncio.CancelledError, name: str) -> BaseException:
         """Return the outcome of the turn `name`, which ended with a CancelledError."""
-        if self.is_expired:
+        if self.is_timed_out:
             return TurnTimeout(f"{name} took too long")
         if self.task.cancelling():
             return cancelled

@@ -261,7 +261,7 @@ class TurnRunner:
         self._add_concurrent(turn)
         self.mailbox.run_last(turn)
 
-    def expire(self, now: float, timeout: float | None) -> None:
+    def time_out(self, now: float, timeout: float | None) -> None:
         """Cancel the running turn and those nested in it after `timeout`, and log their stacks."""
         mailbox = self.mailbox
         elapsed = now - mailbox.started
@@ -270,7 +270,7 @@ class TurnRunner:
         if mailbox.is_held and self.refusal is None:
             return  # It waits for the thread to be destroyed, and the hooks of that have their own timeouts.
         for turn in (mailbox.running, *mailbox.nested):
-            if turn.task is None or turn.task.is_expired:
+            if turn.task is None or turn.task.is_timed_out:
                 continue
             log.error(
                 "%s has run for %g s and is cancelled (turn_timeout); its stack:\n%s",
@@ -279,7 +279,7 @@ class TurnRunner:
                 turn.task.stack().rstrip(),
                 extra=about(self._actor.key, turn.connection),
             )
-            turn.expire()
+            turn.time_out()
 
     async def wait(self) -> None:
         """Wait until the tasks of the running turns have ended; waiting turns may have started another one."""

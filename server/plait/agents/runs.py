@@ -126,7 +126,7 @@ class Runs(ActiveRuns):
     ) -> AsyncGenerator[Any]:
         """Run a streaming agent when the queue admits it; the last chunk is an Interruption if it was interrupted.
 
-        Raises what `run` raises. Its writes are committed, however it ends.
+        Raises what `run` raises. Its writes are committed, however it ends, unless it is tried again.
         """
         context = await self._enter(agent, thread, given)
         on_begin(run := context._run)

@@ -95,9 +95,8 @@ class Slot:
         waiters[future] = None
         try:
             if self.phase is Phase.AWAKE:
-                await asyncio.sleep(
-                    0
-                )  # The loop resumes tasks in order, and the tasks of earlier callers are already scheduled.
+                # The loop resumes tasks in order, and the tasks of earlier callers are already scheduled.
+                await asyncio.sleep(0)
                 return None
             return await future
         finally:

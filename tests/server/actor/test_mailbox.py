@@ -508,7 +508,7 @@ async def test_an_expired_turn_ends_with_a_turn_timeout() -> None:
     mailbox, runs = make_mailbox(), asyncio.Event()
     turn, future = post(mailbox, for_ever(runs), name="on_message")
     await outcome(runs.wait())
-    turn.expire()
+    turn.time_out()
     with pytest.raises(TurnTimeout, match="on_message"):
         await outcome(future)
     assert await outcome(post(mailbox, lambda: "next")[1]) == "next"
@@ -529,7 +529,7 @@ async def test_the_next_turn_begins_only_when_an_expired_one_has_really_ended() 
     turn, first = post(mailbox, slow)
     _, second = post(mailbox, log.work("next"))
     await outcome(runs.wait())
-    turn.expire()
+    turn.time_out()
     await outcome(tidies.wait())
     assert not first.done()
     tidied.set()
@@ -562,7 +562,7 @@ async def test_an_expired_turn_that_comes_to_an_end_all_the_same_has_its_outcome
 
     turn, future = post(mailbox, stubborn)
     await outcome(runs.wait())
-    turn.expire()
+    turn.time_out()
     assert await outcome(future) == "ended"
 
 
@@ -584,7 +584,7 @@ async def test_a_turn_that_shrugs_off_its_cancellation_leaves_nothing_of_it_to_t
     turn, future = post(mailbox, stubborn)
     _, following = post(mailbox, group)
     await outcome(runs.wait())
-    turn.expire()
+    turn.time_out()
     await outcome(future)
     with pytest.raises(ExceptionGroup):
         await outcome(following)

@@ -839,7 +839,7 @@ async def test_an_effect_that_the_class_does_not_have_waits_for_one_that_has(
         await watched()
         assert [each.name for each in await new.schedule.list()] == ["toll"]
         await new.values.set("other", 1)
-        assert "there is no effect toll" in caplog.text
+        assert "there are no effects with these names: toll" in caplog.text
     async with open_workshop(store, Old) as shop:
         await until(lambda: not shop.is_asleep(Old))
         old = await shop.thread(Old)

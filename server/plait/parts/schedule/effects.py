@@ -142,7 +142,11 @@ class EffectRunner:
             self.agenda.set(row.id, row)
         if stranded := {row.effect for row in self.agenda.stranded}:
             names = ", ".join(sorted(stranded))
-            log.warning("there is no effect %s: it waits for a class that has it", names, extra=about(self._actor.key))
+            log.warning(
+                "there are no effects with these names: %s; their rows wait for a class that has them",
+                names,
+                extra=about(self._actor.key),
+            )
 
     def clear(self) -> Sequence[Record]:
         """Forget all rows, and return the records that remove them."""
@@ -269,7 +273,7 @@ class EffectRunner:
         text = "%s has run for %g s%s; its stack:\n%s"
         log.error(text, turn.name, seconds, what, turn.task.stack().rstrip(), extra=about(self._actor.key))
         if is_cancelled:
-            turn.expire()
+            turn.time_out()
 
 
 def _do_nothing() -> None:

@@ -164,7 +164,7 @@ class ThreadSchedule:
     def cancel(self, id: str) -> Result[bool]:
         """Remove a schedule; return whether there was one. A running run continues, and is not repeated."""
         check_writable(self._actor)
-        draft = self._find_draft()
+        draft = self._use_draft()
         if draft is not None:
             return Result(draft.cancel(id), STAGED)
         has = id in self._runner.agenda.rows
@@ -221,7 +221,7 @@ class ThreadSchedule:
     def _add(self, row: Row, *, replaces: bool = False) -> Planned:
         check_writable(self._actor)
         self._actor.check_active()
-        draft = self._find_draft()
+        draft = self._use_draft()
         finder = self._runner.agenda if draft is None else draft
         same = None if row.identity is None else finder.find(row.identity)
         if same is not None and not replaces:
@@ -241,8 +241,8 @@ class ThreadSchedule:
     def _written(self, rows: Mapping[str, Row | None]) -> Written:
         return Written(self._runner.store(rows), self._actor.state.find_own_transaction())
 
-    def _find_draft(self) -> ScheduleDraft | None:
-        """Return the draft of the run; None outside of a run, and in a transaction."""
+    def _use_draft(self) -> ScheduleDraft | None:
+        """Return the draft of the run; None outside of runs and in a transaction. Raises Interrupted."""
         if self._actor.state.find_own_transaction() is not None:
             return None
         runner = self._runner
