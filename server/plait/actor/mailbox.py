@@ -10,8 +10,11 @@ from collections.abc import Hashable, Iterable
 from contextvars import Context
 from typing import Final
 
+from plait.actor.connection import Party
 from plait.actor.turn import Turn
 from plait.actor.turn_task import TurnTask
+from plait.errors import TooMany
+from plait.limits import Limits
 
 __all__ = ["Mailbox"]
 
@@ -63,6 +66,18 @@ class Mailbox:
     def length(self) -> int:
         """The number of waiting turns."""
         return 0 if self._queue is None else len(self._queue)
+
+    def find_excess(self, party: Hashable, limits: Limits) -> TooMany | None:
+        """Return why no other turn of a party may wait; None if it may."""
+        waiting = self.waiting
+        is_address = isinstance(party, Party) and party.user is None
+        most = limits.waiting_turns_per_address if is_address else limits.waiting_turns
+        if waiting is None or waiting.get(party, 0) < most:
+            return None
+        limit = "waiting_turns_per_address" if is_address else "waiting_turns"
+        whose = "calls and messages of your address" if is_address else "of your calls and messages"
+        many = f"{most} {whose} wait in this thread, and no more may; try again later"
+        return TooMany(many, limit=limit, retry_after=1.0)
 
     def post(self, turn: Turn) -> None:
         """Run `turn` after the earlier turns, or at once if its caller holds this mailbox."""

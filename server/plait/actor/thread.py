@@ -12,8 +12,8 @@ from plait.actor.handle import Handle
 from plait.actor.kind import Kind
 from plait.actor.logs import log_error
 from plait.actor.per_actor import PerActor
-from plait.actor.turn import find_client_turn
-from plait.errors import InvalidState, Readonly
+from plait.actor.turn import check_may_write
+from plait.errors import InvalidState
 from plait.limits import Limits
 from plait.state.authors import Stretch, find_authors
 from plait.state.change_log import Change, ChangeLog
@@ -26,10 +26,11 @@ from plait.state.thread_records import Records
 from plait.state.transaction import Transaction
 from plait.state.types import parse_json_error
 from plait.state.undo import redo, undo
+from plait.state.update import splice, update
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
 
-__all__ = ["Thread", "ThreadActor", "check_may_write"]
+__all__ = ["Thread", "ThreadActor"]
 
 State = TypeVar("State")
 T = TypeVar("T", bound="Thread[Any]")
@@ -188,7 +189,7 @@ class Thread(Generic[State]):
         Returns and raises what `set_state` does, and raises Conflict when the place does not exist.
         """
         check_may_write(self._actor.key)
-        return self._actor.state.update(pointer, value)
+        return update(self._actor.state, pointer, value, self._actor.limits)
 
     def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> Commit:
         """Change a part of the string at a JSON pointer: at the character `at`, remove characters and insert others.
@@ -197,12 +198,12 @@ class Thread(Generic[State]):
         that of the change, not of the string.
         """
         check_may_write(self._actor.key)
-        return self._actor.state.splice(pointer, at, remove, insert)
+        return splice(self._actor.state, pointer, at, remove, insert)
 
     def append(self, pointer: str, text: str) -> Commit:
         """Add to the end of the string at a JSON pointer, as `splice` does: for text that arrives in pieces."""
         check_may_write(self._actor.key)
-        return self._actor.state.splice(pointer, None, insert=text)
+        return splice(self._actor.state, pointer, None, insert=text)
 
     # History
 
@@ -400,13 +401,3 @@ class Thread(Generic[State]):
 def _find_source(source: Connection | str) -> tuple[str, Connection | None]:
     """Return the name of a source in the log, and the connection, if it is one, whose permissions are checked."""
     return (source, None) if isinstance(source, str) else (source.id, source)
-
-
-def check_may_write(key: ThreadKey) -> None:
-    """Raise Readonly if a read-only client of this thread caused the calling code to run."""
-    turn = find_client_turn()
-    if turn is None or turn.connection is None or not turn.connection.readonly:
-        return
-    # The rights of a connection apply to its own thread only.
-    if turn.actor.key == key:
-        raise Readonly("Connection is readonly")

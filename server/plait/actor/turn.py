@@ -16,11 +16,20 @@ from plait.actor.begun import Begun, keep_begun
 from plait.actor.connection import Connection, Lease, Party
 from plait.actor.outcome import Done
 from plait.actor.turn_task import TurnTask
-from plait.errors import Indeterminate, PlaitError, StoreError, Unauthenticated
+from plait.errors import Indeterminate, PlaitError, Readonly, StoreError, Unauthenticated
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, find_outcome
 from plait.store.protocol import ThreadKey
 
-__all__ = ["Turn", "TurnOwner", "begin_write", "current_turn", "find_client_turn", "find_user", "latest_turn"]
+__all__ = [
+    "Turn",
+    "TurnOwner",
+    "begin_write",
+    "check_may_write",
+    "current_turn",
+    "find_client_turn",
+    "find_user",
+    "latest_turn",
+]
 
 T = TypeVar("T")
 
@@ -361,3 +370,13 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
         """Whether it has set context variables of the calling task, which the next turn must not see."""
         context = copy_context()
         return len(context) != 1 or context.get(_turn) is not self
+
+
+def check_may_write(key: ThreadKey) -> None:
+    """Raise Readonly if a read-only client of this thread caused the calling code to run."""
+    turn = find_client_turn()
+    if turn is None or turn.connection is None or not turn.connection.readonly:
+        return
+    # The rights of a connection apply to its own thread only.
+    if turn.actor.key == key:
+        raise Readonly("Connection is readonly")

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plait.actor.connection import Connection, Lease, Party
+from plait.actor.connection import Connection, Lease
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, RunningCall
@@ -241,15 +241,7 @@ class TurnRunner:
 
     def find_excess(self, party: Hashable) -> TooMany | None:
         """Return why no other turn of a party may wait; None if it may."""
-        limits, waiting = self._actor.limits, self.mailbox.waiting
-        is_address = isinstance(party, Party) and party.user is None
-        most = limits.waiting_turns_per_address if is_address else limits.waiting_turns
-        if waiting is None or waiting.get(party, 0) < most:
-            return None
-        limit = "waiting_turns_per_address" if is_address else "waiting_turns"
-        whose = "calls and messages of your address" if is_address else "of your calls and messages"
-        many = f"{most} {whose} wait in this thread, and no more may; try again later"
-        return TooMany(many, limit=limit, retry_after=1.0)
+        return self.mailbox.find_excess(party, self._actor.limits)
 
     def begin_beside(self, turn: Turn, context: Context | None = None) -> None:
         """Run a turn concurrently with others, even while those are held or refused."""

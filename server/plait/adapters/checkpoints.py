@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from plait.actor.thread import ThreadActor, check_may_write
+from plait.actor.thread import ThreadActor
+from plait.actor.turn import check_may_write
 from plait.kv.user_names import escape_id
 from plait.store.thread_rows import Record, RecordRange
 

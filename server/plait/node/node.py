@@ -12,8 +12,8 @@ from plait.actor.events import Events
 from plait.actor.handle import Handle
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import Failures
-from plait.actor.thread import Thread, check_may_write
-from plait.actor.turn import current_turn, find_client_turn
+from plait.actor.thread import Thread
+from plait.actor.turn import check_may_write, current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
 from plait.cluster.owners import ALONE, NotOwner, Owners

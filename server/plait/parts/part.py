@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar, overload
 
 from plait.actor.per_actor import PerActor
-from plait.actor.thread import Thread, ThreadActor, check_may_write
+from plait.actor.thread import Thread, ThreadActor
+from plait.actor.turn import check_may_write
 from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["Part", "check_writable", "find_parts", "find_ranges", "load_parts"]

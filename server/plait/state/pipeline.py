@@ -20,14 +20,13 @@ from plait.state.revision import Revision
 from plait.state.source import Client, Source
 from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction, find_transaction, innermost, refuse
-from plait.state.types import MOST_MOVED, UNDECODED, StateType, check_size, encode_value
+from plait.state.types import MOST_MOVED, StateType, check_size
 from plait.store.protocol import Store
 from plait.store.record_checks import check_record
 from plait.store.thread_rows import ClientRow, Record
-from plait_schemas.codec import decode_json, encode_json, weigh
-from plait_schemas.diff import replace
+from plait_schemas.codec import encode_json, weigh
 from plait_schemas.elements import Keys
-from plait_schemas.patch import Op, PatchError, decode_ops, find, parse, splice
+from plait_schemas.patch import Op, PatchError, decode_ops
 
 __all__ = ["Pipeline"]
 
@@ -219,30 +218,6 @@ class Pipeline(CommitQueue):
         ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
         return self._make_current(before, after, ops, source, accept=accept, name=name, by=by)
 
-    def update(self, pointer: str, value: object) -> Commit:
-        """Set the value at a JSON pointer, as a change of the server."""
-        try:
-            parts = parse(pointer)
-        except PatchError as error:
-            raise Conflict(str(error), path=pointer) from None
-        plain = decode_json(encode_value("value", value, self._limits, pointer))
-        keys = self._type.keys
-        if isinstance(plain, str) and keys is not None and keys.has_text(pointer):
-            text = self._find_text(pointer)
-            if text is not None:
-                return self.change(replace(text, plain, pointer, keys), "server")
-        is_in_list = bool(parts) and isinstance(find(self.current.partial, parts[:-1]), list | tuple)
-        return self.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
-
-    def splice(self, pointer: str, at: int | None, remove: int = 0, insert: str = "") -> Commit:
-        """Remove and insert characters of the text at a JSON pointer, as a change of the server.
-
-        If `at` is None, insert them at its end.
-        """
-        if at is None:
-            at = len(self._find_text(pointer) or "")
-        return self.change([splice(pointer, at, remove, insert)], "server")
-
     def store(self, records: Sequence[Record], *, undo: Callable[[], None] | None = None) -> Commit:
         """Store records after the changes made so far; they fail if these fail. Raises ValueError and TooLarge.
 
@@ -362,18 +337,6 @@ class Pipeline(CommitQueue):
     def _tell_edit(self, revision: Revision) -> None:
         if (path := revision.take_edit()) is not None and self.turns is not None:
             self.turns.tell_edit(path)
-
-    def _find_text(self, pointer: str) -> str | None:
-        """Return the string at a JSON pointer, None where there is none. Raises Conflict."""
-        try:
-            parts = parse(pointer)
-        except PatchError as error:
-            raise Conflict(str(error), path=pointer) from None
-        current = self.current
-        text = find(current.partial, parts)
-        if not isinstance(text, str) and current.base is not UNDECODED:
-            text = find(current.document, parts)  # An object of another type may be a string in JSON.
-        return text if isinstance(text, str) else None
 
     def _set_whole(self, current: Revision, state: Any, data: bytes, source: Source) -> Commit:
         ops = self.history.diff(current, state, data, self._limits)

@@ -16,6 +16,7 @@ from plait.state.pipeline import Pipeline
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.state_history import StateHistory
 from plait.state.types import StateType
+from plait.state.update import splice
 from plait.store.protocol import StoredThread, ThreadKey, Write
 from plait.store.thread_rows import ChangeRow, ClientRow, RecordRange, Snapshot
 from plait_schemas.patch import Op
@@ -204,8 +205,8 @@ async def test_changes_that_come_to_little_are_not_all_read_for_a_reader_that_co
     async with bench(0, is_woken=True) as b:
         await b.pipeline.set("", "server")
         for _ in range(500):
-            b.pipeline.splice("", 0, insert="x")
-            b.pipeline.splice("", 0, 1)
+            splice(b.pipeline, "", 0, insert="x")
+            splice(b.pipeline, "", 0, 1)
         await b.pipeline.wait_until_durable()
         missed = await b.change_log.missed(1, most=100_000)
         assert missed is not None

@@ -24,6 +24,7 @@ from plait.state.revision import Revision
 from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction
 from plait.state.types import StateType
+from plait.state.update import update
 from plait.store.protocol import ThreadKey, Write
 from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange, Snapshot
 from plait_schemas.codec import decode_json, encode_json
@@ -265,7 +266,7 @@ async def test_the_author_cannot_make_a_change_while_deciding_on_one(change: str
             "set": lambda: pipeline.set({"n": 5}, "server"),
             "function": lambda: pipeline.set(lambda state: {**state, "n": 5}, "server"),
             "change": lambda: pipeline.change([Op("replace", "/n", 5)], "server"),
-            "update": lambda: pipeline.update("/n", 5),
+            "update": lambda: update(pipeline, "/n", 5, DEFAULT_LIMITS),
             "push": lambda: pipeline.put(b'{"n":5}', make_connection(pipeline)),
         }
 
@@ -583,7 +584,7 @@ async def test_a_failed_change_takes_its_client_with_it() -> None:
 )
 async def test_an_update_sets_what_is_at_a_place(pointer: str, value: Any, state: Any) -> None:
     async with bench(dict, initial={"n": 0, "list": [1, 2], "o": {}}) as b:
-        assert await outcome(b.pipeline.update(pointer, value)) == 1
+        assert await outcome(update(b.pipeline, pointer, value, DEFAULT_LIMITS)) == 1
         assert b.pipeline.state == await b.stored() == state
 
 
@@ -602,7 +603,7 @@ async def test_an_update_sets_what_is_at_a_place(pointer: str, value: Any, state
 )
 async def test_an_update_of_what_is_no_place_or_no_json_is_refused(pointer: str, value: Any, error: Any) -> None:
     async with bench(dict, initial={"n": 0, "list": [1, 2]}) as b:
-        await refused(b, error, lambda: b.pipeline.update(pointer, value))
+        await refused(b, error, lambda: update(b.pipeline, pointer, value, DEFAULT_LIMITS))
 
 
 async def test_those_who_wait_for_a_change_do_not_wait_for_one_another(caplog: pytest.LogCaptureFixture) -> None:
@@ -634,7 +635,7 @@ class Holder(msgspec.Struct, frozen=True):
 @pytest.mark.parametrize("pointer", ["/m", "/m/x", "/inner/m", "/-"])
 async def test_an_update_of_a_field_that_the_type_does_not_have_is_refused(pointer: str) -> None:
     async with bench(Holder, initial=Holder()) as b:
-        await refused(b, InvalidState, lambda: b.pipeline.update(pointer, 1))
+        await refused(b, InvalidState, lambda: update(b.pipeline, pointer, 1, DEFAULT_LIMITS))
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -686,7 +687,7 @@ async def test_a_misspelt_field_is_refused_with_its_place_and_the_nearest_name(
         connection = make_connection(b.pipeline)
         for change in (
             lambda: b.pipeline.change([op], connection),
-            lambda: b.pipeline.update(op.path, op.value),
+            lambda: update(b.pipeline, op.path, op.value, DEFAULT_LIMITS),
             lambda: b.pipeline.set(whole, "server"),
             lambda: b.pipeline.set(lambda _: whole, "server"),
             lambda: b.pipeline.put(encode_json(whole), connection),
@@ -745,10 +746,10 @@ async def test_the_field_of_another_type_of_a_union_is_no_field() -> None:
 
     async with bench(Drawing, initial=Drawing()) as b:
         with pytest.raises(InvalidState, match="there is no field 'side'; the fields are radius"):
-            b.pipeline.update("/shape/side", 3)
-        await outcome(b.pipeline.update("/shape", {"type": "Square", "side": 3}))
-        await outcome(b.pipeline.update("/shape/side", 4))
-        await outcome(b.pipeline.update("/shape/type", "Square"))
+            update(b.pipeline, "/shape/side", 3, DEFAULT_LIMITS)
+        await outcome(update(b.pipeline, "/shape", {"type": "Square", "side": 3}, DEFAULT_LIMITS))
+        await outcome(update(b.pipeline, "/shape/side", 4, DEFAULT_LIMITS))
+        await outcome(update(b.pipeline, "/shape/type", "Square", DEFAULT_LIMITS))
         assert b.pipeline.state == Drawing(Square(4))
 
 
@@ -776,14 +777,14 @@ async def test_what_is_stored_may_have_fields_that_the_type_does_not_have_any_mo
 async def test_an_update_of_a_field_that_its_json_leaves_out_is_made(pointer: str, value: Any, state: Lean) -> None:
     async with bench(Lean, initial=Lean()) as b:
         for _ in range(2):
-            await outcome(b.pipeline.update(pointer, value))
+            await outcome(update(b.pipeline, pointer, value, DEFAULT_LIMITS))
             assert b.pipeline.state == state
 
 
 async def test_a_value_that_is_updated_is_not_shared_with_who_gave_it() -> None:
     async with bench(dict, initial={}) as b:
         value = {"a": [1]}
-        b.pipeline.update("/v", value)
+        update(b.pipeline, "/v", value, DEFAULT_LIMITS)
         value["a"].append(2)
         assert await outcome(b.pipeline.set(lambda state: {**state, "n": 1}, "server")) == 2
         assert b.pipeline.state == await b.stored() == {"v": {"a": [1]}, "n": 1}
