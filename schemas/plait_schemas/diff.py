@@ -7,7 +7,7 @@ array. It does not look into parts that are the same object on both sides, or th
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress, repeat
-from operator import eq, is_, not_
+from operator import eq, is_, is_not, not_
 from typing import Any, Final
 
 import msgspec
@@ -158,10 +158,15 @@ def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops
 def _find_changed_members(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
     """Return the members of a large object that may differ; equal values are compared all at once."""
     before, after = list(map(old.get, new, repeat(msgspec.UNSET))), list(new.values())
+    differs = bytes(map(is_not, before, after))
+    members = compress(new.items(), differs)
+    if differs.count(True) <= _FEW_MEMBERS:
+        return members
+    before, after = list(compress(before, differs)), list(compress(after, differs))
     alike = bytes(map(bool, map(eq, before, after)))
     if encode_json(list(compress(before, alike))) != encode_json(list(compress(after, alike))):
-        return new.items()
-    return compress(new.items(), map(not_, alike))
+        return members
+    return compress(members, map(not_, alike))
 
 
 def _part(key: object) -> str:

@@ -302,3 +302,10 @@ def test_keys_that_are_not_strings_are_written_as_in_json(one: Any, other: Any) 
     for new in ({one: 2, other: [1, 2]}, {one: 1}, {other: [1]}, {}):
         for before, after in ((old, new), (new, old)):
             assert text(apply(as_json(before), read(diff(before, after)))) == text(as_json(after))
+
+
+@pytest.mark.parametrize("changed", [1, 150])
+def test_the_members_of_large_objects_that_are_the_same_object_are_not_encoded(changed: int) -> None:
+    old = dict.fromkeys(map(str, range(300)), object())  # Encoding one would fail.
+    new = {**old, **dict.fromkeys(map(str, range(changed)), 1)}
+    assert diff(old, new) == [Op("replace", f"/{key}", 1) for key in range(changed)]
