@@ -1,7 +1,9 @@
 """The places of a state that clients may change, by the patterns of a class."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, Final
+
+import msgspec
 
 from plait.errors import Forbidden
 from plait.state.revision import Revision
@@ -52,8 +54,13 @@ def _matches(pattern: Sequence[str], parts: Sequence[str], user: str | None, bef
 
 
 def _is_array(revision: Revision, parts: Sequence[str]) -> bool:
-    """Whether there is an array, in which a part is no name, though a user may be named like the part."""
-    return isinstance(find(revision.partial, parts), list | tuple)
+    """Whether JSON has an array there, in which a part is no name, though a user may be named like the part."""
+    found = find(revision.partial, parts)
+    if found is msgspec.UNSET:  # Below a set, or a Struct that is an array in JSON.
+        found = find(revision.document, parts)
+    if isinstance(found, msgspec.Struct):
+        return found.__struct_config__.array_like
+    return isinstance(found, list | tuple | Set)
 
 
 def check_permissions(name: str, patterns: Any) -> Permissions | None:

@@ -78,6 +78,43 @@ def test_a_place_that_a_pattern_names_may_be_changed(
         assert refused.value.path == path
 
 
+class Row(msgspec.Struct, array_like=True):
+    """An array in JSON."""
+
+    score: int = 0
+    notes: list[int] = []
+    names: dict[str, int] = {}
+
+
+class Table(msgspec.Struct):
+    row: Row
+    people: dict[str, Row]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "user", "may"),
+    [
+        ("/row/{user}", "/row/0", "0", False),
+        ("/row/{user}/*", "/row/1/0", "1", False),
+        ("/row/*/{user}", "/row/1/0", "0", False),
+        ("/row/*/{user}", "/row/2/0", "0", True),
+        ("/people/{user}", "/people/0", "0", True),
+        ("/people/*/{user}", "/people/0/0", "0", False),
+    ],
+)
+def test_a_user_is_no_element_of_a_struct_that_is_an_array_in_json(
+    pattern: str, path: str, user: str, may: bool
+) -> None:
+    row = Row(notes=[1], names={"0": 1})
+    revision = Revision(StateType(Table), tree=Table(row, {"0": row}))
+    try:
+        Permissions([pattern]).check([Op("replace", path, 1)], Source(user), revision)
+    except Forbidden:
+        assert not may
+    else:
+        assert may
+
+
 @pytest.mark.parametrize(
     "patterns", ["/note", {"/note"}, ("note",), (7,), ("/a/**/b",), ("/a/{name}",), ("/a/x{user}",), ("/a/b*",)]
 )
