@@ -98,9 +98,14 @@ def check_hooks(cls: type, thread: type) -> None:
 
 
 def validates_ops(cls: type) -> bool:
-    """Whether `validate_state_change` takes the operations of a change, too."""
+    """Whether `validate_state_change` takes the operations of a change, too: as its parameter `ops`."""
     own = inspect.getattr_static(cls, "validate_state_change")
-    return accepts_arguments(getattr(own, "__func__", own), 4 - isinstance(own, staticmethod))
+    function = getattr(own, "__func__", own)
+    return (
+        inspect.isfunction(function)
+        and "ops" in inspect.signature(function).parameters
+        and accepts_arguments(function, 3 - isinstance(own, staticmethod), "ops")
+    )
 
 
 def warn_of_near_misses(cls: type, thread: type, rpcs: Collection[str], *, stacklevel: int) -> None:

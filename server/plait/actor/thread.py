@@ -341,7 +341,7 @@ class Thread(Generic[State]):
     def validate_state_change(self, next_state: State, source: Source) -> None:
         """Raise to refuse a change, preferably a Reject. Called before the change is made; must not make another.
 
-        With a third parameter, `ops`, it also gets the operations that make the next state.
+        With a parameter `ops`, it also gets the operations that make the next state.
         """
 
     def resolve_conflict(self, base: Any, current: Any, proposed: Any, path: str) -> Any:

@@ -271,9 +271,10 @@ class Pipeline(CommitQueue):
         """
         if self._validate is None:
             return
-        # The values of operations may be undecoded JSON, or objects that are a part of the state.
-        more = (decode_ops(encode_json(ops)),) if self._validates_ops else ()
-        answer = self.ask(self._validate, state, source, *more)
+        validate = self._validate
+        if self._validates_ops:  # Their values may be undecoded JSON, or objects that are a part of the state.
+            validate = partial(validate, ops=decode_ops(encode_json(ops)))
+        answer = self.ask(validate, state, source)
         if answer is not None:
             raise TypeError(
                 f"validate_state_change returned {type(answer).__name__}: it must raise an error, for example "

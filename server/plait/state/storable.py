@@ -80,14 +80,14 @@ def check_initial_state(cls: type, state_type: StateType, value: object, limits:
         ) from error
 
 
-def accepts_arguments(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function accepts `count` positional arguments; True if it has no signature."""
+def accepts_arguments(function: Callable[..., Any], count: int, *names: str) -> bool:
+    """Whether a function accepts `count` positional arguments and some by name; True if it has no signature."""
     try:
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return True
     try:
-        signature.bind(*range(count))
+        signature.bind(*range(count), **dict.fromkeys(names))
     except TypeError:
         return False
     return True

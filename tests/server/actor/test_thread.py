@@ -1,6 +1,7 @@
 """What authors ask of a thread: its earlier states, and events."""
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -66,6 +67,44 @@ class Judge(Thread[dict[str, Any]]):
                 op.value.append("mutated")
         if any(op.path == "/secret" for op in ops):
             raise Reject("secret", path="/secret")
+
+
+def traced(function: Any) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+class Named(Thread[dict[str, Any]]):
+    initial_state: Any = staticmethod(lambda: {"n": 0})
+    told: ClassVar[list[Any]] = []
+
+    def validate_state_change(self, next_state: Any, source: Source, *, ops: Sequence[Op] = ()) -> None:
+        self.told.append([op.path for op in ops])
+
+
+class Traced(Named):
+    @traced
+    def validate_state_change(self, next_state: Any, source: Source, ops: Sequence[Op] = ()) -> None:
+        self.told.append([op.path for op in ops])
+
+
+class Strict(Named):
+    def validate_state_change(  # type: ignore[override]
+        self, next_state: Any, source: Source, strict: bool = False, *more: Any, **named: Any
+    ) -> None:
+        self.told.append((strict, more, named))
+
+
+@pytest.mark.parametrize(("cls", "told"), [(Named, ["/n"]), (Traced, ["/n"]), (Strict, (False, (), {}))])
+async def test_only_a_parameter_named_ops_gets_the_operations(cls: type[Named], told: Any) -> None:
+    Named.told.clear()
+    async with open_house(cls) as house:
+        thread = await awake(house, cls)
+        await outcome(thread.update("/n", 1))
+    assert Named.told[-1] == told
 
 
 async def test_a_hook_that_takes_the_operations_gets_those_of_each_change() -> None:
