@@ -4,6 +4,7 @@ import collections.abc
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -45,9 +46,20 @@ def read_rpc(method: str | Callable[..., Any]) -> Rpc:
 def _read_function(function: Callable[..., Any]) -> Rpc:
     options = getattr(function, RPC_MARK, None)
     name = options.name if isinstance(options, RpcOptions) else None
-    returned = get_type_hints(function).get("return", Any)
+    returned = _find_returned(function)
     is_stream = inspect.isasyncgenfunction(function) or is_stream_type(returned)
     return Rpc(name or function.__name__, find_result_type(returned, is_stream=is_stream), is_stream)
+
+
+def _find_returned(function: Callable[..., Any]) -> Any:
+    """Return what a function is annotated to return; Any if that has a name that only type checkers import."""
+    annotated = {"return": getattr(function, "__annotations__", {}).get("return", Any)}
+    try:
+        return get_type_hints(
+            SimpleNamespace(__annotations__=annotated), getattr(inspect.unwrap(function), "__globals__", {})
+        )["return"]
+    except (NameError, AttributeError):
+        return Any
 
 
 def is_stream_type(returned: Any) -> bool:
