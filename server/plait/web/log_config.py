@@ -4,7 +4,9 @@ import logging.config
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from plait_schemas.codec import UNENCODABLE, encode_json, printable
+import msgspec
+
+from plait_schemas.codec import encode_json, printable
 
 __all__ = ["JsonFormatter", "LogFormat", "LogLevel", "configure_logging"]
 
@@ -73,7 +75,7 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _read_message(record),
         }
         if self._worker is not None:
             members["worker"] = self._worker
@@ -82,13 +84,29 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             members["stack"] = self.formatStack(record.stack_info)
         extra = {name: value for name, value in vars(record).items() if name not in _OWN and value is not None}
-        return encode_json({name: _to_json(value) for name, value in (extra | members).items()}).decode()
+        return encode_json({_to_text(name): _to_json(value) for name, value in (extra | members).items()}).decode()
 
 
-def _to_json(value: object) -> object:
-    """Return a value itself if JSON has it, and otherwise its text."""
+# What is logged may have code of the author's, which may raise anything: the line is written nevertheless.
+
+
+def _read_message(record: logging.LogRecord) -> str:
     try:
-        encode_json(value)
-    except UNENCODABLE:
+        return record.getMessage()
+    except Exception as error:
+        return f"{_to_text(record.msg)} (its arguments raise {type(error).__name__})"
+
+
+def _to_json(value: object) -> msgspec.Raw | str:
+    """Return the JSON of a value if it has one, and otherwise its text."""
+    try:
+        return msgspec.Raw(encode_json(value))
+    except Exception:
+        return _to_text(value)
+
+
+def _to_text(value: object) -> str:
+    try:
         return printable(str(value))
-    return value
+    except Exception as error:
+        return f"<{type(value).__name__}: its text raises {type(error).__name__}>"

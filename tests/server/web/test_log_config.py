@@ -61,3 +61,23 @@ def test_an_exception_is_a_member_with_its_traceback() -> None:
     assert found["exception"].startswith("Traceback")
     assert found["exception"].endswith("ValueError: half \\ud800")
     assert found["stack"] == "Stack:\n here"
+
+
+class Silent:
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise LookupError("none")
+
+
+def test_a_line_is_written_even_if_a_name_or_a_text_in_it_cannot_be() -> None:
+    fields = {"half \ud800": 1, "silent": Silent(), "order": 7}
+    found = write("paid", **fields)
+    assert found["half \\ud800"] == 1
+    assert found["silent"] == "<Silent: its text raises LookupError>"
+    assert (found["message"], found["order"]) == ("paid", 7)
+
+
+def test_a_line_is_written_even_if_its_arguments_do_not_fit() -> None:
+    assert write("paid %d", "seven")["message"] == "paid %d (its arguments raise TypeError)"
+    assert write("paid %s", Silent())["message"] == "paid %s (its arguments raise LookupError)"
