@@ -37,6 +37,10 @@ class _Running(NamedTuple):
     frame: FrameType | None
 
 
+# Which watcher has logged the present block, by the id of the loop's OS thread: several apps may watch one loop.
+_logged: Final[dict[int, "LoopWatcher"]] = {}
+
+
 class LoopWatcher:
     """An OS thread that sends the loop a beat every 0.1 s, and logs what the loop runs when it does not answer.
 
@@ -105,21 +109,17 @@ class LoopWatcher:
         what = "code outside of turns" if turn is None else f"{turn.name} of {key}"
         place, advice = (running.called, "") if running.frame is None else (running.frame, ": use asyncio.to_thread")
         where = f"{_shorten(place.f_code.co_filename)}:{place.f_lineno}"
-        if self._is_first():
+        if _logged.setdefault(watched, self) is self:
             log.warning("%s blocks the server at %s%s", what, where, advice, extra=about(key))
         kind, name = ("", "") if turn is None else (turn.actor.key.kind, turn.name)
         loop.call_soon_threadsafe(self._end_block, kind, name, self._sent)
         return 0
 
-    def _is_first(self) -> bool:
-        """Whether it logs, as several apps may watch one loop: the first one does."""
-        own = threading.current_thread()
-        return next(each for each in threading.enumerate() if each.name == own.name) is own
-
     # In the loop
 
     def _answer(self) -> None:
         self._has_answered = True
+        _logged.pop(threading.get_ident(), None)
         if self._caller is None and (caller := sys._getframe().f_back) is not None:
             self._caller = caller.f_code
 

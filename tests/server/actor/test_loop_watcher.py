@@ -90,6 +90,21 @@ async def test_of_several_watchers_of_one_loop_one_logs_and_all_tell_their_instr
     assert len(caplog.records) == 1
 
 
+async def test_of_several_watchers_of_one_loop_the_one_that_notices_logs(caplog: pytest.LogCaptureFixture) -> None:
+    clocks = (Clock(0.0, 0.1, 0.2), Clock(0.0, 0.1, 0.2, 0.3, 0.4, 0.5))
+    watchers = [LoopWatcher(Told(), clock=clock) for clock in clocks]
+    for watcher in watchers:
+        watcher.start()
+    try:
+        await next_iteration()
+        for clock in clocks:
+            wait(clock)
+    finally:
+        for watcher in watchers:
+            watcher.stop()
+    assert len(caplog.records) == 1
+
+
 async def test_code_in_a_folder_whose_name_begins_like_that_of_plait_is_the_authors(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
