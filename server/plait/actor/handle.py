@@ -11,6 +11,7 @@ from plait.actor.rpc import Method, Stream
 from plait.actor.turn import begin_write
 from plait.spelling import find_nearest
 from plait.state.change_log import Change
+from plait.state.source import SentClient
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Handle", "ThreadCalls"]
@@ -112,9 +113,9 @@ class Handle(Generic[T_co]):
         return changes
 
     async def undo(self, source: Connection | str) -> int | None:
-        """Undo the last change of a source, as `Thread.undo` does; return the version."""
-        id = source if isinstance(source, str) else source.id
-        version: int | None = await self._calls.call_thread("undo", id)
+        """Undo the last change of a source, as `Thread.undo` does; return the version. Raises what it raises."""
+        sent = source if isinstance(source, str) else SentClient(source.id, source.user)
+        version: int | None = await self._calls.call_thread("undo", sent)
         return version
 
     # The thread

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, Self
 
+import msgspec
+
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind
 from plait.actor.outcome import Done, RunningCall, make_resolver, wait_for_durable
@@ -17,6 +19,7 @@ from plait.node.json_calls import pass_arguments, pass_result
 from plait.node.remote_requests import Listed, ListThreads
 from plait.parts.part import Part
 from plait.state.change_log import Change
+from plait.state.source import SentClient
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
@@ -122,6 +125,8 @@ class LocalThread:
                 actor = await self._node.stored_actor(self._key)
             case _:
                 actor = await self._node.actor(self._key, is_used=not reads)
+        if method == "undo":  # A client is a dict if it was sent by another node.
+            args = msgspec.convert(args, tuple[str | SentClient])
         with actor.usage.keep_awake(is_used=not reads):
             done = await getattr(actor.thread, method)(*args, **kwargs)
         return None if THREAD_METHODS[method].result is None else done

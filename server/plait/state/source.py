@@ -2,7 +2,9 @@
 
 from typing import Literal, Protocol
 
-__all__ = ["Client", "Source"]
+import msgspec
+
+__all__ = ["Client", "SentClient", "Source"]
 
 
 class Client(Protocol):
@@ -17,6 +19,14 @@ class Client(Protocol):
 
     # The trace of its last message, which is the parent of the traces of its changes.
     trace: object
+
+
+class SentClient(msgspec.Struct):
+    """A client, as handles send it to the node of a thread."""
+
+    id: str
+    user: str | None
+    trace: object = None
 
 
 Source = Client | Literal["server"]

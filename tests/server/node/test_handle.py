@@ -13,7 +13,7 @@ from plait.actor.handle import Handle
 from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
-from plait.errors import CallFailed, InvalidArguments, InvalidState, MethodNotFound, Reject, StoreError
+from plait.errors import CallFailed, Forbidden, InvalidArguments, InvalidState, MethodNotFound, Reject, StoreError
 from plait.limits import DEFAULT_LIMITS
 from plait_schemas.patch import Op
 
@@ -449,6 +449,34 @@ async def test_an_argument_is_not_shared_with_the_thread() -> None:
 
 
 # The state and its history
+
+
+class Board(Thread[dict[str, Any]]):
+    initial_state: Any = staticmethod(lambda: {"note": "", "users": {}})
+    can_write = ("/users/{user}",)
+
+
+class Author:
+    """A connection, as far as undos know it."""
+
+    id = "server"
+    trace: object = None
+
+    def __init__(self, user: str | None) -> None:
+        self.user = user
+
+
+async def test_an_undo_for_a_connection_is_bound_by_its_permissions() -> None:
+    async with open_house(Board) as house:
+        handle: Handle[Any] = house.handle(Board)
+        await handle.update("/note", "a")
+        for user in ("ada", None):
+            with pytest.raises(Forbidden):
+                await handle.undo(Author(user))  # type: ignore[arg-type]
+        await handle.update("/users/ada", 1)
+        assert await handle.undo(Author("ada")) == 3  # type: ignore[arg-type]
+        assert await handle.undo("server") == 4
+        assert await handle.state() == {"note": "", "users": {}}
 
 
 async def test_the_state_is_updated_and_undone_and_its_history_read() -> None:
