@@ -175,7 +175,9 @@ class Pipeline(CommitQueue):
                 value = self.ask(value, current.lend())
             if type_.is_immutable and (parts := apply_value(type_, current, value, self._limits)) is not None:
                 return self._make_current(current, *parts, source)
-            return self._set_whole(current, *type_.from_value(value, self._limits), source)
+            state, data = type_.from_value(value, self._limits)
+            current.discard_edits()  # They may be in the value; hooks see them when they are stored.
+            return self._set_whole(current, state, data, source)
         except BaseException as error:
             # The function may have changed the state in place: discard that, too.
             self.current.discard_edits()

@@ -123,6 +123,7 @@ class StateHistory:
     ) -> Write:
         """Make `after`, the result of `ops`, the current revision, and return the write that makes it durable."""
         before = self.current
+        before.discard_edits()  # It may be the durable revision, which decides about rights.
         encoded = encode_json(ops)
         # Store the whole state if the operations are much longer; most changes are too small to check.
         size = len(encoded)

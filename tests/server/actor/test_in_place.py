@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.server.rooms import House, open_house
+from starlette.requests import Request
+from tests.server.rooms import Client, House, make_request, open_house
 
 from plait.actor.connection import Connection, Source
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.app import Plait
-from plait.errors import InvalidState
+from plait.errors import InvalidState, StoreError
 
 PATIENCE = 10.0
 
@@ -298,3 +299,73 @@ async def test_a_state_above_16_kb_is_compared_in_development_only(caplog: pytes
         "rpc leak: the state was changed in place at /items/1",
         "rpc leak_and_edit: the state was changed in place at /leak",
     ]
+
+
+# Hooks that decide about rights
+
+
+def promote(thread: Thread[Any]) -> None:
+    state = thread.state
+    state["admins"].append("eve")
+    thread.set_state(state)
+
+
+def promote_in_a_transaction(thread: Thread[Any]) -> None:
+    with thread.transaction():
+        state = thread.state
+        state["admins"].append("eve")
+        thread.set_state(state)
+
+
+def edit_in_place_and_update(thread: Thread[Any]) -> None:
+    thread.state["admins"].append("eve")
+    thread.update("/n", 1)
+
+
+@pytest.mark.parametrize("size", [0, 20_000, 300_000])
+@pytest.mark.parametrize("change", [promote, promote_in_a_transaction, edit_in_place_and_update])
+async def test_a_hook_that_decides_about_rights_does_not_see_what_was_edited_before_it_is_durable(
+    change: Callable[[Thread[Any]], None], size: int
+) -> None:
+    seen: list[Any] = []
+
+    class Guarded(Thread[dict[str, Any]]):
+        kind = "guarded"
+        initial_state = staticmethod(lambda: {"admins": [], "n": 0, "text": "x" * size})
+
+        def should_be_readonly(self, connection: Connection, request: Request) -> bool:
+            seen.append((list(self.state["admins"]), self.state["n"]))
+            return "eve" not in self.state["admins"]
+
+        @rpc
+        def change(self) -> None:
+            change(self)
+
+    async with open_house(Guarded) as house:
+        actor = await house.actor(Guarded)
+        await actor.state.store_thread()
+        house.store.is_held = True
+        changing = asyncio.ensure_future(house.handle(Guarded).change())
+        async with asyncio.timeout(PATIENCE):
+            while not house.store.waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert await actor.sockets.is_readonly(Client(actor, "eve").connection, make_request())
+        assert seen == [([], 0)]
+        house.store.fail_next()
+        house.store.resume()
+        with pytest.raises(StoreError):
+            await changing
+
+
+async def test_a_hook_that_validates_a_change_sees_the_state_without_what_was_edited() -> None:
+    seen: list[Any] = []
+
+    class Validated(Room):
+        kind = "validated"
+
+        def validate_state_change(self, state: dict[str, Any], source: Source) -> None:
+            seen.append((self.state, state))
+
+    async with open_house(Validated) as house:
+        await house.handle(Validated).set_own()
+    assert seen == [({"n": 0, "items": [1]}, {"n": 0, "items": [1], "leak": 1})]
