@@ -71,14 +71,15 @@ class Health:
 
     def record(self, outcomes: Sequence[Outcome], sizes: Sequence[int], now: float) -> None:
         """Record the outcomes of groups of writes of these sizes; `now` is the time of the loop's clock."""
+        is_lost = any(isinstance(error, FileLost) for _, error in outcomes)
         failed = [
             (size - stored, error)
             for (stored, error), size in zip(outcomes, sizes, strict=True)
             if error is not None and not isinstance(error, FileLost)
         ]
         if failed:
-            self._record_failures(failed, now, has_stored=any(stored for stored, _ in outcomes))
-        elif self.trouble is not None:
+            self._record_failures(failed, now, has_stored=not is_lost and any(stored for stored, _ in outcomes))
+        elif self.trouble is not None and not is_lost:
             self.record_success()
 
     def record_success(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from plait.errors import Fenced, StoreError
-from plait.store.outcomes import Health, Unreachable
+from plait.store.outcomes import FileLost, Health, Unreachable
 from plait.store.sqlite.failures import is_trouble
 
 
@@ -61,6 +61,16 @@ def test_a_write_that_is_itself_at_fault_is_no_trouble_of_the_store(health: Heal
     record(health, [FULL], 1)
     record(health, [error, None], 2)
     assert health.trouble is None or isinstance(error, Fenced)
+
+
+@pytest.mark.parametrize("others", [[], [None], [Fenced("room/one was written by another process"), None]])
+def test_a_store_whose_file_is_lost_cannot_be_written_again(
+    health: Health, caplog: pytest.LogCaptureFixture, others: list[StoreError | None]
+) -> None:
+    record(health, [FULL], 0)
+    record(health, [FileLost(), *others], 1)
+    assert health.trouble == "database or disk is full"
+    assert "the store can be written again" not in caplog.messages
 
 
 def test_of_writes_that_fail_there_is_a_line_a_second(health: Health, caplog: pytest.LogCaptureFixture) -> None:
