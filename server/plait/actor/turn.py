@@ -130,6 +130,8 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
 
     # While it runs
     is_running: bool = False
+    # Whether it has read a state that it could change in place.
+    has_read: bool = False
     # The mailbox that this turn holds; None if it runs concurrently with other turns.
     mailbox: object | None = None
     # None before it starts, and after its end.

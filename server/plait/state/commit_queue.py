@@ -38,6 +38,14 @@ class Turns(Protocol):
         """Return why the turn of the calling code was cut short, if it is one of this thread."""
         ...
 
+    def note_read(self) -> None:
+        """Note that the calling code has read a state that it could change in place."""
+        ...
+
+    def has_other_reader(self) -> bool:
+        """Whether another turn runs that has read a state, and so may have changed it in place."""
+        ...
+
     def tell_edit(self, path: str) -> None:
         """Log that the state was changed in place, which is not stored."""
         ...

@@ -126,14 +126,20 @@ class Pipeline(CommitQueue):
 
     def show(self, revision: Revision) -> Any:
         """Return the state of a revision to the author's code, which may change it by mistake: see `check_shown`."""
-        self.was_shown = True
+        if not self._type.is_immutable:
+            self.was_shown = True
+            if self.turns is not None:
+                self.turns.note_read()
         return revision.state
 
     def check_shown(self) -> None:
         """Discard and log what the author's code has changed in place, when a turn ends.
 
         A state that `set_state` has replaced is not looked at: code may change the one that it has read and set that.
+        For the same reason it waits until the last turn that has read a state ends.
         """
+        if self.turns is not None and self.turns.has_other_reader():
+            return
         self.was_shown = False
         self._tell_edit(self.history.current)
 
@@ -171,7 +177,9 @@ class Pipeline(CommitQueue):
             current, type_ = self.current, self._type
             if callable(value):
                 if (path := current.take_edit()) is not None:
-                    raise InvalidState(_WAS_EDITED, path=path)
+                    if self.turns is None or not self.turns.has_other_reader():
+                        raise InvalidState(_WAS_EDITED, path=path)
+                    self.turns.tell_edit(path)
                 value = self.ask(value, current.lend())
             if type_.is_immutable and (parts := apply_value(type_, current, value, self._limits)) is not None:
                 return self._make_current(current, *parts, source)

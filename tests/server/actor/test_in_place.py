@@ -369,3 +369,55 @@ async def test_a_hook_that_validates_a_change_sees_the_state_without_what_was_ed
     async with open_house(Validated) as house:
         await house.handle(Validated).set_own()
     assert seen == [({"n": 0, "items": [1]}, {"n": 0, "items": [1], "leak": 1})]
+
+
+class Waiting(Thread[dict[str, Any]]):
+    initial_state: Any = staticmethod(lambda: {"n": 0, "m": 0})
+    begun: asyncio.Event
+    resume: asyncio.Event
+
+    @rpc(concurrent=True)
+    async def slow(self) -> None:
+        state = self.state
+        state["n"] = 5
+        self.begun.set()
+        await self.resume.wait()
+        self.set_state(state)
+
+    @rpc
+    def read(self) -> int:
+        return int(self.state["m"])
+
+    @rpc
+    def count(self) -> None:
+        self.set_state(lambda state: {**state, "m": state["m"] + 1})
+
+
+async def test_a_state_that_is_set_later_is_not_told_by_the_end_of_another_turn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    Waiting.begun, Waiting.resume = asyncio.Event(), asyncio.Event()
+    async with Plait(Waiting, store="memory://") as app:
+        room = app.thread(Waiting, "set later")
+        slow = asyncio.ensure_future(room.call(Waiting.slow))
+        await Waiting.begun.wait()
+        assert await room.call(Waiting.read) == 0
+        Waiting.resume.set()
+        await slow
+        assert await room.state() == {"n": 5, "m": 0}
+    assert caplog.text == ""
+
+
+async def test_a_function_is_called_if_another_turn_has_changed_the_state_in_place(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    Waiting.begun, Waiting.resume = asyncio.Event(), asyncio.Event()
+    async with Plait(Waiting, store="memory://") as app:
+        room = app.thread(Waiting, "another")
+        slow = asyncio.ensure_future(room.call(Waiting.slow))
+        await Waiting.begun.wait()
+        await room.call(Waiting.count)
+        assert await room.state() == {"n": 0, "m": 1}
+        assert "rpc count or rpc slow: the state was changed in place at /n, which is not stored" in caplog.text
+        Waiting.resume.set()
+        await slow
