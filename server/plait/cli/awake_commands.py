@@ -11,8 +11,9 @@ import msgspec
 from cyclopts import Parameter
 
 from plait.cli.options import fail
+from plait.node.awake import AwakeReport
 from plait.spelling import count
-from plait.web.operators import Awake, Kick, Kicked
+from plait.web.operators import Kick, Kicked
 
 __all__ = ["awake", "kick"]
 
@@ -34,7 +35,7 @@ def awake(
 
     PLAIT_OPERATOR_TOKEN is the server's operator_token.
     """
-    found = _ask(url, "awake", Awake)
+    found = _ask(url, "awake", AwakeReport)
     if json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return
@@ -66,7 +67,7 @@ def kick(
     user: Annotated[str | None, Parameter(help="Close the sockets and streams of this user.")] = None,
     thread: Annotated[str | None, Parameter(help="Close the sockets of this thread, given as kind/name.")] = None,
 ) -> None:
-    """Close the sockets of one user or one thread of a running server; clients with good credentials come back.
+    """Close the sockets of one user or one thread of a running server. Clients may connect again.
 
     PLAIT_OPERATOR_TOKEN is the server's operator_token.
     """

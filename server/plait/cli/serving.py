@@ -197,23 +197,14 @@ def dev(
     run_and_watch(command)
 
 
-def demo(
-    *,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    workers: Workers = 1,
-    log_level: Level = "info",
-    log_format: Format = "text",
-) -> None:
+def demo(*, host: Host = "127.0.0.1", port: Port = 8000, workers: Workers = 1, log_level: Level = "info") -> None:
     """Serve the examples: an assistant, a chat, a pad, a board, a game and a counter, stored in plait-demo.db."""
     for folder in (Path(__file__).parents[1], Path(__file__).parents[3]):
         if (folder / "examples" / "demo.py").is_file():
             break
     else:
         fail("the examples are not installed")
-    service = Service(
-        target="examples.demo:app", host=host, log_level=log_level, log_format=log_format, folder=str(folder)
-    )
+    service = Service(target="examples.demo:app", host=host, log_level=log_level, folder=str(folder))
     _serve(service, port, workers)
 
 

@@ -31,12 +31,14 @@ class AwakeThread(msgspec.Struct, frozen=True):
 
 
 class AwakeReport(msgspec.Struct, frozen=True):
-    """The awake threads of one process."""
+    """The awake threads of one process, or of all: also the answer to `GET /operator/awake`."""
 
     threads: int
     sockets: int
     # The longest queues first, then the longest turns, then the most sockets.
     busiest: list[AwakeThread]
+    # The workers or nodes that did not answer in time.
+    silent: int = 0
 
 
 async def report_awake(actors: Sequence[Actor], most: int) -> AwakeReport:

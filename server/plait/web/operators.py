@@ -1,6 +1,8 @@
 """Answers the requests of operators to a running server: the threads that are awake, and closing sockets."""
 
 import secrets
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -9,30 +11,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from plait.errors import InvalidState, PlaitError, Unauthenticated
-from plait.node.awake import MOST_AWAKE, AwakeReport, AwakeThread, find_busiest, report_awake
+from plait.node.awake import MOST_AWAKE, AwakeReport, find_busiest, report_awake
 from plait.node.remote_requests import Disconnect, ReadAwake
 from plait.settings import make_setting_error
 from plait.store.protocol import ThreadKey
 from plait.web.server_context import ServerContext, error_response
 from plait_schemas.codes import UNAUTHENTICATED
 
-__all__ = ["Awake", "Kick", "Kicked", "Operators", "disconnect", "disconnect_here"]
+__all__ = ["Kick", "Kicked", "Operators", "disconnect", "disconnect_here"]
 
 # The fewest characters of a token, so that it cannot be guessed.
 _LEAST: Final = 16
 _KICKED: Final = "an operator has closed the sockets of this thread"
 
 _decode_report: Final = msgspec.msgpack.Decoder(AwakeReport).decode
-
-
-class Awake(msgspec.Struct, frozen=True):
-    """The answer to `GET /operator/awake`."""
-
-    threads: int
-    sockets: int
-    busiest: list[AwakeThread]
-    # The workers or nodes that did not answer in time.
-    silent: int = 0
 
 
 class Kick(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,23 +50,17 @@ class Operators:
         self._context = context
         self._token = token.encode()
         self.routes = [
-            Route("/operator/awake", self._get_awake),
-            Route("/operator/kick", self._kick, methods=["POST"]),
+            Route("/operator/awake", partial(self._answer, self._read_awake)),
+            Route("/operator/kick", partial(self._answer, self._kick), methods=["POST"]),
         ]
 
-    async def _get_awake(self, request: Request) -> Response:
+    async def _answer(self, do: Callable[[Request], Awaitable[msgspec.Struct]], request: Request) -> Response:
         try:
             self._check(request)
-            return _make_response(await self._read_awake())
+            answer = msgspec.json.encode(await do(request))
         except PlaitError as error:
             return error_response(error)
-
-    async def _kick(self, request: Request) -> Response:
-        try:
-            self._check(request)
-            return _make_response(Kicked(await disconnect(self._context, _read_kick(await request.body()))))
-        except PlaitError as error:
-            return error_response(error)
+        return Response(answer, media_type="application/json", headers={"cache-control": "no-store"})
 
     def _check(self, request: Request) -> None:
         """Raise Unauthenticated unless the request has the token."""
@@ -82,17 +68,20 @@ class Operators:
         if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), self._token):
             raise Unauthenticated("this needs the operator's token")
 
-    async def _read_awake(self) -> Awake:
+    async def _read_awake(self, _: Request) -> AwakeReport:
         node = self._context.node
         own = await report_awake(node.actors, MOST_AWAKE)
         others = await node.everywhere.nodes.ask_each(ReadAwake())
         reports = [own, *(_decode_report(data) for data in others if data is not None)]
-        return Awake(
+        return AwakeReport(
             sum(each.threads for each in reports),
             sum(each.sockets for each in reports),
             find_busiest([row for each in reports for row in each.busiest], MOST_AWAKE),
             others.count(None),
         )
+
+    async def _kick(self, request: Request) -> Kicked:
+        return Kicked(await disconnect(self._context, _read_kick(await request.body())))
 
 
 async def disconnect(context: ServerContext, target: Disconnect) -> int:
@@ -119,7 +108,3 @@ def _read_kick(body: bytes) -> Disconnect:
     if (kick.user is None) == (kick.thread is None) or (kick.thread is not None and not (kind and name)):
         raise InvalidState('name a user, {"user": "ada"}, or a thread, {"thread": "room/one"}')
     return Disconnect(kick.user, None, None if kick.thread is None else ThreadKey(kind, name))
-
-
-def _make_response(answer: Awake | Kicked) -> Response:
-    return Response(msgspec.json.encode(answer), media_type="application/json", headers={"cache-control": "no-store"})
