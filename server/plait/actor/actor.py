@@ -287,6 +287,7 @@ class Actor:
         self.sockets.presence.close()
         self.state.close()
         self.cancel_turns()
+        self.state.history.release()
 
     def drop(self, error: PlaitError, *, is_awake: bool) -> None:
         """Close the sockets at once, so that their clients reconnect, and refuse further changes.
@@ -307,6 +308,7 @@ class Actor:
             await self.wait_until_idle()
         finally:
             self.cancel_turns()
+            self.state.history.release()
 
     def run_last(self, caller: Turn) -> Awaitable[None]:
         """Run `on_destroyed` inside of a turn."""

@@ -164,6 +164,13 @@ class Revision:
         self.discard_edits()
         return path
 
+    def release(self) -> None:
+        """Keep only the JSON; a later read decodes it."""
+        if self.has_state:
+            self.require_json()
+            self._tree = self._shown = UNDECODED
+            self._shown_json, self._is_partial = None, False
+
     # Inside
 
     def _decode(self) -> Any:

@@ -235,6 +235,11 @@ class StateHistory:
             self._recent = self._texts = self.current.change = None
             self._recent_bytes = 0
 
+    def release(self) -> None:
+        """Keep the states only as JSON, as the thread ends: late readers decode it."""
+        self.current.release()
+        self.durable.release()
+
     # Inside
 
     def _begin(self) -> tuple[None, bytes, tuple[Snapshot, ...]]:

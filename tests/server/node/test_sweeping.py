@@ -3,14 +3,17 @@
 import asyncio
 import gc
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import pytest
 from tests.server.rooms import House, open_house
 
 from plait.actor.actor import Actor
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
-from plait.errors import TurnTimeout
+from plait.errors import TurnTimeout, Unavailable
 from plait.store.protocol import ThreadKey
 
 PATIENCE = 10.0
@@ -175,3 +178,44 @@ async def test_a_thread_that_has_gone_to_sleep_is_not_kept() -> None:
             while last() is not None:
                 gc.collect()
                 await asyncio.sleep(0.01)
+
+
+@dataclass
+class Board:
+    cards: list[str] = field(default_factory=list)
+
+
+class Table(Thread[Board]):
+    initial_state = Board(["a"])
+
+
+def stop(house: House, actor: Actor) -> None:
+    house.node._lifecycle.stop(actor)
+
+
+def drop(house: House, actor: Actor) -> None:
+    house.node._lifecycle.evict(actor, Unavailable("the store has failed"))
+
+
+async def destroy(house: House, actor: Actor) -> None:
+    await house.node.destroy(actor.key)
+
+
+@pytest.mark.parametrize("end", [stop, drop, destroy])
+async def test_what_is_decoded_of_a_state_is_freed_when_its_thread_ends(end: Callable[[House, Actor], Any]) -> None:
+    async with open_house(Table) as house:
+        actor = await house.actor(Table)
+        async with asyncio.timeout(PATIENCE):
+            await actor.thread.set_state(Board(["b"]))
+            current = actor.state.history.current
+            gc.disable()  # Reference counting frees it.
+            try:
+                decoded = [weakref.ref(current.tree), weakref.ref(current.state)]
+                if (ending := end(house, actor)) is not None:
+                    await ending
+                while tasks := house.node._threads.tasks:
+                    await asyncio.wait(tasks)
+                assert [each() for each in decoded] == [None, None]
+            finally:
+                gc.enable()
+        assert actor.thread.state == actor.state.history.durable.tree == Board(["b"])

@@ -71,6 +71,21 @@ def test_a_typed_state_has_its_type_for_authors_and_is_a_tree_of_json_beside() -
         assert revision.state == revision.base == Board(["a"])
 
 
+def test_what_was_released_is_made_of_the_json_again() -> None:
+    for type_, json, state in ((Any, BOARD_JSON, None), (Board, BOARD_JSON, Board(["a"])), (Game, GAME_JSON, GAME)):
+        for revision in forms(type_, json=json, state=state):
+            tree, shown = revision.tree, revision.state
+            revision.release()
+            assert revision.tree == tree
+            assert revision.tree is not tree
+            assert revision.state == shown
+            assert revision.state is not shown
+            assert revision.json == json
+    empty = Revision(StateType(Any))
+    empty.release()
+    assert empty.json is empty.tree is empty.state is None
+
+
 def test_each_form_is_made_once() -> None:
     for type_, json, state in ((Any, BOARD_JSON, None), (Board, BOARD_JSON, Board(["a"])), (Game, GAME_JSON, GAME)):
         for revision in forms(type_, json=json, state=state):
