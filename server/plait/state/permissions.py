@@ -1,14 +1,12 @@
 """The places of a state that clients may change, by the patterns of a class."""
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
-
-import msgspec
 
 from plait.errors import Forbidden
 from plait.state.revision import Revision
 from plait.state.source import Client
-from plait_schemas.patch import Op, PatchError, find, is_index, parse
+from plait_schemas.patch import Op, PatchError, is_index, parse
 
 __all__ = ["Permissions", "check_permissions"]
 
@@ -46,21 +44,11 @@ def _matches(pattern: Sequence[str], parts: Sequence[str], user: str | None, bef
         return False
     for at, (wanted, part) in enumerate(zip(pattern, parts, strict=True)):
         if wanted == _USER:
-            if part != user or ((part == "-" or is_index(part)) and _is_array(before, parts[:at])):
+            if part != user or ((part == "-" or is_index(part)) and before.has_array(parts[:at])):
                 return False
         elif wanted not in (_ANY, part):
             return False
     return True
-
-
-def _is_array(revision: Revision, parts: Sequence[str]) -> bool:
-    """Whether JSON has an array there, in which a part is no name, though a user may be named like the part."""
-    found = find(revision.partial, parts)
-    if found is msgspec.UNSET:  # Below a set, or a Struct that is an array in JSON.
-        found = find(revision.document, parts)
-    if isinstance(found, msgspec.Struct):
-        return found.__struct_config__.array_like
-    return isinstance(found, list | tuple | Set)
 
 
 def check_permissions(name: str, patterns: Any) -> Permissions | None:

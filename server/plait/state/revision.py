@@ -1,11 +1,15 @@
 """One version of a thread's state, as JSON, as a tree and as the object that authors see."""
 
+from collections.abc import Sequence, Set
 from typing import Any, Final
+
+import msgspec
 
 from plait.state.types import UNDECODED, StateType
 from plait.store.thread_rows import ChangeRow
 from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, is_large, read_parts
 from plait_schemas.diff import diff
+from plait_schemas.patch import find
 
 __all__ = ["Revision"]
 
@@ -110,6 +114,15 @@ class Revision:
             json = self.require_json()
             self._tree, self._is_partial = read_parts(json), is_large(json)
         return self._tree if self._is_partial else self.tree
+
+    def has_array(self, parts: Sequence[str]) -> bool:
+        """Whether the JSON has an array at a place."""
+        found = find(self.partial, parts)
+        if found is msgspec.UNSET:  # Below a set, or a Struct that is an array in JSON.
+            found = find(self.document, parts)
+        if isinstance(found, msgspec.Struct):
+            return found.__struct_config__.array_like
+        return isinstance(found, list | tuple | Set)
 
     @property
     def is_partial(self) -> bool:

@@ -25,8 +25,8 @@ def update(pipeline: Pipeline, pointer: str, value: object, limits: Limits) -> C
         text = _find_text(pipeline, pointer)
         if text is not None:
             return pipeline.change(replace(text, plain, pointer, keys), "server")
-    is_in_list = bool(parts) and isinstance(find(pipeline.current.partial, parts[:-1]), list | tuple)
-    return pipeline.change([Op("replace" if is_in_list and parts[-1] != "-" else "add", pointer, plain)], "server")
+    is_element = bool(parts) and parts[-1] != "-" and pipeline.current.has_array(parts[:-1])
+    return pipeline.change([Op("replace" if is_element else "add", pointer, plain)], "server")
 
 
 def splice(pipeline: Pipeline, pointer: str, at: int | None, remove: int = 0, insert: str = "") -> Commit:

@@ -781,6 +781,37 @@ async def test_an_update_of_a_field_that_its_json_leaves_out_is_made(pointer: st
             assert b.pipeline.state == state
 
 
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """An array in JSON."""
+
+    name: str
+    notes: tuple[int, ...] = (1, 2)
+
+
+class Table(msgspec.Struct, frozen=True):
+    row: Row = Row("a")
+    rows: dict[str, Row] = {}
+    tags: frozenset[str] = frozenset({"old"})
+
+
+@pytest.mark.parametrize(
+    ("pointer", "value", "state"),
+    [
+        ("/row/0", "new", Table(row=Row("new"))),
+        ("/row/1/0", 7, Table(row=Row("a", (7, 2)))),
+        ("/row/1/-", 7, Table(row=Row("a", (1, 2, 7)))),
+        ("/rows/0", ["new"], Table(rows={"0": Row("new")})),
+        ("/tags/0", "new", Table(tags=frozenset({"new"}))),
+    ],
+)
+async def test_an_update_replaces_an_element_of_what_is_an_array_in_json(
+    pointer: str, value: Any, state: Table
+) -> None:
+    async with bench(Table, initial=Table()) as b:
+        await outcome(update(b.pipeline, pointer, value, DEFAULT_LIMITS))
+        assert b.pipeline.state == state
+
+
 async def test_a_value_that_is_updated_is_not_shared_with_who_gave_it() -> None:
     async with bench(dict, initial={}) as b:
         value = {"a": [1]}
