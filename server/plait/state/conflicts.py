@@ -15,7 +15,7 @@ from plait_schemas.rebase import Rebased, rebase
 from plait_schemas.step import is_place
 from plait_schemas.trace import Origin, trace
 
-__all__ = ["Policy", "Resolve", "drop_known", "may_meet", "merge"]
+__all__ = ["Policy", "Resolve", "drop_known", "drop_lost_moves", "may_meet", "merge"]
 
 Policy = Literal["last-writer", "reject"]
 Resolve = Callable[[Any, Any, Any, str], Any]
@@ -61,6 +61,24 @@ def drop_known(rebased: Rebased, theirs: Sequence[Op], document: Any, *, keys: K
             gone = Op("remove", op.path)
             ops[at:] = [*([gone] if op.op == "replace" else ()), *rebase(ops[at + 1 :], [gone], None).ops]
     return rebased._replace(ops=ops)
+
+
+def drop_lost_moves(ops: Sequence[Op], theirs: Sequence[Op], *, budget: Budget) -> list[Op]:
+    """Return a write without the moves of elements that others have removed, which stay removed.
+
+    A client that writes whole states did not ask for them: they are what differs from the state that it had read.
+    """
+    left, at = list(ops), 0
+    while at < len(left):
+        if left[at].moved is True:
+            budget.charge_rebase(left[: at + 1], len(theirs))
+            if rebase(left[: at + 1], theirs, None, budget.charge_places).is_lost:
+                # The `remove` before it stays; the operations after it were made with the element in the list.
+                budget.charge_rebase(left[at + 1 :], 1)
+                left[at:] = rebase(left[at + 1 :], [Op("remove", left[at].path)], None).ops
+                continue
+        at += 1
+    return left
 
 
 def _inserted_id(op: Op, keys: Keys | None) -> Id | None:

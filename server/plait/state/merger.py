@@ -16,7 +16,7 @@ from plait.limits import Limits
 from plait.state.budget import FREE_OPS, MOST_PAIRS, PUSH_BUDGET, Budget
 from plait.state.commit import Commit
 from plait.state.concurrent import ConcurrentOp, ConcurrentOps, LoadedChanges, MissingChanges
-from plait.state.conflicts import Policy, Resolve, drop_known, may_meet, merge
+from plait.state.conflicts import Policy, Resolve, drop_known, drop_lost_moves, may_meet, merge
 from plait.state.permissions import Permissions
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import ClientPushes, PushLog
@@ -138,6 +138,9 @@ class Merger(Pipeline):
         budget.charge_rebase(ops, len(theirs))
         budget.charge_ops(ops, document)
         rebased = rebase(ops, theirs, document, budget.charge_places)
+        if rebased.is_lost:
+            ops = drop_lost_moves(ops, theirs, budget=budget)
+            rebased = rebase(ops, theirs, document, budget.charge_places)
         budget.charge_parts(ops, rebased.ops, document)
         rebased = drop_known(rebased, theirs, document, keys=self.keys, budget=budget)
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)

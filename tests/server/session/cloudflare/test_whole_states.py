@@ -1012,3 +1012,30 @@ async def test_a_write_that_crosses_another_is_refused_if_both_change_too_much(t
         merged = await stored(house)
         assert merged["theirs"] == [1] * theirs + [0] * (10 - theirs)
         assert (merged["mine"] != base) == is_merged
+
+
+def rows(*ids: object) -> dict[str, Any]:
+    return {"list": [{"id": f"{id}"} for id in ids]}
+
+
+@pytest.mark.parametrize(
+    ("gone", "wrote", "merged"),
+    [
+        (rows(1, 3, 4), rows(1, 3, 2, 4, 9), rows(1, 3, 4, 9)),
+        (rows(1, 3, 4), rows(2, 1, 3, 4, 9), rows(1, 3, 4, 9)),
+        (rows(3), rows(4, 3, 2, 9, 1), rows(3, 9)),
+        (rows(1, 2, 4, 8), rows(9, 2, 1, 3, 4), rows(9, 2, 1, 4, 8)),
+        (rows(), rows(4, 3, 2, 1, 9), rows(9)),
+    ],
+)
+async def test_a_write_that_moves_what_another_has_removed_keeps_the_rest(gone: Any, wrote: Any, merged: Any) -> None:
+    async with open_house(Room) as house:
+        a, b = await two(house)
+        a.push(rows(1, 2, 3, 4))
+        await stored(house)
+        b.transport.answer_ping()
+        a.push(gone)
+        b.push(wrote)
+        found = await stored(house)
+        assert not [frame for frame in b.transport.take() if "error" in frame]
+        assert found == merged
