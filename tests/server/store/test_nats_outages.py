@@ -93,7 +93,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have stores wait for a leader for as long as servers need to choose one on a busy machine."""
     for module in ("claims", "publishing", "jetstream"):
         monkeypatch.setattr(f"plait.store.nats.{module}.PATIENCE", 60.0)
-    monkeypatch.setattr("plait.store.nats.server_connection._PATIENCE", 60.0)
+    monkeypatch.setattr("plait.store.reconnecting._PATIENCE", 60.0)
 
 
 @pytest.mark.usefixtures("patient")
@@ -191,7 +191,7 @@ async def test_while_the_server_is_stopped_writes_are_refused_and_it_is_said(own
                 await failing
             assert type(caught.value) is not Indeterminate
         own_nats.start()
-        await until(lambda: store._connection._connecting is None)
+        await until(lambda: store._connection._lines._connecting is None)
         await writing.write(KEYS[0])
         await writing.check()
 

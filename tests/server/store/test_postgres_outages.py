@@ -102,7 +102,7 @@ async def test_while_the_server_is_stopped_writes_are_refused_and_it_is_said(own
                 await failing
             assert caught.value.code == "unavailable"
         own_postgres.start()
-        await until(lambda: store._writer._connecting is None)
+        await until(lambda: store._writer._dbs._connecting is None)
         await writing.write(KEYS[0])
         await writing.check()
 
@@ -165,7 +165,7 @@ async def test_a_failover_to_a_synchronous_standby_loses_nothing_and_keeps_epoch
         stack.enter_context(servers.standby.standby(servers.standby.folder.parent / "next"))
         wait_for_standby(servers.standby)
         require_standby(servers.standby)
-        await until(lambda: store._writer._connecting is None)
+        await until(lambda: store._writer._dbs._connecting is None)
         again, stored = await store.claim_and_load(ROOM)
         assert stored is not None
         assert (stored.version, stored.epoch, again >> 40) == (1, beginning().epoch, 2)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import asyncpg
 
@@ -11,11 +11,10 @@ from plait.backoff import Backoff
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
 from plait.store.postgres.engine import Db, Engine, explain, is_lost
+from plait.store.reconnecting import Reconnector
 
 __all__ = ["Readers", "Writer"]
 
-# Seconds for which callers wait for a lost connection. After that they fail at once, until there is another one.
-_PATIENCE: Final = 5.0
 # Seconds after which a statement without an answer counts as lost with its connection.
 _ANSWER_TIMEOUT: Final = 10.0
 # Between attempts to connect.
@@ -32,34 +31,24 @@ class Writer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._db: Db | None = None
         self._turn = asyncio.Lock()
-        self._connecting: asyncio.Task[None] | None = None
-        self._lost_at = 0.0
-        self._trouble = ""
-        self._is_open = False
+        self._dbs = Reconnector(
+            self._connect, _close, lambda db: db.is_closed(), server="the database", backoff=_BACKOFF
+        )
 
     async def open(self, db: Db) -> None:
         """Begin with a connection, which this closes in the end."""
-        self._is_open = True
-        self._take(db)
+        self._dbs.open(self._watch(db))
 
     async def close(self) -> None:
         """Close the connection."""
-        self._is_open = False
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait([self._connecting])
-        if self._db is not None:
-            await _close(self._db)
+        await self._dbs.close()
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Db]:
         """Lend the connection to one caller at a time. Raises StoreError if there is none."""
         async with self._turn:
-            await self.wait()
-            assert self._db is not None
-            db = self._db
+            db = await self.wait()
             # Without an answer it is closed, which fails the statement. To cancel that would end a wait for a standby.
             watch = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, db.terminate)
             try:
@@ -71,45 +60,18 @@ class Writer:
             finally:
                 watch.cancel()
 
-    async def wait(self) -> None:
-        """Wait until there is a connection. Raises StoreError if it has been lost for too long."""
-        loop = asyncio.get_running_loop()
-        while self._db is None or self._db.is_closed():
-            if not self._is_open:
-                raise StoreError("the store is closed")
-            self._on_lost(self._db)
-            assert self._connecting is not None
-            left = self._lost_at + _PATIENCE - loop.time()
-            if left <= 0 or not (await asyncio.wait([self._connecting], timeout=left))[0]:
-                raise Unreachable(f"the database cannot be reached: {self._trouble or 'the connection is lost'}")
+    async def wait(self) -> Db:
+        """Return the connection, after waiting until there is one. Raises StoreError if it is lost for too long."""
+        return await self._dbs.wait()
 
     # Inside
 
-    def _take(self, db: Db) -> None:
-        self._db, self._trouble = db, ""
-        db.add_termination_listener(self._on_lost)
+    async def _connect(self) -> Db:
+        return self._watch(await self._engine.connect())
 
-    def _on_lost(self, db: Any) -> None:
-        if db is self._db and self._is_open and self._connecting is None:
-            loop = asyncio.get_running_loop()
-            self._lost_at = loop.time()
-            self._connecting = loop.create_task(self._connect(), name="plait connects to PostgreSQL")
-
-    async def _connect(self) -> None:
-        failures = 0
-        try:
-            while True:
-                try:
-                    db = await self._engine.connect()
-                except StoreError as error:
-                    self._trouble = str(error)
-                else:
-                    break
-                failures += 1
-                await asyncio.sleep(_BACKOFF.delay(failures))
-        finally:
-            self._connecting = None
-        self._take(db)
+    def _watch(self, db: Db) -> Db:
+        db.add_termination_listener(self._dbs.replace)
+        return db
 
 
 class Readers:
@@ -118,7 +80,7 @@ class Readers:
     Work that loses its connection is done again, once, after `recover`, which waits until the server can be reached.
     """
 
-    def __init__(self, engine: Engine, recover: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, engine: Engine, recover: Callable[[], Awaitable[object]] | None = None) -> None:
         self._engine = engine
         self._recover = recover
         self._free = asyncio.Semaphore(_READERS)
