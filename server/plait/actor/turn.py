@@ -244,11 +244,11 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
             self.task = None
             if task.cancellations:
                 task.leave()
-        self.actor.check_shown()
         error = None if error is None and self.loss is None else self._find_error(error)
         if is_told:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
+        self.actor.check_shown()  # After the end, which does not depend on what the code has made of the state.
         if exiting is not None:
             raise exiting
         if task.task.cancelling():

@@ -7,7 +7,7 @@ import msgspec
 
 from plait.state.types import UNDECODED, StateType
 from plait.store.thread_rows import ChangeRow
-from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, is_large, read_parts
+from plait_schemas.codec import decode_json, encode_json, is_large, read_parts
 from plait_schemas.diff import diff
 from plait_schemas.patch import find
 
@@ -165,15 +165,14 @@ class Revision:
         """Discard what authors have changed in place, and return its first place; None if nothing is found."""
         if (before := self._shown_json) is None:
             return None
+        path: str | None
         try:
-            after = encode_json(self._shown)
-        except UNENCODABLE:
-            path: str | None = ""
-        else:
-            if after == before:
+            if (after := encode_json(self._shown)) == before:
                 return None
             # Another order of members is no change.
             path = next((op.path for op in diff(decode_json(before), decode_json(after))), None)
+        except Exception:  # What was put into the state may be no JSON, and may run any code to be encoded.
+            path = ""
         self.discard_edits()
         return path
 

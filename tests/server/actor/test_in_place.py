@@ -4,7 +4,8 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, ClassVar
 
 import pytest
 from starlette.requests import Request
@@ -299,6 +300,65 @@ async def test_a_state_above_16_kb_is_compared_in_development_only(caplog: pytes
         "rpc leak: the state was changed in place at /items/1",
         "rpc leak_and_edit: the state was changed in place at /leak",
     ]
+
+
+# What fails when it is encoded
+
+
+class Nowhere(tzinfo):
+    """A time zone that raises when a time in it is encoded."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def utcoffset(self, when: datetime | None) -> timedelta:
+        raise self.error
+
+
+def make_nest() -> list[Any]:
+    nest: list[Any] = []
+    for _ in range(100_000):
+        nest = [nest]
+    return nest
+
+
+class Odd(Room):
+    values: ClassVar[dict[str, Callable[[], Any]]] = {
+        "deep": make_nest,
+        "error": lambda: datetime(2026, 1, 1, tzinfo=Nowhere(ZeroDivisionError())),
+        "exit": lambda: datetime(2026, 1, 1, tzinfo=Nowhere(asyncio.CancelledError())),
+    }
+
+    @rpc
+    def leak_value(self, name: str) -> str:
+        self.state["leak"] = self.values[name]()
+        return name
+
+    @rpc
+    def leak_value_and_update(self, name: str) -> None:
+        self.leak_value(name)
+        self.update("/n", 5)
+
+
+@pytest.mark.parametrize("name", ["deep", "error"])
+@pytest.mark.parametrize("change", ["leak_value", "leak_value_and_update"])
+async def test_a_change_in_place_that_cannot_be_encoded_is_told_and_not_stored(
+    change: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_house(Odd) as house:
+        room = house.handle(Odd)
+        async with asyncio.timeout(PATIENCE):
+            await room.call(change, name)
+        await settle(house, Odd)
+        assert told(caplog) == [f"rpc {change}: the state was changed in place at /"]
+        assert await room.read() == 2
+
+
+async def test_a_turn_ends_whatever_comes_out_of_the_state_that_it_has_changed_in_place() -> None:
+    async with open_house(Odd) as house:
+        room = house.handle(Odd)
+        async with asyncio.timeout(PATIENCE):
+            assert await room.leak_value("exit") == "exit"
 
 
 # Hooks that decide about rights
