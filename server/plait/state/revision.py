@@ -143,9 +143,12 @@ class Revision:
         return self._shown
 
     def lend(self) -> Any:
-        """Return the state to a function that makes the next one of it; a copy, unless authors have seen it."""
-        if self._shown is not UNDECODED:
-            return self._shown
+        """Return the state to a function that makes the next one of it, without what authors have changed in place.
+
+        That was looked for by `take_edit`. A state that is too large to be compared is a copy.
+        """
+        if self._type.is_immutable or self._shown_json is not None:
+            return self.state
         if self.has_state:
             self._free()
         return self.copy()

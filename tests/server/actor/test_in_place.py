@@ -302,6 +302,18 @@ async def test_a_state_above_16_kb_is_compared_in_development_only(caplog: pytes
     ]
 
 
+@pytest.mark.parametrize("size", [20_000, 300_000])
+async def test_a_change_in_place_of_a_state_that_is_not_compared_is_not_stored_by_a_function(size: int) -> None:
+    class Long(Room):
+        kind = "long"
+        initial_state = staticmethod(fill(size))
+
+    async with open_house(Long) as house:
+        room = house.handle(Long)
+        await room.leak_and_count()
+        assert {**await room.state(), "text": ""} == {"n": 1, "items": [1], "text": ""}
+
+
 # What fails when it is encoded
 
 
