@@ -435,8 +435,8 @@ async def test_a_hook_that_validates_a_change_sees_the_state_without_what_was_ed
     class Validated(Room):
         kind = "validated"
 
-        def validate_state_change(self, state: dict[str, Any], source: Source) -> None:
-            seen.append((self.state, state))
+        def validate_state_change(self, next_state: dict[str, Any], source: Source) -> None:
+            seen.append((self.state, next_state))
 
     async with open_house(Validated) as house:
         await house.handle(Validated).set_own()
