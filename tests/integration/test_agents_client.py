@@ -98,7 +98,7 @@ async def test_what_is_not_there_is_refused_for_good(agents: Agents, options: di
     assert_refused(await agents.play("connecting", "refused", **options), code)
 
 
-@pytest.mark.parametrize(("query", "code"), [({}, 4401), ({"user": "eve"}, 4403)], ids=["nobody", "forbidden"])
+@pytest.mark.parametrize(("query", "code"), [({}, 4401), ({"user": "eve"}, 4403)], ids=["anonymous", "forbidden"])
 async def test_who_may_not_come_in_is_refused_for_good(agents_package: Path, query: dict[str, str], code: int) -> None:
     def authenticate(request: Request) -> Principal | None:
         user = request.query_params.get("user")

@@ -298,7 +298,7 @@ def test_connections_are_listed_in_order_and_by_tag() -> None:
     members[0].tags = members[2].tags = ("players", "x")
     assert list(connections) == connections.find_by_tag(None) == members
     assert connections.find_by_tag("players") == [members[0], members[2]]
-    assert connections.find_by_tag("nobody") == []
+    assert connections.find_by_tag("missing") == []
     connections.discard(members[1])
     connections.discard(members[1])
     assert len(connections) == 2

@@ -664,7 +664,7 @@ async def test_what_goes_on_after_a_turn_is_not_in_it_any_more() -> None:
 
 
 async def test_a_turn_sees_nothing_that_another_turn_or_its_caller_left_in_context_variables() -> None:
-    user: ContextVar[str] = ContextVar("user", default="nobody")
+    user: ContextVar[str] = ContextVar("user", default="default")
     mailbox, gate = make_mailbox(), asyncio.Event()
 
     async def ask(name: str) -> str:
@@ -680,7 +680,7 @@ async def test_a_turn_sees_nothing_that_another_turn_or_its_caller_left_in_conte
 
     tasks = [asyncio.create_task(ask(name)) for name in ("Ada", "Bob", "Cleo")]
     gate.set()
-    assert await outcome(asyncio.gather(*tasks)) == ["nobody"] * 3
+    assert await outcome(asyncio.gather(*tasks)) == ["default"] * 3
 
 
 async def test_a_mailbox_is_idle_when_nothing_runs_and_nothing_waits() -> None:

@@ -85,7 +85,7 @@ async def test_what_is_as_it_was_is_not_told() -> None:
     told.presence.flush()
     told.presence.set("a", None)
     told.presence.set("a", b"1")
-    told.presence.set("nobody", None)
+    told.presence.set("missing", None)
     told.presence.flush()
     assert told.diffs == [{"joined": {"a": 1}}]
 

@@ -56,7 +56,7 @@ def raw(value: Any) -> msgspec.Raw:
 def play(
     self: object,
     move: Move,
-    player: Player = Player("nobody"),  # noqa: B008
+    player: Player = Player("Cleo"),  # noqa: B008
     *,
     sides: tuple[Side, ...] = (),
     options: Options | None = None,
@@ -79,7 +79,7 @@ def test_arguments_are_made_of_the_annotated_types() -> None:
 def test_arguments_may_be_given_by_name() -> None:
     assert bind(play, [{"x": 1}], {"sides": ["left"], "options": {"loud": True}}) == {
         "move": Move(1),
-        "player": Player("nobody"),
+        "player": Player("Cleo"),
         "sides": (Side.LEFT,),
         "options": {"loud": True},
     }

@@ -93,7 +93,7 @@ async def test_the_sessions_of_a_user_are_exactly_that_users_with_the_original_i
             assert len(await names(app, user_id=user)) == len(ids) + 1
             assert len(await names(app, user_id=user, kind=Room)) == len(ids)
             assert len(await names(app, user_id=user, limit=3)) == 3
-        assert [pair async for pair in app.sessions("room", "nobody")] == []
+        assert [pair async for pair in app.sessions("room", "stranger")] == []
         with pytest.raises(NotFound, match="empty"):
             await names(app, user_id="")
 

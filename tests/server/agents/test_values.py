@@ -525,7 +525,7 @@ async def test_what_fits_into_the_room_is_stored_and_one_more_byte_is_not(lab: L
 
 
 async def test_no_thread_begins_because_something_of_it_is_removed(lab: Lab) -> None:
-    for values in (lab.app.thread(Conversation, "gone").part(Conversation.values), lab.app.user("nobody")):
+    for values in (lab.app.thread(Conversation, "gone").part(Conversation.values), lab.app.user("eve")):
         await values.delete("x")
         await values.clear()
     assert await lab.store.threads() == []

@@ -21,7 +21,7 @@ def known(id: str = "ada", *, left: float | None = None, **claims: Any) -> Princ
 async def renew(token: str) -> Rights:
     """Check a token: `name seconds`, with `reader` if it may not write, and `mute` if it may not call."""
     match token.split():
-        case ["nobody"]:
+        case ["unknown"]:
             raise Unauthenticated("who is that?")
         case ["banned"]:
             raise Forbidden("not you")
@@ -101,7 +101,7 @@ async def test_a_fresh_token_leaves_readonly_what_the_author_has_made_so() -> No
 
 
 @pytest.mark.parametrize(
-    ("token", "code"), [("nobody", 4401), ("banned", 4403), ("later", 1013), ("bob 99", 4403), ("broken", 1011)]
+    ("token", "code"), [("unknown", 4401), ("banned", 4403), ("later", 1013), ("bob 99", 4403), ("broken", 1011)]
 )
 async def test_a_fresh_token_that_is_not_good_closes_the_socket(
     token: str, code: int, caplog: pytest.LogCaptureFixture
