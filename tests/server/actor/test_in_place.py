@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from starlette.requests import Request
 from tests.server.rooms import Client, House, make_request, open_house
 
 from plait.actor.connection import Connection, Source
+from plait.actor.handle import Handle
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.app import Plait
@@ -465,14 +467,21 @@ class Waiting(Thread[dict[str, Any]]):
         self.set_state(lambda state: {**state, "m": state["m"] + 1})
 
 
+@asynccontextmanager
+async def waiting() -> AsyncIterator[tuple[Handle[Waiting], asyncio.Future[None]]]:
+    """Yield a thread whose `slow` has changed the state in place and waits for `resume`, and that call."""
+    Waiting.begun, Waiting.resume = asyncio.Event(), asyncio.Event()
+    async with Plait(Waiting, store="memory://") as app:
+        room = app.thread(Waiting, "one")
+        slow = asyncio.ensure_future(room.call(Waiting.slow))
+        await Waiting.begun.wait()
+        yield room, slow
+
+
 async def test_a_state_that_is_set_later_is_not_told_by_the_end_of_another_turn(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    Waiting.begun, Waiting.resume = asyncio.Event(), asyncio.Event()
-    async with Plait(Waiting, store="memory://") as app:
-        room = app.thread(Waiting, "set later")
-        slow = asyncio.ensure_future(room.call(Waiting.slow))
-        await Waiting.begun.wait()
+    async with waiting() as (room, slow):
         assert await room.call(Waiting.read) == 0
         Waiting.resume.set()
         await slow
@@ -483,11 +492,7 @@ async def test_a_state_that_is_set_later_is_not_told_by_the_end_of_another_turn(
 async def test_a_function_is_called_if_another_turn_has_changed_the_state_in_place(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    Waiting.begun, Waiting.resume = asyncio.Event(), asyncio.Event()
-    async with Plait(Waiting, store="memory://") as app:
-        room = app.thread(Waiting, "another")
-        slow = asyncio.ensure_future(room.call(Waiting.slow))
-        await Waiting.begun.wait()
+    async with waiting() as (room, slow):
         await room.call(Waiting.count)
         assert await room.state() == {"n": 0, "m": 1}
         assert "rpc count or rpc slow: the state was changed in place at /n, which is not stored" in caplog.text

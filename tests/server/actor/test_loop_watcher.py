@@ -70,11 +70,9 @@ async def test_a_loop_that_does_not_answer_is_blocked_and_told_once(caplog: pyte
     assert line.startswith("code outside of turns blocks the server at tests/server/actor/test_loop_watcher.py:")
 
 
-async def test_of_several_watchers_of_one_loop_one_logs_and_all_tell_their_instruments(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    times = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-    told, clocks = (Told(), Told()), (Clock(*times), Clock(*times))
+async def watch_together(*clocks: Clock) -> list[Told]:
+    """Block the loop while a watcher for each clock looks at it; return what each has told."""
+    told = [Told() for _ in clocks]
     watchers = [LoopWatcher(each, clock=clock) for each, clock in zip(told, clocks, strict=True)]
     for watcher in watchers:
         watcher.start()
@@ -85,23 +83,21 @@ async def test_of_several_watchers_of_one_loop_one_logs_and_all_tell_their_instr
     finally:
         for watcher in watchers:
             watcher.stop()
+    return told
+
+
+async def test_of_several_watchers_of_one_loop_one_logs_and_all_tell_their_instruments(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    times = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+    told = await watch_together(Clock(*times), Clock(*times))
     await next_iteration()
     assert [len(each.seconds) for each in told] == [1, 1]
     assert len(caplog.records) == 1
 
 
 async def test_of_several_watchers_of_one_loop_the_one_that_notices_logs(caplog: pytest.LogCaptureFixture) -> None:
-    clocks = (Clock(0.0, 0.1, 0.2), Clock(0.0, 0.1, 0.2, 0.3, 0.4, 0.5))
-    watchers = [LoopWatcher(Told(), clock=clock) for clock in clocks]
-    for watcher in watchers:
-        watcher.start()
-    try:
-        await next_iteration()
-        for clock in clocks:
-            wait(clock)
-    finally:
-        for watcher in watchers:
-            watcher.stop()
+    await watch_together(Clock(0.0, 0.1, 0.2), Clock(0.0, 0.1, 0.2, 0.3, 0.4, 0.5))
     assert len(caplog.records) == 1
 
 

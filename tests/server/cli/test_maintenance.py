@@ -1,11 +1,10 @@
 """Looking after a store's file."""
-# ruff: noqa: ASYNC240  Nothing else runs that could be held up.
 
 from pathlib import Path
 
 import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, put
-from tests.server.store.sqlite.test_store import change_file, database
+from tests.server.store.sqlite.test_store import change_file, database, hide_room
 
 from plait.cli.maintenance import check_store
 from plait.errors import StoreError
@@ -100,14 +99,7 @@ async def test_a_state_to_which_the_changes_do_not_lead_is_damage(path: Path) ->
 
 
 async def test_damage_to_sqlites_own_structures_is_said(path: Path) -> None:
-    with database(path) as db:
-        (page,) = db.execute(
-            "SELECT rootpage FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'threads'"
-        ).fetchone()
-    data = bytearray(path.read_bytes())
-    at = data.index(b"roomone", (page - 1) * 4096, page * 4096)
-    data[at + 4] ^= 1
-    path.write_bytes(data)
+    hide_room(path)
     lines = problems(path)
     assert any(line.startswith("SQLite: ") for line in lines)
     assert any("room/one cannot be found by its name" in line for line in lines)

@@ -1304,15 +1304,18 @@ async def test_who_goes_on_pushing_too_fast_is_closed_with_1013() -> None:
         assert actor.thread.state == 19
 
 
+class Gated(Room):
+    """Lets clients in when its gate opens."""
+
+    kind = "room"
+
+    async def on_connect(self, connection: Connection, request: Request) -> None:
+        await self.gate.wait()
+
+
 async def test_what_a_client_sends_before_it_has_joined_does_not_pile_up() -> None:
-    class Slow(Room):
-        kind = "room"
-
-        async def on_connect(self, connection: Connection, request: Request) -> None:
-            await self.gate.wait()
-
-    async with open_house(Slow, limits=Limits(messages_per_second=0.001, message_burst=5)) as house:
-        actor = await house.actor(Slow)
+    async with open_house(Gated, limits=Limits(messages_per_second=0.001, message_burst=5)) as house:
+        actor = await house.actor(Gated)
         client = Client(actor, "a")
         client.open()
         await client.joined()
@@ -1325,14 +1328,8 @@ async def test_what_a_client_sends_before_it_has_joined_does_not_pile_up() -> No
 
 
 async def test_what_a_client_sends_before_it_has_joined_is_counted_too() -> None:
-    class Slow(Room):
-        kind = "room"
-
-        async def on_connect(self, connection: Connection, request: Request) -> None:
-            await self.gate.wait()
-
-    async with open_house(Slow, limits=Limits(messages_per_second=0.001, message_burst=5)) as house:
-        actor = await house.actor(Slow)
+    async with open_house(Gated, limits=Limits(messages_per_second=0.001, message_burst=5)) as house:
+        actor = await house.actor(Gated)
         client = Client(actor, "a")
         client.open()
         for _ in range(10):

@@ -24,6 +24,7 @@ from tests.server.session.guests import (
     until,
 )
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
@@ -817,7 +818,7 @@ async def test_what_comes_after_a_bad_frame_is_not_looked_at() -> None:
         assert actor.thread.heard == []  # type: ignore[attr-defined]
 
 
-async def test_fields_thatnobody_knows_are_not_looked_at() -> None:
+async def test_unknown_fields_are_ignored() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
         guest = await joined(actor, "a")
@@ -1220,15 +1221,21 @@ async def test_who_joins_is_told_first_who_is_here_also_when_others_have_not_bee
         assert (guest.frames, c.frames) == (told, told)
 
 
+async def joined_again(actor: Actor) -> tuple[Guest, Guest]:
+    """Return the newer socket of a client whose older one shows a presence, and another client that was told of it."""
+    older, other = await joined(actor, "a"), await joined(actor, "b")
+    older.send("presence", data="here")
+    actor.sockets.presence.flush()
+    assert other.frames
+    newer = Guest(actor, "a")
+    await newer.open()
+    return newer, other
+
+
 async def test_the_presence_of_a_client_that_joins_again_is_not_lost() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
-        older, other = await joined(actor, "a"), await joined(actor, "b")
-        older.send("presence", data="here")
-        actor.sockets.presence.flush()
-        assert other.frames
-        newer = Guest(actor, "a")
-        await newer.open()
+        newer, other = await joined_again(actor)
         newer.send("presence", data="here")
         actor.sockets.presence.flush()
         here = {newer.connection.id: "here"}
@@ -1237,7 +1244,7 @@ async def test_the_presence_of_a_client_that_joins_again_is_not_lost() -> None:
         assert other.frames == []
 
 
-async def test_a_client_that_comes_back_is_told_also_thatnobody_is_here() -> None:
+async def test_a_client_that_comes_back_is_told_also_that_there_is_no_presence() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
         guest = Guest(actor, "a", have=(actor.state.history.epoch, 0))
@@ -1248,12 +1255,7 @@ async def test_a_client_that_comes_back_is_told_also_thatnobody_is_here() -> Non
 async def test_the_presence_of_a_client_that_joins_again_and_shows_none_is_gone_for_all() -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
-        older, other = await joined(actor, "a"), await joined(actor, "b")
-        older.send("presence", data="here")
-        actor.sockets.presence.flush()
-        assert other.frames
-        newer = Guest(actor, "a")
-        await newer.open()
+        newer, other = await joined_again(actor)
         assert newer.frames[1:] == [{"type": "presence", "snapshot": {newer.connection.id: "here"}}]
         actor.sockets.presence.flush()
         gone = [{"type": "presence", "left": [newer.connection.id]}]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, versions
 from tests.server.store.contract_records import put_records
-from tests.server.store.sqlite.test_store import change_file, database
+from tests.server.store.sqlite.test_store import change_file, database, hide_room
 
 from plait.errors import CorruptThread, StoreError
 from plait.store.protocol import ThreadKey
@@ -152,14 +152,7 @@ async def test_a_bit_that_is_turned_is_an_error_or_changes_nothing(path: Path, t
 
 
 async def test_a_thread_that_is_not_found_by_its_name_does_not_begin_anew(path: Path) -> None:
-    with database(path) as db:
-        (page,) = db.execute(
-            "SELECT rootpage FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'threads'"
-        ).fetchone()
-    data = bytearray(path.read_bytes())
-    at = data.index(b"roomone", (page - 1) * 4096, page * 4096)
-    data[at + 4] ^= 1
-    path.write_bytes(data)
+    hide_room(path)
     with pytest.raises(StoreError, match=r"threads\.db: it is damaged: see `plait check"):
         async with SqliteStore(path):
             pass

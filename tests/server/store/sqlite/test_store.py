@@ -69,6 +69,18 @@ def change_file(path: Path, statement: str, *values: object) -> None:
         assert db.execute(statement, values).rowcount != 0
 
 
+def hide_room(path: Path) -> None:
+    """Damage the index in which ROOM is found by its name."""
+    with database(path) as db:
+        (page,) = db.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'threads'"
+        ).fetchone()
+    data = bytearray(path.read_bytes())
+    at = data.index(b"roomone", (page - 1) * 4096, page * 4096)
+    data[at + 4] ^= 1
+    path.write_bytes(data)
+
+
 def make_file_of_format(path: Path, number: int) -> None:
     """Make a file as earlier builds of plait did, with one thread."""
     with database(path) as db:
@@ -384,22 +396,24 @@ async def test_a_thread_with_a_gap_in_its_log_is_an_error_and_left_as_it_is(path
     await damaged(path, "DELETE FROM changes WHERE version = ?", version)
 
 
-async def test_a_thread_that_has_lost_its_snapshot_is_an_error_and_left_as_it_is(path: Path) -> None:
-    async with SqliteStore(path) as store:
-        await put(store, beginning(), change(1), change(2, snapshot=b"2"), change(3), change(4, snapshot=b"4", prune=3))
-    change_file(path, "DELETE FROM snapshots")
+async def check_lost(path: Path, statement: str) -> None:
+    """Change the file, and find that the thread is damaged."""
+    change_file(path, statement)
     async with SqliteStore(path) as store:
         with pytest.raises(CorruptThread, match="room/one"):
             await store.load(ROOM)
+
+
+async def test_a_thread_that_has_lost_its_snapshot_is_an_error_and_left_as_it_is(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await put(store, beginning(), change(1), change(2, snapshot=b"2"), change(3), change(4, snapshot=b"4", prune=3))
+    await check_lost(path, "DELETE FROM snapshots")
 
 
 async def test_a_thread_that_has_lost_everything_is_an_error_and_no_empty_one(path: Path) -> None:
     async with SqliteStore(path) as store:
         await put(store, beginning(), beginning(key=OTHER))
-    change_file(path, "DELETE FROM snapshots WHERE thread = (SELECT id FROM threads WHERE name = 'one')")
-    async with SqliteStore(path) as store:
-        with pytest.raises(CorruptThread, match="room/one"):
-            await store.load(ROOM)
+    await check_lost(path, "DELETE FROM snapshots WHERE thread = (SELECT id FROM threads WHERE name = 'one')")
 
 
 async def test_a_damaged_page_is_a_store_error(path: Path) -> None:
