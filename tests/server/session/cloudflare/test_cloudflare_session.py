@@ -1305,7 +1305,7 @@ async def test_who_goes_on_pushing_too_fast_is_closed_with_1013() -> None:
 
 
 class Gated(Room):
-    """Lets clients in when its gate opens."""
+    """Admits clients when its gate opens."""
 
     kind = "room"
 
