@@ -1,0 +1,112 @@
+"""The replacement of lost connections, without a server."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from plait.backoff import Backoff
+from plait.errors import StoreError
+from plait.store.outcomes import Unreachable
+from plait.store.reconnecting import Reconnector
+
+PATIENCE = 10.0
+
+
+class Line:
+    """A connection."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+        self.is_closed = False
+
+    async def close(self) -> None:
+        self.is_lost = self.is_closed = True
+
+
+class Server:
+    """Refuses connections until it is up."""
+
+    def __init__(self) -> None:
+        self.up = asyncio.Event()
+        self.attempts = 0
+        self.on_attempt: Callable[[], object] = lambda: None
+
+    async def connect(self) -> Line:
+        self.attempts += 1
+        self.on_attempt()
+        if not self.up.is_set():
+            raise Unreachable(f"attempt {self.attempts}")
+        return Line()
+
+
+def make(server: Server, patience: float = PATIENCE) -> tuple[Reconnector[Line], Line]:
+    """Return an open reconnector, and its connection."""
+    lines = Reconnector(
+        server.connect,
+        Line.close,
+        lambda line: line.is_lost,
+        server="it",
+        backoff=Backoff(0.001, 0.001),
+        patience=patience,
+    )
+    lines.open(first := Line())
+    return lines, first
+
+
+async def test_callers_wait_for_the_next_connection_and_the_lost_one_is_closed() -> None:
+    server = Server()
+    lines, first = make(server)
+    assert await lines.wait() is first
+    first.is_lost = True
+    server.on_attempt = lambda: server.up.set() if server.attempts == 3 else None
+    found = await asyncio.gather(lines.wait(), lines.wait())
+    assert found[0] is found[1] is not first
+    assert (server.attempts, first.is_closed, found[0].is_closed) == (3, True, False)
+    await lines.close()
+    assert found[0].is_closed
+
+
+async def test_only_the_current_connection_is_replaced() -> None:
+    server = Server()
+    server.up.set()
+    lines, first = make(server)
+    lines.replace(Line())
+    assert await lines.wait() is first
+    lines.replace(first)
+    lines.replace(first)
+    first.is_lost = True
+    assert await lines.wait() is not first
+    assert server.attempts == 1
+    await lines.close()
+
+
+async def test_a_caller_whose_patience_has_ended_gets_the_last_reason() -> None:
+    server = Server()
+    lines, first = make(server, patience=0.0)
+    first.is_lost = True
+    with pytest.raises(Unreachable, match="it cannot be reached: the connection is lost"):
+        await lines.wait()
+    tried = asyncio.Event()
+    server.on_attempt = lambda: tried.set() if server.attempts == 2 else None
+    await asyncio.wait_for(tried.wait(), PATIENCE)
+    with pytest.raises(Unreachable, match=r"it cannot be reached: attempt [12]$"):
+        await lines.wait()
+    await lines.close()
+
+
+async def test_close_ends_the_attempts_and_those_that_wait() -> None:
+    server = Server()
+    lines, first = make(server)
+    first.is_lost = True
+    tried = asyncio.Event()
+    server.on_attempt = tried.set
+    waiting = asyncio.create_task(lines.wait())
+    await asyncio.wait_for(tried.wait(), PATIENCE)
+    await lines.close()
+    with pytest.raises(StoreError, match="closed"):
+        await waiting
+    attempts = server.attempts
+    with pytest.raises(StoreError, match="closed"):
+        await lines.wait()
+    assert server.attempts == attempts
