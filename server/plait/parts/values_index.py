@@ -16,7 +16,6 @@ __all__ = [
     "VALUES",
     "decode_index",
     "decode_lines",
-    "decode_object",
     "encode_line",
 ]
 
@@ -36,7 +35,6 @@ _NONE: Final = b"{}"
 
 _decode_lines: Final = msgspec.json.Decoder(list[list[Any]]).decode
 _split_lines: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-decode_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def encode_line(key: str, value: Value) -> bytes:
