@@ -89,8 +89,8 @@ class TurnOwner(Protocol):
         """The instance of the author's class; None if it is in another process."""
         ...
 
-    def check_shown(self) -> None:
-        """Discard and log what a turn, which ends, has changed in place in the state."""
+    def check_shown(self, turn: "Turn") -> None:
+        """Discard and log what a turn, which has ended, has changed in place in the state."""
         ...
 
 
@@ -130,8 +130,6 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
 
     # While it runs
     is_running: bool = False
-    # Whether it has read a state that it could change in place.
-    has_read: bool = False
     # The mailbox that this turn holds; None if it runs concurrently with other turns.
     mailbox: object | None = None
     # None before it starts, and after its end.
@@ -248,7 +246,7 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
         if is_told:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
-        self.actor.check_shown()  # After the end, which does not depend on what the code has made of the state.
+        self.actor.check_shown(self)  # After the end, which does not depend on what the code has made of the state.
         if exiting is not None:
             raise exiting
         if task.task.cancelling():

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Hashable, Iterator
+from collections.abc import Awaitable, Collection, Hashable
 from contextvars import Context
 from functools import partial
 from typing import Any, Final, Protocol
@@ -301,54 +301,27 @@ class TurnRunner:
 
     find_turn = staticmethod(current_turn)
 
-    def sees_durable(self) -> bool:
-        """Whether the calling code decides what a client may do, and so sees only durable states."""
+    def find_own_turn(self) -> Turn | None:
+        """Return the turn in which the calling code runs, if it is one of this thread."""
         turn = current_turn()
-        return turn is not None and turn.sees_durable and turn.actor is self._actor
+        return turn if turn is not None and turn.actor is self._actor else None
 
     def find_loss(self) -> PlaitError | None:
         """Return why the turn of the calling code was cut short, if it is a turn of this thread; it may have ended."""
         turn = latest_turn()
         return turn.loss if turn is not None and turn.actor is self._actor else None
 
-    def note_read(self) -> None:
-        """Note that the calling code has read a state that it could change in place."""
-        if (turn := current_turn()) is not None:
-            turn.has_read = True
-
-    def has_other_reader(self) -> bool:
-        """Whether another turn runs that has read a state, and so may have changed it in place."""
-        own = current_turn()
-        return any(turn.has_read and turn is not own for turn in self._find_running())
-
-    def tell_edit(self, path: str) -> None:
-        """Log that the state was changed in place, by the calling turn or the running one."""
-        turn = latest_turn()
-        if turn is None or turn.actor is not self._actor:
-            turn = self.mailbox.running
-        readers = [turn, *(each for each in self._find_running() if each.has_read)]
-        log.error(
-            "%s: the state was changed in place at %s, which is not stored: use `with self.edit() as draft:`",
-            " or ".join({each.name: None for each in readers if each is not None}) or "a task",
-            path or "/",
-            extra=about(self._actor.key, None if turn is None else turn.connection),
-        )
-
     def cut(self, failure: PlaitError, told: Collection[asyncio.Task[object]]) -> None:
         """Cut short the turns whose code is running, except the `told` tasks, which get the error as an exception."""
         if self.mailbox.is_held:
             return  # Destroying the thread ends its turns.
-        for turn in [*self._find_running()]:
-            if not turn.is_waiting and turn.task is not None and turn.task.task not in told:
+        for turn in (self.mailbox.running, *self.mailbox.nested, *self._concurrent):
+            if turn is None or not turn.is_running or turn.is_waiting:
+                continue
+            if turn.task is not None and turn.task.task not in told:
                 turn.cut(failure)
 
     # Inside
-
-    def _find_running(self) -> Iterator[Turn]:
-        """Yield the turns of this thread whose code has begun and not ended."""
-        for turn in (self.mailbox.running, *self.mailbox.nested, *self._concurrent):
-            if turn is not None and turn.is_running:
-                yield turn
 
     def _answer(self, turn: Turn, done: Done, result: object, error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):

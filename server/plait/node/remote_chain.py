@@ -68,7 +68,7 @@ class _RemoteActor:
         self.key = key
         self.instruments = instruments
 
-    def check_shown(self) -> None:
+    def check_shown(self, turn: Turn) -> None:
         """Do nothing: the turn runs elsewhere."""
 
 

@@ -1,5 +1,6 @@
 """Makes a revision of the one before, by operations or from a value of the server; copies only what changes."""
 
+import math
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, Final
@@ -7,16 +8,16 @@ from typing import Any, Final
 import msgspec
 
 from plait.errors import InvalidState
-from plait.limits import Limits
+from plait.limits import WEIGHT_PER_BYTE, Limits, check_weight
 from plait.state.fields import check_fields, make_unknown_field_error
 from plait.state.member_types import NotTyped, find_fields, find_member_type, is_any_text, make_reader
 from plait.state.revision import Revision
 from plait.state.types import MOST_OPS, StateType, check_depth, encode_value, parse_json_error
-from plait_schemas.codec import LARGE, NOT_JSON, decode_json, decoded, encode_json
+from plait_schemas.codec import LARGE, NOT_JSON, decode_json, decoded, encode_json, weigh
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, Owned, PatchError, escape, find, index_in, own, parse, splice_text
 
-__all__ = ["apply_ops", "apply_typed", "apply_value", "check_ops", "measure_op"]
+__all__ = ["apply_ops", "apply_typed", "apply_value", "check_ops", "measure_op", "weigh_change"]
 
 # Elements of tuples that operations may copy; above it, converting the whole state is faster.
 _MOST_COPIED: Final = 1_000_000
@@ -109,6 +110,18 @@ def measure_op(op: Op) -> int:
         return 0 if op.insert is msgspec.UNSET else len(encode_json(op.insert))
     size = len(op.value) if type(op.value) is msgspec.Raw else len(encode_json(op.value))
     return size + len(op.path) - op.path.rfind("/") + 4
+
+
+def weigh_change(before: Revision, after: Revision, limits: Limits) -> None:
+    """Raise TooLarge if a change has made the state too heavy; one that is too heavy already may become lighter."""
+    most = limits.weight
+    if before.weight is None:
+        before.weight = weigh(before.json or b"", most)
+    after.weight = before.weight + math.ceil((after.size - before.size) * WEIGHT_PER_BYTE)
+    if after.weight > most:
+        after.weight = weigh(after.require_json(), most)
+        if after.weight > before.weight:
+            check_weight("state", after.require_json(), limits)
 
 
 def apply_typed(state: Any, type_: Any, ops: Sequence[Op], *, drops_unknown: bool = False) -> tuple[Any, list[Op]]:

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 from plait.errors import Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.commit import Commit, Maker
+from plait.state.revision import Revision
+from plait.state.shown_states import Reader
 from plait.state.source import Source
 from plait.state.state_history import StateHistory
 from plait.store.protocol import Store, Write
@@ -30,24 +32,12 @@ class Turns(Protocol):
         """Return the turn in which the calling code runs, of any thread; None outside of turns."""
         ...
 
-    def sees_durable(self) -> bool:
-        """Whether the calling code decides what a client may do, and so may read only durable states."""
+    def find_own_turn(self) -> Reader | None:
+        """Return the turn in which the calling code runs, if it is one of this thread."""
         ...
 
     def find_loss(self) -> PlaitError | None:
         """Return why the turn of the calling code was cut short, if it is one of this thread."""
-        ...
-
-    def note_read(self) -> None:
-        """Note that the calling code has read a state that it could change in place."""
-        ...
-
-    def has_other_reader(self) -> bool:
-        """Whether another turn runs that has read a state, and so may have changed it in place."""
-        ...
-
-    def tell_edit(self, path: str) -> None:
-        """Log that the state was changed in place, which is not stored."""
         ...
 
     def cut(self, failure: PlaitError, told: Collection[asyncio.Task[object]]) -> None:
@@ -131,6 +121,21 @@ class CommitQueue:
         self._deletion: Commit | None = None
 
     @property
+    def epoch(self) -> str:
+        """The id of the thread's history."""
+        return self.history.epoch
+
+    @property
+    def durable(self) -> Revision:
+        """The last durable state."""
+        return self.history.durable
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether anything of the thread is durable: a new one is stored with its first change, or `store_thread`."""
+        return self.history.is_stored
+
+    @property
     def is_durable(self) -> bool:
         """Whether every change is durable."""
         return not self._pending
@@ -149,6 +154,16 @@ class CommitQueue:
         waiting = [commit for commit in self._pending if commit is not self._deletion]
         if waiting:
             await waiting[-1].wait()
+
+    async def wait_for_shown(self) -> None:
+        """If the calling code may read only durable states, wait until all changes so far are durable."""
+        if self._shows_durable():
+            await self.wait_until_stored()
+
+    @property
+    def shows_current(self) -> bool:
+        """Whether `wait_for_shown` returns at once."""
+        return not self._shows_durable()
 
     def close(self) -> None:
         """Refuse further changes: the thread has been stopped, and another instance may have replaced it."""
@@ -203,6 +218,12 @@ class CommitQueue:
             commit.finish(error)
 
     # Inside
+
+    def _find_own_turn(self) -> Reader | None:
+        return None if self.turns is None else self.turns.find_own_turn()
+
+    def _shows_durable(self) -> bool:
+        return len(self._pending) > 0 and (turn := self._find_own_turn()) is not None and turn.sees_durable
 
     def _submit(self, write: Write, source: Source) -> Commit:
         # Clients make their changes outside of turns.

@@ -4,19 +4,19 @@ Output of a thread waits for the changes made before it (an output gate): `after
 durable, and otherwise when the last change made so far is.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from plait.errors import Conflict, InvalidState, PlaitError, StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
-from plait.limits import WEIGHT_PER_BYTE, Limits, check_weight
-from plait.state.applying import apply_ops, apply_value, check_ops, measure_op
+from plait.limits import WEIGHT_PER_BYTE, Limits
+from plait.state.applying import apply_ops, apply_value, check_ops, measure_op, weigh_change
 from plait.state.commit import Commit
 from plait.state.commit_queue import CommitQueue
 from plait.state.permissions import Permissions
 from plait.state.revision import Revision
+from plait.state.shown_states import ShownStates
 from plait.state.source import Client, Source
 from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction, find_transaction, innermost, refuse
@@ -24,7 +24,7 @@ from plait.state.types import MOST_MOVED, StateType, check_size
 from plait.store.protocol import Store
 from plait.store.record_checks import check_record
 from plait.store.thread_rows import ClientRow, Record
-from plait_schemas.codec import encode_json, weigh
+from plait_schemas.codec import encode_json
 from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, PatchError, decode_ops
 
@@ -36,7 +36,6 @@ _IS_NONE: Final = (
     "the next state is None: a function that is passed to `set_state` must return it, as in "
     '`lambda state: {**state, "n": 1}`'
 )
-_WAS_EDITED: Final = "the state was changed in place, which is not stored: use `with self.edit() as draft:`"
 
 
 class Pipeline(CommitQueue):
@@ -50,7 +49,7 @@ class Pipeline(CommitQueue):
         "_type",
         "_validate",
         "_validates_ops",
-        "was_shown",
+        "shown_states",
     )
 
     def __init__(
@@ -81,8 +80,8 @@ class Pipeline(CommitQueue):
         self._permissions = permissions
         # Whether the author's code is deciding about a change; it must not make another one.
         self._is_deciding = False
-        # Whether the author's code has read a state since `check_shown`.
-        self.was_shown = False
+        # What the author's code was shown, when it has read a state that it could change in place.
+        self.shown_states: ShownStates | None = None
         # The open transaction, outermost, if there is one.
         self._transaction: Transaction | None = None
 
@@ -97,21 +96,6 @@ class Pipeline(CommitQueue):
         return self.current.state
 
     @property
-    def epoch(self) -> str:
-        """The id of the thread's history."""
-        return self.history.epoch
-
-    @property
-    def durable(self) -> Revision:
-        """The last durable state."""
-        return self.history.durable
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether anything of the thread is durable: a new one is stored with its first change, or `store_thread`."""
-        return self.history.is_stored
-
-    @property
     def current(self) -> Revision:
         """The current revision; inside of a transaction, the one that it has made so far."""
         if self._transaction is None:
@@ -122,39 +106,15 @@ class Pipeline(CommitQueue):
     @property
     def shown(self) -> Revision:
         """The revision that the author's code may read: the current one, or the last durable one."""
-        return self.history.durable if self._shows_durable() else self.current
+        return self.history.durable if self._pending and self._shows_durable() else self.current
 
     def show(self, revision: Revision) -> Any:
-        """Return the state of a revision to the author's code, which may change it by mistake: see `check_shown`."""
-        if not self._type.is_immutable:
-            self.was_shown = True
-            if self.turns is not None:
-                self.turns.note_read()
-        return revision.state
-
-    def check_shown(self) -> None:
-        """Discard and log what the author's code has changed in place, when a turn ends.
-
-        A state that `set_state` has replaced is not looked at: code may change the one that it has read and set that.
-        For the same reason it waits until the last turn that has read a state ends.
-        """
-        if self.turns is not None and self.turns.has_other_reader():
-            return
-        self.was_shown = False
-        self._tell_edit(self.history.current)
-
-    async def wait_for_shown(self) -> None:
-        """If the calling code may read only durable states, wait until all changes so far are durable."""
-        if self._shows_durable():
-            await self.wait_until_stored()
-
-    @property
-    def shows_current(self) -> bool:
-        """Whether `wait_for_shown` returns at once."""
-        return not self._shows_durable()
-
-    def _shows_durable(self) -> bool:
-        return len(self._pending) > 0 and self.turns is not None and self.turns.sees_durable()
+        """Return the state of a revision to the author's code, which may change it in place by mistake."""
+        if self._type.is_immutable:
+            return revision.state
+        if (states := self.shown_states) is None:
+            states = self.shown_states = ShownStates(self.history.key)
+        return states.show(revision, self.turns.find_own_turn() if self.turns is not None else None)
 
     def start(self, value: object) -> None:
         """Make `value` the initial state of a thread that is not stored; it is stored with the first change."""
@@ -176,10 +136,8 @@ class Pipeline(CommitQueue):
         try:
             current, type_ = self.current, self._type
             if callable(value):
-                if (path := current.take_edit()) is not None:
-                    if self.turns is None or not self.turns.has_other_reader():
-                        raise InvalidState(_WAS_EDITED, path=path)
-                    self.turns.tell_edit(path)
+                if self.shown_states is not None:
+                    self.shown_states.check(current, self._find_own_turn())
                 value = self.ask(value, current.lend())
             if type_.is_immutable and (parts := apply_value(type_, current, value, self._limits)) is not None:
                 return self._make_current(current, *parts, source)
@@ -341,13 +299,9 @@ class Pipeline(CommitQueue):
         """Return the revision that is to be changed by operations, or that a client replaces."""
         self.check_open()
         current = self.current
-        if self.was_shown:
-            self._tell_edit(current)
+        if self.shown_states is not None and self.shown_states.is_unchecked:
+            self.shown_states.tell(current)
         return current
-
-    def _tell_edit(self, revision: Revision) -> None:
-        if (path := revision.take_edit()) is not None and self.turns is not None:
-            self.turns.tell_edit(path)
 
     def _set_whole(self, current: Revision, state: Any, data: bytes, source: Source) -> Commit:
         ops = self.history.diff(current, state, data, self._limits)
@@ -369,7 +323,7 @@ class Pipeline(CommitQueue):
         if not after.size:
             after.size = before.size + sum(map(measure_op, ops))
             if after.size * WEIGHT_PER_BYTE > self._limits.weight:  # What came as JSON has been weighed.
-                self._weigh(before, after)
+                weigh_change(before, after, self._limits)
         if after.size > self._limits.state:
             check_size(after.require_json(), self._limits)
         if self._transaction is not None and (transaction := self.find_own_transaction()) is not None:
@@ -385,17 +339,6 @@ class Pipeline(CommitQueue):
         client = accept() if accept is not None else None
         name = name or (source if isinstance(source, str) else source.id)
         return self._submit(self.history.append(ops, name, after, client, records), source)
-
-    def _weigh(self, before: Revision, after: Revision) -> None:
-        """Raise TooLarge if a change has made the state too heavy; one that is too heavy already may become lighter."""
-        most = self._limits.weight
-        if before.weight is None:
-            before.weight = weigh(before.json or b"", most)
-        after.weight = before.weight + math.ceil((after.size - before.size) * WEIGHT_PER_BYTE)
-        if after.weight > most:
-            after.weight = weigh(after.require_json(), most)
-            if after.weight > before.weight:
-                check_weight("state", after.require_json(), self._limits)
 
     def _put(self, records: Sequence[Record], source: Source) -> Commit:
         """Store records without a change of the state, if there are any."""

@@ -31,7 +31,7 @@ class Owner:
         self.instruments: Instruments = NO_INSTRUMENTS
         self.thread: object = None
 
-    def check_shown(self) -> None:
+    def check_shown(self, turn: Turn) -> None:
         pass
 
 
