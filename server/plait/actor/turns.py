@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
+from plait.actor.call_chain import find_refusal
 from plait.actor.connection import Connection, Lease
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Mailbox
@@ -18,7 +19,7 @@ from plait.actor.rpc import Arguments, Method, StreamSink
 from plait.actor.streaming import StreamReader, StreamRunner
 from plait.actor.turn import Turn, TurnOwner, current_turn, find_client_turn, latest_turn
 from plait.actor.usage import Usage
-from plait.errors import CallFailed, PlaitError, TooMany, Unauthenticated, Unavailable
+from plait.errors import PlaitError, TooMany, Unauthenticated, Unavailable
 from plait.instruments.protocol import TRACE, Instruments, find_outcome
 from plait.limits import Limits
 from plait.state.pipeline import Pipeline
@@ -30,8 +31,6 @@ log = logging.getLogger("plait.thread")
 
 # Shared by all threads without concurrent turns, to save memory.
 _NO_TURNS: Final[dict[Turn, None]] = {}
-# Maximum number of turns that wait for each other in one chain of calls.
-_MOST_CALLS: Final = 64
 
 
 class TurnThread(Protocol):
@@ -179,7 +178,7 @@ class TurnRunner:
         if size is not None and turn.connection is not None:
             turn.size = turn.connection.begin_turn(size)
         if turn.parent is not None:
-            if (refusal := _find_refusal(turn)) is not None:
+            if (refusal := find_refusal(turn)) is not None:
                 turn.on_end(done)
                 turn.end(None, refusal)
                 return
@@ -341,32 +340,6 @@ class TurnRunner:
     def _finish_concurrent(self, turn: Turn) -> None:
         self._concurrent.pop(turn, None)
         self._actor.usage.touch()
-
-
-def _find_refusal(turn: Turn) -> PlaitError | None:
-    """Return why a called turn may not begin; None if it may.
-
-    It may not if a turn of its thread that waits for it was cut short, or if too many turns wait for it.
-    """
-    count = running = 0
-    # The nearest turn whose caller has ended, and so does not wait for the turn.
-    oldest: Turn | None = None
-    for each in turn.chain():
-        if each.loss is not None and each.actor is turn.actor:
-            return each.loss
-        count += 1
-        running += each is turn or each.is_running
-        if oldest is None and each.parent is not None and not each.parent.is_running:
-            oldest = each
-    if count <= _MOST_CALLS:
-        return None
-    if running <= _MOST_CALLS and oldest is not None:
-        oldest.forget_callers()  # An endless chain of such turns would keep them all.
-        return None
-    return CallFailed(
-        f"{turn.name} of {turn.actor.key} is called in a chain of more than {_MOST_CALLS} calls that wait for each "
-        "other: does a method call itself, directly or through other threads?"
-    )
 
 
 def find_trace(instruments: Instruments, source: Source) -> object:
