@@ -6,10 +6,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, contents
+from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, contents, open_lab
 
-from plait import Context, NotFound, StoreError, TooLarge
+from plait import Context, Limits, MemoryStore, NotFound, StoreError, TooLarge, TooMany
 from plait.limits import DEFAULT_LIMITS
+from plait.parts.messages.queue import MOST_QUEUED
 from plait.parts.messages.thread_messages import ThreadMessages
 
 
@@ -195,6 +196,30 @@ async def test_a_key_that_a_run_has_used_adds_no_other_message_even_if_the_run_h
 
     await chats.do(work)
     assert contents(await chats.all()) == ["a"]
+
+
+@pytest.mark.parametrize(("many", "size"), [(MOST_QUEUED, 1), (8, 99_000)])
+async def test_what_a_run_has_taken_leaves_no_room_in_the_queue_until_that_is_stored(many: int, size: int) -> None:
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        assert len(await messages.take()) == many
+        with pytest.raises(TooMany):
+            messages.queue("x" * size)
+        await ctx.flush()
+        messages.queue("x" * size)
+        messages.take()
+        for _ in range(many):
+            messages.queue("x" * size)
+        with pytest.raises(TooMany):
+            messages.queue("x" * size)
+
+    async with open_lab(MemoryStore(), limits=Limits(record=100_000)) as lab:
+        messages = await lab.messages()
+        messages._caller._is_missing = True  # type: ignore[union-attr]
+        for _ in range(many):
+            messages.queue("x" * size)
+        await lab.do(work)
+        assert len(await messages.pending()) == many
 
 
 async def test_a_transaction_in_a_run_is_stored_at_once(chats: MessagesLab) -> None:

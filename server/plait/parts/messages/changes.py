@@ -51,10 +51,12 @@ class Changes:
         self._lines = head.lines
         self._streams: Sequence[StreamPlace] = head.streams
         self._records: dict[str, bytes | None] = {}
+        self._queued_bytes = head.queued_bytes
         self.queue: Sequence[Message] = state.queue
         self.keys = state.keys
-        self.queued_bytes = head.queued_bytes
         self.attempts = head.attempts
+        # The bytes of the messages that were added to the queue and are still there, by position.
+        self.added: dict[int, int] = {}
         # The written messages of the history, by id, and the ids of the removed ones.
         self.written: dict[str, Message] = {}
         self.removed: set[str] = set()
@@ -149,19 +151,21 @@ class Changes:
             self._revision += 1
             message = replace(message, revision=self._revision)
             self.frames.append(InsertFrame(self._revision, message))
-        self._put_pending(message)
+        self.added[message.position] = self._put_pending(message)
         self._count(message, 1)
         return message
 
     def change_pending(self, after: Message) -> Message:
         """Replace a message of the queue, and return the stored message."""
         before = next(each for each in self.queue if each.position == after.position)
-        self.queued_bytes -= measure_message(before)
+        self._queued_bytes -= measure_message(before)
         if self._tells(after):
             self._revision += 1
             after = replace(after, revision=self._revision)
             self.frames.append(UpdateFrame(self._revision, after))
-        self._put_pending(after)
+        size = self._put_pending(after)
+        if after.position in self.added:
+            self.added[after.position] = size
         return after
 
     def cancel(self, message: Message) -> None:
@@ -223,7 +227,7 @@ class Changes:
             revision=self._revision,
             lines=self._lines,
             counts=counts,
-            queued_bytes=max(self.queued_bytes, 0) if self.queue else 0,
+            queued_bytes=max(self._queued_bytes, 0) if self.queue else 0,
             streams=self._streams,
             attempts=self.attempts,
         )
@@ -296,14 +300,16 @@ class Changes:
         self._last = max(self._last, message.position)
         self._count(message, 1)
 
-    def _put_pending(self, message: Message) -> None:
+    def _put_pending(self, message: Message) -> int:
+        """Put a message into the queue, and return its bytes."""
         data = self._records[queue_key(message.position)] = encode_message(message, self._limit)
-        self.queued_bytes += len(data)
+        self._queued_bytes += len(data)
         queue = [each for each in self.queue if each.position != message.position]
         queue.append(message)
         if len(queue) > 1 and queue[-2].position > message.position:
             queue.sort(key=_place)
         self.queue = queue
+        return len(data)
 
     def _drop_pending(self, *messages: Message) -> None:
         self.is_edit = True
@@ -311,7 +317,8 @@ class Changes:
         self._records.update((queue_key(position), None) for position in gone)
         self.queue = [each for each in self.queue if each.position not in gone]
         for message in messages:
-            self.queued_bytes -= measure_message(message)
+            self.added.pop(message.position, None)
+            self._queued_bytes -= measure_message(message)
             self._count(message, -1)
 
     def _count(self, message: Message, number: int) -> None:

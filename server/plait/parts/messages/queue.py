@@ -27,16 +27,21 @@ class Queue:
         self._writer = writer
         self._caller = caller
 
-    def check_room(self, message: Message, staged: Changes | None) -> None:
-        """Raise TooMany if a message may not be added to the queue, after the `staged` changes of a run."""
+    def check_room(self, message: Message, staged: Changes | None = None) -> None:
+        """Raise TooMany if a message may not be added to the queue and what a run has `staged` for it.
+
+        What the run has taken counts until that is stored, as it is queued again if that fails.
+        """
         state, most = self._writer.state, _MOST_RECORDS * self._writer.actor.limits.record
-        queued, size = (state.queue, state.head.queued_bytes) if staged is None else (staged.queue, staged.queued_bytes)
-        if len(queued) >= MOST_QUEUED or size + measure_message(message) > most:
+        added = {} if staged is None else staged.added
+        size = state.head.queued_bytes + sum(added.values()) + measure_message(message)
+        if len(state.queue) + len(added) >= MOST_QUEUED or size > most:
             many = f"{MOST_QUEUED:,} messages, or {most:,} bytes of them, may be queued in a thread; try again later"
             raise TooMany(many, retry_after=1.0)
 
     def add(self, message: Message, *, is_keyed: bool) -> tuple[Message, Commit]:
-        """Queue a message, and call the agent for it if it is not busy; return the stored message."""
+        """Queue a message, and call the agent for it if it is not busy; return the stored message. Raises TooMany."""
+        self.check_room(message)
         caller, has_begun = self._caller, False
 
         def work(changes: Changes) -> Message:

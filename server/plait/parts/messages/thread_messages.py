@@ -226,12 +226,10 @@ class ThreadMessages:
         if is_known:
             queued = (each for each in self._writer.state.queue if each.id == id)
             return Result(next(queued, message), self._written(None))
-        staged = None if draft is None else draft.changes
-        if id is not None and staged is not None and staged.keys.has(id):
-            return Result(message, STAGED)
-        self._queue.check_room(message, staged)
         if draft is not None:
-            draft.queue(message, is_keyed=id is not None)
+            if id is None or not draft.changes.keys.has(id):
+                self._queue.check_room(message, draft.changes)
+                draft.queue(message, is_keyed=id is not None)
             return Result(message, STAGED)
         stored, commit = self._queue.add(message, is_keyed=id is not None)
         return Result(stored, self._written(commit))
