@@ -1,11 +1,15 @@
 """What runs do to messages while others do something to the same ones."""
 
 import asyncio
+import random
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import pytest
+from tests.schedules import play_seeds
+from tests.server.fakes import TroubledStore
 from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, contents, open_lab
 
 from plait import Context, Limits, MemoryStore, NotFound, StoreError, TooLarge, TooMany
@@ -196,6 +200,156 @@ async def test_a_key_that_a_run_has_used_adds_no_other_message_even_if_the_run_h
 
     await chats.do(work)
     assert contents(await chats.all()) == ["a"]
+
+
+@pytest.mark.parametrize("others", ["queue", "queue with keys", "cancel", "nothing"])
+async def test_a_run_encodes_each_message_as_often_whatever_it_has_done_before(others: str) -> None:
+    async def encode(many: int) -> int:
+        """Return how many values are encoded by the writes of a run; each second one is too large."""
+        encoded = 0
+
+        def note(frame: Any, event: str, arg: Any) -> None:
+            nonlocal encoded
+            encoded += event == "c_call" and arg.__name__ == "encode"
+
+        async def do_as_others(messages: ThreadMessages, number: int) -> None:
+            if others != "nothing":
+                queued = messages.queue("x", key=f"{number}" if others == "queue with keys" else None).value
+                if others == "cancel":
+                    await messages.delete(queued.id)
+
+        async def work(ctx: Context[Chat]) -> None:
+            messages = ctx.thread.messages
+            messages.queue("own", key="own")
+            for number in range(many):
+                await during(lab, partial(do_as_others, number=number))
+                sys.setprofile(note)
+                try:
+                    messages.inject("assistant", "a")
+                    with pytest.raises(TooLarge):
+                        messages.inject("assistant", "x" * 2000)
+                    await messages.list(1)
+                finally:
+                    sys.setprofile(None)
+
+        async with open_lab(MemoryStore(), limits=Limits(record=2000)) as lab:
+            (await lab.messages())._caller._is_missing = True  # type: ignore[union-attr]
+            await lab.do(work)
+        return encoded
+
+    assert await encode(20) == 2 * await encode(10) > 0
+
+
+async def test_what_a_run_has_queued_taken_and_removed_is_not_counted_when_others_have_sent_it(
+    chats: MessagesLab,
+) -> None:
+    (await chats.messages())._caller._is_missing = True  # type: ignore[union-attr]
+
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        sent = messages.queue("a", key="k", sender="x").value
+        messages.take()
+        await messages.delete(sent.id)
+        await during(chats, lambda others: others.queue("a", key="k", sender="x"))
+        assert (await messages.list()).total == 0
+        await during(chats, lambda others: others.delete(sent.id))
+        assert (await messages.list()).total == 0
+
+    await chats.do(work)
+
+
+async def test_a_run_sees_what_it_has_queued_with_a_key_when_the_same_message_of_others_is_lost(
+    troubled: MessagesLab,
+) -> None:
+    (await troubled.messages())._caller._is_missing = True  # type: ignore[union-attr]
+
+    async def send_at_once(thread: Chat) -> None:
+        async with thread.transaction():
+            thread.messages.queue("others", key="k")
+            assert contents((await thread.messages.list()).messages) == ["others"]
+
+    async def work(ctx: Context[Chat]) -> None:
+        ctx.thread.messages.queue("own", key="k")
+        troubled.store.fail_next()
+        with pytest.raises(StoreError):
+            await send_at_once(ctx.thread)
+        assert contents(await ctx.thread.messages.pending()) == ["own"]
+
+    await troubled.do(work)
+    assert contents(await troubled.all()) == ["own"]
+
+
+@play_seeds(5)
+async def test_what_a_run_sees_at_its_end_is_what_it_leaves_whatever_others_have_done_to_the_queue(seed: int) -> None:
+    chance, store = random.Random(seed), TroubledStore()
+
+    async def queue(messages: ThreadMessages) -> None:
+        messages.queue("x", key=chance.choice([None, None, "a", "b", "c"]), sender="x")
+
+    async def change(messages: ThreadMessages, found: list[str]) -> None:
+        if found:
+            await messages.update(chance.choice(found), f"{chance.random()}")
+
+    async def remove(messages: ThreadMessages, found: list[str]) -> None:
+        if found:
+            await messages.delete(chance.choice(found))
+
+    async def store_at_once(thread: Chat) -> None:
+        async with thread.transaction():
+            thread.messages.inject("assistant", "lost")
+            await queue(thread.messages)
+
+    async def lose(thread: Chat) -> None:
+        store.fail_next()
+        with pytest.raises(StoreError):
+            await store_at_once(thread)
+
+    async def step_as_others(messages: ThreadMessages) -> None:
+        pending = [each.id for each in await messages.pending()]
+        match chance.choice(["queue", "queue", "change", "remove"]):
+            case "queue":
+                await queue(messages)
+            case "change":
+                await change(messages, pending)
+            case "remove":
+                await remove(messages, pending)
+
+    async def step(messages: ThreadMessages) -> None:
+        seen = [each.id for each in (*(await messages.list(1000)).messages, *await messages.pending())]
+        match chance.choice(["inject", "queue", "take", "take one", "change", "remove"]):
+            case "inject":
+                messages.inject("assistant", "a")
+            case "queue":
+                await queue(messages)
+            case "take":
+                messages.take()
+            case "take one":
+                messages.take(1)
+            case "change":
+                await change(messages, seen)
+            case "remove":
+                await remove(messages, seen)
+
+    async def work(ctx: Context[Chat]) -> list[Any]:
+        messages = ctx.thread.messages
+        for _ in range(30):
+            match chance.choice(["run", "run", "run", "others", "others", "lose"]):
+                case "run":
+                    await step(messages)
+                case "others":
+                    await during(lab, step_as_others)
+                case "lose":
+                    await lose(ctx.thread)
+            await messages.pending()
+        page = await messages.list(1000)
+        assert page.total == len(page.messages)
+        return [(each.id, each.content) for each in (*page.messages, *await messages.pending())]
+
+    async with open_lab(store) as lab:
+        (await lab.messages())._caller._is_missing = True  # type: ignore[union-attr]
+        for _ in range(5):
+            found = await lab.do(work)
+            assert found == [(each.id, each.content) for each in await lab.all()]
 
 
 @pytest.mark.parametrize(("many", "size"), [(MOST_QUEUED, 1), (8, 99_000)])

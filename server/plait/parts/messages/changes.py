@@ -57,6 +57,8 @@ class Changes:
         self.attempts = head.attempts
         # The bytes of the messages that were added to the queue and are still there, by position.
         self.added: dict[int, int] = {}
+        # The ids of the messages that were added with a key.
+        self._sent: set[str] = set()
         # The written messages of the history, by id, and the ids of the removed ones.
         self.written: dict[str, Message] = {}
         self.removed: set[str] = set()
@@ -77,9 +79,25 @@ class Changes:
         """The written messages of the history, by position."""
         return {each.position: each for each in self.written.values()}
 
-    def has_queue_of(self, state: State) -> bool:
-        """Whether these are changes of the queue of a state."""
-        return self._state.queue is state.queue
+    def follow(self, state: State) -> bool:
+        """Take over the queue of a later state; return False if that has changed what these changes did there."""
+        if state.queue is self._state.queue:
+            return True
+        before, after = ({each.position: each for each in queue} for queue in (self._state.queue, state.queue))
+        own = list[Message]()
+        for each in self.queue:
+            if before.get(each.position) is each:
+                del before[each.position]
+            else:
+                own.append(each)
+        # What is left in `before` is edited here, or taken out of the queue.
+        if any(after.pop(position, None) is not each for position, each in before.items()):
+            return False
+        if any(each.id in self._sent for each in after.values()):
+            return False  # It was also sent elsewhere, with the same key.
+        self.queue = sorted([*after.values(), *own], key=_place)
+        self._state, self.keys = state, state.keys
+        return True
 
     # The history
 
@@ -200,8 +218,13 @@ class Changes:
         position = (self.attempts.place if self.attempts.left else 0) or self._numbers.next_position()
         return self._join(replace(before, position=position, status="failed", revision=0), UpdateFrame)
 
+    def has_sent(self, id: str) -> bool:
+        """Whether a message was sent with a key that gives it an id."""
+        return id in self._sent or self.keys.has(id)
+
     def remember(self, id: str) -> None:
         """Remember the id of a message that was sent with a key."""
+        self._sent.add(id)
         self.keys, records = self.keys.add(id)
         self._records.update(records)
 

@@ -39,8 +39,10 @@ class MessagesDraft:
         # The same ones when they were read to be stored, and the value of `MessageWriter.edits` at that time.
         self._bases: Bases = {}
         self._read_at = -1
-        # The operations, carried out on a copy of the messages; None if they must be tried again.
+        # The operations, carried out on a copy of the messages, and the value of `MessageWriter.losses` at that time;
+        # None if they must be tried again.
         self._trial: Changes | None = None
+        self._tried_at = -1
         # The messages that it has taken from the queue, with their new positions, by their old ones.
         self._taken: dict[int, Message] = {}
         # The messages that were written in pieces.
@@ -51,12 +53,12 @@ class MessagesDraft:
     @property
     def changes(self) -> Changes:
         """The messages as the run sees them. Raises what an operation raises, as others have changed the messages."""
-        trial = self._trial
-        if trial is None or not trial.has_queue_of(self._writer.state):
-            trial = self._writer.try_changes()
+        writer, trial = self._writer, self._trial
+        if trial is None or self._tried_at != writer.losses or not trial.follow(writer.state):
+            trial = writer.try_changes()
             for op in self._ops:
                 op.apply(trial, self._seen)
-            self._trial = trial
+            self._trial, self._tried_at = trial, writer.losses
         return trial
 
     @property
@@ -68,19 +70,21 @@ class MessagesDraft:
 
     def add(self, message: Message) -> None:
         """Add a message to the history. Raises TooLarge and TypeError."""
-        self._do(lambda changes, _: changes.add(message))
+        self.changes.add(message)  # It changes nothing if it raises.
+        self._ops.append(_Op(lambda changes, _: changes.add(message)))
 
     def queue(self, message: Message, *, is_keyed: bool) -> None:
         """Add a message to the queue; only once, if it was sent with a key. Raises TooLarge and TypeError."""
 
         def queue(changes: Changes, _: Bases) -> None:
-            if is_keyed:
-                if changes.keys.has(message.id):
-                    return  # The message was also sent outside of the run.
-                changes.remember(message.id)
+            if is_keyed and changes.has_sent(message.id):
+                return  # The message was also sent outside of the run.
             changes.queue_message(message)
+            if is_keyed:
+                changes.remember(message.id)
 
-        self._do(queue)
+        queue(self.changes, {})
+        self._ops.append(_Op(queue))
 
     def take(self, limit: int | None) -> list[Message]:
         """Take the first queued messages that are not taken, and return them with their new positions.
@@ -207,7 +211,7 @@ class MessagesDraft:
     def _do(self, apply: Callable[[Changes, Bases], T], target: Message | None = None) -> T:
         """Try an operation, and keep it; `target` is the message that it changes."""
         trial = self.changes
-        if target is not None and target.status != "pending":
+        if target is not None and target.status != "pending" and target.id not in trial.written:
             self._seen.setdefault(target.id, target)
         self._trial = None  # It is made again if the operation raises.
         result = apply(trial, self._seen)

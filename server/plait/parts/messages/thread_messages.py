@@ -227,7 +227,7 @@ class ThreadMessages:
             queued = (each for each in self._writer.state.queue if each.id == id)
             return Result(next(queued, message), self._written(None))
         if draft is not None:
-            if id is None or not draft.changes.keys.has(id):
+            if id is None or not draft.changes.has_sent(id):
                 self._queue.check_room(message, draft.changes)
                 draft.queue(message, is_keyed=id is not None)
             return Result(message, STAGED)
