@@ -12,6 +12,8 @@ __all__ = ["Reconnector"]
 
 # Seconds for which callers wait for a lost connection. After that they fail at once, until there is another one.
 _PATIENCE: Final = 5.0
+# Between attempts to connect.
+_BACKOFF: Final = Backoff(0.05, 1.0)
 
 C = TypeVar("C")
 
@@ -26,14 +28,12 @@ class Reconnector(Generic[C]):
         is_lost: Callable[[C], bool],
         *,
         server: str,
-        backoff: Backoff,
         patience: float | None = None,
     ) -> None:
         self._connect = connect
         self._close = close
         self._is_lost = is_lost
         self._server = server
-        self._backoff = backoff
         self._patience = _PATIENCE if patience is None else patience
         # The last connection, which may be lost.
         self.current: C | None = None
@@ -90,7 +90,7 @@ class Reconnector(Generic[C]):
                 else:
                     break
                 failures += 1
-                await asyncio.sleep(self._backoff.delay(failures))
+                await asyncio.sleep(_BACKOFF.delay(failures))
         finally:
             self._connecting = None
         self.current, self._trouble = found, ""

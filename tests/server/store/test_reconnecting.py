@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from plait.backoff import Backoff
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
 from plait.store.reconnecting import Reconnector
@@ -47,7 +46,6 @@ def make(server: Server, patience: float = PATIENCE) -> tuple[Reconnector[Line],
         Line.close,
         lambda line: line.is_lost,
         server="it",
-        backoff=Backoff(0.001, 0.001),
         patience=patience,
     )
     lines.open(first := Line())

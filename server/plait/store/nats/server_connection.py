@@ -2,9 +2,7 @@
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import Final
 
-from plait.backoff import Backoff
 from plait.errors import StoreError
 from plait.store.nats.api import ANSWER_TIMEOUT, Answer, Disconnected
 from plait.store.nats.line import Line, connect
@@ -13,9 +11,6 @@ from plait.store.outcomes import Unreachable
 from plait.store.reconnecting import Reconnector
 
 __all__ = ["ServerConnection"]
-
-# Between attempts to connect.
-_BACKOFF: Final = Backoff(0.05, 1.0)
 
 
 class ServerConnection:
@@ -37,7 +32,7 @@ class ServerConnection:
         # The server to which the last connection has led.
         self._server = ""
         self._lines = Reconnector(
-            self._connect, Line.close, lambda line: line.is_lost, server="NATS", backoff=_BACKOFF, patience=patience
+            self._connect, Line.close, lambda line: line.is_lost, server="NATS", patience=patience
         )
 
     async def open(self) -> None:

@@ -7,7 +7,6 @@ from typing import Final, TypeVar
 
 import asyncpg
 
-from plait.backoff import Backoff
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
 from plait.store.postgres.engine import Db, Engine, explain, is_lost
@@ -17,8 +16,6 @@ __all__ = ["Readers", "Writer"]
 
 # Seconds after which a statement without an answer counts as lost with its connection.
 _ANSWER_TIMEOUT: Final = 10.0
-# Between attempts to connect.
-_BACKOFF: Final = Backoff(0.05, 2.0)
 # The connections that read, and how many of them views may hold.
 _READERS: Final = 4
 _VIEWS: Final = 2
@@ -32,9 +29,7 @@ class Writer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._turn = asyncio.Lock()
-        self._dbs = Reconnector(
-            self._connect, _close, lambda db: db.is_closed(), server="the database", backoff=_BACKOFF
-        )
+        self._dbs = Reconnector(self._connect, _close, lambda db: db.is_closed(), server="the database")
 
     async def open(self, db: Db) -> None:
         """Begin with a connection, which this closes in the end."""
