@@ -70,6 +70,7 @@ async def test_only_the_current_connection_is_replaced() -> None:
     server.up.set()
     lines, first = make(server)
     lines.replace(Line())
+    assert lines._connecting is None
     assert await lines.wait() is first
     lines.replace(first)
     lines.replace(first)
