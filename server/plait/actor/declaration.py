@@ -128,8 +128,8 @@ def warn_of_near_misses(cls: type, thread: type, rpcs: Collection[str], *, stack
 
 
 def _find_options(thread: type) -> list[str]:
-    """Return the names of the attributes that plait reads: those that Thread declares."""
-    return [name for name in inspect.get_annotations(thread) if not name.startswith("_")]
+    """Return the names of the attributes that plait reads: those that Thread and its settings declare."""
+    return [name for each in thread.__mro__ for name in inspect.get_annotations(each) if not name.startswith("_")]
 
 
 def _warn(message: str, stacklevel: int) -> None:

@@ -57,7 +57,7 @@ class Kind:
                 f"{cls.__name__}: {self.name!r} is not a valid kind (a-z, 0-9, - and _): set another with `kind = ...`"
             )
         # Its rpcs, by attribute and by name: those that clients may call, and those for handles only.
-        methods = find_methods(cls, frozenset(vars(hooks)))
+        methods = find_methods(cls, frozenset(dir(hooks)))
         self.attributes = {method.attribute: method for method in methods.values()}
         self.methods: dict[str, Method] = {name: each for name, each in methods.items() if each.is_for_clients}
         self._inner_methods = {name: each for name, each in methods.items() if not each.is_for_clients}

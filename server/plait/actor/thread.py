@@ -1,6 +1,6 @@
 """Thread: what an author subclasses."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -12,16 +12,15 @@ from plait.actor.handle import Handle
 from plait.actor.kind import Kind
 from plait.actor.logs import log_error
 from plait.actor.per_actor import PerActor
+from plait.actor.thread_settings import ThreadSettings
 from plait.actor.turn import check_may_write
 from plait.errors import InvalidState
 from plait.limits import Limits
 from plait.state.authors import Stretch, find_authors
 from plait.state.change_log import Change, ChangeLog
 from plait.state.commit import Commit
-from plait.state.conflicts import Policy
 from plait.state.edit import Edit
 from plait.state.pipeline import Pipeline
-from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.thread_records import Records
 from plait.state.transaction import Transaction
 from plait.state.types import parse_json_error
@@ -79,7 +78,7 @@ class ThreadActor(Protocol):
         ...
 
 
-class Thread(Generic[State]):
+class Thread(ThreadSettings, Generic[State]):
     """A named, long-lived actor with one durable state, whose type is given as `Thread[State]`.
 
     The node creates the instances. Hooks may be `def` or `async def`, except `validate_state_change` and
@@ -89,43 +88,6 @@ class Thread(Generic[State]):
     # The state of a new thread, or a function without arguments that returns it. Without it, the thread has no state
     # until one is set.
     initial_state: State | Callable[[], State]
-
-    # The name in URLs; by default derived from the class's name.
-    kind: ClassVar[str]
-    # Whether the thread's kind and name are sent to clients of the Cloudflare protocol.
-    send_identity: ClassVar[bool] = True
-    # Whether clients may destroy the thread in an app without `authorize`; with `authorize`, that alone decides.
-    clients_may_destroy: ClassVar[bool] = False
-    # Seconds without a socket or a turn after which the thread goes to sleep; None for never.
-    idle_timeout: ClassVar[float | None] = 60.0
-    # Seconds without a socket or a turn after which the thread is destroyed; None for never.
-    expires_after: ClassVar[float | None] = None
-    # Seconds after which a turn is cancelled and logged with its stack; None for never.
-    turn_timeout: ClassVar[float | None] = 30.0
-
-    # The policy for a push made on an older state when others have changed the same place since: the push wins, or it
-    # is refused. A class with `resolve_conflict` decides for each place.
-    conflict: ClassVar[Policy] = "last-writer"
-    # Whether a whole state from a client of the Cloudflare protocol is merged: only what the client changed is changed.
-    # Otherwise it replaces the state.
-    merge_whole_states: ClassVar[bool] = True
-    # The member that identifies the elements of a list, if it is not `id`, `key` or `_id`: by the JSON pointer of the
-    # list, in which `*` stands for any part, as in {"/columns/*/cards": "slug"}.
-    list_keys: ClassVar[Mapping[str, str]] = {}
-    # The places of strings in which changes are merged, in addition to the fields of the type that are `Text`: JSON
-    # pointers in which `*` stands for any part, as in ("/note", "/cards/*/body").
-    texts: ClassVar[Collection[str]] = ()
-    # The places of the state that clients may change, as JSON pointers in which `*` stands for any part, `{user}` for
-    # the id of the client's principal, and `**` at the end for all that is below; None for everything. Code of the
-    # server may always change everything.
-    can_write: ClassVar[Sequence[str] | None] = None
-    # The bounds of the log.
-    retention: ClassVar[Retention] = DEFAULT_RETENTION
-    # The version of the state's type; increase it by 1 with each `@migrate`.
-    state_version: ClassVar[int] = 1
-    # The events that the thread emits, each with its type, for `plait types`. If it is not empty, no other events may
-    # be emitted.
-    events: ClassVar[Mapping[str, Any]] = {}
 
     _actor: ThreadActor
     _kind: ClassVar[Kind]

@@ -1,0 +1,50 @@
+"""The settings of a class of threads, as attributes of the class, with their defaults."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+from plait.state.conflicts import Policy
+from plait.state.retention import DEFAULT_RETENTION, Retention
+
+__all__ = ["ThreadSettings"]
+
+
+class ThreadSettings:
+    """The attributes that a subclass of Thread may set; `initial_state` is one of Thread itself, as it has its type."""
+
+    # The name in URLs; by default derived from the class's name.
+    kind: ClassVar[str]
+    # Whether the thread's kind and name are sent to clients of the Cloudflare protocol.
+    send_identity: ClassVar[bool] = True
+    # Whether clients may destroy the thread in an app without `authorize`; with `authorize`, that alone decides.
+    clients_may_destroy: ClassVar[bool] = False
+    # Seconds without a socket or a turn after which the thread goes to sleep; None for never.
+    idle_timeout: ClassVar[float | None] = 60.0
+    # Seconds without a socket or a turn after which the thread is destroyed; None for never.
+    expires_after: ClassVar[float | None] = None
+    # Seconds after which a turn is cancelled and logged with its stack; None for never.
+    turn_timeout: ClassVar[float | None] = 30.0
+
+    # The policy for a push made on an older state when others have changed the same place since: the push wins, or it
+    # is refused. A class with `resolve_conflict` decides for each place.
+    conflict: ClassVar[Policy] = "last-writer"
+    # Whether a whole state from a client of the Cloudflare protocol is merged: only what the client changed is changed.
+    # Otherwise it replaces the state.
+    merge_whole_states: ClassVar[bool] = True
+    # The member that identifies the elements of a list, if it is not `id`, `key` or `_id`: by the JSON pointer of the
+    # list, in which `*` stands for any part, as in {"/columns/*/cards": "slug"}.
+    list_keys: ClassVar[Mapping[str, str]] = {}
+    # The places of strings in which changes are merged, in addition to the fields of the type that are `Text`: JSON
+    # pointers in which `*` stands for any part, as in ("/note", "/cards/*/body").
+    texts: ClassVar[Collection[str]] = ()
+    # The places of the state that clients may change, as JSON pointers in which `*` stands for any part, `{user}` for
+    # the id of the client's principal, and `**` at the end for all that is below; None for everything. Code of the
+    # server may always change everything.
+    can_write: ClassVar[Sequence[str] | None] = None
+    # The bounds of the log.
+    retention: ClassVar[Retention] = DEFAULT_RETENTION
+    # The version of the state's type; increase it by 1 with each `@migrate`.
+    state_version: ClassVar[int] = 1
+    # The events that the thread emits, each with its type, for `plait types`. If it is not empty, no other events may
+    # be emitted.
+    events: ClassVar[Mapping[str, Any]] = {}
