@@ -84,9 +84,10 @@ client: system $(VENV)/.installed-dev client/js/node_modules/.installed
 bench: system $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
 
-# The site, in site/.
-docs: $(VENV)/.installed-docs
+# The site, in site/, and the tests of its search and its links.
+docs: $(VENV)/.installed-dev $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	PLAIT_SITE=site $(BIN)/python -m pytest --quiet tests/site
 	@echo '*' > site/.gitignore
 
 # What the tests need from outside Python: Chromium, Node with npm, openssl, PostgreSQL.

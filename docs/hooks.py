@@ -1,10 +1,43 @@
-"""What mkdocs does not know by itself: a frame of the protocol's page says which side sends it."""
+"""What mkdocs does not know: which side sends a frame, the pages under a page, and where moved pages are."""
 
 import re
+from pathlib import Path
+from typing import Any
 
-__all__ = ["on_page_markdown"]
+__all__ = ["on_page_markdown", "on_post_build"]
+
+_MOVED = """<!doctype html>
+<meta charset="utf-8">
+<title>This page has moved</title>
+<link rel="canonical" href="{target}">
+<meta http-equiv="refresh" content="1; url={target}">
+<script>location.replace("{page}" + (location.hash || "#{anchor}"))</script>
+<p>This page has moved to <a href="{target}">{target}</a>.</p>
+"""
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Put the side that sends a frame into the head of its block."""
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+    """Put the side that sends a frame into the head of its block, and links to the pages above and under a page."""
+    under: dict[str, list[str]] = config.extra["under"]
+    name = page.file.src_path
+    lines = [f"Under {_link(above, files)}." for above, pages in under.items() if name in pages]
+    if name in under:
+        lines.append(f"Under this page: {', '.join(_link(each, files) for each in under[name])}.")
+    if lines:
+        # After the paragraph that says for whom the page is.
+        title, first, rest = (*markdown.split("\n\n", 2), "", "")[:3]
+        markdown = "\n\n".join((title, first, f"*{' '.join(lines)}*", rest))
     return re.sub(r"^```json (client|server)$", r'```json title="from the \1"', markdown, flags=re.MULTILINE)
+
+
+def on_post_build(*, config: Any) -> None:
+    """Write pages that lead from where others were to where these are."""
+    for name, target in config.extra["moved"].items():
+        page, _, anchor = target.partition("#")
+        (Path(config.site_dir) / name).write_text(_MOVED.format(target=target, page=page, anchor=anchor))
+
+
+def _link(name: str, files: Any) -> str:
+    """Return a link to a page, whose text is its title."""
+    source = files.get_file_from_path(name).content_string
+    return f"[{re.sub(r'^# ', '', source.partition(chr(10))[0])}]({name})"

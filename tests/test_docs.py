@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
+import yaml
 from tests.running import Process
 
 import plait
@@ -27,6 +28,15 @@ from plait.state.retention import Retention
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {path.stem: path for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
+MKDOCS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+# The entries of each group of the site's navigation, the pages under a page, and where those that have moved are.
+GROUPS: dict[str, list[str]] = {
+    group: [page for entry in entries for page in entry.values()]
+    for each in MKDOCS["nav"]
+    for group, entries in each.items()
+}
+UNDER: dict[str, list[str]] = MKDOCS["extra"]["under"]
+MOVED: dict[str, str] = MKDOCS["extra"]["moved"]
 REFERENCE = "\n".join(path.read_text() for name, path in PAGES.items() if name.startswith("reference-"))
 DOCS = "\n".join(path.read_text() for path in PAGES.values())
 # What the apps of the pages have in their environment; the first signs the ids of threads of those with agents.
@@ -235,9 +245,16 @@ def test_links_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_every_page_is_in_the_sites_navigation() -> None:
-    listed = re.findall(r"^ +- .*?: ([\w-]+)\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(page for page in PAGES if page != "README")
+def test_every_page_is_once_in_the_sites_navigation_or_under_another_page() -> None:
+    listed = [page for pages in (*GROUPS.values(), *UNDER.values()) for page in pages]
+    assert sorted(listed) == sorted(f"{page}.md" for page in PAGES if page != "README")
+    assert [above for above in UNDER if above not in listed] == []
+
+
+def test_the_sites_navigation_is_short() -> None:
+    assert len(GROUPS) == 6
+    assert "Threads" in GROUPS
+    assert sum(map(len, GROUPS.values())) <= 30
 
 
 def test_a_page_says_first_for_whom_it_is() -> None:
