@@ -217,6 +217,54 @@ def test_every_command_is_in_the_docs() -> None:
     assert [name for name in names if f"| `plait {name} " not in DOCS and f"| `plait {name}`" not in DOCS] == []
 
 
+# The JavaScript client
+
+JS_SOURCES = ROOT / "client" / "js" / "src"
+
+
+def exported(entry: str) -> dict[str, str]:
+    """Return the names that an entry of the package exports, and the code that declares each."""
+    source = (JS_SOURCES / entry).read_text()
+    found = dict.fromkeys(re.findall(r"^export (?:interface|type|function) (\w+)\b", source, re.MULTILINE), source)
+    for names, file in re.findall(r"^export (?:type )?\{ (.*?) \} from \"\./(.*?)\.js\";$", source, re.MULTILINE):
+        found |= dict.fromkeys(names.split(", "), (JS_SOURCES / f"{file}.ts").read_text())
+    return found
+
+
+def members(source: str, name: str) -> set[str]:
+    """Return the public members of an interface or a class, none of any other declaration."""
+    body = "".join(re.findall(rf"^export (?:interface|class) {name}\b.*? \{{\n(.*?)^\}}$", source, re.M | re.S))
+    body = re.sub(r"/\*\*(?:(?!\*/).)*@internal.*?\*/\n.*?\n", "", body, flags=re.DOTALL)
+    return set(re.findall(r"^  (?:static |readonly |async |get )*(\w+)[?<(:]", body, re.MULTILINE)) - {
+        "constructor",
+        "__v_skip",
+    }
+
+
+# What the methods of a client come from, and those of a part, which only the client itself calls.
+HIDDEN = {"Keeper", "TextPart", "UndoPart", "ComparePart", "MessagesPart"}
+PARTS = (JS_SOURCES / "parts.ts").read_text()
+
+
+@pytest.mark.parametrize("entry", ["index.ts", "react.ts", "codemirror.ts"])
+def test_the_reference_of_the_javascript_client_has_every_name_and_member(entry: str) -> None:
+    shown = set(re.findall(r"`(?:ThreadClient\.)?(\w+)[^`\n]*`", PAGES["javascript-reference"].read_text()))
+    names = exported(entry)
+    assert names
+    assert sorted(set(names) - shown) == []
+    inside = {member for name, source in names.items() if name not in HIDDEN for member in members(source, name)}
+    if entry == "index.ts":
+        inside |= members(PARTS, "TextMethods") | members(PARTS, "UndoMethods")
+        assert {"state", "callWith", "onRefused", "splice", "canUndo", "older", "getItem", "initialState"} <= inside
+    assert sorted(inside - shown) == []
+
+
+def test_the_reference_of_the_javascript_client_has_every_code_of_its_error() -> None:
+    codes = re.findall(r"^  \| \"(\w+)\"", (JS_SOURCES / "errors.ts").read_text(), re.MULTILINE)
+    assert len(codes) > 30
+    assert [code for code in codes if f"`{code}`" not in PAGES["javascript-reference"].read_text()] == []
+
+
 # Links
 
 
