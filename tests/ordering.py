@@ -47,7 +47,7 @@ WAITING: Final = (
     "tests/integration/test_clock.py",
     "tests/cluster/test_startup.py",
     "tests/integration/test_messages_live.py",
-    "tests/integration/test_cookie_session.py",
+    "tests/integration/test_login_page.py",
     "tests/server/store/test_nats_owners.py",
     "tests/cluster/test_alone.py",
     "tests/integration/test_native_kill.py",

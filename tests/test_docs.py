@@ -40,7 +40,9 @@ MOVED: dict[str, str] = MKDOCS["extra"]["moved"]
 REFERENCE = "\n".join(path.read_text() for name, path in PAGES.items() if name.startswith("reference-"))
 DOCS = "\n".join(path.read_text() for path in PAGES.values())
 # What the apps of the pages have in their environment; the first signs the ids of threads of those with agents.
-SECRETS: dict[str, str] = dict.fromkeys(("PLAIT_SECRET", "JOURNAL_SECRET", "NOTES_ADMIN_TOKEN"), "a secret of the docs")
+SECRETS: dict[str, str] = dict.fromkeys(
+    ("PLAIT_SECRET", "DIARY_SECRET", "NOTES_ADMIN_TOKEN"), "a secret of the docs, long enough to sign tokens"
+)
 PROGRAM_PATH = os.pathsep.join(str(ROOT / each) for each in ("server", "client/python", "schemas"))
 
 
@@ -53,13 +55,20 @@ class Block(NamedTuple):
     @property
     def is_app(self) -> bool:
         """Whether it is there to be served."""
-        return re.search(r"^app = Plait\(", self.code, re.MULTILINE) is not None
+        return re.search(r"^app = (Plait|FastAPI)\(", self.code, re.MULTILINE) is not None
 
 
 def blocks(page: str) -> list[Block]:
     """Return the blocks of Python on a page."""
     text = PAGES[page].read_text()
     return [Block(*each) for each in re.findall(r'^```python(?: title="([^"]+)")?\n(.*?)^```$', text, re.M | re.S)]
+
+
+def find_code(page: str, title: str) -> str:
+    """Return the code of a block of any language, by its title."""
+    (code,) = re.findall(rf'^```\w+ title="{re.escape(title)}"\n(.*?)^```$', PAGES[page].read_text(), re.M | re.S)
+    assert isinstance(code, str)
+    return code
 
 
 def programs(page: str) -> list[Block]:

@@ -10,6 +10,7 @@ from tests.test_docs import MOVED
 
 SEARCHES: Final = {
     "approval": "approval",
+    "logout": "login",
     "permissions": "permissions",
     "useMessages": "javascript-client",
     "mypy": "calls",
