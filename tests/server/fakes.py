@@ -262,6 +262,9 @@ class TroubledStore:
             await gate.wait()
         return data
 
+    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
+        return await self.inner.record_of_each(keys, part, name)
+
     async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
         return await self.inner.records(key, wanted)
 

@@ -161,6 +161,9 @@ class MemoryStore(EngineStore):
         row = self._threads.get(key)
         return row.records.get(part, {}).get(name) if row else None
 
+    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
+        return [await self.record(key, part, name) for key in keys]
+
     async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
         row = self._threads.get(key)
         return self._records(row, wanted) if row else []

@@ -267,6 +267,10 @@ class Store(Protocol):
         """Return the records of a range. Raises CorruptThread when one of them is damaged."""
         ...
 
+    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
+        """Return the values of one record of several threads; None for one that is missing or damaged."""
+        ...
+
     def view(self, key: ThreadKey) -> AbstractAsyncContextManager[ThreadView | None]:
         """Read a thread as it is at one moment, while it may be written; None if there is no such thread.
 

@@ -62,6 +62,24 @@ async def test_records_are_stored_replaced_and_deleted_and_make_no_version(store
         await put(store, change(1))
 
 
+async def test_one_record_of_several_threads_is_read_at_once(store: Store) -> None:
+    missing = ThreadKey("room", "missing")
+    async with owned(store, ROOM, OTHER):
+        await put(store, beginning(), beginning(key=OTHER))
+        await put(store, put_records(("a", b"1"), ("b", b"2")), put_records(("a", b"3"), key=OTHER))
+        for keys, values in (
+            ([OTHER, missing, ROOM], [b"3", None, b"1"]),
+            ([ROOM, ROOM], [b"1", b"1"]),
+            ([ThreadKey("other", ROOM.name)], [None]),
+            ([], []),
+        ):
+            assert await store.record_of_each(keys, "values", "a") == values
+        assert await store.record_of_each([ROOM, OTHER], "values", "b") == [b"2", None]
+        assert await store.record_of_each([ROOM, OTHER], "other", "a") == [None, None]
+        await put(store, delete(0))
+        assert await store.record_of_each([ROOM, OTHER], "values", "a") == [None, b"3"]
+
+
 async def test_the_last_record_of_a_key_counts_in_a_write_and_in_a_breath(store: Store) -> None:
     async with owned(store, ROOM, OTHER):
         await put(store, beginning(), put_records(("a", b"1"), ("a", None), ("b", None), ("b", b"2")))

@@ -162,6 +162,13 @@ class NatsStore(EngineStore):
     async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
         return await _tell(key, self._reader.records(key, wanted))
 
+    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
+        found = await asyncio.gather(*(self.record(key, part, name) for key in keys), return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException) and not isinstance(each, CorruptThread):
+                raise each
+        return [None if isinstance(each, BaseException) else each for each in found]
+
     async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
         with _telling(key):
             if (contents := await self._reader.read(key, _keep)) is not None:

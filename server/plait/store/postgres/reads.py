@@ -25,6 +25,7 @@ __all__ = [
     "load_client",
     "load_page",
     "load_record",
+    "load_record_of_each",
     "load_records",
     "load_schema",
     "load_schemas",
@@ -76,6 +77,11 @@ _AFTER: Final = _CHANGES % {"sign": ">", "direction": "ASC"}
 _BEFORE: Final = _CHANGES % {"sign": "<", "direction": "DESC"}
 _CLIENT: Final = f"SELECT client, ref, refused, at FROM {{clients}} WHERE thread = {_ID} AND client = $3"
 _RECORD: Final = f"SELECT value FROM {{records}} WHERE thread = {_ID} AND part = $3 AND key = $4"
+_RECORD_OF_EACH: Final = """
+SELECT r.value FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY k (kind, name, place)
+LEFT JOIN {threads} t ON t.kind = k.kind AND t.name = k.name AND t.created_at IS NOT NULL
+LEFT JOIN {records} r ON r.thread = t.id AND r.part = $3 AND r.key = $4 ORDER BY k.place
+"""
 _RECORDS: Final = f"""
 SELECT key, value FROM (
     SELECT *, sum(length(value)) OVER (ORDER BY key %(direction)s) - length(value) AS before FROM (
@@ -227,6 +233,15 @@ async def load_record(db: Db, tables: Tables, key: ThreadKey, part: str, name: s
     """Return the value of a record; None if there is none."""
     found: bytes | None = await db.fetchval(tables.fill(_RECORD), *encode(key), part.encode(), name.encode())
     return found
+
+
+async def load_record_of_each(
+    db: Db, tables: Tables, keys: Sequence[ThreadKey], part: str, name: str
+) -> list[bytes | None]:
+    """Return the values of one record of several threads; None for one that is missing."""
+    kinds, names = [key.kind.encode() for key in keys], [key.name.encode() for key in keys]
+    rows = await db.fetch(tables.fill(_RECORD_OF_EACH), kinds, names, part.encode(), name.encode())
+    return [value for (value,) in rows]
 
 
 async def load_records(db: Db, tables: Tables, key: ThreadKey, wanted: RecordRange) -> list[Record]:

@@ -137,6 +137,9 @@ class PostgresStore(EngineStore):
     async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
         return await self._read(key, reads.load_records, key, wanted)
 
+    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
+        return await self._read("records", reads.load_record_of_each, keys, part, name)
+
     async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
         with _telling(f"{key} cannot be read"):
             async with self._readers.view() as db:

@@ -23,6 +23,7 @@ __all__ = [
     "load_client",
     "load_page",
     "load_record",
+    "load_record_of_each",
     "load_records",
     "load_schema",
     "load_schemas",
@@ -153,6 +154,20 @@ def load_record(db: sqlite3.Connection, key: ThreadKey, part: str, name: str) ->
         rows = db.execute(f"{_RECORDS} AND key = ?", (thread, part, name))
         found = read_records(key, thread, part, rows)
     return found[0].value if found else None
+
+
+def load_record_of_each(
+    db: sqlite3.Connection, keys: Sequence[ThreadKey], part: str, name: str
+) -> list[bytes | None]:
+    """Return the values of one record of several threads; None for one that is missing or damaged."""
+    found: list[bytes | None] = []
+    with read_transaction(db):
+        for key in keys:
+            try:
+                found.append(load_record(db, key, part, name))
+            except CorruptThread:
+                found.append(None)
+    return found
 
 
 def load_records(db: sqlite3.Connection, key: ThreadKey, wanted: RecordRange) -> list[Record]:
