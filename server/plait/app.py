@@ -172,6 +172,7 @@ class Plait(AgentHost, ThreadHost):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self._context.end_streams()
             await self.kv.stop()
             await self._node.stop(self.settings.shutdown_timeout)
             await self._calls.stop()

@@ -86,6 +86,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     write_buffer: int = 4 * 1024 * 1024
     # Bytes of a connection's presence.
     presence: int = 16 * 1024
+    # Bytes of the card of a thread, as JSON, which listings show.
+    card: int = 4 * 1024
     # Bytes of one record, which a thread keeps beside its state.
     record: int = 1024 * 1024
     # Threads that may be awake at once.
@@ -137,6 +139,7 @@ UNLIMITED: Final = Limits(
     waiting_runs=_HUGE,
     write_buffer=64 * 1024 * 1024,
     presence=_HUGE,
+    card=_HUGE,
     record=_HUGE,
     awake_threads=_HUGE,
 )

@@ -1,7 +1,7 @@
 """One awake thread, which its node starts, watches and stops."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextvars import Context
 from functools import partial
 from math import inf
@@ -25,6 +25,7 @@ from plait.actor.usage import Usage
 from plait.errors import InvalidState, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import Instruments
 from plait.limits import Limits
+from plait.state.card import CARD, Card
 from plait.state.change_log import ChangeLog
 from plait.state.commit import Commit
 from plait.state.merger import Merger
@@ -32,6 +33,7 @@ from plait.state.push_log import PushLog
 from plait.state.state_history import StateHistory
 from plait.state.thread_records import Records
 from plait.store.protocol import Store, StoredThread, ThreadKey
+from plait.store.thread_rows import Record
 
 __all__ = ["TIMER_INTERVAL", "Actor", "ActorHost", "AgentRuns", "find_actor"]
 
@@ -132,6 +134,8 @@ class Actor:
         self.hooks = Hooks(self, self.thread, self.turns, self.events)
         if self.hooks.has("on_state_changed"):
             self.sockets.on_change = self.hooks.post_change
+        if self.hooks.has("card"):
+            self.state.card = self._make_card()
         self.records = Records(key, host.store, self.state, instruments=host.instruments)
         # The values that other packages keep on this actor, which they declare with PerActor; None if there are none.
         self.parts: dict[PerActor[Any, Any], Any] | None = None
@@ -160,6 +164,14 @@ class Actor:
     def is_idle(self) -> bool:
         """Whether no turn runs, and every change is durable."""
         return self.turns.is_idle and self.state.is_durable
+
+    def load(self, records: Sequence[Record]) -> None:
+        """Read the records of the thread itself when it wakes."""
+        self.termination.load(records)
+        if self.state.card is None and any(record.key == CARD[1] for record in records):
+            self.state.card = self._make_card()
+        if self.state.card is not None:
+            self.state.card.load(records)
 
     def make_handle(self, kind: type[T], name: str) -> Handle[T]:
         """Make a handle to another thread."""
@@ -345,6 +357,16 @@ class Actor:
             instruments=self.instruments,
             find_trace=find_trace,
         )
+
+    def _make_card(self) -> Card:
+        state, turns = self.state, self.turns
+        make = partial(state.ask, self.thread.card) if self.hooks.has("card") else None
+
+        def tell(error: Exception) -> None:
+            # Later, as the change that the card is of is being made.
+            self.loop.call_soon(turns.report, error, None, context=Context())
+
+        return Card(make, self.limits, tell=tell)
 
     def _drop(self, error: StoreError) -> None:
         self.host.drop(self, error)

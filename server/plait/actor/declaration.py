@@ -15,6 +15,7 @@ from plait.state.storable import accepts_arguments
 __all__ = ["HOOKS", "check_attributes", "check_hooks", "validates_ops", "warn_of_near_misses"]
 
 HOOKS: Final = (
+    "card",
     "validate_state_change",
     "resolve_conflict",
     "on_state_changed",
@@ -32,6 +33,9 @@ HOOKS: Final = (
     "should_send_protocol_messages",
 )
 """The methods that plait calls."""
+
+# The hooks that are called while a change is made.
+_OF_CHANGES: Final = frozenset(("card", "validate_state_change", "resolve_conflict"))
 
 # The names of similar hooks in other libraries, and plait's names for them.
 _FOREIGN: Final = {
@@ -54,6 +58,7 @@ def check_attributes(cls: Any) -> None:
     for name, is_right, what in (
         ("send_identity", _is_bool, "True or False"),
         ("clients_may_destroy", _is_bool, "True or False"),
+        ("listed", _is_bool, "True or False"),
         ("merge_whole_states", _is_bool, "True or False"),
         ("idle_timeout", _is_idle_timeout, "a number of seconds, or None for never"),
         ("expires_after", _is_idle_timeout, "a number of seconds, or None for never"),
@@ -156,8 +161,8 @@ def _check_hook(cls: type, name: str, own: Any, original: Any) -> None:
         return
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{cls.__name__}.{name} must not contain yield: it would never run")
-    if name in ("validate_state_change", "resolve_conflict") and inspect.iscoroutinefunction(function):
-        raise TypeError(f"{cls.__name__}.{name} must not be `async def`: the change is decided without awaiting")
+    if name in _OF_CHANGES and inspect.iscoroutinefunction(function):
+        raise TypeError(f"{cls.__name__}.{name} must not be `async def`: a change is made without awaiting")
     parameters = list(inspect.signature(original).parameters)
     if name == "validate_state_change" and validates_ops(cls):
         return

@@ -26,7 +26,7 @@ _PART: Final = "thread-life"
 _KEY: Final = "terminated"
 
 MARK: Final = RecordRange(_PART)
-"""The range of the mark of a terminated thread, which is read when a thread wakes."""
+"""The records of the thread itself, which are read when it wakes: the mark of a terminated one, and its card."""
 
 
 class Termination:
@@ -45,8 +45,9 @@ class Termination:
     def load(self, records: Sequence[Record]) -> None:
         """Read the mark from the stored records of a waking thread."""
         for record in records:
-            assert record.value is not None
-            self._set(decode_json(record.value)["at"])
+            if record.key == _KEY:
+                assert record.value is not None
+                self._set(decode_json(record.value)["at"])
 
     def check(self) -> None:
         """Raise Terminated if the thread takes no new work."""

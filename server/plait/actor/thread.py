@@ -306,6 +306,14 @@ class Thread(ThreadSettings, Generic[State]):
         With a parameter `ops`, it also gets the operations that make the next state.
         """
 
+    def card(self, state: State) -> object:
+        """Return what listings show of the thread, which becomes JSON; None for nothing.
+
+        Called while a change is made, and stored with it; must not make another. If it raises, the change is made, the
+        last card stays, and `on_error` gets the exception.
+        """
+        return None
+
     def resolve_conflict(self, base: Any, current: Any, proposed: Any, path: str) -> Any:
         """Return the value for `path`, which a push changes and which others have changed since the push was made.
 

@@ -16,6 +16,8 @@ class ThreadSettings:
     kind: ClassVar[str]
     # Whether the thread's kind and name are sent to clients of the Cloudflare protocol.
     send_identity: ClassVar[bool] = True
+    # Whether clients may list the threads of the class, except sessions; with `authorize`, that decides about each one.
+    listed: ClassVar[bool] = False
     # Whether clients may destroy the thread in an app without `authorize`; with `authorize`, that alone decides.
     clients_may_destroy: ClassVar[bool] = False
     # Seconds without a socket or a turn after which the thread goes to sleep; None for never.

@@ -8,7 +8,15 @@ from urllib.parse import unquote
 from plait.errors import NotFound
 from plait.kv.user_names import escape_id, user_prefix
 
-__all__ = ["check_thread_id", "is_of_another", "is_thread_id", "make_thread_id", "read_session_name", "session_name"]
+__all__ = [
+    "check_thread_id",
+    "is_of_another",
+    "is_thread_id",
+    "make_thread_id",
+    "may_be_secret",
+    "read_session_name",
+    "session_name",
+]
 
 _PREFIX: Final = "thrd_"
 _LONGEST: Final = 64
@@ -66,6 +74,11 @@ def read_session_name(name: str) -> tuple[str | None, str] | None:
         return found if session_name(*found) == name else None
     except (UnicodeDecodeError, NotFound):
         return None
+
+
+def may_be_secret(name: str) -> bool:
+    """Whether a name may be a secret of its user: that of a session, or an id that the server signs."""
+    return ":" in name or is_thread_id(name)
 
 
 def is_of_another(user_id: str | None, name: str) -> bool:

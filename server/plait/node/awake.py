@@ -1,4 +1,4 @@
-"""Reports of the threads that are awake, for operators."""
+"""Reports of the threads that are awake: for operators, and the people in them for listings."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -8,8 +8,9 @@ from typing import Final
 import msgspec
 
 from plait.actor.actor import Actor
+from plait.actor.sockets import Sockets
 
-__all__ = ["MOST_AWAKE", "AwakeReport", "AwakeThread", "find_busiest", "report_awake"]
+__all__ = ["MOST_AWAKE", "AwakeReport", "AwakeThread", "count_people", "find_busiest", "report_awake"]
 
 MOST_AWAKE: Final = 1_000
 """The most threads of a report."""
@@ -51,6 +52,26 @@ async def report_awake(actors: Sequence[Actor], most: int) -> AwakeReport:
         busiest = find_busiest([*busiest, *found], most)
         await asyncio.sleep(0)
     return AwakeReport(len(actors), sockets, busiest)
+
+
+async def count_people(actors: Sequence[Actor], kind: str) -> dict[str, int]:
+    """Return how many people have each thread of a kind open, by name, without threads that no one has open."""
+    found: dict[str, int] = {}
+    seen = 0
+    for actor in actors:
+        if actor.key.kind == kind and actor.sockets:
+            found[actor.key.name] = _count_people(actor.sockets)
+            seen += len(actor.sockets)
+        seen += 1
+        if seen >= _AT_ONCE:
+            seen = 0
+            await asyncio.sleep(0)
+    return found
+
+
+def _count_people(sockets: Sockets) -> int:
+    """Count the connections of a thread, those of one principal once."""
+    return len({each if each.principal is None else each.principal.id for each in sockets})
 
 
 def find_busiest(threads: Iterable[AwakeThread], most: int) -> list[AwakeThread]:

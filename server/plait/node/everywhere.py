@@ -1,11 +1,12 @@
 """The threads of all nodes: here, or at the node that owns them."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
 from typing import Any
 
 from plait.actor.handle import ThreadCalls
 from plait.actor.kind import Kind
+from plait.cluster.owners import NodeId
 from plait.node.forking import Fork
 from plait.node.importing import Import
 from plait.node.listing import merge_listings
@@ -72,12 +73,13 @@ class Everywhere:
         else:
             await self.nodes.ask(work.key, ForkThread(work.key, name, at))
 
-    async def list_threads(self, query: ListThreads) -> AsyncIterator[Listed]:
-        """Iterate over the stored threads, a page of each node at a time."""
+    async def list_threads(self, query: ListThreads, *, silent: Collection[NodeId] = ()) -> AsyncIterator[Listed]:
+        """Iterate over the stored threads, a page of each node at a time, without the stores of `silent` nodes."""
         owners = self.nodes.owners
         listings = [
             self._node.list_own(query) if node == owners.node else self.nodes.list(node, query)
             for node in owners.keepers
+            if node not in silent
         ]
         async for listed in merge_listings(listings, query.order, query.limit):
             yield listed

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-from plait.actor.ending import MARK as TERMINATED
+from plait.actor.ending import MARK
 from plait.actor.kind import Kind
 from plait.clock import read_wall_clock
 from plait.limits import Limits
@@ -87,7 +87,7 @@ class Import(Filling):
             return reader.state
 
     def _takes(self, record: Record) -> bool:
-        return super()._takes(record) or record.part == TERMINATED.part
+        return super()._takes(record) or record.part == MARK.part
 
 
 def read_header(source: Path | bytes) -> Header:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from plait.actor.actor import Actor
-from plait.actor.ending import MARK as TERMINATED
+from plait.actor.ending import MARK
 from plait.actor.kind import Kind
 from plait.actor.logs import about, log_error
 from plait.errors import (
@@ -144,7 +144,7 @@ class Lifecycle:
             if stored is None:
                 await load_parts(parts, actor, ())
             else:
-                actor.termination.load(stored.records[0])
+                actor.load(stored.records[0])
                 await load_parts(parts, actor, stored.records[1:])
         if stored is not None and kind.name not in self._lossy and not actor.state.durable.is_stored:
             self._warn_of_losses(key, kind, stored)
@@ -162,7 +162,7 @@ class Lifecycle:
 
     def _find_ranges(self, kind: Kind) -> list[RecordRange]:
         """Return the records with which threads of a kind are loaded."""
-        return [TERMINATED, *find_ranges(self.find_parts(kind))]
+        return [MARK, *find_ranges(self.find_parts(kind))]
 
     async def claim(self, slot: Slot) -> None:
         """Become the owner of a thread. Raises StoreError."""

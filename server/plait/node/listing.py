@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from plait.actor.kind import Kind
+from plait.agents.address import may_be_secret
 from plait.agents.session_names import find_session
 from plait.kv.namespace import NAMESPACE
 from plait.kv.user import USER
@@ -14,8 +15,9 @@ from plait.node.remote_requests import Listed, ListThreads
 from plait.parts.part import find_parts
 from plait.parts.values import Values
 from plait.parts.values_index import METADATA
+from plait.state.card import CARD
 from plait.store.page import PLACES
-from plait.store.protocol import Order, Store, ThreadKey, ThreadQuery
+from plait.store.protocol import Order, Store, ThreadKey, ThreadQuery, ThreadRow
 
 __all__ = ["INNER_KINDS", "list_own", "merge_listings"]
 
@@ -44,12 +46,16 @@ async def list_own(store: Store, kinds: Mapping[str, Kind], query: ListThreads) 
         rows = await store.threads(
             ThreadQuery(kind=query.kind, prefix=prefix, user=user, order=query.order, after=after, limit=size)
         )
+        cards = await _read_cards(store, kinds, rows) if query.is_for_clients else {}
         for row in rows:
             if row.key.kind in INNER_KINDS and not query.has_inner:
                 continue
+            if query.is_for_clients and may_be_secret(row.key.name):
+                continue
             if wanted and not await _has_metadata(store, kinds, row.key, wanted):
                 continue
-            yield Listed(row, await find_session(store, row.key) if query.has_sessions else None)
+            session = await find_session(store, row.key) if query.has_sessions else None
+            yield Listed(row, session, cards.get(row.key))
             if left is not None:
                 left -= 1
                 if left == 0:
@@ -74,6 +80,15 @@ async def merge_listings(
         heads.remove(head)
         if following is not None:
             heads.append((following, listing))
+
+
+async def _read_cards(
+    store: Store, kinds: Mapping[str, Kind], rows: Sequence[ThreadRow]
+) -> Mapping[ThreadKey, bytes | None]:
+    """Return the cards of threads whose classes have cards."""
+    with_cards = {name for name, kind in kinds.items() if "card" in kind.overrides}
+    keys = [row.key for row in rows if row.key.kind in with_cards and not may_be_secret(row.key.name)]
+    return dict(zip(keys, await store.record_of_each(keys, *CARD) if keys else [], strict=True))
 
 
 async def _has_metadata(store: Store, kinds: Mapping[str, Kind], key: ThreadKey, wanted: Mapping[str, bytes]) -> bool:

@@ -16,7 +16,7 @@ from plait.actor.rpc import Method, Sent
 from plait.actor.turn import Turn
 from plait.agents.agent import AgentMethod, Given
 from plait.errors import CallFailed, Indeterminate, NotFound
-from plait.node.awake import MOST_AWAKE, report_awake
+from plait.node.awake import MOST_AWAKE, count_people, report_awake
 from plait.node.forking import Fork
 from plait.node.importing import Import, read_header
 from plait.node.json_calls import decode_arguments
@@ -35,6 +35,7 @@ from plait.node.remote_requests import (
     OfThread,
     ReadAwake,
     ReadMetrics,
+    ReadPeople,
     ReadState,
     Request,
     RunAgent,
@@ -148,19 +149,21 @@ class RemoteCalls:
                 work = Fork(kind, request.source, request.key.name, at=request.at, limits=limits)
                 await self._transfers.fork_thread(work)
                 return b""
-            case ReadMetrics() | ReadAwake() | Disconnect():
+            case ReadMetrics() | ReadAwake() | ReadPeople() | Disconnect():
                 return await self._ask_process(request)
             case ListThreads():
                 return _encode([listed async for listed in self._node.list_own(request)])
             case CallThread():
                 return await self._call_thread(request)
 
-    async def _ask_process(self, request: ReadMetrics | ReadAwake | Disconnect) -> bytes:
+    async def _ask_process(self, request: ReadMetrics | ReadAwake | ReadPeople | Disconnect) -> bytes:
         match request:
             case ReadMetrics():
                 return self.read_metrics()
             case ReadAwake():
                 return _encode(await report_awake(self._node.actors, MOST_AWAKE))
+            case ReadPeople():
+                return _encode(await count_people(self._node.actors, request.kind))
             case Disconnect():
                 return _encode(self.disconnect(request))
 

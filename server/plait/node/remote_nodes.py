@@ -105,10 +105,11 @@ class RemoteNodes:
         found = await asyncio.gather(*(self._ask_report(node, ReadMetrics()) for node in others.values()))
         return dict(zip(others, found, strict=True))
 
-    async def ask_each(self, request: Request) -> list[bytes | None]:
+    async def ask_each(self, request: Request) -> dict[NodeId, bytes | None]:
         """Return the reports of all other nodes; None for one that is silent for 2 seconds. Raises StoreError."""
         others = await self.owners.find_others()
-        return await asyncio.gather(*(self._ask_report(node, request) for node in others))
+        found = await asyncio.gather(*(self._ask_report(node, request) for node in others))
+        return dict(zip(others, found, strict=True))
 
     async def list(self, node: NodeId, query: ListThreads) -> AsyncIterator[Listed]:
         """Iterate over the threads of a node, a page at a time."""

@@ -22,6 +22,7 @@ __all__ = [
     "OfThread",
     "ReadAwake",
     "ReadMetrics",
+    "ReadPeople",
     "ReadState",
     "Request",
     "RunAgent",
@@ -116,6 +117,8 @@ class ListThreads(msgspec.Struct, frozen=True, array_like=True, tag="list"):
     # Whether the kinds that plait itself uses are listed, too, and whether the rows tell their sessions.
     has_inner: bool = False
     has_sessions: bool = False
+    # Whether it is for clients: the rows have cards, and none is of a thread whose name may be a secret.
+    is_for_clients: bool = False
 
 
 class ReadMetrics(msgspec.Struct, frozen=True, array_like=True, tag="metrics"):
@@ -124,6 +127,12 @@ class ReadMetrics(msgspec.Struct, frozen=True, array_like=True, tag="metrics"):
 
 class ReadAwake(msgspec.Struct, frozen=True, array_like=True, tag="awake"):
     """Return which threads are awake: an AwakeReport."""
+
+
+class ReadPeople(msgspec.Struct, frozen=True, array_like=True, tag="people"):
+    """Return how many people have each awake thread of a kind open: a dict by name."""
+
+    kind: str
 
 
 class Disconnect(msgspec.Struct, frozen=True, array_like=True, tag="disconnect"):
@@ -139,6 +148,8 @@ class Listed(msgspec.Struct, frozen=True, array_like=True):
 
     row: ThreadRow
     session: tuple[str | None, str] | None = None
+    # The card as JSON, if it was asked for and there is one.
+    card: bytes | None = None
 
 
 Request = (
@@ -154,6 +165,7 @@ Request = (
     | ListThreads
     | ReadMetrics
     | ReadAwake
+    | ReadPeople
     | Disconnect
 )
 

@@ -156,6 +156,8 @@ class Transfers:
                 actor.usage.rest()
                 due = actor.timer.due or 0
                 last = Write(key, work.epoch, version, version, records=records, fence=slot.fence, due=due)
+                if (card := actor.state.card) is not None:
+                    last = card.add_to(last, actor.state.durable)
                 await self._store.submit(last)
             except BaseException:
                 with suppress(StoreError):  # It is removed when it is used, or at the next start.

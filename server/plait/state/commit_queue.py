@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from plait.errors import Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
+from plait.state.card import Card
 from plait.state.commit import Commit, Maker
 from plait.state.revision import Revision
 from plait.state.shown_states import Reader
@@ -77,6 +78,7 @@ class CommitQueue:
         "_pending",
         "_refusal",
         "_store",
+        "card",
         "due",
         "history",
         "lost",
@@ -117,6 +119,8 @@ class CommitQueue:
         self.timer: DueTimes | None = None
         # The time that the store was told last; None if that is not known.
         self.due: int | None = 0
+        # Adds the card of the thread to its writes; None if it has none.
+        self.card: Card | None = None
         # The last write of a thread that is being destroyed; it is already pending before it is submitted.
         self._deletion: Commit | None = None
 
@@ -226,6 +230,8 @@ class CommitQueue:
         return len(self._pending) > 0 and (turn := self._find_own_turn()) is not None and turn.sees_durable
 
     def _submit(self, write: Write, source: Source) -> Commit:
+        if self.card is not None:
+            write = self.card.add_to(write, self.history.current)
         # Clients make their changes outside of turns.
         maker = self.turns.find_turn() if source == "server" and self.turns is not None else None
         commit = Commit(self.history.current, source, maker)
@@ -274,10 +280,7 @@ class CommitQueue:
             self.lost = failure
             self._on_lost(failure)
         else:
-            self.history.rollback()
-            for each in reversed(self._pending):
-                each.roll_back()
-            self._has_lost = True
+            self._roll_back()
             if self.turns is not None:
                 self.turns.cut(failure, {task for each in self._pending for task in each.tasks})
         failed, self._pending = self._pending, []
@@ -291,3 +294,12 @@ class CommitQueue:
             each.finish(failure)
         if self.timer is not None:
             self.timer.arm()
+
+    def _roll_back(self) -> None:
+        """Go back to the last durable state."""
+        self.history.rollback()
+        for each in reversed(self._pending):
+            each.roll_back()
+        if self.card is not None:
+            self.card.forget()
+        self._has_lost = True

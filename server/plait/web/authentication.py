@@ -18,9 +18,9 @@ from plait.web.hosts import find_header
 
 __all__ = ["Action", "Authenticate", "Authorize", "Identity"]
 
-Action = Literal["connect", "create", "read", "write", "call", "messages", "send", "request", "destroy"]
+Action = Literal["connect", "create", "read", "write", "call", "messages", "send", "request", "destroy", "list"]
 """An action of a client on a thread: open a socket, create the thread, read or write its state, call an rpc, read
-its messages, send one, send a request, or destroy the thread."""
+its messages, send one, send a request, destroy the thread, or see it in a listing of its kind."""
 
 Authenticate = Callable[[Request], Awaitable[Principal | Response | None] | Principal | Response | None]
 """Returns the principal of a request, None for an anonymous one, or a Response to send instead."""

@@ -71,13 +71,13 @@ class Operators:
     async def _read_awake(self, _: Request) -> AwakeReport:
         node = self._context.node
         own = await report_awake(node.actors, MOST_AWAKE)
-        others = await node.everywhere.nodes.ask_each(ReadAwake())
+        others = (await node.everywhere.nodes.ask_each(ReadAwake())).values()
         reports = [own, *(_decode_report(data) for data in others if data is not None)]
         return AwakeReport(
             sum(each.threads for each in reports),
             sum(each.sockets for each in reports),
             find_busiest([row for each in reports for row in each.busiest], MOST_AWAKE),
-            others.count(None),
+            sum(data is None for data in others),
         )
 
     async def _kick(self, request: Request) -> Kicked:

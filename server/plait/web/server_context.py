@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, Final
@@ -148,6 +148,8 @@ class ServerContext:
         self.scheduler = FairScheduler()
         self.addresses = Addresses(self.limits.connections_per_address, self.instruments.limit_hit)
         self.requests = RequestLimiter(self.limits)
+        # Called when the server shuts down, to end the streams that belong to no thread.
+        self.closers: list[Callable[[], None]] = []
         # The open sockets and streams of principals.
         self.leases = Leases()
         self._shutdown_timeout = shutdown_timeout
@@ -225,14 +227,20 @@ class ServerContext:
             self._pending_joins.discard(pending)
 
     def shutdown(self) -> asyncio.Task[None]:
-        """Close the sockets that have not joined yet, and begin to drain the node. uvicorn's sockets call this too."""
+        """Close what belongs to no thread, and begin to drain the node. uvicorn's sockets call this too."""
         for pending in tuple(self._pending_joins):
             pending.leave()
+        self.end_streams()
         if self.owners.is_alone:
             return self.node.drain(self._shutdown_timeout)
         if self._draining is None or self._draining.done():
             self._draining = asyncio.create_task(self._drain(), name="plait drain of relays")
         return self._draining
+
+    def end_streams(self) -> None:
+        """End the streams that belong to no thread."""
+        for close in self.closers:
+            close()
 
     # Inside
 

@@ -10,7 +10,16 @@ from plait.actor.kind import check_name
 from plait.errors import NotFound
 from plait.store.protocol import ThreadKey
 
-__all__ = ["Address", "find_thread", "is_run_path", "is_thread_path", "read_address", "read_run", "split_path"]
+__all__ = [
+    "Address",
+    "find_thread",
+    "is_run_path",
+    "is_thread_path",
+    "read_address",
+    "read_kind",
+    "read_run",
+    "split_path",
+]
 
 _PREFIXES: Final = ("threads", "agents")
 _RUN: Final = "run"
@@ -37,6 +46,12 @@ def read_address(scope: Scope) -> Address:
     except UnicodeDecodeError:
         raise NotFound("the URL is not UTF-8") from None
     return Address(ThreadKey(kind, check_name(name)), "/".join(parts[3:]))
+
+
+def read_kind(scope: Scope) -> str | None:
+    """Read `/threads/{kind}` or `/agents/{kind}`; None for another URL."""
+    parts = split_path(scope)
+    return unquote(parts[1]) if len(parts) == 2 and parts[0] in _PREFIXES else None
 
 
 def find_thread(scope: Scope) -> ThreadKey | None:

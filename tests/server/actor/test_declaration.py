@@ -44,7 +44,7 @@ def warning(**attributes: Any) -> str:
 def test_the_names_are_those_that_a_thread_has() -> None:
     assert [name for name in HOOKS if not callable(getattr(Thread, name))] == []
     begins = ("on_", "should_", "validate_", "resolve_", "connection_")
-    assert {name for name in vars(Thread) if name.startswith(begins)} == set(HOOKS)
+    assert {name for name in vars(Thread) if name.startswith(begins)} | {"card"} == set(HOOKS)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,8 @@ def test_the_names_are_those_that_a_thread_has() -> None:
         ("conflict", [], "must be one of 'last-writer', 'reject', not []"),
         ("send_identity", "no", "must be True or False, not 'no'"),
         ("send_identity", 0, "must be True or False, not 0"),
+        ("listed", "yes", "must be True or False, not 'yes'"),
+        ("card", {"title": "x"}, "must be a method, not {'title': 'x'}"),
         ("state_version", "2", "must be a whole number, at least 1, not '2'"),
         ("events", ["moved"], "must be a dict of names and types, for example {\"moved\": Move}, not ['moved']"),
         ("events", {"moved": 5}, "must be a dict of names and types, for example {\"moved\": Move}: 'moved': 5 is not"),

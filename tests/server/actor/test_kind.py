@@ -187,6 +187,14 @@ def test_a_class_without_initial_state_has_none() -> None:
 # Hooks
 
 
+def test_a_card_that_awaits_is_refused_when_the_class_is_made() -> None:
+    with pytest.raises(TypeError, match=r"Room\.card must not be `async def`: a change is made without awaiting"):
+
+        class Room(Thread[Game]):
+            async def card(self, state: Game) -> str:
+                return "never"
+
+
 def test_a_validate_state_change_that_cannot_decide_at_once_is_refused_when_the_class_is_made() -> None:
     with pytest.raises(TypeError, match="validate_state_change"):
 

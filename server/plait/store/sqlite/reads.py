@@ -156,9 +156,7 @@ def load_record(db: sqlite3.Connection, key: ThreadKey, part: str, name: str) ->
     return found[0].value if found else None
 
 
-def load_record_of_each(
-    db: sqlite3.Connection, keys: Sequence[ThreadKey], part: str, name: str
-) -> list[bytes | None]:
+def load_record_of_each(db: sqlite3.Connection, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
     """Return the values of one record of several threads; None for one that is missing or damaged."""
     found: list[bytes | None] = []
     with read_transaction(db):

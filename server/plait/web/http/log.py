@@ -19,7 +19,7 @@ from plait.web.server_context import find_lease
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Version
 
-__all__ = ["changes", "event_stream", "state_at", "tag", "wants_events"]
+__all__ = ["changes", "event_stream", "state_at", "tag"]
 
 # Maximum number of changes in one answer; fewer if they are large.
 _MOST_CHANGES: Final = 1000
@@ -73,11 +73,6 @@ async def changes(actor: Actor, since: str | None, limit: str | None, patch: str
 def tag(epoch: str, version: int) -> str:
     """Return the entity tag of a state."""
     return f'"{epoch}:{version}"'
-
-
-def wants_events(request: Request) -> bool:
-    """Return whether a request asks for server-sent events."""
-    return request.method == "GET" and "text/event-stream" in request.headers.get("accept", "")
 
 
 async def event_stream(actor: Actor, request: Request, principal: Principal | None, addresses: Addresses) -> Response:

@@ -1,4 +1,4 @@
-"""The URLs of threads: state, history, rpcs, agents and `on_request`."""
+"""The URLs of threads: state, history, rpcs, agents and `on_request`; and of kinds, which list them."""
 
 import asyncio
 from typing import Any
@@ -16,10 +16,12 @@ from plait.instruments.protocol import TRACE
 from plait.state.types import parse_json_error
 from plait.web.http.endpoint import Headers
 from plait.web.http.exchange import Exchange
-from plait.web.http.log import changes, event_stream, state_at, tag, wants_events
+from plait.web.http.listings import ListingRequests
+from plait.web.http.log import changes, event_stream, state_at, tag
 from plait.web.http.run_routes import answer_json, interrupt, run_agent
+from plait.web.http.streamed import wants_events
 from plait.web.server_context import ServerContext, find_lease
-from plait.web.thread_urls import read_address
+from plait.web.thread_urls import read_address, read_kind
 from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = ["ThreadRequests"]
@@ -40,10 +42,17 @@ class ThreadRequests:
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
+        self._listings = ListingRequests(context)
 
     async def answer(self, request: Request, headers: Headers) -> Response:
         """Answer a request. Raises the error of one that is refused."""
-        context, address = self._context, read_address(request.scope)
+        context = self._context
+        try:
+            address = read_address(request.scope)
+        except NotFound:
+            if (kind := read_kind(request.scope)) is None:
+                raise
+            return await self._listings.answer(request, kind)
         context.check_place(request, address.key.kind)
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             context.identity.check_origin(request)

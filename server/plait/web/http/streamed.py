@@ -6,17 +6,23 @@ from collections.abc import AsyncIterator, Callable
 from functools import cached_property
 from typing import Final
 
+from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from plait.actor.transport import HIGH_WATER, Frame, OneWay
 from plait.web.lost import abort
 
-__all__ = ["ResponseAborted", "ResponseLines", "StreamedResponse"]
+__all__ = ["ResponseAborted", "ResponseLines", "StreamedResponse", "wants_events"]
 
 
 # No cache and no proxy holds the answer back.
 _HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+def wants_events(request: Request) -> bool:
+    """Return whether a request asks for server-sent events."""
+    return request.method == "GET" and "text/event-stream" in request.headers.get("accept", "")
 
 
 class StreamedResponse(StreamingResponse):

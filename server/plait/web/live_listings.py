@@ -1,0 +1,172 @@
+"""The listings that event streams show: each is read at most once a second, for all of its readers."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from plait.actor.connection import Principal
+from plait.errors import PlaitError, Unavailable, operator_message
+from plait.node.node import Node
+from plait.web.authentication import Identity
+from plait.web.listing import Listing, PageQuery, make_page
+
+__all__ = ["ListingReader", "LiveListings"]
+
+log = logging.getLogger("plait.listing")
+
+# Seconds between two listings of a kind.
+_PAUSE: Final = 1.0
+# Seconds of silence after which a comment is sent, so that proxies keep the stream open.
+_SILENCE: Final = 20.0
+# The threads among which the rows of a live listing are, those that changed last.
+_MOST: Final = 1000
+# Readers that are told of a new listing before other tasks may run.
+_AT_ONCE: Final = 20
+
+
+class LiveListings:
+    """The live listings of a node, by kind."""
+
+    def __init__(self, node: Node, identity: Identity) -> None:
+        self._node = node
+        self._identity = identity
+        self._live: dict[str, _LiveListing] = {}
+
+    async def open(
+        self, kind: str, principal: Principal | None, limit: int, *, ended: Callable[[], None]
+    ) -> "ListingReader":
+        """Return a reader of the live listing of a kind; `ended` is called when it leaves. Raises StoreError."""
+        if (live := self._live.get(kind)) is None:
+            live = self._live[kind] = _LiveListing(self._node, kind, lambda: self._live.pop(kind, None))
+        reader = ListingReader(live, self._identity, principal, limit, ended=ended)
+        await live.add(reader)
+        return reader
+
+    def close(self) -> None:
+        """End all streams, as the server shuts down; their clients reconnect."""
+        for live in tuple(self._live.values()):
+            for reader in tuple(live.readers):
+                reader.leave()
+
+
+class _LiveListing:
+    """The live listing of one kind. Its task runs while it has readers."""
+
+    def __init__(self, node: Node, kind: str, ended: Callable[[], object]) -> None:
+        self._node = node
+        self._kind = kind
+        self._ended = ended
+        self.readers: dict[ListingReader, None] = {}
+        self.current: Listing | None = None
+        # Done when there is a first listing, or why there is none.
+        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(), name=f"plait listing {kind}")
+        self._task.add_done_callback(self._on_end)
+
+    async def add(self, reader: "ListingReader") -> None:
+        """Add a reader when there is a listing. Raises what prevents the first one."""
+        self.readers[reader] = None
+        try:
+            await asyncio.shield(self._first)
+        except BaseException:
+            reader.leave()
+            raise
+
+    def discard(self, reader: "ListingReader") -> None:
+        """Remove a reader; without any, end."""
+        if self.readers.pop(reader, self) is None and not self.readers:
+            self._task.cancel()
+            self._ended()
+            if not self._first.done():
+                self._fail(Unavailable("the stream was ended"))
+
+    # Inside
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                await self._look()
+            except PlaitError as error:
+                if not self._first.done():
+                    raise
+                log.warning("the threads of the kind %s cannot be listed: %s", self._kind, operator_message(error))
+            await asyncio.sleep(max(began + _PAUSE - loop.time(), 0))
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        """Pass on why there is no listing; end the streams after any other failure."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not self._first.done():
+            self._fail(error)
+            return
+        log.error("the threads of the kind %s cannot be listed", self._kind, exc_info=error)
+        for reader in tuple(self.readers):
+            reader.leave()
+
+    def _fail(self, error: BaseException) -> None:
+        self._first.set_exception(error)
+        self._first.exception()  # It is retrieved, even if no reader waits.
+
+    async def _look(self) -> None:
+        """Read a listing, and tell the readers if it is another one."""
+        limit = max(reader.limit for reader in self.readers)
+        new = await Listing.begin(self._node, self._kind, PageQuery(limit, None), most=_MOST)
+        if self.current is not None and await new.is_like(self.current):
+            return
+        self.current = new
+        if not self._first.done():
+            self._first.set_result(None)
+        for number, reader in enumerate(tuple(self.readers), 1):
+            reader.wake.set()
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+
+class ListingReader:
+    """The reader of one event stream: sees the newest listing when it has read the one before."""
+
+    def __init__(
+        self,
+        live: _LiveListing,
+        identity: Identity,
+        principal: Principal | None,
+        limit: int,
+        *,
+        ended: Callable[[], None],
+    ) -> None:
+        self._live = live
+        self._identity = identity
+        self._principal = principal
+        self.limit = limit
+        self._leave: Callable[[], None] | None = ended
+        # Set when there is another listing, or the stream ends.
+        self.wake = asyncio.Event()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield the pages as events until the stream ends. Raises StoreError, and what `authorize` raises."""
+        shown = b""
+        while self._leave is not None:
+            self.wake.clear()
+            listing = self._live.current
+            assert listing is not None
+            page = await make_page(listing, self._identity, self._principal, self.limit)
+            if page != shown:
+                shown = page
+                yield b"data: %b\n\n" % page
+            while self._leave is not None and not self.wake.is_set():
+                try:
+                    async with asyncio.timeout(_SILENCE):
+                        await self.wake.wait()
+                except TimeoutError:
+                    yield b": \n\n"
+
+    def leave(self) -> None:
+        """End the stream, as its client has disconnected, its rights have ended, or the server shuts down."""
+        if (ended := self._leave) is not None:
+            self._leave = None
+            self._live.discard(self)
+            self.wake.set()
+            ended()
