@@ -418,3 +418,24 @@ async def test_a_damaged_card_leaves_the_row(tmp_path: Path) -> None:
     async with serving(store=SqliteStore(path)) as (_, client):
         rows = (await client.get("/threads/room")).json()["threads"]
         assert [(row["name"], row["card"]) for row in rows] == [("b", {"title": "room b"}), ("a", None)]
+
+
+async def test_a_stream_that_is_being_opened_when_the_server_shuts_down_is_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, asked, held = MemoryStore(), asyncio.Event(), asyncio.Event()
+    read = store.threads
+
+    async def threads(query: Any) -> Any:
+        asked.set()
+        await held.wait()
+        return await read(query)
+
+    app = Plait(Room, store=store)
+    async with running(app) as address, http(address) as client:
+        monkeypatch.setattr(store, "threads", threads)
+        opening = asyncio.create_task(client.get("/threads/room", headers=EVENTS))
+        async with asyncio.timeout(TIMEOUT):
+            await asked.wait()
+            app.drain()
+            assert (await opening).text == ""

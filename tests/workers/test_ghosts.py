@@ -1,4 +1,4 @@
-"""Nobody is shown who has left: counts and presence are right after a worker or the whole server was killed."""
+"""No client is shown that has left: counts and presence are right after a worker or the whole server was killed."""
 
 import asyncio
 import signal
@@ -29,7 +29,7 @@ async def test_no_ghosts_are_left_by_a_killed_worker(tmp_path: Path) -> None:
         guests = await fill(group.address, 12)
         await check_people(group.address, guests, TABLES)
         ports = find_ports(group.processes()[0])
-        # Those whose sockets were at the worker, and those whose table it owned.
+        # Their sockets were at the worker, or it owned their table.
         lost = [guest for guest in guests if guest.port in ports or guest.table == TABLES[0]]
         group.until_gone(group.hurt(0))
         for guest in lost:

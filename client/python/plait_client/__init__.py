@@ -4,6 +4,7 @@ from plait_client.client import Connecting, connect
 from plait_client.edit import AwaitableEdit, Edit
 from plait_client.errors import CallError, ClientError, Closed, Disconnected, Refused, TooLarge, Unanswered
 from plait_client.listeners import Change, Changes
+from plait_client.listing import ListedThread, ThreadPage, list_threads, list_threads_sync
 from plait_client.room import Room
 from plait_client.room_messages import RoomMessages
 from plait_client.session import Session
@@ -22,6 +23,7 @@ __all__ = [
     "Disconnected",
     "Edit",
     "Item",
+    "ListedThread",
     "Refused",
     "Room",
     "RoomMessages",
@@ -29,8 +31,11 @@ __all__ = [
     "SyncChanges",
     "SyncMessages",
     "SyncRoom",
+    "ThreadPage",
     "TooLarge",
     "Unanswered",
     "connect",
     "connect_sync",
+    "list_threads",
+    "list_threads_sync",
 ]

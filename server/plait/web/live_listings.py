@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from plait.actor.connection import Principal
-from plait.errors import PlaitError, Unavailable, operator_message
+from plait.errors import PlaitError, operator_message
 from plait.node.node import Node
 from plait.web.authentication import Identity
 from plait.web.listing import Listing, PageQuery, make_page
@@ -79,7 +79,7 @@ class _LiveListing:
             self._task.cancel()
             self._ended()
             if not self._first.done():
-                self._fail(Unavailable("the stream was ended"))
+                self._first.set_result(None)  # The answer to a reader that still waits is empty.
 
     # Inside
 
@@ -100,15 +100,12 @@ class _LiveListing:
         if task.cancelled() or (error := task.exception()) is None:
             return
         if not self._first.done():
-            self._fail(error)
+            self._first.set_exception(error)
+            self._first.exception()  # It is retrieved, even if no reader waits.
             return
         log.error("the threads of the kind %s cannot be listed", self._kind, exc_info=error)
         for reader in tuple(self.readers):
             reader.leave()
-
-    def _fail(self, error: BaseException) -> None:
-        self._first.set_exception(error)
-        self._first.exception()  # It is retrieved, even if no reader waits.
 
     async def _look(self) -> None:
         """Read a listing, and tell the readers if it is another one."""

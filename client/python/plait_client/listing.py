@@ -1,0 +1,141 @@
+"""Listing the threads of a kind."""
+
+import asyncio
+import http.client
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from ssl import SSLContext
+from typing import Any, Final, Generic, TypedDict, TypeVar, Unpack, overload
+
+import msgspec
+
+from plait_client.errors import ClientError, Disconnected, Refused
+from plait_client.loop import LoopThread
+from plait_client.target import Target, Token
+
+__all__ = ["ListedThread", "ThreadPage", "list_threads", "list_threads_sync"]
+
+C = TypeVar("C")
+
+_SCHEMES: Final = {"ws": "http", "wss": "https", "http": "http", "https": "https"}
+
+
+class ListedThread(msgspec.Struct, Generic[C], frozen=True):
+    """A thread of a listing: its name, how many people have it open, and its card, None if it has none."""
+
+    name: str
+    people: int
+    card: C | None = None
+
+
+class ThreadPage(msgspec.Struct, Generic[C], frozen=True):
+    """One page of a listing, the threads that changed last first."""
+
+    threads: list[ListedThread[C]]
+    # What to pass as `after` for the next page; None if this is the last one.
+    next: str | None = None
+    # The workers or nodes that did not answer in time: people, or whole threads, of them are missing.
+    silent: int = 0
+
+
+class _Error(msgspec.Struct):
+    code: str = "error"
+    message: str = ""
+    path: str | None = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Error
+
+
+class _SameServer(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the token is for the server at the URL."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+class ListOptions(TypedDict, total=False):
+    """Keywords of `list_threads` and `list_threads_sync`."""
+
+    # The most threads of the page: 50 by default, at most 200.
+    limit: int
+    # The `next` of the page before.
+    after: str | None
+    # Shown to the server; a function is called for each page.
+    token: Token
+    # Further headers of the request.
+    headers: Mapping[str, str]
+    ssl: SSLContext | None
+    # The seconds that the request may take.
+    timeout: float
+
+
+@overload
+async def list_threads(url: str, *, card_type: type[C], **options: Unpack[ListOptions]) -> ThreadPage[C]: ...
+@overload
+async def list_threads(url: str, *, card_type: Any = Any, **options: Unpack[ListOptions]) -> ThreadPage[Any]: ...
+async def list_threads(url: str, *, card_type: Any = Any, **options: Unpack[ListOptions]) -> ThreadPage[Any]:
+    """Return a page of the threads of a kind, at a URL like `ws://localhost:8000/threads/game-room`.
+
+    The threads that changed last come first; for the next page, pass the `next` of this one as `after`. `card_type` is
+    the type to convert the cards to. Raises Refused if the server does not list them, Disconnected if it cannot be
+    reached, ClientError for an answer that is no listing, and ValueError for an invalid URL.
+    """
+    timeout, after = options.get("timeout", 30.0), options.get("after")
+    query = urllib.parse.urlencode({"limit": options.get("limit", 50)} | ({} if after is None else {"after": after}))
+    headers = dict(options.get("headers", {}))
+    if (token := await Target(url, options.get("token")).fetch_token(timeout)) is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    request = urllib.request.Request(f"{_as_http(url)}?{query}", headers=headers)
+    data = await asyncio.to_thread(_fetch, request, options.get("ssl"), timeout)
+    page: Any = ThreadPage
+    try:
+        found: ThreadPage[Any] = msgspec.json.decode(data, type=page[card_type])
+    except msgspec.MsgspecError as error:
+        raise ClientError(f"the answer is no listing of threads: {error}") from error
+    return found
+
+
+@overload
+def list_threads_sync(url: str, *, card_type: type[C], **options: Unpack[ListOptions]) -> ThreadPage[C]: ...
+@overload
+def list_threads_sync(url: str, *, card_type: Any = Any, **options: Unpack[ListOptions]) -> ThreadPage[Any]: ...
+def list_threads_sync(url: str, *, card_type: Any = Any, **options: Unpack[ListOptions]) -> ThreadPage[Any]:
+    """Return a page of the threads of a kind, as `list_threads` does, without asyncio."""
+    loop = LoopThread()
+    try:
+        return loop.wait(lambda: list_threads(url, card_type=card_type, **options), None)
+    finally:
+        loop.close()
+
+
+def _as_http(url: str) -> str:
+    scheme, colon, rest = url.partition("://")
+    if not colon or scheme not in _SCHEMES or not url.isprintable() or set(" ?#") & set(url):
+        raise ValueError(f"{url!r} is not the URL of a kind, such as ws://localhost:8000/threads/game-room")
+    return f"{_SCHEMES[scheme]}://{rest}"
+
+
+def _fetch(request: urllib.request.Request, ssl: SSLContext | None, timeout: float) -> bytes:
+    opener = urllib.request.build_opener(_SameServer, urllib.request.HTTPSHandler(context=ssl))
+    try:
+        with opener.open(request, timeout=timeout) as answer:
+            data: bytes = answer.read()
+            return data
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _read_refusal(error.code, error.read()) from None
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise Disconnected(f"the threads cannot be listed: {reason}") from error
+
+
+def _read_refusal(status: int, body: bytes) -> ClientError:
+    try:
+        found = msgspec.json.decode(body, type=_ErrorBody).error
+    except msgspec.MsgspecError:
+        return ClientError(f"the server answered with {status}")
+    return Refused(found.code, found.message, found.path)
