@@ -6,7 +6,17 @@ from typing import Final
 from tests.test_docs import PAGES, ROOT
 
 # These pages speak of other projects too, or of the code, in their words.
-OTHERS: Final = {"adapters", "agentscope", "agentuity", "architecture", "cloudflare", "colyseus", "glossary"}
+OTHERS: Final = {
+    "adapters",
+    "agentscope",
+    "agentuity",
+    "architecture",
+    "cloudflare",
+    "colyseus",
+    "glossary",
+    "langgraph",
+    "liveblocks",
+}
 SECTIONS: Final = re.split(r"^## ", PAGES["glossary"].read_text(), flags=re.MULTILINE)[1:]
 ROWS: Final = [
     (section.partition("\n")[0], *(cell.strip() for cell in row))
