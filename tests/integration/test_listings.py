@@ -205,8 +205,8 @@ async def test_parameters_that_make_no_sense_are_refused(query: str, path: str) 
         assert answer.json()["error"]["path"] == path
 
 
-async def test_a_cursor_of_any_name_is_taken() -> None:
-    async with serving(store=SqliteStore(":memory:")) as (app, client):
+async def test_a_cursor_of_any_name_is_taken(tmp_path: Path) -> None:
+    async with serving(store=SqliteStore(tmp_path / "a.db")) as (app, client):
         await fill(app, "b 😀", "é&=%")
         page = (await client.get("/threads/room", params={"limit": 1})).json()
         assert [row["name"] for row in page["threads"]] == ["é&=%"]
