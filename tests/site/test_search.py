@@ -10,6 +10,8 @@ from tests.test_docs import MOVED
 
 SEARCHES: Final = {
     "approval": "approval",
+    "liveblocks": "liveblocks",
+    "lobby": "lobby",
     "logout": "login",
     "permissions": "permissions",
     "useMessages": "javascript-client",
