@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from plait_schemas.codec import complete_pairs
+from plait_schemas.models import dump
 
 __all__ = [
     "MCP_SERVERS",
@@ -97,7 +98,7 @@ _LARGE: Final = 1024
 _decoder: msgspec.json.Decoder[_Push | Call] = msgspec.json.Decoder(_Push | Call)
 _large_decoder: msgspec.json.Decoder[_LargePush] = msgspec.json.Decoder(_LargePush)
 _head_decoder: msgspec.json.Decoder[_Head] = msgspec.json.Decoder(_Head)
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=dump)
 
 
 def decode_client(data: bytes) -> ClientFrame | None:

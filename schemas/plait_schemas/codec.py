@@ -2,10 +2,15 @@
 
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
+from msgspec import inspect
+
+from plait_schemas import models
 
 __all__ = [
     "HALF_PAIR",
@@ -14,21 +19,25 @@ __all__ = [
     "UNENCODABLE",
     "check_json",
     "complete_pairs",
+    "convert",
     "decode_json",
     "decoded",
     "encode_finite",
     "encode_json",
     "has_non_finite",
     "is_large",
+    "make_decoder",
     "nests_deeper",
     "printable",
     "read_large",
     "read_parts",
     "read_value",
+    "refuse_unvalidated",
+    "to_builtins",
     "weigh",
 ]
 
-encode_json = msgspec.json.Encoder().encode
+encode_json = msgspec.json.Encoder(enc_hook=models.dump).encode
 decode_json = msgspec.json.Decoder().decode
 
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -79,6 +88,51 @@ def check_json(data: bytes) -> None:
             decode_json(b"[%b]" % _without_structure(data))
         except msgspec.ValidationError as error:  # Its place is one in another text: leave it out.
             raise msgspec.ValidationError(str(error).partition(" - at ")[0]) from None
+
+
+def make_decoder(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
+    """Return what decodes JSON as a type, of which Pydantic models are validated. Raises TypeError for some types."""
+    refuse_unvalidated(type_)
+    return (
+        partial(_decode_model, type_) if models.is_model(type_) else msgspec.json.Decoder(type_, dec_hook=_read).decode
+    )
+
+
+def convert(value: Any, type_: Any, *, str_keys: bool = False) -> Any:
+    """Convert a value to a type, as msgspec does; Pydantic models are validated."""
+    return msgspec.convert(value, type_, str_keys=str_keys, dec_hook=_read)
+
+
+def to_builtins(value: Any) -> Any:
+    """Convert a value to JSON's types, as msgspec does; Pydantic models, too."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=lambda each: decode_json(models.dump(each)))
+
+
+def refuse_unvalidated(type_: Any) -> None:
+    """Raise TypeError for a type with a dataclass of Pydantic's, as msgspec would read it without its validators."""
+    try:
+        found = [each for each in models.types_in(inspect.type_info(type_)) if isinstance(each, inspect.DataclassType)]
+    except (TypeError, NameError, NotImplementedError):
+        return  # Whoever decodes the type says what is wrong with it.
+    for each in found:
+        if hasattr(each.cls, "__pydantic_validator__"):
+            raise TypeError(
+                f"{each.cls.__name__} is a dataclass of Pydantic's, whose validators would not run: "
+                "make it a subclass of pydantic.BaseModel"
+            )
+
+
+def _decode_model(model: Any, data: bytes | msgspec.Raw) -> Any:
+    check_json(data := bytes(data))  # Pydantic would read NaN, and numbers that are too large.
+    try:
+        return models.validate(model, data)
+    except models.ModelError as error:
+        raise msgspec.ValidationError(str(error)) from error
+
+
+def _read(type_: Any, value: Any) -> Any:
+    """Return a value as a type that msgspec does not know."""
+    return models.validate(type_, encode_json(value)) if models.is_model(type_) else value
 
 
 def is_large(text: bytes | msgspec.Raw) -> bool:
@@ -194,10 +248,14 @@ def has_non_finite(value: Any, data: bytes) -> bool:
     if b"null" not in data or decode_json(data) == value:
         return False
     try:
-        _dump_finite(msgspec.to_builtins(value, str_keys=True, enc_hook=lambda raw: None))
+        _dump_finite(msgspec.to_builtins(value, str_keys=True, enc_hook=_leave_out_raw))
     except ValueError:
         return True
     return False
+
+
+def _leave_out_raw(value: Any) -> Any:
+    return value.model_dump(mode="json") if models.is_model(type(value)) else None
 
 
 def encode_finite(value: Any) -> bytes:

@@ -5,10 +5,11 @@ from typing import Any, Final, SupportsIndex
 
 import msgspec
 
-from plait_schemas.codec import decode_json, has_non_finite
+from plait_schemas.codec import decode_json, has_non_finite, to_builtins
 from plait_schemas.diff import diff, replace
 from plait_schemas.elements import Keys
 from plait_schemas.members import attributes
+from plait_schemas.models import dump
 from plait_schemas.patch import Op, escape, splice, splice_text
 
 __all__ = ["Draft", "DraftList", "DraftObject", "NotFinite", "draft", "recorded"]
@@ -341,7 +342,7 @@ def _members(struct: msgspec.Struct) -> Any:
     """Return the members of a Struct by their names in JSON."""
     config = struct.__struct_config__
     if config.array_like or config.omit_defaults:
-        return msgspec.to_builtins(struct, str_keys=True)
+        return to_builtins(struct)
     members = {} if config.tag is None else {config.tag_field: config.tag}
     for name, attribute in (attributes(struct) or {}).items():
         if (value := getattr(struct, attribute)) is not msgspec.UNSET:
@@ -372,7 +373,7 @@ def _immutable(value: Any) -> Any:
 def _unwrap(value: Any) -> Any:
     if isinstance(value, Draft):
         return value._container
-    raise TypeError(f"{type(value).__name__} is not JSON")
+    return dump(value)
 
 
 _encode = msgspec.json.Encoder(enc_hook=_unwrap).encode

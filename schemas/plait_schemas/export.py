@@ -13,6 +13,7 @@ from plait_schemas import messages
 from plait_schemas.codec import encode_json
 from plait_schemas.messages import ClientMessage, ServerMessage
 from plait_schemas.patch import Op
+from plait_schemas.schema import components
 from plait_schemas.typescript import TypeScript, alias, comment, literal
 
 __all__ = ["DIALECT", "definitions", "find_differing", "json_text", "main", "protocol_files", "write"]
@@ -77,11 +78,11 @@ def _op_forms(typescript: TypeScript) -> str:
 
 def definitions(types: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the JSON Schema of each type, and the `$defs` that these refer to."""
-    schemas, named = msgspec.json.schema_components(types)
+    schemas, named = components(types)
     for schema in named.values():
         if "description" in schema:
             schema["description"] = cleandoc(schema["description"])
-    return list(schemas), named
+    return schemas, named
 
 
 def json_text(value: object) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from plait_schemas import codec
 from plait_schemas.codec import NOT_JSON, complete_pairs, read_large
 from plait_schemas.messages import Call, ClientMessage, Message, Push, Send, ServerMessage, Version
+from plait_schemas.models import dump
 from plait_schemas.patch import read_op
 
 __all__ = ["decode_broken", "decode_client", "decode_head", "decode_partly", "decode_server", "encode"]
@@ -27,7 +28,7 @@ class _UndecodedPush(msgspec.Struct, frozen=True, tag_field="type", tag="push"):
 _client: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
 _push: msgspec.json.Decoder[_UndecodedPush] = msgspec.json.Decoder(_UndecodedPush)
 _server: msgspec.json.Decoder[ServerMessage] = msgspec.json.Decoder(ServerMessage)
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=dump)
 _HEAD: Final = re.compile(
     rb'\s*\{\s*"type"\s*:\s*"(?:(push|call|send)"\s*,\s*"ref"\s*:\s*([1-9]\d{0,15})\s*,|message"\s*,\s*"data"\s*:)'
 )

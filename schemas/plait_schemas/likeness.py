@@ -5,13 +5,14 @@ from typing import Any, Final
 
 import msgspec
 
-from plait_schemas.codec import encode_json
+from plait_schemas.codec import encode_json, to_builtins
 from plait_schemas.elements import ids_of
 from plait_schemas.members import attributes
+from plait_schemas.models import dump
 
 __all__ = ["NUMBERS", "SCALARS", "canonical", "is_same_element", "is_same_json", "members_of", "outline", "shares_ids"]
 
-canonical: Final = msgspec.json.Encoder(order="deterministic").encode
+canonical: Final = msgspec.json.Encoder(order="deterministic", enc_hook=dump).encode
 """Return the JSON of a value, with the members of its objects in one order."""
 
 NUMBERS: Final = frozenset({int, float, bool, type(None)})
@@ -112,7 +113,7 @@ def members_of(value: Any) -> Any:
     # The elements of a set have no places, so it changes as a whole.
     if type(value) in SCALARS or isinstance(value, (set, frozenset)):
         return value
-    members = msgspec.to_builtins(value, str_keys=True)
+    members = to_builtins(value)
     # Keep the members as they are: a set, above all, as a list would give it an arbitrary order.
     names = attributes(value)
     if names is None:

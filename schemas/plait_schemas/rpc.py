@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from plait_schemas.codec import convert
+
 __all__ = ["RPC_MARK", "Rpc", "RpcOptions", "find_result_type", "is_stream_type", "read_rpc"]
 
 RPC_MARK: Final = "__plait_rpc__"
@@ -34,7 +36,7 @@ class Rpc(NamedTuple):
 
     def convert(self, value: Any) -> Any:
         """Return a result, which is JSON values, as its type. Raises msgspec.ValidationError."""
-        return value if self.result_type is Any else msgspec.convert(value, self.result_type, str_keys=True)
+        return value if self.result_type is Any else convert(value, self.result_type, str_keys=True)
 
 
 def read_rpc(method: str | Callable[..., Any]) -> Rpc:

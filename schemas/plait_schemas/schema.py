@@ -1,16 +1,20 @@
 """The JSON Schema of a state, its hash, and whether a client built for an older schema is compatible with it."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
-__all__ = ["is_additive", "schema_hash", "schema_of"]
+from plait_schemas.models import is_model
+
+__all__ = ["components", "is_additive", "schema_hash", "schema_of"]
 
 # Keywords that describe a schema and do not restrict its values.
 _ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "discriminator"})
 _SCHEMAS_BY_NAME: Final = frozenset({"properties", "$defs"})
-_SCHEMAS_IN_ORDER: Final = frozenset({"anyOf", "prefixItems"})
+_OPTIONS: Final = frozenset({"anyOf", "oneOf"})
+_SCHEMAS_IN_ORDER: Final = _OPTIONS | {"prefixItems"}
 _SCHEMA: Final = frozenset({"items", "additionalProperties", "propertyNames"})
 # The keywords that are compared part by part; all others must be equal.
 _COMPARED: Final = frozenset({"properties", "required", "additionalProperties", "items", "prefixItems"})
@@ -20,7 +24,36 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 def schema_of(type_: Any) -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of a type's JSON. Raises TypeError when it has none."""
-    return msgspec.json.schema(type_)
+    (schema,), named = components([type_])
+    return {**schema, "$defs": named} if named else schema
+
+
+def components(types: Iterable[Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the JSON Schema of each type, and the `$defs` that these refer to. Raises TypeError."""
+    types = list(types)
+    schemas, named = _describe(types, "{model}")
+    if len(found := dict(named)) < len(named) and any(found[name] != each for name, each in named):
+        schemas, named = _describe(types, "{cls.__module__}.{cls.__qualname__}.{model}")
+    return schemas, dict(named)
+
+
+def _describe(types: list[Any], names: str) -> tuple[list[dict[str, Any]], list[tuple[str, Any]]]:
+    """Return the JSON Schema of each type, and those that they refer to; in a model, these have names of a form."""
+    inner: list[tuple[str, Any]] = []
+
+    def describe_model(cls: Any) -> dict[str, Any]:
+        if not is_model(cls):
+            raise NotImplementedError
+        form = names.format(cls=cls, model="{model}")
+        try:
+            schema: dict[str, Any] = cls.model_json_schema(ref_template=f"#/$defs/{form}")
+        except RuntimeError as error:
+            raise TypeError(str(error)) from None
+        inner.extend((form.format(model=name), each) for name, each in schema.pop("$defs", {}).items())
+        return schema
+
+    schemas, named = msgspec.json.schema_components(types, schema_hook=describe_model)
+    return [*schemas], [*inner, *named.items()]
 
 
 def schema_hash(schema: dict[str, Any]) -> str:
@@ -123,8 +156,8 @@ class _Comparison:
 
 
 def _alternatives(schema: Any) -> list[Any]:
-    if isinstance(schema, dict) and schema.keys() == {"anyOf"}:
-        return [each for option in schema["anyOf"] for each in _alternatives(option)]
+    if isinstance(schema, dict) and len(schema) == 1 and schema.keys() <= _OPTIONS:
+        return [each for options in schema.values() for option in options for each in _alternatives(option)]
     return [schema]
 
 

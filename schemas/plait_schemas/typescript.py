@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import NODEFAULT, inspect
 
 from plait_schemas.codec import encode_json
+from plait_schemas.models import expand, types_in
 
 __all__ = ["Member", "TypeScript", "alias", "comment", "identifier", "interface", "key", "literal"]
 
@@ -69,7 +70,7 @@ class TypeScript:
 
     def declare(self, name: str, type_: Any) -> None:
         """Declare a type under one of the names in `taken`."""
-        info = inspect.type_info(type_)
+        info = expand(inspect.type_info(type_))
         if isinstance(info, _Named) and _class_name(info.cls) == name and (info.cls, False) not in self._names:
             self._taken.remove(name)
             self._name(info, is_input=False)
@@ -86,7 +87,7 @@ class TypeScript:
 
     def _type(self, info: inspect.Type, is_input: bool) -> str:
         name = next((name for name, named in self._aliases.items() if named == info), None)
-        return name or self._write_out(info, is_input)
+        return name or self._write_out(expand(info), is_input)
 
     def _write_out(self, info: inspect.Type, is_input: bool) -> str:
         match info:
@@ -121,7 +122,7 @@ class TypeScript:
     def _in_brackets(self, info: inspect.Type, is_input: bool) -> str:
         """Return a type, in parentheses if it needs them when `[]` or `?` follows."""
         text = self._type(info, is_input)
-        while isinstance(info, inspect.Metadata):
+        while isinstance(info := expand(info), inspect.Metadata):
             info = info.type
         has_options = isinstance(info, inspect.UnionType | inspect.LiteralType) and " | " in text
         return f"({text})" if has_options or text.startswith("readonly ") else text
@@ -216,8 +217,7 @@ def literal(value: object) -> str:
 def _class_name(cls: Any) -> str:
     origin = getattr(cls, "__origin__", None)
     if origin is None:
-        name: str = cls.__name__
-        return name
+        return "_".join(re.findall(r"\w+", cls.__name__))  # The name of a generic model contains its arguments.
     arguments = (each.__name__ if isinstance(each, type) else str(each) for each in cls.__args__)
     return re.sub(r"\W+", "_", "_".join([origin.__name__, *arguments])).strip("_")
 
@@ -254,16 +254,4 @@ def _reads_more_than_it_writes(info: inspect.Type) -> bool:
 
 
 def _classes_in(info: inspect.Type) -> Iterator[_Fields]:
-    waiting, seen = [info], set[Any]()
-    while waiting:
-        match waiting.pop():
-            case inspect.Metadata(type=inner):
-                waiting.append(inner)
-            case inspect.CollectionType(item_type=inner) | inspect.DictType(value_type=inner):
-                waiting.append(inner)
-            case inspect.TupleType(item_types=types) | inspect.UnionType(types=types):
-                waiting += types
-            case each if isinstance(each, _Fields) and each.cls not in seen:
-                seen.add(each.cls)
-                waiting += [field.type for field in each.fields]
-                yield each
+    return (each for each in types_in(info, expands=True) if isinstance(each, _Fields))

@@ -13,11 +13,12 @@ from plait_schemas.codec import decode_json, encode_finite
 from plait_schemas.diff import diff
 from plait_schemas.elements import Keys, id_of
 from plait_schemas.members import attributes
+from plait_schemas.models import dump
 from plait_schemas.patch import escape
 
 __all__ = ["written"]
 
-_canonical: Final = msgspec.json.Encoder(order="deterministic").encode
+_canonical: Final = msgspec.json.Encoder(order="deterministic", enc_hook=dump).encode
 
 
 def written(new: Any, old: Any, document: Any, keys: Keys | None = None, path: str = "") -> Any:

@@ -9,7 +9,8 @@ from typing import Any, Final, Generic, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
-from plait_schemas.members import attributes
+from plait_schemas.codec import convert, refuse_unvalidated
+from plait_schemas.members import attributes, is_frozen
 from plait_schemas.patch import escape
 
 __all__ = ["View"]
@@ -28,6 +29,7 @@ class View(Generic[S]):
     """
 
     def __init__(self, state_type: Any) -> None:
+        refuse_unvalidated(state_type)
         self._type = state_type
         # What was read last, and the state that it is, which the program has and may have changed.
         self._document: Any = None
@@ -62,7 +64,7 @@ class View(Generic[S]):
         if document is None:
             return cast(S, None)
         own = document if self._is_immutable else msgspec.to_builtins(document)
-        return cast(S, own if self._type is Any else msgspec.convert(own, self._type, str_keys=True))
+        return cast(S, own if self._type is Any else convert(own, self._type, str_keys=True))
 
     def check(self, document: Any) -> None:
         """Raise msgspec.ValidationError if `document` is no state of the type."""
@@ -170,14 +172,9 @@ def _is_immutable(each: inspect.Type, seen: set[Any]) -> bool:
             if cls in seen:
                 return True
             seen.add(cls)
-            return _is_frozen(cls) and _are_immutable((field.type for field in fields), seen)
+            return is_frozen(cls) and _are_immutable((field.type for field in fields), seen)
         case inspect.UnionType(types=types) | inspect.TupleType(item_types=types):
             return _are_immutable(types, seen)
         case inspect.VarTupleType(item_type=item) | inspect.FrozenSetType(item_type=item) | inspect.Metadata(type=item):
             return _are_immutable((item,), seen)
     return isinstance(each, _IMMUTABLE)
-
-
-def _is_frozen(cls: Any) -> bool:
-    settings = cls.__struct_config__ if issubclass(cls, msgspec.Struct) else cls.__dataclass_params__
-    return bool(settings.frozen)

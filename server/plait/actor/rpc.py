@@ -9,7 +9,7 @@ import msgspec
 
 from plait.errors import InvalidArguments, escape_traceback
 from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON, nests_deeper
+from plait_schemas.codec import NOT_JSON, make_decoder, nests_deeper, refuse_unvalidated
 from plait_schemas.rpc import RPC_MARK, RpcOptions
 
 __all__ = ["Arguments", "Method", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
@@ -168,6 +168,7 @@ class Method:
         hints = get_type_hints(self.function, include_extras=True)
         # A method with a return annotation answers null for None; other methods answer without a result.
         self.returns_value = hints.get("return", type(None)) is not type(None)
+        refuse_unvalidated(hints.get("return"))
         for parameter in list(inspect.signature(self.function).parameters.values())[1:]:
             annotation = hints.get(parameter.name, Any)
             if annotation is Stream:
@@ -182,7 +183,7 @@ class Method:
             if parameter.default is parameter.empty:
                 self._required.add(parameter.name)
                 self._enough = None if parameter.kind is parameter.KEYWORD_ONLY else len(self._positional)
-            self._decode[parameter.name] = msgspec.json.Decoder(annotation).decode
+            self._decode[parameter.name] = make_decoder(annotation)
 
 
 def find_methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]:

@@ -15,7 +15,16 @@ from plait.actor.kind import Kind
 from plait.actor.rpc import Arguments, Method
 from plait.errors import InvalidArguments, escape_traceback
 from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json, has_non_finite, nests_deeper
+from plait_schemas.codec import (
+    NOT_JSON,
+    UNENCODABLE,
+    convert,
+    encode_json,
+    has_non_finite,
+    make_decoder,
+    nests_deeper,
+    refuse_unvalidated,
+)
 
 __all__ = ["INTERRUPT", "Agent", "AgentMethod", "Given", "Multitask"]
 
@@ -118,7 +127,7 @@ class Agent:
             raise InvalidArguments(f"{self.name} takes no input", path="")
         if not self.takes_input or (value is self._default and value is not None):
             return value
-        return self._check(lambda: msgspec.convert(value, self.input_type))
+        return self._check(lambda: convert(value, self.input_type))
 
     def check_output(self, value: Any) -> Any:
         """Return an output of the agent, converted to its annotation.
@@ -128,7 +137,7 @@ class Agent:
         what = "yielded" if self.is_stream else "returned"
         if self.output_type is not Any:
             try:
-                value = msgspec.convert(value, self.output_type)
+                value = convert(value, self.output_type)
             except msgspec.ValidationError as error:
                 raise TypeError(
                     f"the agent {self.name} {what} a value that does not fit its annotation: {error}"
@@ -165,7 +174,8 @@ class Agent:
             returned = get_args(returned)[0]
         self.input_type: Any = annotated if input is msgspec.UNSET else input
         self.output_type: Any = returned if output is msgspec.UNSET else output
-        self._decode = msgspec.json.Decoder(self.input_type).decode
+        self._decode = make_decoder(self.input_type)
+        refuse_unvalidated(self.output_type)
         # The name of the input, and its default.
         self.parameter = parameters[1].name if self.takes_input else "input"
         default = parameters[1].default if self.takes_input else None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from plait.actor.rpc import Arguments, Method
-from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_finite
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_finite, make_decoder
 from plait_schemas.rpc import find_result_type
 
 __all__ = [
@@ -97,6 +97,6 @@ def decode_value(data: bytes, type_: Any, method: str) -> Any:
 def find_decoder(type_: Any) -> Callable[[bytes], Any]:
     """Return what decodes values of a type."""
     try:
-        return msgspec.json.Decoder(type_).decode
+        return make_decoder(type_)
     except TypeError:  # A type that JSON does not have, such as a type variable: its value travels as plain JSON.
         return decode_json

@@ -34,19 +34,22 @@ def apply_ops(
 
     Raises PatchError when they do not fit the state, and InvalidState.
     """
-    if not type_.is_plain and before.has_state:
+    if not type_.is_document and before.has_state:
         try:
             state, ops = apply_typed(before.tree, type_.type, ops, drops_unknown=drops_unknown)
             return Revision(type_, tree=state), ops
         except NotTyped:
             ops = [*_add_omitted(before, ops), *map(_decode_value, ops)]
     tree = _find_tree(type_, before, ops)
-    state, document = type_.apply(tree, ops, drops_unknown=drops_unknown, most_moved=most_moved)
+    patched = type_.apply(tree, ops, drops_unknown=drops_unknown, most_moved=most_moved)
+    state, document = type_.check(patched, is_whole=any(op.path == "" for op in ops))
     if type_.is_plain:
         if type(document) is msgspec.Raw:
             return Revision(type_, json=bytes(document)), ops
         is_partial = before.is_partial or msgspec.Raw in [type(op.value) for op in ops]
         return Revision(type_, tree=document, is_partial=is_partial), ops
+    if type_.is_document:
+        return Revision(type_, tree=document), _find_validated(type_, before, ops, patched, document)
     if not before.has_state:
         return Revision(type_, tree=state), [Op("add", "", state)]
     if any(op.op == "splice" for op in ops) and (data := encode_json(state)) == encode_json(document):
@@ -54,11 +57,18 @@ def apply_ops(
     return Revision(type_, tree=state), diff(before.tree, state, type_.keys, most=MOST_OPS)
 
 
+def _find_validated(type_: StateType, before: Revision, ops: Sequence[Op], patched: Any, document: Any) -> Sequence[Op]:
+    """Return operations that lead to a document that validation has made of the one to which `ops` lead."""
+    if document is patched or not diff(patched, document, most=1):  # Another order of members is no change.
+        return ops
+    return diff(before.tree, document, type_.keys, most=MOST_OPS) if before.has_state else [Op("add", "", document)]
+
+
 def _find_tree(type_: StateType, before: Revision, ops: Sequence[Op]) -> Any:
     """Return the document to apply operations to; None, without decoding it, if the first one replaces it whole."""
     if ops and ops[0].path == "" and ops[0].op in ("add", "replace"):
         return None
-    return before.partial if type_.is_plain else before.document
+    return before.partial if type_.is_document else before.document
 
 
 def apply_value(

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from msgspec import inspect
 
 from plait.errors import InvalidState
+from plait_schemas.models import allows_extra, expand, find_input_names, is_model
 from plait_schemas.patch import escape
 
 __all__ = ["FieldPlan", "check_fields", "make_plan", "make_unknown_field_error"]
@@ -74,9 +75,12 @@ class _Object:
 
     __slots__ = ("_fields", "_keys", "_members", "_tag", "_tag_field")
 
-    def __init__(self, fields: Iterable[str], tag_field: str | None, tag: str | int | None) -> None:
+    def __init__(
+        self, fields: Iterable[str], tag_field: str | None, tag: str | int | None, also: Iterable[str] = ()
+    ) -> None:
         self._fields = tuple(fields)
-        self._keys = frozenset(self._fields if tag_field is None else (*self._fields, tag_field))
+        # The names of its members; it reads some fields by other names, too.
+        self._keys = frozenset(self._fields if tag_field is None else (*self._fields, tag_field)) | {*also}
         self._tag_field = tag_field
         self._tag = tag
         # The plans of those fields that have one.
@@ -231,6 +235,8 @@ def _make_type_plan(info: inspect.Type, known: dict[int, FieldPlan]) -> FieldPla
     match info:
         case inspect.Metadata(type=type_):
             return _make_type_plan(type_, known)
+        case inspect.CustomType(cls=cls) if is_model(cls):
+            return None if allows_extra(cls) else _make_type_plan(expand(info), known)
         case inspect.UnionType(types=types):
             plans = [plan for each in types if (plan := _make_type_plan(each, known)) is not None]
             return _Union(plans) if len(plans) > 1 else next(iter(plans), None)
@@ -258,7 +264,9 @@ def _make_field_plan(
         known[id(info)] = plan
         members += (_make_type_plan(field.type, known) for field in info.fields)
     else:
-        plan = known[id(info)] = each = _Object((field.encode_name for field in info.fields), tag_field, tag)
+        also = find_input_names(info.cls) if is_model(info.cls) else ()
+        names = (field.encode_name for field in info.fields)
+        plan = known[id(info)] = each = _Object(names, tag_field, tag, also=also)
         for field in info.fields:
             each.add(field.encode_name, _make_type_plan(field.type, known))
     return plan

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import inspect
 
 from plait.state.fields import FieldPlan, make_plan
+from plait_schemas.codec import make_decoder
 
 __all__ = ["NotTyped", "find_fields", "find_member_type", "is_any_text", "make_reader"]
 
@@ -31,7 +32,7 @@ _NO_STRINGS: Final = (inspect.NoneType, inspect.BoolType, inspect.IntType, inspe
 @lru_cache(maxsize=1024)
 def make_reader(type_: Any) -> tuple[Callable[[bytes], Any], FieldPlan | None]:
     """Return the decoder of a type, and the plan that finds unknown fields in its JSON, None if it has no fields."""
-    return msgspec.json.Decoder(type_).decode, make_plan(type_)
+    return make_decoder(type_), make_plan(type_)
 
 
 @lru_cache(maxsize=1024)

@@ -61,7 +61,7 @@ class Revision:
         self.snapshot_size = 0
         self._type = type_
         self._json = json
-        # An object of the type, or dicts and lists of a plain type. It must not be changed.
+        # An object of the type, or dicts and lists. It must not be changed.
         self._tree = tree
         # Whether parts of it may still be JSON.
         self._is_partial = is_partial
@@ -87,24 +87,24 @@ class Revision:
     def tree(self) -> Any:
         """The form in which a place is found at the least cost, which must not be changed; None without a state.
 
-        It is an object of the type, or dicts and lists of a plain type.
+        It is an object of the type, or dicts and lists of a plain type and of one with Pydantic models.
         """
         if self._tree is UNDECODED or self._is_partial:
             if not self.has_state:
                 return None
             self._free()
-            self._tree, self._is_partial = self._decode(), False
+            self._tree, self._is_partial = self._type.decode_tree(self.require_json()), False
         return self._tree
 
     @property
     def base(self) -> Any:
-        """The object of the type, which must not be changed; UNDECODED for a plain type."""
-        return UNDECODED if self._type.is_plain else self.tree
+        """The object of the type, which must not be changed; UNDECODED if the tree is dicts and lists."""
+        return UNDECODED if self._type.is_document else self.tree
 
     @property
     def document(self) -> Any:
         """The state as dicts and lists, which must not be changed; None when there is no state."""
-        return self.tree if self._type.is_plain or not self.has_state else decode_json(self.require_json())
+        return self.tree if self._type.is_document or not self.has_state else decode_json(self.require_json())
 
     @property
     def partial(self) -> Any:
@@ -157,7 +157,7 @@ class Revision:
         """Return the state; if it could be changed in place, as a new copy."""
         if not self.has_state:
             return None
-        return self.tree if self._type.is_immutable else self._decode()
+        return self.tree if self._type.is_immutable else self._type.decode(self.require_json())
 
     def discard_edits(self) -> None:
         """Discard changes that authors may have made in place."""
@@ -187,9 +187,6 @@ class Revision:
             self._shown_json, self._is_partial = None, False
 
     # Inside
-
-    def _decode(self) -> Any:
-        return self._type.decode(self.require_json())
 
     def _free(self) -> None:
         """Drop what is decoded of a large state, before it is decoded in another form."""

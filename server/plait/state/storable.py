@@ -9,8 +9,11 @@ from msgspec import inspect as types
 
 from plait.errors import InvalidState, TooLarge
 from plait.limits import UNLIMITED, Limits
+from plait.state.model_type import ModelType
 from plait.state.texts import check_texts
 from plait.state.types import StateType, explain_invalid_state
+from plait_schemas.codec import make_decoder
+from plait_schemas.models import is_model, types_in
 
 __all__ = ["accepts_arguments", "check_initial_state", "find_initial_state", "read_state_type"]
 
@@ -32,20 +35,22 @@ def read_state_type(cls: type[Any], type_: Any, list_keys: Mapping[str, str]) ->
     """Return the type of a class's states. Raises TypeError when its values cannot be stored as JSON."""
     try:
         found = next(_find_unstorable(types.type_info(type_), "", frozenset()), None)
+        make_decoder(type_)
     except (TypeError, NameError, NotImplementedError) as error:
         why = str(error).splitlines()[0]
         raise TypeError(
             f"{cls.__name__}: states of type {_name(type_)} cannot be stored: {why}; use a msgspec.Struct, "
-            "a dataclass, a TypedDict, or dicts and lists, defined above the class"
+            "a dataclass, a Pydantic model, a TypedDict, or dicts and lists, defined above the class"
         ) from None
     if found is not None:
         path, part = found
         place = f", which has {part} at {path or 'the top level'}," if part != _name(type_) else ""
         raise TypeError(
             f"{cls.__name__}: states of type {_name(type_)}{place} cannot be stored as JSON; use a msgspec.Struct, "
-            "a dataclass, a TypedDict, or dicts and lists"
+            "a dataclass, a Pydantic model, a TypedDict, or dicts and lists"
         )
-    return StateType(type_, list_keys, check_texts(f"{cls.__name__}.texts", cls.texts, type_))
+    make = ModelType if any(map(_is_model, types_in(types.type_info(type_)))) else StateType
+    return make(type_, list_keys, check_texts(f"{cls.__name__}.texts", cls.texts, type_))
 
 
 def find_initial_state(cls: type) -> Any:
@@ -101,11 +106,15 @@ def _find_unstorable(info: types.Type, path: str, seen: frozenset[Any]) -> Itera
     elif isinstance(info, types.DictType) and isinstance(info.key_type, _NO_KEYS):
         yield path, "keys that are neither strings nor numbers"
     elif isinstance(info, types.CustomType):
-        if not any(issubclass(each, info.cls) for each in _JSON_TYPES):
+        if not _is_model(info) and not any(issubclass(each, info.cls) for each in _JSON_TYPES):
             yield path, _name(info.cls)
     elif cls is None or cls not in seen:
         for name, part in _parts(info):
             yield from _find_unstorable(part, path + name, seen | {cls})
+
+
+def _is_model(info: types.Type) -> bool:
+    return isinstance(info, types.CustomType) and is_model(info.cls)
 
 
 def _parts(info: types.Type) -> Iterator[tuple[str, types.Type]]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import inspect
 
+from plait_schemas.models import expand
 from plait_schemas.patch import PatchError, escape, parse
 
 __all__ = ["Text", "check_texts", "find_texts"]
@@ -38,6 +39,7 @@ def find_texts(type_: Any) -> list[str]:
     has_texts: dict[Any, bool] = {}
     while waiting and len(found) < _MOST:
         path, info = waiting.popleft()
+        info = expand(info)
         if _is_text(info):
             found[path] = None
         elif path.count("/") < _DEEPEST and _has_text(info, has_texts):
@@ -70,7 +72,7 @@ def _is_text(info: inspect.Type) -> bool:
 
 def _has_text(info: inspect.Type, known: dict[Any, bool]) -> bool:
     """Tell whether a type has a text anywhere; `known` caches the answers for classes."""
-    if _is_text(info):
+    if _is_text(info := expand(info)):
         return True
     cls = getattr(info, "cls", None)
     if cls is None:
@@ -80,7 +82,7 @@ def _has_text(info: inspect.Type, known: dict[Any, bool]) -> bool:
         waiting = [info]
         found = False
         while waiting and not found:
-            each = waiting.pop()
+            each = expand(waiting.pop())
             found = _is_text(each)
             inner = getattr(each, "cls", None)
             if inner is None or inner not in seen:
@@ -118,7 +120,7 @@ def _parts(info: inspect.Type) -> Iterator[_Part]:
 
 def _leads_to_string(info: inspect.Type, parts: list[str]) -> bool:
     """Tell whether there may be a string at a place of a type."""
-    if isinstance(info, _ANY):
+    if isinstance(info := expand(info), _ANY):
         return True
     if not parts and isinstance(info, inspect.StrType):
         return True

@@ -17,15 +17,19 @@ from plait_schemas.codec import (
     NOT_JSON,
     UNENCODABLE,
     check_json,
+    convert,
     decode_json,
     decoded,
     encode_json,
     has_non_finite,
     is_large,
+    make_decoder,
     nests_deeper,
 )
 from plait_schemas.diff import diff
 from plait_schemas.elements import Keys
+from plait_schemas.members import is_frozen
+from plait_schemas.models import ModelError
 from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, parse
 from plait_schemas.text_patch import TextDiff
 
@@ -69,10 +73,12 @@ def parse_json_error(error: Exception) -> tuple[str, str]:
     if isinstance(error, RecursionError):
         return "JSON is nested too deep", ""
     match = _LOCATION.match(str(error))
-    if match is None or match["where"] is None:
-        return str(error), ""
-    parts = [(key or index).replace("...", "*") for key, index in _PART.findall(match["where"])]
-    return match["message"], "".join(f"/{escape(part)}" for part in parts)
+    assert match is not None
+    message = match["message"]
+    parts = [(key or index).replace("...", "*") for key, index in _PART.findall(match["where"] or "")]
+    if isinstance(cause := error.__cause__, ModelError):
+        message, parts = cause.message, [*parts, *cause.parts]
+    return message, "".join(f"/{escape(part)}" for part in parts)
 
 
 def explain_invalid_state(error: Exception) -> str:
@@ -92,13 +98,16 @@ class StateType:
         self.texts = list(dict.fromkeys((*find_texts(type_), *texts)))
         # The members that identify elements of lists, if they are not the usual ones, and the texts.
         self.keys = Keys(list_keys or {}, self.texts) if list_keys or self.texts else None
-        self.decode = msgspec.json.Decoder(type_).decode
+        self.decode = make_decoder(type_)
         # Whether a state cannot be changed in place, so that it may be shared and compared by identity.
         self.is_immutable = _describes(type_, _never_changes)
         # The most bytes of JSON of a state that is compared with what authors were shown; more in development.
         self.most_compared: float = MOST_COMPARED
         # Whether any JSON value, or any object or array, is a valid state.
         self.is_plain = _describes(type_, _is_plain)
+        # Whether the tree of a state is dicts and lists, not an object of the type.
+        self.is_document = self.is_plain
+        self.decode_tree = self.decode
         # How the JSON of a large plain state begins.
         self._openings = _find_openings(type_) if self.is_plain else ()
         # The fields of the type, to find unknown ones.
@@ -140,7 +149,15 @@ class StateType:
 
     def read_new(self, data: bytes, limits: Limits) -> Any:
         """Decode the first state for the log, or check a plain one. Raises InvalidState or TooLarge."""
-        return _read_part(data, "", limits.depth) if self.is_plain else self.read(data, limits)
+        return _read_part(data, "", limits.depth) if self.is_document else self.read(data, limits)
+
+    def read_stored(self, data: bytes) -> tuple[Any, bytes]:
+        """Return the tree of a stored state, or UNDECODED, and its JSON as the type writes it.
+
+        Raises what the type raises.
+        """
+        state = self.decode(data)  # Plain states, too: one that cannot be decoded must prevent the thread from waking.
+        return (UNDECODED, data) if self.is_plain else (state, encode_json(state))
 
     def find_unknown(self, document: Any) -> list[str]:
         """Return the places in a stored document of the members that the type lacks; `*` is any element or key."""
@@ -148,24 +165,33 @@ class StateType:
 
     def apply(
         self, document: Any, ops: Sequence[Op], *, drops_unknown: bool = False, most_moved: int | None = None
-    ) -> tuple[Any, Any]:
-        """Return the state after `ops` on `document`, and its document; a plain state is UNDECODED.
+    ) -> Any:
+        """Return the document after `ops`, whose values are not checked yet.
 
-        In the document of a plain state, large values of operations may still be JSON; it may itself be one.
+        Large values of operations on a plain state may still be JSON; the document may itself be one.
 
-        Raises InvalidState, for unknown fields as `from_json` does, and PatchError when the operations do not fit, or
+        Raises InvalidState for unknown fields, as `from_json` does, and PatchError when the operations do not fit, or
         would move more than `most_moved` elements of arrays.
         """
         document = apply(document, ops) if most_moved is None else _apply_bounded(document, ops, most_moved)
         if not drops_unknown:
             check_fields(self._fields, document)
-        if self.is_plain and not any(op.path == "" for op in ops):
+        return document
+
+    def check(self, document: Any, *, is_whole: bool) -> tuple[Any, Any]:
+        """Return the state and the document that the type makes of a document after operations.
+
+        The state is UNDECODED if the tree is a document. `is_whole` tells whether an operation has replaced the whole.
+
+        Raises InvalidState.
+        """
+        if self.is_plain and not is_whole:
             return UNDECODED, document
         if type(document) is msgspec.Raw and bytes(document)[:1] in self._openings:
             return UNDECODED, document
         document = decoded(document)
         try:
-            state = msgspec.convert(document, self.type, str_keys=True)
+            state = convert(document, self.type, str_keys=True)
         except (msgspec.ValidationError, RecursionError) as error:
             message, where = parse_json_error(error)
             raise InvalidState(message, path=where) from None
@@ -183,7 +209,7 @@ class StateType:
         """
         if old[1] == new[1]:
             return []
-        if not self.is_plain:
+        if not self.is_document:
             return diff(old[0], new[0], self.keys, most=most)
         if old[1][:1] != new[1][:1]:
             return [Op("replace", "", self.read_new(new[1], limits))]
@@ -308,17 +334,13 @@ def _never_changes(info: inspect.Type, seen: frozenset[type] = frozenset()) -> b
         case inspect.StructType(cls=cls) | inspect.DataclassType(cls=cls):
             if cls in seen:
                 return True
-            return _is_frozen(cls) and all(_never_changes(field.type, seen | {cls}) for field in info.fields)
+            return is_frozen(cls) and all(_never_changes(field.type, seen | {cls}) for field in info.fields)
         case inspect.TupleType(item_types=types) | inspect.UnionType(types=types):
             return all(_never_changes(each, seen) for each in types)
         case inspect.VarTupleType(item_type=item) | inspect.FrozenSetType(item_type=item) | inspect.Metadata(type=item):
             return _never_changes(item, seen)
         case _:
             return isinstance(info, _SCALAR_TYPES)
-
-
-def _is_frozen(cls: Any) -> bool:
-    return bool(cls.__struct_config__.frozen if issubclass(cls, msgspec.Struct) else cls.__dataclass_params__.frozen)
 
 
 _SCALAR_TYPES: Final = (

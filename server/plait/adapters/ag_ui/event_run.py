@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 from ag_ui.core import (
     BaseEvent,
     EventType,
@@ -27,6 +26,7 @@ from plait.adapters.ag_ui.shown_messages import MessagesSnapshot
 from plait.agents.context import Context
 from plait.agents.run import Interruption
 from plait.errors import CallFailed, PlaitError, StoreError
+from plait_schemas.codec import to_builtins
 
 __all__ = ["EventRun", "MessagesOpener"]
 
@@ -127,7 +127,7 @@ class EventRun(FeedRun):
         elif self.asked:
             outcome = RunFinishedInterruptOutcome(interrupts=self.asked)
         try:
-            plain = msgspec.to_builtins(result)
+            plain = to_builtins(result)
             finished = encode(self._make_finished(plain, outcome))
         except (TypeError, ValueError) as failure:
             self._fail_with(CallFailed(f"the result is not JSON: {failure}"))

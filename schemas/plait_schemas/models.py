@@ -1,0 +1,194 @@
+"""Pydantic models in JSON: how they are written, validated and described. Pydantic itself is never imported."""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import NODEFAULT, inspect
+
+__all__ = [
+    "ModelError",
+    "allows_extra",
+    "dump",
+    "expand",
+    "find_input_names",
+    "inner_types",
+    "is_model",
+    "is_root",
+    "types_in",
+    "validate",
+]
+
+_decode: Final = msgspec.json.Decoder().decode
+_check: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class ModelError(ValueError):
+    """Why JSON is not valid for a model: the first error, and the parts of the JSON pointer to its place."""
+
+    def __init__(self, message: str, parts: Sequence[str]) -> None:
+        super().__init__(f"{message}, at /{'/'.join(parts)}" if parts else message)
+        self.message = message
+        self.parts = parts
+
+
+def is_model(type_: Any) -> bool:
+    """Tell whether a type is a Pydantic model; a dataclass of Pydantic's is none."""
+    return isinstance(type_, type) and hasattr(type_, "model_validate_json")
+
+
+# Values
+
+
+def dump(value: Any) -> msgspec.Raw:
+    """Return a model as the JSON of which it is made again: by its aliases, and without computed fields.
+
+    Raises TypeError for anything else.
+    """
+    if not is_model(type(value)):
+        raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    data = value.model_dump_json(by_alias=True, round_trip=True, warnings=False).encode()
+    if b"NaN" in data or b"Infinity" in data:  # A model may be configured to write numbers that JSON does not have.
+        _check(data)
+    return msgspec.Raw(data)
+
+
+def validate(model: Any, data: bytes) -> Any:
+    """Return the model that JSON is. Raises ModelError."""
+    try:
+        return model.model_validate_json(data)
+    except ValueError as error:
+        if not hasattr(error, "errors"):
+            raise
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        parts = _find_place(first["loc"], data, is_missing=first["type"] == "missing")
+        raise ModelError(first["msg"], parts) from None
+
+
+def _find_place(location: Sequence[str | int], data: bytes, *, is_missing: bool) -> list[str]:
+    """Return the parts of an error's location that are members in the JSON; those such as the tag of a union are none.
+
+    The last part for a missing field is its name.
+    """
+    try:
+        at: Any = _decode(data)
+    except msgspec.DecodeError:
+        return []
+    parts: list[str] = []
+    for index, part in enumerate(location, 1):
+        if isinstance(at, dict) and str(part) in at:
+            at = at[str(part)]
+        elif isinstance(at, list) and isinstance(part, int) and part < len(at):
+            at = at[part]
+        elif not (is_missing and index == len(location)):
+            continue
+        parts.append(str(part))
+    return parts
+
+
+# Types
+
+
+def expand(info: inspect.Type) -> inspect.Type:
+    """Return a model as a dataclass with its fields, or as its root type; any other type as it is.
+
+    A root type that contains itself, without a field in between, is any type.
+    """
+    return _describe(info.cls) if isinstance(info, inspect.CustomType) and is_model(info.cls) else info
+
+
+def is_root(type_: Any) -> bool:
+    """Tell whether a type is a model of one value, which has no fields in JSON."""
+    return is_model(type_) and getattr(type_, "__pydantic_root_model__", False)
+
+
+def allows_extra(model: Any) -> bool:
+    """Tell whether a model keeps members for which it has no field."""
+    return bool(model.model_config.get("extra") == "allow")
+
+
+def find_input_names(model: Any) -> Iterator[str]:
+    """Yield the names by which a model reads its fields, if they are not those by which it writes them."""
+    config = model.model_config
+    by_name = config.get("populate_by_name") or config.get("validate_by_name")
+    for name, field in model.model_fields.items():
+        alias = field.validation_alias
+        yield from (each for each in getattr(alias, "choices", (alias,)) if isinstance(each, str))
+        if by_name:
+            yield name
+
+
+def inner_types(info: inspect.Type) -> list[inspect.Type]:
+    """Return the types that a type consists of: of its fields, its elements or its alternatives."""
+    match info:
+        case inspect.Metadata(type=inner) | inspect.CollectionType(item_type=inner):
+            return [inner]
+        case inspect.DictType(key_type=key, value_type=value):
+            return [key, value]
+        case inspect.TupleType(item_types=types) | inspect.UnionType(types=types):
+            return [*types]
+        case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() | inspect.NamedTupleType():
+            return [field.type for field in info.fields]
+        case _:
+            return []
+
+
+def types_in(info: inspect.Type, *, expands: bool = False) -> Iterator[inspect.Type]:
+    """Yield a type and all that it consists of, each class once; what models consist of only if it `expands` them."""
+    waiting, seen = [info], set[Any]()
+    while waiting:
+        each = expand(waiting.pop()) if expands else waiting.pop()
+        cls = getattr(each, "cls", None)
+        if cls is None or cls not in seen:
+            seen.add(cls)
+            waiting += inner_types(each)
+            yield each
+
+
+@lru_cache(maxsize=1024)
+def _describe(model: Any) -> inspect.Type:
+    model.model_rebuild()  # Its types may have been defined after it.
+    if is_root(model):
+        root = _describe_root(model)
+        return inspect.AnyType() if _leads_to(model, root, set()) else root
+    return inspect.DataclassType(model, tuple(_describe_field(*item) for item in model.model_fields.items()))
+
+
+def _describe_root(model: Any) -> inspect.Type:
+    return _describe_annotation(model.model_fields["root"])
+
+
+def _describe_field(name: str, field: Any) -> inspect.Field:
+    is_required = field.is_required()
+    return inspect.Field(
+        name,
+        field.serialization_alias or name,
+        _describe_annotation(field),
+        is_required,
+        # Only whether there is a default matters.
+        default=NODEFAULT if is_required else None,
+    )
+
+
+def _describe_annotation(field: Any) -> inspect.Type:
+    type_ = field.annotation
+    for each in field.metadata:
+        if isinstance(each, msgspec.Meta):
+            type_ = Annotated[type_, each]
+    if field.description:
+        type_ = Annotated[type_, msgspec.Meta(description=field.description)]
+    try:
+        return inspect.type_info(type_)
+    except (TypeError, NameError, NotImplementedError):  # A type that only Pydantic knows.
+        return inspect.AnyType()
+
+
+def _leads_to(model: Any, info: inspect.Type, seen: set[Any]) -> bool:
+    """Tell whether a type contains a root model without a field in between."""
+    if isinstance(info, inspect.CustomType) and is_root(info.cls):
+        if info.cls is model or info.cls in seen:
+            return info.cls is model
+        seen.add(info.cls)
+        return _leads_to(model, _describe_root(info.cls), seen)
+    return not hasattr(info, "fields") and any(_leads_to(model, each, seen) for each in inner_types(info))

@@ -1,0 +1,52 @@
+"""The type of states that contain Pydantic models."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from plait.errors import InvalidState
+from plait.limits import Limits
+from plait.state.types import UNDECODED, StateType, parse_json_error
+from plait_schemas.codec import NOT_JSON, decode_json, encode_json, has_non_finite
+
+__all__ = ["ModelType"]
+
+
+class ModelType(StateType):
+    """States that are kept and compared as JSON, as plain ones are, and validated as a whole after each change.
+
+    Authors get what validation makes of the JSON. Models themselves are not compared, as Pydantic and msgspec write
+    bytes and dates differently.
+    """
+
+    def __init__(self, type_: Any, list_keys: Mapping[str, str] | None = None, texts: Iterable[str] = ()) -> None:
+        super().__init__(type_, list_keys, texts)
+        self.is_document = True
+        self.decode_tree = decode_json
+
+    def from_json(self, data: bytes, limits: Limits, *, drops_unknown: bool = False) -> tuple[Any, bytes]:
+        state, json = super().from_json(data, limits, drops_unknown=drops_unknown)
+        self._check_written(state, json, data)
+        return UNDECODED, json
+
+    def read_stored(self, data: bytes) -> tuple[Any, bytes]:
+        state, json = super().read_stored(data)
+        self._check_written(state, json, data)
+        return UNDECODED, json
+
+    def check(self, document: Any, *, is_whole: bool) -> tuple[Any, Any]:
+        state, document = super().check(document, is_whole=is_whole)
+        data, json = encode_json(document), encode_json(state)
+        self._check_written(state, json, data)
+        return UNDECODED, document if json == data else decode_json(json)
+
+    def _check_written(self, state: Any, json: bytes, data: bytes) -> None:
+        """Raise InvalidState if a state was made of `data`, but cannot be made of its own JSON."""
+        if json == data:
+            return
+        if has_non_finite(state, json):
+            raise InvalidState("the state is not JSON: it has a number that is infinite or not a number", path="")
+        try:
+            self.decode(json)
+        except NOT_JSON as error:
+            message, where = parse_json_error(error)
+            raise InvalidState(f"its type cannot read what it writes: {message}", path=where) from None
