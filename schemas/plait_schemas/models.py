@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT, inspect
@@ -59,9 +60,10 @@ def validate(model: Any, data: bytes) -> Any:
     try:
         return model.model_validate_json(data)
     except ValueError as error:
-        if not hasattr(error, "errors"):
+        errors = getattr(error, "errors", None)
+        if errors is None:
             raise
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = errors(include_url=False, include_context=False, include_input=False)[0]
         parts = _find_place(first["loc"], data, is_missing=first["type"] == "missing")
         raise ModelError(first["msg"], parts) from None
 
@@ -178,10 +180,25 @@ def _describe_annotation(field: Any) -> inspect.Type:
             type_ = Annotated[type_, each]
     if field.description:
         type_ = Annotated[type_, msgspec.Meta(description=field.description)]
+    return _describe_type(type_)
+
+
+def _describe_type(type_: Any) -> inspect.Type:
+    """Return a type of which msgspec may not decode values, such as a union of models."""
     try:
         return inspect.type_info(type_)
-    except (TypeError, NameError, NotImplementedError):  # A type that only Pydantic knows.
-        return inspect.AnyType()
+    except (TypeError, NameError, NotImplementedError):
+        pass
+    origin, arguments = get_origin(type_), [_describe_type(each) for each in get_args(type_)]
+    if origin is Annotated:
+        return arguments[0]
+    if origin in (Union, UnionType):
+        return inspect.UnionType(tuple(arguments))
+    if origin is list:
+        return inspect.ListType(arguments[0])
+    if origin is dict:
+        return inspect.DictType(key_type=arguments[0], value_type=arguments[1])
+    return inspect.AnyType()
 
 
 def _leads_to(model: Any, info: inspect.Type, seen: set[Any]) -> bool:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from pydantic import BaseModel, Field
 
 from plait_client.typed import written
 from plait_schemas.elements import Keys
@@ -138,3 +139,21 @@ def test_what_is_shown_is_the_state_that_the_program_made(old: Table, new: Table
     document = msgspec.to_builtins(old, str_keys=True)
     random.shuffle(document.get("tags", []))
     assert msgspec.convert(written(new, old, document), Table, str_keys=True) == new
+
+
+class Model(BaseModel):
+    name: str = Field(default="", alias="title")
+    inner: "Model | None" = None
+    tags: list[str] = []
+
+
+def test_only_what_differs_in_a_model_is_written() -> None:
+    document = {"title": "a", "unknown": 1, "inner": {"title": "b", "other": 2, "when": "2020"}}
+    old = Model.model_validate(document)
+    new = old.model_copy(update={"inner": Model(title="c", tags=["x"])})
+    assert written(new, old, document) == {
+        "title": "a",
+        "unknown": 1,
+        "inner": {"title": "c", "other": 2, "when": "2020", "tags": ["x"]},
+    }
+    assert written(old, old, document) is document

@@ -4,8 +4,11 @@ import logging
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+import attrs
 import msgspec
 import pytest
+from pydantic import BaseModel, Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from plait_client.view import View
 
@@ -29,8 +32,28 @@ class Half(msgspec.Struct, frozen=True):
     any: Any = None
 
 
+@pydantic_dataclass
+class Checked:
+    n: int = 0
+
+
 @dataclass
 class Plain:
+    n: int = 0
+
+
+class Model(BaseModel):
+    n: int = Field(default=0, ge=0)
+    tags: list[str] = Field(default=[], alias="labels")
+
+
+@attrs.define
+class AttrsClass:
+    n: int = 0
+
+
+@attrs.frozen
+class FrozenAttrsClass:
     n: int = 0
 
 
@@ -52,6 +75,8 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
         (list[Loose], [{"n": 1}]),
         (Plain, {"n": 1}),
         (Members, {"n": 1}),
+        (Model, {"n": 1}),
+        (AttrsClass, {"n": 1}),
     ],
 )
 def test_what_is_changed_in_a_state_that_was_read_changes_nothing_else(state_type: Any, document: Any) -> None:
@@ -67,7 +92,7 @@ def spoil(value: Any) -> None:
     match value:
         case Half():
             spoil(value.any)
-        case Loose() | Plain():
+        case Loose() | Plain() | Model() | AttrsClass():
             value.n = 99
         case dict():
             last = next(reversed(value))
@@ -86,7 +111,22 @@ def test_a_state_that_cannot_be_changed_is_converted_once_for_a_check_and_for_re
     assert view.lend(document) is view(document) is view.base(document)
 
 
-@pytest.mark.parametrize("state_type", [Any, Loose])
+def test_a_frozen_class_of_attrs_is_converted_once() -> None:
+    view: View[FrozenAttrsClass] = View(FrozenAttrsClass)
+    document = {"n": 1}
+    assert view.takes(document)
+    assert view.lend(document) is view(document) == FrozenAttrsClass(1)
+
+
+def test_a_model_is_validated_and_a_dataclass_of_pydantic_refused() -> None:
+    view: View[Model] = View(Model)
+    assert not view.takes({"n": -1})
+    assert view({"n": 1, "labels": ["a"]}).tags == ["a"]
+    with pytest.raises(TypeError, match="whose validators would not run"):
+        View(Checked)
+
+
+@pytest.mark.parametrize("state_type", [Any, Loose, Model])
 def test_what_was_changed_in_a_state_is_logged_once_when_another_replaces_it(
     caplog: pytest.LogCaptureFixture, state_type: Any
 ) -> None:

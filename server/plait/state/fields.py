@@ -198,7 +198,7 @@ class _Elements:
 
 
 class _Union:
-    """A union, whose members differ by their tags, or by being an object or an array."""
+    """A union, whose members differ by their tags, or by being an object or an array; Pydantic models by any of it."""
 
     __slots__ = ("_plans",)
 
@@ -209,16 +209,13 @@ class _Union:
         return any(plan.matches(value) for plan in self._plans)
 
     def find(self, value: Any) -> Unknown | None:
-        for plan in self._plans:
-            if plan.matches(value):
-                return plan.find(value)
-        return None
+        # In a model's place there may be another one, so the field must be unknown to each.
+        found = [plan.find(value) for plan in self._plans if plan.matches(value)]
+        return found[0] if found and None not in found else None
 
     def find_all(self, value: Any, place: str) -> Iterator[str]:
-        for plan in self._plans:
-            if plan.matches(value):
-                return plan.find_all(value, place)
-        return iter(())
+        found = [[*plan.find_all(value, place)] for plan in self._plans if plan.matches(value)]
+        return iter(found[0] if found and [] not in found else ())
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ from typing import Any
 from plait.errors import InvalidState
 from plait.limits import Limits
 from plait.state.types import UNDECODED, StateType, parse_json_error
-from plait_schemas.codec import NOT_JSON, decode_json, encode_json, has_non_finite
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json, has_non_finite
 
 __all__ = ["ModelType"]
 
@@ -24,29 +24,29 @@ class ModelType(StateType):
         self.decode_tree = decode_json
 
     def from_json(self, data: bytes, limits: Limits, *, drops_unknown: bool = False) -> tuple[Any, bytes]:
-        state, json = super().from_json(data, limits, drops_unknown=drops_unknown)
-        self._check_written(state, json, data)
-        return UNDECODED, json
+        return UNDECODED, super().from_json(data, limits, drops_unknown=drops_unknown)[1]
 
     def read_stored(self, data: bytes) -> tuple[Any, bytes]:
-        state, json = super().read_stored(data)
-        self._check_written(state, json, data)
-        return UNDECODED, json
+        return UNDECODED, super().read_stored(data)[1]
 
     def check(self, document: Any, *, is_whole: bool) -> tuple[Any, Any]:
         state, document = super().check(document, is_whole=is_whole)
-        data, json = encode_json(document), encode_json(state)
-        self._check_written(state, json, data)
+        data = encode_json(document)
+        json = self._encode(state, data)
         return UNDECODED, document if json == data else decode_json(json)
 
-    def _check_written(self, state: Any, json: bytes, data: bytes) -> None:
-        """Raise InvalidState if a state was made of `data`, but cannot be made of its own JSON."""
-        if json == data:
-            return
-        if has_non_finite(state, json):
-            raise InvalidState("the state is not JSON: it has a number that is infinite or not a number", path="")
+    def _encode(self, state: Any, data: bytes) -> bytes:
+        try:
+            json = encode_json(state)
+            if json == data:
+                return data
+            if has_non_finite(state, json):
+                raise ValueError("it has a number that is infinite or not a number")
+        except UNENCODABLE as error:
+            raise InvalidState(f"what validation has made is not JSON: {error}", path="") from None
         try:
             self.decode(json)
         except NOT_JSON as error:
             message, where = parse_json_error(error)
-            raise InvalidState(f"its type cannot read what it writes: {message}", path=where) from None
+            raise InvalidState(f"the type cannot read what it writes: {message}", path=where) from None
+        return json

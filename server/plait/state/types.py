@@ -132,7 +132,7 @@ class StateType:
                 with suppress(*NOT_JSON):
                     check_fields(self._fields, decode_json(data))
             raise
-        json = encode_json(state)
+        json = self._encode(state, data)
         if json != data and self._fields is not None and not drops_unknown:
             check_fields(self._fields, decode_json(data))
         return state, check_size(json, limits)
@@ -157,7 +157,11 @@ class StateType:
         Raises what the type raises.
         """
         state = self.decode(data)  # Plain states, too: one that cannot be decoded must prevent the thread from waking.
-        return (UNDECODED, data) if self.is_plain else (state, encode_json(state))
+        return (UNDECODED, data) if self.is_plain else (state, self._encode(state, data))
+
+    def _encode(self, state: Any, data: bytes) -> bytes:
+        """Return the JSON of a state that was made of `data`."""
+        return encode_json(state)
 
     def find_unknown(self, document: Any) -> list[str]:
         """Return the places in a stored document of the members that the type lacks; `*` is any element or key."""

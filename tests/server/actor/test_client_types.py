@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from pydantic import BaseModel, Field
 
 from plait.actor.client_types import NoTypes, make_types_files
 from plait.actor.rpc import Stream, rpc
@@ -283,3 +284,38 @@ def test_the_places_of_texts_are_written_where_there_are_any() -> None:
 
 def test_rpcs_for_handles_only_are_left_out() -> None:
     assert not any("grant" in text for text in make_types_files([GameRoom._kind]).values())
+
+
+class Player(BaseModel):
+    """A player."""
+
+    name: str = Field(min_length=1, description="As others see it.")
+    score: int = 0
+
+
+class Match(BaseModel):
+    players: dict[str, Player] = {}
+    note: Text = ""
+
+
+class MatchRoom(Thread[Match]):
+    initial_state = Match()
+    events: ClassVar[Mapping[str, Any]] = {"joined": Player}
+
+    @rpc
+    def join(self, player: Player) -> Player:
+        return player
+
+
+def test_models_are_written_by_their_fields() -> None:
+    files = make_types_files([MatchRoom._kind])
+    types = files["plait-types.ts"]
+    assert "export interface Match {\n  players: Record<string, Player>;\n  note: string;\n}\n" in types
+    assert "/** A player. */\nexport interface Player {\n  /** As others see it. */\n  name: string;\n" in types
+    assert "  join(player: PlayerInput): Player;\n" in types
+    assert 'export const matchRoomTexts = [\n  "/note",\n] as const;\n' in types
+    schemas = json.loads(files["plait-types.json"])
+    kind = schemas["kinds"]["match-room"]
+    assert kind["state"]["properties"]["players"]["additionalProperties"] == {"$ref": "#/$defs/Player"}
+    assert schemas["$defs"]["Player"]["required"] == ["name"]
+    assert kind["hash"] == schema_hash(schema_of(Match))

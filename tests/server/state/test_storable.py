@@ -9,8 +9,12 @@ from typing import Annotated, Any, Generic, NamedTuple, Optional, TypedDict, Typ
 
 import msgspec
 import pytest
+from pydantic import BaseModel, Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
+from plait.state.model_type import ModelType
 
 State = TypeVar("State")
 
@@ -150,3 +154,47 @@ def test_a_function_that_cannot_make_an_initial_state_is_refused_when_the_class_
     ):
         with pytest.raises(TypeError, match=rf"^Room\.initial_state {re.escape(says)}"):
             make(Game, initial_state=initial)
+
+
+# Pydantic models, dataclasses of Pydantic's, and attrs
+
+
+class Model(BaseModel):
+    n: int = Field(default=0, ge=0)
+
+
+@pydantic_dataclass
+class Checked:
+    n: int = Field(default=0, ge=0)
+
+
+class WithModel(msgspec.Struct, frozen=True):
+    model: Model = Model()
+
+
+@pytest.mark.parametrize("type_", [Model, WithModel, dict[str, Model], list[Model | None]])
+def test_a_state_with_a_model_anywhere_is_a_document_that_is_validated(type_: Any) -> None:
+    state_type = make(type_)._kind.state_type
+    assert isinstance(state_type, ModelType)
+    assert (state_type.is_document, state_type.is_plain, state_type.is_immutable) == (True, False, False)
+
+
+@pytest.mark.parametrize("type_", [Checked, dict[str, Checked]])
+def test_a_dataclass_of_pydantic_is_no_state_and_no_argument(type_: Any) -> None:
+    sentence = "Checked is a dataclass of Pydantic's, whose validators would not run: make it a subclass of pydantic"
+    with pytest.raises(TypeError, match=sentence):
+        make(type_)
+
+    for annotations in ({"checked": type_}, {"return": type_}):
+
+        def function(self: Any, checked: Any) -> None: ...
+
+        function.__annotations__ = annotations
+        with pytest.raises(TypeError, match=sentence):
+            make(dict[str, Any], function=rpc(function))
+
+
+@pytest.mark.parametrize("initial", [Model.model_construct(n=-1), {"n": -1}])
+def test_an_initial_state_that_its_model_refuses_is_refused(initial: Any) -> None:
+    with pytest.raises(TypeError, match=r"initial_state does not fit Model: Input should be greater than .*, at /n"):
+        make(Model, initial_state=initial)
