@@ -91,7 +91,7 @@ def check_json(data: bytes) -> None:
 
 
 def make_decoder(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
-    """Return what decodes JSON as a type, of which Pydantic models are validated. Raises TypeError for some types."""
+    """Return what decodes JSON as a type, and validates Pydantic models. Raises TypeError for some types."""
     refuse_unvalidated(type_)
     return (
         partial(_decode_model, type_) if models.is_model(type_) else msgspec.json.Decoder(type_, dec_hook=_read).decode
@@ -113,7 +113,7 @@ def refuse_unvalidated(type_: Any) -> None:
     try:
         found = [each for each in models.types_in(inspect.type_info(type_)) if isinstance(each, inspect.DataclassType)]
     except (TypeError, NameError, NotImplementedError):
-        return  # Whoever decodes the type says what is wrong with it.
+        return  # Decoding the type says what is wrong with it.
     for each in found:
         if hasattr(each.cls, "__pydantic_validator__"):
             raise TypeError(

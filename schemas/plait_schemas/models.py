@@ -43,7 +43,7 @@ def is_model(type_: Any) -> bool:
 
 
 def dump(value: Any) -> msgspec.Raw:
-    """Return a model as the JSON of which it is made again: by its aliases, and without computed fields.
+    """Return a model as JSON that it can read again: by its aliases, and without computed fields.
 
     Raises TypeError for anything else.
     """
@@ -184,7 +184,7 @@ def _describe_annotation(field: Any) -> inspect.Type:
 
 
 def _describe_type(type_: Any) -> inspect.Type:
-    """Return a type of which msgspec may not decode values, such as a union of models."""
+    """Return a type, also one that msgspec refuses to decode, such as a union of models."""
     try:
         return inspect.type_info(type_)
     except (TypeError, NameError, NotImplementedError):
