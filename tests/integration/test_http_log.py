@@ -342,6 +342,16 @@ async def test_a_server_hands_out_the_part_for_messages_which_shares_the_error_o
     assert "extends Error" not in answer.text
 
 
+@pytest.mark.local
+async def test_a_server_hands_out_the_lists_of_threads_which_share_the_error_of_the_client(
+    web: httpx.AsyncClient,
+) -> None:
+    answer = await web.get("/plait/listing.js")
+    assert answer.headers["content-type"].partition(";")[0] == "text/javascript"
+    assert re.findall(r'import\{PlaitError as \w+\}from"([^"]*)"', answer.text)[:1] == ["./client.js"]
+    assert {"listThreads", "watchThreads"} <= set(re.findall(r"\w+ as (\w+)", answer.text))
+
+
 # Texts
 
 

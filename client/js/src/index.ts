@@ -11,6 +11,8 @@ export type { TextElement } from "./fields.js";
 export type { DeepReadonly, Json } from "./json.js";
 export { keepIn } from "./keep.js";
 export type { Status } from "./link.js";
+export { listThreads, watchThreads } from "./listing.js";
+export type { ListOptions, ListedThread, PageOptions, ThreadList, ThreadPage } from "./listing.js";
 export type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 export type { Keeper, ThreadOptions } from "./options.js";
 export type { ComparePart, TextChange, TextEdit, TextPart, UndoPart } from "./parts.js";

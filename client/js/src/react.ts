@@ -10,6 +10,8 @@ import type { TextElement } from "./fields.js";
 import { useCommit, useHandlers, useLatest, usePickedClient, useSubscribe } from "./hooks.js";
 import type { ThreadHandlers } from "./hooks.js";
 import type { DeepReadonly, Document } from "./json.js";
+import { UNKNOWN, watchThreads } from "./listing.js";
+import type { ListOptions, ThreadList } from "./listing.js";
 import type { AnyEvents } from "./listeners.js";
 import type { Status } from "./link.js";
 import type { ThreadOptions } from "./options.js";
@@ -172,6 +174,28 @@ export function useMessages(thread: ThreadClient<any, any, any>, part?: string):
   useSyncExternalStore(messages.subscribe, read, read);
   const { isReady, hasMore, isLoading, error } = messages;
   return { items, isReady, hasMore, isLoading, error, messages };
+}
+
+export type UseThreadsOptions = Omit<ListOptions, "kind">;
+
+/**
+ * The threads of a kind that changed last, with the people who are in them; it follows what happens while the component
+ * is mounted. A function as `token` may be another one at each render.
+ */
+export function useThreads<Card = unknown>(kind: string, options: UseThreadsOptions = {}): ThreadList<Card> {
+  const { host, secure, limit, token } = options;
+  const url = options.url === undefined ? undefined : String(options.url);
+  const latest = useLatest(token);
+  const key = JSON.stringify([kind, host, secure, url, limit, typeof token === "function" || token]);
+  const [shown, setShown] = useState<{ key: string; list: ThreadList<Card> }>({ key, list: UNKNOWN });
+  useEffect(() => {
+    const fetchToken = () => (typeof latest.current === "function" ? latest.current() : latest.current);
+    const place = { kind, host, secure, url, limit, token: fetchToken };
+    return watchThreads<Card>(place, (list) => setShown({ key, list }));
+    // The key has all that the list depends on.
+  }, [key]);
+  // The list of another kind or user is never shown.
+  return shown.key === key ? shown.list : UNKNOWN;
 }
 
 export interface RpcState<Args extends unknown[], Data> {

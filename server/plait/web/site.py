@@ -36,8 +36,8 @@ from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
 
 __all__ = ["Site"]
 
-# The JavaScript client, and its part for messages, for pages without a build step.
-_CLIENT: Final = ("client.js", "messages.js")
+# The JavaScript client, and its parts for messages and listings, for pages without a build step.
+_CLIENT: Final = ("client.js", "messages.js", "listing.js")
 
 
 # Seconds after which the engine of a shared store is taken to give no answer.

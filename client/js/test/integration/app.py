@@ -34,7 +34,17 @@ class Note(Thread[dict]):
         self.broadcast(data)
 
 
-app = Plait(Note, limits=Limits(messages_per_second=float("inf")), secret="of the test")
+class Table(Thread[dict]):
+    """A thread that a lobby shows."""
+
+    listed = True
+    initial_state = {"title": "new"}  # noqa: RUF012
+
+    def card(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {"title": state["title"]}
+
+
+app = Plait(Note, Table, limits=Limits(messages_per_second=float("inf")), secret="of the test")
 
 
 @app.agent("write", thread=Note)

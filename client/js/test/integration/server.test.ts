@@ -2,7 +2,8 @@ import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vite
 import { WebSocket } from "ws";
 
 import { ThreadClient } from "../../src/full.js";
-import type { StorageLike } from "../../src/index.js";
+import { listThreads, watchThreads } from "../../src/index.js";
+import type { StorageLike, ThreadList } from "../../src/index.js";
 import { Arrivals } from "../server.js";
 import { Locks, MemoryStorage } from "../storages.js";
 import { HAS_SERVER, Process } from "./process.js";
@@ -39,6 +40,39 @@ async function pair(): Promise<[ThreadClient<Note>, ThreadClient<Note>]> {
   const name = `pair ${++threads}/x`;
   return [await open(name), await open(name)];
 }
+
+describe.runIf(HAS_SERVER)("the threads of a plait server", () => {
+  test("are listed, and the list follows what happens and the server's restarts", async () => {
+    const kind = { host: server.host, kind: "table" };
+    const opened = async (name: string) => {
+      const client = new ThreadClient<{ title: string }>({ ...kind, name, WebSocket });
+      clients.push(client);
+      await client.ready;
+      return client;
+    };
+    const first = await opened("é/1");
+    await first.update("/title", "chess");
+    expect(await listThreads({ ...kind, limit: 1 })).toEqual({
+      threads: [{ name: "é/1", people: 1, card: { title: "chess" } }],
+      next: null,
+      silent: 0,
+    });
+    const seen: ThreadList[] = [];
+    const people = () => seen.at(-1)?.threads.map(({ name, people }) => [name, people]);
+    const stop = watchThreads(kind, (list) => seen.push(list));
+    await vi.waitFor(() => expect(people()).toEqual([["é/1", 1]]), 20_000);
+    const second = await opened("2");
+    await vi.waitFor(() => expect(people()).toEqual([["2", 1], ["é/1", 1]]), 20_000); // prettier-ignore
+    await second.close();
+    await server.end("SIGKILL");
+    await vi.waitFor(() => expect(seen.at(-1)?.status).toBe("offline"), 20_000);
+    await server.start();
+    await vi.waitFor(() => expect(people()).toEqual([["2", 0], ["é/1", 1]]), 20_000); // prettier-ignore
+    expect(seen.at(-1)?.status).toBe("online");
+    stop();
+    await expect(listThreads({ ...kind, kind: "note" })).rejects.toMatchObject({ code: "not_found" });
+  }, 60_000);
+});
 
 describe.runIf(HAS_SERVER)("with a plait server that takes only so much", () => {
   const limited = new Process("limited:app");

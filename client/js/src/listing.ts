@@ -1,0 +1,202 @@
+/** The threads of a kind: a page of them, or a list that follows what happens. */
+
+import { Backoff } from "./backoff.js";
+import { PlaitError } from "./errors.js";
+import type { ErrorCode } from "./errors.js";
+import { socketUrl } from "./options.js";
+import type { ThreadOptions } from "./options.js";
+
+/** A live list that is silent for so many milliseconds is asked for again: the server sends something every 20 seconds. */
+const SILENCE = 45_000;
+/** Statuses from 400 to 499 that another attempt may not get. */
+const PASSING = new Set([408, 425, 429]);
+
+/** A thread of a list. */
+export interface ListedThread<Card = unknown> {
+  readonly name: string;
+  /** How many people have it open. */
+  readonly people: number;
+  /** What the class's `card` returns for its state; null if it has none. */
+  readonly card: Card | null;
+}
+
+/** Threads of a kind, those that changed last first. */
+export interface ThreadPage<Card = unknown> {
+  readonly threads: readonly ListedThread<Card>[];
+  /** The `after` of the next page; null in the last one. */
+  readonly next: string | null;
+  /** How many workers or nodes did not answer in time: people, or whole threads, of them are missing. */
+  readonly silent: number;
+}
+
+export interface ListOptions extends Pick<ThreadOptions<unknown>, "kind" | "host" | "secure" | "token"> {
+  /** The whole address of the list, in place of kind, host and secure. */
+  url?: string | URL | undefined;
+  /** The most threads: 50 by default, at most 200. */
+  limit?: number | undefined;
+}
+
+export interface PageOptions extends ListOptions {
+  /** The `next` of the page before. */
+  after?: string | null | undefined;
+  signal?: AbortSignal | undefined;
+}
+
+/** A page that follows what happens. */
+export interface ThreadList<Card = unknown> extends ThreadPage<Card> {
+  /** Closed when the server refuses the list, which `error` explains. */
+  readonly status: "connecting" | "online" | "offline" | "closed";
+  readonly error: PlaitError | undefined;
+}
+
+/** What a list is before it is known. */
+export const UNKNOWN: ThreadList<never> = {
+  threads: [],
+  next: null,
+  silent: 0,
+  status: "connecting",
+  error: undefined,
+};
+
+/** Returns a page of the threads of a kind. Rejects with a PlaitError, and with the reason of `signal`. */
+export async function listThreads<Card = unknown>(options: PageOptions): Promise<ThreadPage<Card>> {
+  const response = await request(options, "application/json", options.signal);
+  const page = (await response.json()) as ThreadPage<Card>;
+  if (!Array.isArray(page?.threads)) throw new PlaitError("error", "the answer is no list of threads");
+  return page;
+}
+
+/**
+ * Calls `listener` with the first page of the threads of a kind, and each time that it has changed, until the returned
+ * function is called. It reconnects by itself.
+ */
+export function watchThreads<Card = unknown>(
+  options: ListOptions,
+  listener: (list: ThreadList<Card>) => void,
+): () => void {
+  const stopped = new AbortController();
+  let list: ThreadList<Card> = UNKNOWN;
+  const show = (changes: Partial<ThreadList<Card>>) => {
+    list = { ...list, ...changes };
+    if (!stopped.signal.aborted) listener(list);
+  };
+  void follow(options, show, stopped);
+  return () => stopped.abort();
+}
+
+async function follow<Card>(
+  options: ListOptions,
+  show: (changes: Partial<ThreadList<Card>>) => void,
+  stopped: AbortController,
+): Promise<void> {
+  const backoff = new Backoff();
+  while (!stopped.signal.aborted) {
+    try {
+      for await (const page of events<Card>(options, stopped.signal)) {
+        backoff.joined(performance.now());
+        show({ ...page, status: "online", error: undefined });
+      }
+      show({ status: "offline" });
+    } catch (error) {
+      const refusal = error instanceof PlaitError ? error : undefined;
+      if (refusal && isFinal(refusal)) return show({ status: "closed", error: refusal });
+      show({ status: "offline", error: refusal });
+    }
+    await pause(backoff.delay(performance.now(), Math.random()), stopped.signal);
+  }
+}
+
+/** Yields the pages of an event stream until it ends. */
+async function* events<Card>(options: ListOptions, stopped: AbortSignal): AsyncGenerator<ThreadPage<Card>> {
+  const ended = new AbortController();
+  const end = () => ended.abort();
+  stopped.addEventListener("abort", end);
+  let timer = setTimeout(end, SILENCE);
+  try {
+    const { body } = await request(options, "text/event-stream", ended.signal);
+    const reader = (body as ReadableStream<Uint8Array>).getReader();
+    const decoder = new TextDecoder();
+    let text = "";
+    for (;;) {
+      const { done, value } = await reader.read();
+      clearTimeout(timer);
+      if (done) return;
+      timer = setTimeout(end, SILENCE);
+      text += decoder.decode(value, { stream: true });
+      const parts = text.split("\n\n");
+      text = parts.pop() as string;
+      // Of several pages that have come at once, only the last one counts.
+      const last = parts.filter((part) => part.startsWith("data: ")).pop();
+      if (last !== undefined) yield JSON.parse(last.slice("data: ".length)) as ThreadPage<Card>;
+    }
+  } finally {
+    clearTimeout(timer);
+    stopped.removeEventListener("abort", end);
+    end();
+  }
+}
+
+async function request(options: PageOptions, accept: string, signal: AbortSignal | undefined): Promise<Response> {
+  const url = new URL(socketUrl({ ...options, name: "" }).replace(/^ws/, "http"));
+  if (options.limit !== undefined) url.searchParams.set("limit", String(options.limit));
+  if (options.after != null) url.searchParams.set("after", options.after);
+  const headers: Record<string, string> = { accept };
+  const token = await fetchToken(options.token);
+  if (token !== undefined) headers["authorization"] = `Bearer ${token}`;
+  const response = await send(url, { headers, cache: "no-store", ...(signal && { signal }) });
+  if (!response.ok) throw await readError(response);
+  return response;
+}
+
+async function fetchToken(token: ListOptions["token"]): Promise<string | undefined> {
+  try {
+    return await (typeof token === "function" ? token() : token);
+  } catch (cause) {
+    throw new PlaitError("no_token", `no token could be fetched: ${String(cause)}`, { cause });
+  }
+}
+
+async function send(url: URL, options: RequestInit): Promise<Response> {
+  try {
+    return await fetch(url, options);
+  } catch (cause) {
+    options.signal?.throwIfAborted();
+    throw new PlaitError("disconnected", "the server cannot be reached", { cause });
+  }
+}
+
+class RefusedList extends PlaitError {
+  constructor(
+    code: ErrorCode,
+    message: string,
+    path: string | undefined,
+    readonly isFinal: boolean,
+  ) {
+    super(code, message, { path });
+  }
+}
+
+/** Returns the error of an answer; one that is not the server's own has the status as its message. */
+async function readError(response: Response): Promise<PlaitError> {
+  const { status } = response;
+  const isLasting = status >= 400 && status <= 499 && !PASSING.has(status);
+  try {
+    const { error } = (await response.json()) as { error: { code: ErrorCode; message: string; path?: string } };
+    return new RefusedList(error.code, error.message, error.path, isLasting);
+  } catch {
+    return new RefusedList("error", `the server answered with ${status}`, undefined, isLasting);
+  }
+}
+
+/** Tells whether another attempt would be refused as well: by the server, or as there is no such address. */
+function isFinal(error: PlaitError): boolean {
+  return error instanceof RefusedList ? error.isFinal : error.code === "bad_url" || error.code === "no_host";
+}
+
+async function pause(wait: number, signal: AbortSignal): Promise<void> {
+  if (signal.aborted) return;
+  await new Promise<void>((resolve) => {
+    const timer = setTimeout(resolve, wait);
+    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+  });
+}
