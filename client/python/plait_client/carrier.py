@@ -5,13 +5,12 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from plait_client.errors import ClientError
 from plait_client.keepalive import Backoff
 from plait_client.session import Session
-from plait_client.target import ABNORMAL, NotOpened, Target, no_token
+from plait_client.target import ABNORMAL, ClientSocket, NotOpened, Target, no_token
 from plait_schemas import codes
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.frames import decode_server, encode
@@ -41,7 +40,7 @@ class Carrier:
         # Set when there may be something to send, and when something may be due earlier than it was.
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._socket: ClientConnection | None = None
+        self._socket: ClientSocket | None = None
         self._has_joined = False
         # Whether it ends when what is waiting has been sent and answered.
         self.is_finishing = False
@@ -102,7 +101,7 @@ class Carrier:
         async with socket:
             return await self._converse(socket, token)
 
-    async def _converse(self, socket: ClientConnection, token: str | None) -> int:
+    async def _converse(self, socket: ClientSocket, token: str | None) -> int:
         if socket.subprotocol != SUBPROTOCOL:
             raise ClientError(f"{self.target.url} does not speak {SUBPROTOCOL}")
         self._socket = socket
@@ -119,7 +118,7 @@ class Carrier:
         self.trouble = socket.close_reason or ("" if codes.is_final(code) else f"the connection was lost ({code})")
         return code
 
-    async def _read(self, socket: ClientConnection) -> None:
+    async def _read(self, socket: ClientSocket) -> None:
         try:
             async for data in socket:
                 if isinstance(data, bytes):
@@ -148,7 +147,7 @@ class Carrier:
         self._tell()
         self.wake()
 
-    async def _write(self, socket: ClientConnection) -> None:
+    async def _write(self, socket: ClientSocket) -> None:
         try:
             while True:
                 self._wake.clear()
@@ -160,14 +159,14 @@ class Carrier:
         except ConnectionClosed:
             return
 
-    async def _send(self, socket: ClientConnection) -> None:
+    async def _send(self, socket: ClientSocket) -> None:
         for frame in self._session.take_frames():
             if isinstance(frame, bytes):
                 await socket.send(frame)
             else:
                 await socket.send(encode(frame), text=True)
 
-    async def _watch(self, socket: ClientConnection) -> None:
+    async def _watch(self, socket: ClientSocket) -> None:
         """Do what becomes due, also while sending is blocked."""
         while not self._session.needs_socket:
             self._hurry.clear()

@@ -39,9 +39,8 @@ class Options(TypedDict, total=False):
 class Connecting(Generic[S]):
     """The result of `connect`: an async context manager, and an async iterator."""
 
-    def __init__(self, url: str, state_type: Any, options: Options) -> None:
-        check_url(url)
-        self._target = Target(url, options.get("token"), dict(options.get("headers", {})), options.get("ssl"))
+    def __init__(self, target: Target, state_type: Any, options: Options) -> None:
+        self._target = target
         self._client = options.get("client") or secrets.token_hex(16)
         self._schema = options.get("schema")
         self._open_timeout = options.get("open_timeout", 10.0)
@@ -143,4 +142,6 @@ def connect(url: str, *, state_type: Any = Any, **options: Unpack[Options]) -> C
     `state_type` is what the state is converted to, the Struct of the server for example. `token` may be a function,
     also an async one, that returns a fresh token. Raises ValueError for what is no URL of a socket.
     """
-    return Connecting(url, state_type, options)
+    check_url(url)
+    target = Target(url, options.get("token"), dict(options.get("headers", {})), options.get("ssl"))
+    return Connecting(target, state_type, options)

@@ -2,12 +2,13 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from ssl import SSLContext
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
 from websockets.uri import parse_uri
 
@@ -15,7 +16,7 @@ from plait_client.errors import ClientError
 from plait_schemas import codes
 from plait_schemas.messages import SUBPROTOCOL
 
-__all__ = ["ABNORMAL", "NotOpened", "Target", "Token", "check_url", "no_token"]
+__all__ = ["ABNORMAL", "ClientSocket", "NotOpened", "Target", "Token", "check_url", "no_token"]
 
 Token = str | Callable[[], str | Awaitable[str]] | None
 
@@ -34,6 +35,48 @@ class NotOpened(Exception):
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
         self.code = code
+
+
+class Transport(Protocol):
+    """The transport of a socket."""
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        ...
+
+
+class ClientSocket(AbstractAsyncContextManager[Any], Protocol):
+    """The part of a WebSocket that a carrier uses: the ClientConnection of `websockets`, for example."""
+
+    @property
+    def subprotocol(self) -> str | None:
+        """The subprotocol that the server has chosen."""
+        ...
+
+    @property
+    def close_code(self) -> int | None:
+        """The code that it was closed with, if it was."""
+        ...
+
+    @property
+    def close_reason(self) -> str | None:
+        """The reason that it was closed with, if it was."""
+        ...
+
+    @property
+    def transport(self) -> Transport:
+        """Its transport."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[str | bytes]: ...
+
+    async def send(self, message: bytes, *, text: bool | None = None) -> None:
+        """Send a message, as a text if `text` is true."""
+        ...
+
+    async def close(self) -> None:
+        """Close it."""
+        ...
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -66,7 +109,7 @@ class Target(msgspec.Struct, frozen=True):
                 raise
             raise ClientError("what the function waits for was cancelled") from error
 
-    async def open(self) -> ClientConnection:
+    async def open(self) -> ClientSocket:
         """Return a new socket. Raises NotOpened, and ClientError where no other attempt would get further."""
         # None would be an error at a `wss://` URL, for which the certificates of the system are taken then.
         tls: dict[str, Any] = {} if self.ssl is None else {"ssl": self.ssl}
