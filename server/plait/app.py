@@ -134,7 +134,7 @@ class Plait(AgentHost, ThreadHost):
         self._startup = StartupFunctions()
         self._node.calls.read_metrics = self._site.read_metrics
         self._owner = Owner(self._context, self._site.asgi)
-        self._watcher = LoopWatcher(told)
+        self._watcher = LoopWatcher(told, self._node.look_at_clock)
         self._is_running = False
         _made[next(_numbers)] = self
 
@@ -216,6 +216,7 @@ class Plait(AgentHost, ThreadHost):
                 yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._node.check_loop()
         if scope["type"] == "websocket":
             await self._sockets(scope, receive, send)
         elif scope["type"] == "lifespan":

@@ -81,8 +81,8 @@ class ActorHost(NamedTuple):
     destroy: Callable[[ThreadKey], Awaitable[None]]
     # Called when the store has refused a change of a thread, which this process has lost.
     drop: Callable[["Actor", StoreError], None]
-    # The actors that were used recently, for the node's sweeper: an actor adds itself.
-    active: dict["Actor", None]
+    # Has the node check an actor soon, as it is used.
+    watch: Callable[["Actor"], None]
     # The id of the process, and a lock for work that may have crashed an earlier process: it runs one at a time.
     process: str
     suspects: asyncio.Lock
@@ -144,7 +144,7 @@ class Actor:
         # Calls the parts that are due.
         self.timer = self.state.timer = Timer(loop, host.timer_interval)
         self.state.due = 0 if stored is None else stored.due
-        self.usage = Usage(self, host.active, None if stored is None else stored.due)
+        self.usage = Usage(self, host.watch, None if stored is None else stored.due)
         self.termination = Termination(key, self.state, self.records, self.timer)
         self.ending = Ending(self)
         self.thread._actor = self

@@ -44,11 +44,19 @@ _logged: Final[dict[int, "LoopWatcher"]] = {}
 class LoopWatcher:
     """An OS thread that sends the loop a beat every 0.1 s, and logs what the loop runs when it does not answer.
 
-    It is silent if it was late itself, as the process was stopped or the machine is overloaded.
+    It is silent if it was late itself, as the process was stopped or the machine is overloaded. The loop also calls
+    `on_beat` at each beat.
     """
 
-    def __init__(self, instruments: Instruments, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        instruments: Instruments,
+        on_beat: Callable[[], object] = lambda: None,
+        *,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._instruments = instruments
+        self._on_beat = on_beat
         self._clock = clock
         self._is_ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -122,6 +130,7 @@ class LoopWatcher:
         _logged.pop(threading.get_ident(), None)
         if self._caller is None and (caller := sys._getframe().f_back) is not None:
             self._caller = caller.f_code
+        self._on_beat()
 
     def _end_block(self, kind: str, turn: str, since: float) -> None:
         self._instruments.loop_blocked(kind, turn, self._clock() - since)

@@ -192,7 +192,7 @@ class TurnRunner:
         if turn.party is not None and (excess := self.find_excess(turn.party)) is not None:
             turn.end(None, excess)
         else:
-            self._actor.usage.active[self._actor] = None  # The node checks its `turn_timeout`.
+            self._actor.usage.watch()  # The node checks its `turn_timeout`.
             self.mailbox.post(turn)
 
     def post(

@@ -1,7 +1,7 @@
 """When a thread was last used, and so when it may be stopped and when it expires."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from math import inf
@@ -32,15 +32,16 @@ class UsedActor(Protocol):
 class Usage:
     """The idle timer of one thread, and its time of expiry.
 
-    `active` has the actors that were used recently, for the node's sweeper. `due` is the stored due time, or None for
-    a new thread.
+    `watch` has the node check an actor soon. `due` is the stored due time, or None for a new thread.
     """
 
-    __slots__ = ("_actor", "active", "holds", "last_used", "marked_until")
+    __slots__ = ("_actor", "_watch", "holds", "is_watched", "last_used", "marked_until")
 
-    def __init__(self, actor: UsedActor, active: dict[Any, None], due: int | None) -> None:
+    def __init__(self, actor: UsedActor, watch: Callable[[Any], None], due: int | None) -> None:
         self._actor = actor
-        self.active = active
+        self._watch = watch
+        # Whether the node will check the thread soon.
+        self.is_watched = False
         # When the thread was last used, by the clock of its loop, and the number of open `keep_awake` blocks.
         self.last_used = actor.loop.time()
         self.holds = 0
@@ -57,7 +58,8 @@ class Usage:
     def touch(self) -> None:
         """Reset the idle timer, as the thread is used."""
         self.last_used = self._actor.loop.time()
-        self.active[self._actor] = None
+        if not self.is_watched:
+            self.watch()
         if self.last_used >= self.marked_until:
             self._mark()
 
@@ -71,8 +73,10 @@ class Usage:
         self.watch()
 
     def watch(self) -> None:
-        """Make the node check the thread."""
-        self.active[self._actor] = None
+        """Have the node check the thread soon."""
+        if not self.is_watched:
+            self.is_watched = True
+            self._watch(self._actor)
 
     @contextmanager
     def keep_awake(self, *, is_used: bool = True) -> Iterator[None]:

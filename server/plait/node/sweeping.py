@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
@@ -20,10 +21,11 @@ _MOST_OUTDATED: Final = 1000
 
 
 class Sweeper:
-    """Every `interval` seconds, calls `stop` for threads that have been idle for long enough, and cancels slow turns.
+    """Calls `stop` for threads that have been idle for long enough, and cancels slow turns.
 
-    It checks only the threads that were used since the last time, and the threads whose idle time may be over.
-    When the wall clock has jumped, it calls `on_jump`, and the timers of the threads look at it.
+    At most every `interval` seconds, it checks the threads that were used since the last time, and the threads whose
+    idle time may be over; while there are none, it waits. When the wall clock has jumped, it calls `on_jump`, and the
+    timers of the threads look at it.
     """
 
     def __init__(
@@ -33,14 +35,19 @@ class Sweeper:
         self._stop = stop
         self._on_jump = on_jump
         self.interval = interval
-        # The threads that were used since the last check, in order; they add themselves.
-        self.active: dict[Actor, None] = {}
+        # The threads that were used since the last check, in order.
+        self._active: list[Actor] = []
         # A heap; a time counts if it is still the `due` of its thread.
         self._times: list[tuple[float, ThreadKey]] = []
+        self._clock = ClockWatch()
+        self._has_jumped = False
+        # Set when there is something to do before the first of the times.
+        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to check the threads."""
+        self._clock, self._has_jumped, self._wake = ClockWatch(), False, asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="plait sweeper")
 
     async def stop(self) -> None:
@@ -50,10 +57,26 @@ class Sweeper:
             await asyncio.wait([self._task])
             self._task = None
 
+    def forget(self) -> None:
+        """Forget the threads, which have all been stopped."""
+        self._active.clear()
+
+    def watch(self, actor: Actor) -> None:
+        """Check a thread soon, as it is used."""
+        self._active.append(actor)
+        self._wake.set()
+
+    def look_at_clock(self) -> None:
+        """Notice whether the wall clock has jumped; called several times a second."""
+        if self._clock.look():
+            self._has_jumped = True
+            self._wake.set()
+
     def take(self, now: float) -> list[Actor]:
         """Return the threads to check; the caller marks each one as used, passes it to `put_off`, or stops it."""
-        found = list(self.active)
-        self.active.clear()
+        found, self._active = self._active, []
+        for each in found:
+            each.usage.is_watched = False
         while self._times and self._times[0][0] <= now:
             due, key = heappop(self._times)
             actor = self._threads.find_awake(key)
@@ -75,13 +98,22 @@ class Sweeper:
     # Inside
 
     async def _run(self) -> None:
-        clock = ClockWatch()
         while True:
-            await asyncio.sleep(self.interval)
             # No variable here refers to a thread while this sleeps.
-            if clock.look():
+            await asyncio.sleep(self.interval)
+            if not self._active and not self._has_jumped:
+                await self._wait()
+            if self._has_jumped:
+                self._has_jumped = False
                 await self._follow_clock()
             await self._look()
+
+    async def _wait(self) -> None:
+        """Wait until a thread is used, or the idle time of one may be over."""
+        self._wake.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._times[0][0] if self._times else None):
+                await self._wake.wait()
 
     async def _follow_clock(self) -> None:
         self._on_jump()
@@ -106,6 +138,6 @@ class Sweeper:
         if due > now:
             self.put_off(actor, due)
         elif slot.waiters:  # Callers are about to use it.
-            self.active[actor] = None
+            actor.usage.watch()
         else:
             self._stop(actor)

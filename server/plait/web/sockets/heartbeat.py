@@ -58,14 +58,21 @@ class Heartbeat:
         loop = asyncio.get_running_loop()
         step = min(self._interval, self._timeout) / 10
         while True:
-            await asyncio.sleep(step)
-            now = loop.time()
-            for socket in tuple(self._sockets):
-                if socket.is_held:
-                    socket.heard = now  # Reading is paused, so its answers are not read.
-                silence = now - socket.heard
-                if silence > self._interval + self._timeout:
-                    socket.give_up()
-                elif silence > self._interval and not socket.is_asked:
-                    socket.is_asked = True
-                    socket.ping()
+            due = self._check(loop.time())
+            # A socket that is added while this sleeps is not due before.
+            await asyncio.sleep(max(step, due - loop.time()))
+
+    def _check(self, now: float) -> float:
+        """Ping and drop sockets, and return when to check them again."""
+        due = now + self._interval
+        for socket in tuple(self._sockets):
+            if socket.is_held:
+                socket.heard = now  # Reading is paused, so its answers are not read.
+            silence = now - socket.heard
+            if silence >= self._interval + self._timeout:
+                socket.give_up()
+            elif silence >= self._interval and not socket.is_asked:
+                socket.is_asked = True
+                socket.ping()
+            due = min(due, socket.heard + self._interval + (self._timeout if socket.is_asked else 0))
+        return due
