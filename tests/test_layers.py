@@ -26,12 +26,14 @@ LAYERS = (
     ("plait",),
     # Those for other projects' agents use plait as its users do.
     ("plait.adapters",),
+    ("plait.testing",),
 )
 
 # Who may import what from outside, beside msgspec and the standard library, which are for all.
 OUTSIDE = {
     "ag_ui": ("plait.adapters.ag_ui",),
     "aiosqlite": ("plait.store.sqlite.store",),
+    "anyio": ("plait.testing.clock",),
     "asyncpg": ("plait.store.postgres",),
     "cronsim": ("plait.parts.schedule.rules",),
     "cyclopts": ("plait.cli",),
@@ -40,11 +42,13 @@ OUTSIDE = {
     "langgraph": ("plait.adapters.langgraph",),
     "nats": ("plait.store.nats",),
     "opentelemetry": ("plait.instruments.otel",),
+    # The one place where the server and the Python client meet.
+    "plait_client": ("plait.testing",),
     "prometheus_client": ("plait.instruments.prometheus",),
     "pydantic": ("plait.adapters.ag_ui",),
     "pydantic_ai": ("plait.adapters.pydantic_ai",),
     "pydantic_core": ("plait.adapters.pydantic_ai",),
-    "starlette": ("plait.web", "plait.app", "plait.cli", "plait.adapters.ag_ui"),
+    "starlette": ("plait.web", "plait.app", "plait.cli", "plait.adapters.ag_ui", "plait.testing"),
     "uvicorn": ("plait.web", "plait.app", "plait.cli"),
     "watchfiles": ("plait.cli",),
     "websockets": ("plait.web",),

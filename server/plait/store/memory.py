@@ -9,6 +9,7 @@ from itertools import takewhile
 import msgspec
 
 from plait.clock import read_wall_clock
+from plait.errors import StoreError
 from plait.store.base import EngineStore
 from plait.store.batches import Batches, WriteGroup
 from plait.store.coalescing import coalesce
@@ -108,6 +109,13 @@ class MemoryStore(EngineStore):
     @property
     def durability(self) -> str:
         return "changes are lost when the process ends"
+
+    def clear(self) -> None:
+        """Remove everything. Raises StoreError while the store is open."""
+        if self._is_entered:
+            raise StoreError(f"{self._title} is open, and cannot be emptied")
+        self._threads.clear()
+        self._schemas.clear()
 
     async def load(
         self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable, Collection
-from typing import Literal
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -16,7 +16,10 @@ from plait.state.storable import accepts_arguments
 from plait.store.protocol import ThreadKey
 from plait.web.hosts import find_header
 
-__all__ = ["Action", "Authenticate", "Authorize", "Identity"]
+__all__ = ["PRINCIPAL", "Action", "Authenticate", "Authorize", "Identity"]
+
+PRINCIPAL: Final = "plait.principal"
+"""The key of a scope under which an application around this one has put the principal of a request."""
 
 Action = Literal["connect", "create", "read", "write", "call", "messages", "send", "request", "destroy", "list"]
 """An action of a client on a thread: open a socket, create the thread, read or write its state, call an rpc, read
@@ -78,9 +81,11 @@ class Identity:
 
         Raises Unauthenticated.
         """
-        if self._authenticate is None:
+        found = request.scope.get(PRINCIPAL)
+        if found is None and self._authenticate is None:
             return None
-        found = await maybe_await(self._authenticate(request))
+        if found is None and self._authenticate is not None:
+            found = await maybe_await(self._authenticate(request))
         if found is None:
             raise Unauthenticated("authentication required")
         if not isinstance(found, Principal | Response):
