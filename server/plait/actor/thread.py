@@ -109,8 +109,7 @@ class Thread(ThreadSettings, Generic[State]):
 
         Hooks that decide what a client may do see the last durable state.
         """
-        pipeline = self._actor.state
-        state: State = pipeline.show(pipeline.shown)
+        state: State = self._actor.state.show()
         return state
 
     @property

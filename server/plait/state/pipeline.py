@@ -16,7 +16,7 @@ from plait.state.commit import Commit
 from plait.state.commit_queue import CommitQueue
 from plait.state.permissions import Permissions
 from plait.state.revision import Revision
-from plait.state.shown_states import ShownStates
+from plait.state.shown_states import Reader, ShownStates
 from plait.state.source import Client, Source
 from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction, find_transaction, innermost, refuse
@@ -106,15 +106,21 @@ class Pipeline(CommitQueue):
     @property
     def shown(self) -> Revision:
         """The revision that the author's code may read: the current one, or the last durable one."""
-        return self.history.durable if self._pending and self._shows_durable() else self.current
+        return self._choose_shown(self._find_own_turn())
 
-    def show(self, revision: Revision) -> Any:
-        """Return the state of a revision to the author's code, which may change it in place by mistake."""
+    def show(self, revision: Revision | None = None) -> Any:
+        """Return the state of a revision, by default of `shown`, to the author's code.
+
+        The code may change it in place by mistake.
+        """
+        reader = self._find_own_turn()
+        if revision is None:
+            revision = self._choose_shown(reader)
         if self._type.is_immutable:
             return revision.state
         if (states := self.shown_states) is None:
             states = self.shown_states = ShownStates(self.history.key)
-        return states.show(revision, self.turns.find_own_turn() if self.turns is not None else None)
+        return states.show(revision, reader)
 
     def start(self, value: object) -> None:
         """Make `value` the initial state of a thread that is not stored; it is stored with the first change."""
@@ -137,7 +143,7 @@ class Pipeline(CommitQueue):
             current, type_ = self.current, self._type
             if callable(value):
                 if self.shown_states is not None:
-                    self.shown_states.check(current, self._find_own_turn())
+                    self.shown_states.check(current, self._find_own_turn)
                 value = self.ask(value, current.lend())
             if type_.is_immutable and (parts := apply_value(type_, current, value, self._limits)) is not None:
                 return self._make_current(current, *parts, source)
@@ -294,6 +300,10 @@ class Pipeline(CommitQueue):
             callback(self.lost)
 
     # Inside
+
+    def _choose_shown(self, reader: Reader | None) -> Revision:
+        sees_durable = self._pending and reader is not None and reader.sees_durable
+        return self.history.durable if sees_durable else self.current
 
     def _begin_change(self) -> Revision:
         """Return the revision that is to be changed by operations, or that a client replaces."""

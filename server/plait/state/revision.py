@@ -65,7 +65,7 @@ class Revision:
         self._tree = tree
         # Whether parts of it may still be JSON.
         self._is_partial = is_partial
-        # The object that authors see, and its JSON when it was made; None if it is not compared with that.
+        # The object that authors see, and the JSON that it is compared with; None if it is not compared.
         self._shown = tree if type_.is_immutable and self.has_state else UNDECODED
         self._shown_json: bytes | None = None
 
@@ -132,14 +132,18 @@ class Revision:
     @property
     def state(self) -> Any:
         """The state for authors. If it could be changed in place, it is a separate copy, made on first use."""
-        if not self.has_state:
-            return None
         if self._shown is UNDECODED:
-            self._free()
-            self._shown = self.copy()
-            if not self._type.is_immutable and len(json := self.require_json()) <= self._type.most_compared:
-                made = encode_json(self._shown)
-                self._shown_json = json if made == json else made
+            if not self.has_state:
+                return None
+            json = self.require_json()
+            if len(json) > _HELD_TWICE:
+                self._free()
+            if self._type.is_immutable:
+                self._shown = self.tree
+            else:
+                self._shown = self._type.decode(json)
+                if len(json) <= self._type.most_compared:
+                    self._shown_json = json
         return self._shown
 
     def lend(self) -> Any:
@@ -171,6 +175,11 @@ class Revision:
         path: str | None
         try:
             if (after := encode_json(self._shown)) == before:
+                return None
+            # JSON of a client may have spaces, or other forms of numbers.
+            before = encode_json(self._decode())
+            if after == before:
+                self._shown_json = before
                 return None
             # Another order of members is no change.
             path = next((op.path for op in diff(decode_json(before), decode_json(after))), None)

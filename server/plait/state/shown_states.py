@@ -1,7 +1,7 @@
 """The states that the turns of a thread have read, and changes in place of these, which are not stored."""
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, Protocol
 
 from plait.errors import InvalidState
@@ -70,13 +70,14 @@ class ShownStates:
         if (path := revision.take_edit()) is not None:
             self._log(path, [*self._readers])
 
-    def check(self, revision: Revision, calling: Reader | None) -> None:
+    def check(self, revision: Revision, find_calling: Callable[[], Reader | None]) -> None:
         """Discard what was changed in place in a revision, before a function gets it.
 
         Raises InvalidState if the calling code must have done it, in a turn or outside of all; otherwise logs it.
         """
         if (path := revision.take_edit()) is None:
             return
+        calling = find_calling()
         is_own = calling is None or calling in self._readers
         if is_own and not self._earlier and not self._readers.keys() - {calling}:
             raise InvalidState(_WAS_EDITED, path=path)
