@@ -1,5 +1,6 @@
 """The frames of the Cloudflare Agents protocol, as its published clients send and accept them."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Literal
 
@@ -98,7 +99,6 @@ _LARGE: Final = 1024
 _decoder: msgspec.json.Decoder[_Push | Call] = msgspec.json.Decoder(_Push | Call)
 _large_decoder: msgspec.json.Decoder[_LargePush] = msgspec.json.Decoder(_LargePush)
 _head_decoder: msgspec.json.Decoder[_Head] = msgspec.json.Decoder(_Head)
-_encoder = msgspec.json.Encoder(enc_hook=dump)
 
 
 def decode_client(data: bytes) -> ClientFrame | None:
@@ -134,9 +134,8 @@ def decode_broken(data: bytes) -> ClientFrame | None:
     return None if completed is None else decode_client(completed)
 
 
-def encode(frame: Identity | StateError | Result) -> bytes:
-    """Return the text of a server frame."""
-    return _encoder.encode(frame)
+encode: Final[Callable[[Identity | StateError | Result], bytes]] = msgspec.json.Encoder(enc_hook=dump).encode
+"""Returns the text of a server frame."""
 
 
 def encode_state(state: bytes) -> bytes:

@@ -98,6 +98,8 @@ class TooManyOps(Exception):
 class BoundedOps(list[Op]):
     """A list of operations that raises TooManyOps rather than growing beyond `most`."""
 
+    __slots__ = ("_left", "_most")
+
     def __init__(self, most: int | None) -> None:
         self._most: float = math.inf if most is None else most
         # The number of differences that may still be searched; those on the way to a deep operation count, too.

@@ -3,7 +3,7 @@
 Texts are split one level at a time, into members that are still texts; only members that differ are split further.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress, count, islice
 from operator import ne
@@ -131,9 +131,12 @@ class TextDiff:
         return parts
 
     def _diff_objects(self, old: _Members, new: _Members, path: str, read: Read, ops: BoundedOps) -> None:
-        has_same_keys = [*old] == [*new]
-        removed = () if has_same_keys or old.keys() <= new.keys() else [key for key in old if key not in new]
-        before = old.values() if has_same_keys else map(old.get, new)
+        removed: Sequence[str] = ()
+        before: Iterable[msgspec.Raw | None] = old.values()
+        if [*old] != [*new]:
+            before = map(old.get, new)
+            if not old.keys() <= new.keys():
+                removed = [key for key in old if key not in new]
         different = list(compress(new, map(ne, before, new.values())))
         ops.expect(len(removed) + len(different))
         for key in removed:

@@ -189,7 +189,7 @@ class TurnRunner:
             turn.start(self._loop, context)
             return
         turn.on_end(done)
-        if turn.party is not None and (excess := self.find_excess(turn.party)) is not None:
+        if turn.party is not None and (excess := self.mailbox.find_excess(turn.party, self._actor.limits)) is not None:
             turn.end(None, excess)
         else:
             self._actor.usage.watch()  # The node checks its `turn_timeout`.
@@ -323,7 +323,7 @@ class TurnRunner:
     # Inside
 
     def _answer(self, turn: Turn, done: Done, result: object, error: BaseException | None) -> None:
-        if isinstance(error, asyncio.CancelledError):
+        if error is not None and isinstance(error, asyncio.CancelledError):
             error = self.refusal or Unavailable("the server is shutting down")
         self._actor.state.after(lambda failure: done(result, error if failure is None else turn.explain_loss(failure)))
 

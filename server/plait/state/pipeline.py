@@ -148,7 +148,6 @@ class Pipeline(CommitQueue):
             if type_.is_immutable and (parts := apply_value(type_, current, value, self._limits)) is not None:
                 return self._make_current(current, *parts, source)
             state, data = type_.from_value(value, self._limits)
-            current.discard_edits()  # They may be in the value; hooks see them when they are stored.
             return self._set_whole(current, state, data, source)
         except BaseException as error:
             # The function may have changed the state in place: discard that, too.
@@ -209,9 +208,10 @@ class Pipeline(CommitQueue):
 
     def check_open(self) -> None:
         """Raise if no change can be made: the thread has ended or lost its store, or decides about another change."""
-        own = self.end_abandoned()
-        if own is not None and own.is_open:
-            own.check()
+        if self._transaction is not None or innermost() is not None:
+            own = self.end_abandoned()
+            if own is not None and own.is_open:
+                own.check()
         if self._refusal is not None:
             kind, message = self._refusal
             raise kind(message)
@@ -330,6 +330,8 @@ class Pipeline(CommitQueue):
         records: Sequence[Record] = (),
     ) -> Commit:
         """Make `after` the current revision and store it, unless it is too large, refused, or unchanged."""
+        # They may be in `after`: hooks see them when they are stored. `before` may be durable, and decide about rights.
+        before.discard_edits()
         if not after.size:
             after.size = before.size + sum(map(measure_op, ops))
             if after.size * WEIGHT_PER_BYTE > self._limits.weight:  # What came as JSON has been weighed.

@@ -65,7 +65,7 @@ class Revision:
         self._tree = tree
         # Whether parts of it may still be JSON.
         self._is_partial = is_partial
-        # The object that authors see, and the JSON that it is compared with; None if it is not compared.
+        # The object that authors see, and its JSON when it was made; None if it is not compared with that.
         self._shown = tree if type_.is_immutable and self.has_state else UNDECODED
         self._shown_json: bytes | None = None
 
@@ -79,7 +79,7 @@ class Revision:
 
     def require_json(self) -> bytes:
         """Return the state as JSON; there must be one."""
-        json = self.json
+        json = self.json if self._json is None else self._json
         assert json is not None
         return json
 
@@ -143,7 +143,8 @@ class Revision:
             else:
                 self._shown = self._type.decode(json)
                 if len(json) <= self._type.most_compared:
-                    self._shown_json = json
+                    made = encode_json(self._shown)
+                    self._shown_json = json if made == json else made
         return self._shown
 
     def lend(self) -> Any:
@@ -151,7 +152,9 @@ class Revision:
 
         That was looked for by `take_edit`. A state that is too large to be compared is a copy.
         """
-        if self._type.is_immutable or self._shown_json is not None:
+        if self._shown_json is not None:
+            return self._shown
+        if self._type.is_immutable:
             return self.state
         if self.has_state:
             self._free()
@@ -175,11 +178,6 @@ class Revision:
         path: str | None
         try:
             if (after := encode_json(self._shown)) == before:
-                return None
-            # JSON of a client may have spaces, or other forms of numbers.
-            before = encode_json(self._decode())
-            if after == before:
-                self._shown_json = before
                 return None
             # Another order of members is no change.
             path = next((op.path for op in diff(decode_json(before), decode_json(after))), None)

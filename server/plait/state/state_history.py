@@ -107,11 +107,11 @@ class StateHistory:
 
         Raises InvalidState or TooLarge, as StateType.diff does.
         """
-        if before.json is None:
+        if not before.has_state:
             return (Op("add", "", self._type.read_new(data, limits)),)
         if self._texts is None:
             self._texts = TextDiff(self._type.keys)
-        return self._type.diff((before.base, before.json), (state, data), limits, self._texts, most)
+        return self._type.diff((before.base, before.require_json()), (state, data), limits, self._texts, most)
 
     def append(
         self,
@@ -123,7 +123,6 @@ class StateHistory:
     ) -> Write:
         """Make `after`, the result of `ops`, the current revision, and return the write that makes it durable."""
         before = self.current
-        before.discard_edits()  # It may be the durable revision, which decides about rights.
         encoded = encode_json(ops)
         # Store the whole state if the operations are much longer; most changes are too small to check.
         size = len(encoded)

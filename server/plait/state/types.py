@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -149,7 +150,7 @@ class StateType:
 
     def read_new(self, data: bytes, limits: Limits) -> Any:
         """Decode the first state for the log, or check a plain one. Raises InvalidState or TooLarge."""
-        return _read_part(data, "", limits.depth) if self.is_document else self.read(data, limits)
+        return _read_part(limits.depth, data, "") if self.is_document else self.read(data, limits)
 
     def read_stored(self, data: bytes) -> tuple[Any, bytes]:
         """Return the tree of a stored state, or UNDECODED, and its JSON as the type writes it.
@@ -221,7 +222,7 @@ class StateType:
             return texts.diff(
                 old[1],
                 new[1],
-                lambda text, path: _read_part(text, path, limits.depth - path.count("/")),
+                partial(_read_part, limits.depth),
                 most=most,
             )
         except NOT_JSON as error:
@@ -290,10 +291,14 @@ def _decode(decode: Callable[[bytes], Any], data: bytes, path: str) -> Any:
         raise InvalidState(message, path=path + where) from None
 
 
-def _read_part(text: bytes, path: str, depth: int) -> Any:
-    """Decode a part of a plain state; a large object or array is only checked, as it is stored undecoded."""
+def _read_part(most: int, text: bytes, path: str) -> Any:
+    """Decode a part of a plain state, which may be nested `most` deep, at a path.
+
+    A large object or array is only checked, as it is stored undecoded.
+    """
     if text[:1] not in (b"{", b"["):
         return _decode(decode_json, text, path)
+    depth = most - path.count("/")
     if not is_large(text):
         return _read(decode_json, text, path, depth)
     _read(check_json, text, path, depth)

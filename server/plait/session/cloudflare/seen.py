@@ -118,7 +118,7 @@ class SeenTracker:
         self._sent_version = revision.version
         transport = self._transport
         self._is_sure = transport.can_ping and (
-            self._writes or (self._paced - now <= _PING_BURST and self._take_ping(now))
+            self._writes or self._count_connections() <= _FEW or self._take_ping(now)
         )
         if self._is_sure:
             if self.base is None:
@@ -175,7 +175,8 @@ class SeenTracker:
     # Inside
 
     def _take_ping(self, now: float) -> bool:
-        """Return True, and count the ping if the thread is crowded."""
-        if self._count_connections() > _FEW:
-            self._paced = max(self._paced, now) + _PING_PAUSE
+        """Return whether a ping may be sent in a crowded thread, and count it."""
+        if self._paced - now > _PING_BURST:
+            return False
+        self._paced = max(self._paced, now) + _PING_PAUSE
         return True
