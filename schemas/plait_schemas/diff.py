@@ -114,7 +114,7 @@ class BoundedOps(list[Op]):
     def append(self, op: Op) -> None:
         if len(self) == self._most:
             raise TooManyOps
-        super().append(op)
+        list.append(self, op)
 
     def extend(self, ops: Iterable[Op]) -> None:
         for op in ops:

@@ -81,24 +81,24 @@ class TextDiff:
     def _diff(self, old: bytes, new: bytes, path: str, read: Read, ops: BoundedOps) -> None:
         if old == new:
             return
-        match old[:1] + new[:1]:
-            case b"{{":
-                before, members = self._old(old, path, _members), self._new(new, path, _members)
-                is_small = len(old) < _WORTH_KEEPING
-                if len(new) != _length(members) or (not is_small and self._may_have_spaces(old, path, before)):
-                    compact = msgspec.json.format(old, indent=-1), msgspec.json.format(new, indent=-1)
-                    if compact != (old, new):
-                        self._diff(*compact, path, read, ops)  # Only the spaces differ.
-                        return
-                    # An object has two members of the same name: check the first, too, which the diff would skip.
-                    read(new, path)
-                self._diff_objects(before, members, path, read, ops)
-            case b"[[" if _is_crowded(old) or _is_crowded(new):
-                ops.append(Op("replace", path, read(new, path)))
-            case b"[[":
-                self._diff_arrays(self._old(old, path, _elements), new, path, read, ops)
-            case _:
-                self._replace(old, new, path, read, ops)
+        opening = old[:1]
+        if opening not in _OPENING or opening != new[:1]:
+            self._replace(old, new, path, read, ops)
+        elif opening == b"{":
+            before, members = self._old(old, path, _members), self._new(new, path, _members)
+            is_small = len(old) < _WORTH_KEEPING
+            if len(new) != _length(members) or (not is_small and self._may_have_spaces(old, path, before)):
+                compact = msgspec.json.format(old, indent=-1), msgspec.json.format(new, indent=-1)
+                if compact != (old, new):
+                    self._diff(*compact, path, read, ops)  # Only the spaces differ.
+                    return
+                # An object has two members of the same name: check the first, too, which the diff would skip.
+                read(new, path)
+            self._diff_objects(before, members, path, read, ops)
+        elif _is_crowded(old) or _is_crowded(new):
+            ops.append(Op("replace", path, read(new, path)))
+        else:
+            self._diff_arrays(self._old(old, path, _elements), new, path, read, ops)
 
     def _replace(self, old: bytes, new: bytes, path: str, read: Read, ops: BoundedOps) -> None:
         value = read(new, path)

@@ -69,10 +69,12 @@ class Mailbox:
 
     def find_excess(self, party: Hashable, limits: Limits) -> TooMany | None:
         """Return why no other turn of a party may wait; None if it may."""
-        waiting = self.waiting
+        count = 0 if self.waiting is None else self.waiting.get(party, 0)
+        if count < limits.waiting_turns and count < limits.waiting_turns_per_address:
+            return None
         is_address = isinstance(party, Party) and party.user is None
         most = limits.waiting_turns_per_address if is_address else limits.waiting_turns
-        if waiting is None or waiting.get(party, 0) < most:
+        if count < most:
             return None
         limit = "waiting_turns_per_address" if is_address else "waiting_turns"
         whose = "calls and messages of your address" if is_address else "of your calls and messages"
