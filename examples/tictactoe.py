@@ -1,4 +1,4 @@
-"""Tic-tac-toe: clients change the game themselves; the server refuses illegal moves and keeps the score."""
+"""Tic-tac-toe: clients change the game themselves; the server refuses illegal moves, keeps score and has a lobby."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,6 +13,7 @@ LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4
 
 Cell = Annotated[int, Meta(ge=0, le=8)]
 Name = Annotated[str, Meta(min_length=1, max_length=40)]
+Status = Literal["waiting", "playing", "finished"]
 
 
 class Player(Struct, frozen=True):
@@ -29,15 +30,26 @@ class Game(Struct, frozen=True):
 
     players: tuple[Player, ...] = ()
     moves: tuple[Cell, ...] = ()
-    status: Literal["waiting", "playing", "finished"] = "waiting"
+    status: Status = "waiting"
     # The id of the player who won; None in a finished game is a draw.
     winner: str | None = None
+
+
+class Card(Struct, frozen=True):
+    """What the lobby shows of a table."""
+
+    players: tuple[Name, ...]
+    status: Status
 
 
 class TicTacToe(Thread[Game]):
     """Clients join and move by changing the state; the server decides everything else."""
 
+    listed = True
     initial_state = Game()
+
+    def card(self, state: Game) -> Card:
+        return Card(tuple(player.name for player in state.players), state.status)
 
     # Rules
 

@@ -4,16 +4,19 @@ import itertools
 import json
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlparse
 
 import httpx
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, WebSocket, WebSocketRoute, expect
 from tests.running import Process
 
-__all__ = ["Brake", "Demo", "Pages", "record", "recorded"]
+__all__ = ["Brake", "Demo", "Pages", "find_end_of_loading", "record", "recorded"]
 
 ROOT = Path(__file__).parents[2]
+
+# How a browser reports attempts to connect and to ask that fail.
+_OUTAGES = ("WebSocket connection to", "Failed to load resource: net::ERR_")
 
 _numbers = itertools.count(1)
 RECORD = """(read) => {
@@ -94,7 +97,7 @@ class Pages:
             context.close()
 
     def _read_console(self, message: ConsoleMessage) -> None:
-        is_outage = self._had_outage and message.text.startswith("WebSocket connection to")
+        is_outage = self._had_outage and message.text.startswith(_OUTAGES)
         if message.type in ("error", "warning") and not is_outage:
             self.troubles.append(message.text)
 
@@ -171,6 +174,11 @@ class Demo(Pages):
     def open_two(self, path: str) -> tuple[Page, Page]:
         """Open a page in two browser contexts."""
         return self.open(path), self.open(path)
+
+
+def find_end_of_loading(path: str) -> Literal["load", "networkidle"]:
+    """Return the event after which a page has loaded all; a list of tables is a request that does not end."""
+    return "load" if path == "tictactoe/" else "networkidle"
 
 
 def record(page: Page, read: str) -> None:

@@ -184,6 +184,34 @@ def test_a_long_name_leaves_room_for_what_is_said_of_it(demo: Demo, width: int) 
     assert bob.evaluate(IS_WHOLE)
 
 
+def test_the_lobby_shows_the_other_tables_at_which_there_are_people(demo: Demo) -> None:
+    ada = demo.open("tictactoe/")
+    expect(ada.locator("#lobby-note")).to_contain_text("No one is at another table")
+    (bob, eve), empty = begin(demo, room=f"{demo.room}-bob"), demo.open("tictactoe/", room=f"{demo.room}-empty")
+    expect(ada.locator(".table-players")).to_have_text(["Empty table", "Ada and Bob"])
+    expect(ada.locator(".table-people")).to_have_text(["1 here", "2 here"])
+    expect(ada.locator(".table-status")).to_have_text(["Free seat", "Playing"])
+    join(empty, "Grace")
+    expect(ada.locator(".table-players").first).to_have_text("Grace")
+    for page in (bob, eve):
+        page.context.close()
+    expect(ada.locator(".table-players")).to_have_text(["Grace"])
+    ada.click(".table-link")
+    join(ada, "Ada")
+    expect(empty.locator("#turn")).to_have_text("Your turn")
+
+
+def test_the_lobby_is_right_after_the_server_was_killed(demo: Demo) -> None:
+    ada, other = demo.open("tictactoe/"), demo.open("tictactoe/", room=f"{demo.room}-other")
+    expect(ada.locator(".table-people")).to_have_text(["1 here"])
+    demo.kill()
+    expect(ada.locator("#lobby-note")).to_contain_text("not up to date")
+    other.context.close()
+    demo.start()
+    expect(ada.locator("#lobby-note")).to_contain_text("No one is at another table")
+    expect(ada.locator(".table-link")).to_have_count(0)
+
+
 # Counter
 
 
@@ -264,9 +292,9 @@ def join(page: Page, name: str) -> None:
     page.click("#join button")
 
 
-def begin(demo: Demo) -> tuple[Page, Page]:
+def begin(demo: Demo, *, room: str | None = None) -> tuple[Page, Page]:
     """Open two pages, and seat Ada, who begins, and Bob."""
-    ada, bob = demo.open_two("tictactoe/")
+    ada, bob = (demo.open("tictactoe/", room=room) for _ in range(2))
     join(ada, "Ada")
     expect(bob.locator(".player-name").first).to_have_text("Ada")
     join(bob, "Bob")

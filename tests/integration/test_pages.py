@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
-from tests.integration.browser import Demo
+from tests.integration.browser import Demo, find_end_of_loading
 
 DESK = 1440
 PHONE = 360
@@ -61,7 +61,7 @@ def test_a_page_renders_without_a_complaint_and_is_no_wider_than_its_window(demo
     selector, count = CONTENT[path]
     expect(page.locator(selector)).to_have_count(count)
     expect(page.locator("h1")).to_be_visible()
-    page.wait_for_load_state("networkidle")
+    page.wait_for_load_state(find_end_of_loading(path))
     assert demo.troubles == []
     check_width(page, width)
     icon = page.evaluate("document.querySelector('link[rel=icon]').href")

@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
-from tests.integration.browser import Demo
+from tests.integration.browser import Demo, find_end_of_loading
 from tests.integration.builds import CLIENT, Builds
 
 PATHS = ("", "assistant/", "chat/", "pad/", "board/", "tictactoe/", "counter/")
@@ -23,14 +23,18 @@ def test_axe_finds_no_fault_in_a_page(demo: Demo, builds: Builds, path: str) -> 
     axe = builds.install(CLIENT) / "node_modules/axe-core/axe.min.js"
     for width in (WIDE, NARROW):
         page = demo.open(path, width=width, touch=width == NARROW)
+        if path == "tictactoe/" and width == WIDE:
+            demo.open(path, room=f"{demo.room}-other")
         if path in ("assistant/", "chat/") and width == WIDE:
             _talk(page, path)
         for scheme in SCHEMES:
             # Loaded again, as colours would fade from one scheme to the other.
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-            page.reload(wait_until="networkidle")
+            page.reload(wait_until=find_end_of_loading(path))
             if path:
                 expect(page.locator("#status")).to_have_attribute("data-status", "online")
+            if path == "tictactoe/":
+                expect(page.locator(".table-link")).to_have_count(1)
             page.add_script_tag(path=axe)
             assert page.evaluate(FINDINGS) == [], f"{path} {width} {scheme}"
 

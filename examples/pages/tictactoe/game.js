@@ -41,7 +41,7 @@ export function situation(game, you) {
 }
 
 /** Return a name, shortened to fit into a sentence. @param {string} name */
-function short(name) {
+export function short(name) {
   const letters = [...name];
   return letters.length > MOST_LETTERS ? `${letters.slice(0, MOST_LETTERS - 1).join("")}…` : name;
 }

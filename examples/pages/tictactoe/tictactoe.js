@@ -3,6 +3,7 @@
 
 import { clone, find, findInput, join, loadPerson, notify, openRoom, savePerson, shake, write } from "../room.js";
 import { cheats, markOn, nextPlayer, situation, winningLine } from "./game.js";
+import { followTables } from "./lobby.js";
 
 /** @typedef {import("./game.js").Game} Game */
 
@@ -137,5 +138,6 @@ find("#cheats").addEventListener("click", ({ target }) => {
   const cheat = cheats[/** @type {HTMLElement} */ (target).dataset.cheat ?? ""];
   if (cheat) client.set((game) => cheat(game, client.connection ?? ""));
 });
+followTables();
 // A player without presence counts as away.
 client.setPresence({ name: person.name });
