@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI, WebSocket
+from fastapi.testclient import TestClient
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 from starlette.applications import Starlette
@@ -327,3 +328,28 @@ async def test_it_answers_without_a_server() -> None:
     ):
         assert (await web.put("/threads/room/one", json={"n": 3})).json()["version"] == 1
         assert (await web.get("/threads/room/one")).json() == {"n": 3}
+
+
+@pytest.mark.parametrize("path", ["/state", "/user", "/kv", "/live/threads/room/one"])
+def test_a_second_test_client_with_a_loop_of_its_own_gets_an_error(path: str) -> None:
+    app = Plait(Room, store="memory://")
+    api = FastAPI(lifespan=app.lifespan)
+
+    @api.get("/state")
+    async def read_state() -> int:
+        await app.thread(Room, "one").set_state({"n": 1})
+        return 1
+
+    @api.get("/user")
+    async def read_user() -> int:
+        return await app.user("ada").update("visits", lambda count: count + 1, 0)
+
+    @api.get("/kv")
+    async def read_kv() -> bool:
+        return (await app.kv.get("names", "ada")).exists
+
+    api.mount("/live", app)
+    with TestClient(api, base_url="http://localhost") as first:
+        assert first.get(path).status_code in (200, 404)
+        with pytest.raises(RuntimeError, match=r"^this app runs in another event loop"):
+            TestClient(api, base_url="http://localhost").get(path)

@@ -29,7 +29,8 @@ class Everywhere:
         self.nodes = nodes
 
     def find(self, kind: Kind, key: ThreadKey) -> ThreadCalls:
-        """Return the calls of a thread."""
+        """Return the calls of a thread. Raises RuntimeError in another event loop than the app's."""
+        self._node.check_loop()
         if self._is_here(key):
             return LocalThread(self._node, kind, key)
         return RemoteThread(self.nodes, kind, key, self._node.limits)

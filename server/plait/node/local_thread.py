@@ -58,6 +58,10 @@ class OwnThreads(Protocol):
 
     limits: Limits
 
+    def check_loop(self) -> None:
+        """Raise RuntimeError if the calling code runs in another event loop."""
+        ...
+
     async def actor(self, key: ThreadKey, *, is_used: bool = True) -> Actor:
         """Return the actor of a thread, waking it if needed; one that is only read is not used."""
         ...

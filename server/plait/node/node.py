@@ -159,8 +159,6 @@ class Node:
         if not (isinstance(thread, type) and issubclass(thread, Thread)):
             raise TypeError(f"the first argument must be a Thread class, not {thread!r}")
         kind = self.find_kind(thread)
-        if self.failures.shows_text:  # In development: the check takes a third of the time that this does.
-            self.check_loop()
         return Handle(self.everywhere.find, kind, ThreadKey(kind.name, check_name(name)))
 
     def find_any_kind(self, name: str) -> Kind:
