@@ -54,6 +54,7 @@ WAITING: Final = (
     "tests/integration/test_relay.py",
     "tests/integration/test_traces.py",
     "tests/integration/test_tutorial_page.py",
+    "tests/integration/test_cursors_page.py",
     "tests/integration/test_store_file.py",
     "tests/integration/test_store_kill.py",
     "tests/integration/test_schedule_kill.py",

@@ -10,6 +10,7 @@ from tests.test_docs import MOVED
 
 SEARCHES: Final = {
     "approval": "approval",
+    "cursors": "cursors",
     "liveblocks": "liveblocks",
     "lobby": "lobby",
     "logout": "login",
