@@ -65,6 +65,13 @@ def test_who_keeps_to_the_rate_is_never_held_up(rate: float, burst: int) -> None
     assert all(bucket.take(count / rate * 1.000001) == 0 for count in range(200))
 
 
+def test_a_time_that_goes_back_takes_no_tokens() -> None:
+    bucket = TokenBucket(1, 2, 1_000)
+    assert bucket.take(1_000) == bucket.take(10) == 0
+    assert bucket.take(10) == 1
+    assert bucket.take(11) == 0
+
+
 @pytest.mark.parametrize("now", [0.0, 1e-9, 1.0, 1e9])
 def test_without_a_limit_everything_goes_through(now: float) -> None:
     bucket = TokenBucket(UNLIMITED.messages_per_second, UNLIMITED.message_burst, 0.0)

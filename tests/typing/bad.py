@@ -3,6 +3,7 @@
 from tests.typing.rooms import Arena, Cart, CartThread, Game, GameRoom, Lobby, Question, app, count, support, tick
 
 from plait import Context, Handle
+from plait.testing import Served
 from plait_client import Room, SyncRoom
 
 
@@ -161,3 +162,20 @@ async def misuse_clients(room: Room[Game], sync: SyncRoom[Game]) -> None:
     # a result as another type, from a client that blocks
     removed: int = sync.call(GameRoom.find_game)  # assignment, reportAssignmentType
     del players, removed
+
+
+async def misuse_served(t: Served) -> None:
+    # the kind of a class for the class
+    t.connect("game-room", "x")  # arg-type, reportArgumentType
+    # a user's id for a principal
+    t.connect(GameRoom, "x", principal="ada")  # arg-type, reportArgumentType
+    # a misspelt option of a client of a test
+    t.connect(GameRoom, "x", tokn="secret")  # call-arg, reportCallIssue
+    # a text for seconds
+    await t.clock.advance("1h")  # arg-type, reportArgumentType
+    async with t.connect(GameRoom, "x") as room:
+        pass
+    # a field that the state does not have, from a client of a test
+    room.state.scor  # attr-defined, reportAttributeAccessIssue
+    # a number for a text, from a client of a test
+    await room.call(GameRoom.add_player, 5)  # call-overload, reportArgumentType

@@ -5,8 +5,9 @@ from typing import Any, assert_type
 
 from tests.typing.rooms import Arena, Cart, CartThread, Game, GameRoom, Lobby, Question, app, count, support, tick
 
-from plait import Change, Context, Handle, Interruption, Thread, ThreadMessages, ThreadSchedule, ThreadValues
-from plait_client import Room, SyncRoom
+from plait import Change, Context, Handle, Interruption, Principal, Thread, ThreadMessages, ThreadSchedule, ThreadValues
+from plait.testing import Served
+from plait_client import Connecting, Room, SyncRoom
 
 
 async def use_calls() -> None:
@@ -127,3 +128,15 @@ def use_sync_client(room: SyncRoom[Game]) -> None:
     assert_type(room.call(GameRoom.watch, 3), list[int])
     for n in room.stream(GameRoom.watch, 3):
         assert_type(n, int)
+
+
+async def use_served(t: Served) -> None:
+    assert_type(t.connect(GameRoom, "served"), Connecting[Game])
+    async with t.connect(GameRoom, "served", principal=Principal("ada"), open_timeout=5) as room:
+        assert_type(room, Room[Game])
+        assert_type(room.state.score, int)
+        assert_type(await room.call(GameRoom.add_player, "Ada"), int)
+    async with t.connect(Lobby, "served", token="x", headers={"x-user": "ada"}) as lobby:
+        assert_type(lobby.state, dict[str, int])
+    await t.clock.advance(60)
+    assert_type(t.clock.now, float)

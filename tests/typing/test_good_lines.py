@@ -8,6 +8,7 @@ from tests.typing import good
 from tests.typing.rooms import Game, GameRoom, app, support
 
 from plait import Context
+from plait.testing import serve
 from plait_client import connect, connect_sync
 
 
@@ -48,3 +49,11 @@ async def test_the_lines_for_clients_that_block_run() -> None:
 
     async with running(app) as url:
         await asyncio.to_thread(use, url)
+
+
+def test_the_lines_for_tests_run() -> None:
+    async def use() -> None:
+        async with serve(app) as t:
+            await good.use_served(t)
+
+    asyncio.run(use())

@@ -206,6 +206,17 @@ async def test_clocks_in_one_another_are_one_clock() -> None:
         assert abs(later.now - time.time()) < HOUR / 2
 
 
+async def test_a_clock_is_turned_until_the_last_of_its_blocks_ends() -> None:
+    one, other = Clock.turning(), Clock.turning()
+    clock = one.__enter__()
+    assert other.__enter__() is clock
+    one.__exit__(None, None, None)
+    await clock.advance(HOUR)
+    assert clock.now > time.time() + HOUR / 2
+    other.__exit__(None, None, None)
+    assert "time" not in vars(asyncio.get_running_loop())
+
+
 async def test_an_error_in_the_block_comes_out_and_the_clock_is_right_again() -> None:
     async def fail() -> None:
         with Clock.turning() as clock:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from pydantic import BaseModel, Field
 
 from plait import (
     Connection,
@@ -281,6 +282,45 @@ def test_an_hour_sets_few_timers(ticks: int, most: int) -> None:
         assert runner.run(count()) <= most
 
 
+async def test_a_turn_is_not_timed_out_while_an_os_thread_works() -> None:
+    class Shop(Thread[int]):
+        initial_state = 0
+
+        @rpc
+        async def total(self) -> int:
+            return await asyncio.to_thread(self.add_up)
+
+        def add_up(self) -> int:
+            time.sleep(0.2)
+            return 7
+
+    async with serve(make_app(Shop)) as t, t.connect(Shop, "x") as shop:
+        call = asyncio.create_task(shop.call(Shop.total))
+        await t.clock.advance(HOUR)
+        assert await call == 7
+
+
+async def test_an_effect_that_fails_is_tried_again_at_its_time() -> None:
+    tried: list[float] = []
+
+    class Flaky(Thread[None]):
+        schedule = Schedule()
+
+        @effect(attempts=3, base=10, most=100)
+        def ring(self) -> None:
+            tried.append(t.clock.now)
+            raise ConnectionError("the bell is away")
+
+    async with serve(make_app(Flaky)) as t:
+        await t.app.thread(Flaky, "x").part(Flaky.schedule).after(60, "ring")
+        await t.clock.advance(60)
+        assert len(tried) == 1
+        await t.clock.advance(HOUR)
+        assert len(tried) == 3
+        assert 5 <= tried[1] - tried[0] <= 10
+        assert 10 <= tried[2] - tried[1] <= 20
+
+
 # Users
 
 
@@ -347,6 +387,19 @@ async def test_any_name_of_a_thread_can_be_used(t: Served) -> None:
             assert room.thread == f"tower/{name}"
     with pytest.raises(NotFound, match="a thread's name must have 1 to 256 characters"):
         t.connect(Tower, "")
+
+
+class Score(BaseModel):
+    points: int = Field(0, ge=0)
+
+
+async def test_a_state_has_the_type_of_its_thread() -> None:
+    class Pitch(Thread[Score]):
+        initial_state = Score()
+
+    async with serve(make_app(Pitch)) as t, t.connect(Pitch, "x") as pitch:
+        await pitch.set(Score(points=3))
+        assert pitch.state == Score(points=3)
 
 
 async def test_presence_and_events_reach_the_others() -> None:
@@ -427,16 +480,19 @@ async def test_a_running_app_is_not_emptied() -> None:
 
 
 def test_an_app_is_empty_and_its_clock_right_in_the_next_test() -> None:
-    app = make_app(authenticate=lambda request: None)
+    app = make_app(authenticate=lambda request: BOB if "x-user" in request.headers else None)
 
     async def play() -> None:
-        async with serve(app) as t:
+        web = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost")
+        async with serve(app) as t, web:
             assert abs(t.clock.now - time.time()) < HOUR / 2
             assert [row.key.name async for row in t.app.threads()] == []
             async with t.connect(Tower, "x", principal=ADA) as ada:
                 await ada.call(Tower.begin)
                 await t.app.kv.set("cities", "Rome", 3)
+                assert (await web.get("/threads/tower/x", headers={"x-user": "bob"})).status_code == 200
                 await t.clock.advance(2 * HOUR)
+                assert (await web.get("/threads/tower/x", headers={"x-user": "bob"})).status_code == 200
                 assert ada.state.ticks == 120
 
     for _ in range(3):
