@@ -5,6 +5,7 @@ import secrets
 from asyncio import _get_running_loop
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
+from threading import get_ident
 from typing import Any, Final, TypeVar
 
 from plait.actor.actor import TIMER_INTERVAL, Actor, ActorHost, find_actor
@@ -95,6 +96,7 @@ class Node:
         self.calls = RemoteCalls(self, self.transfers, chains)
         # The loop in which the threads run; None while the node is stopped.
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._os_thread = 0
         self._draining: asyncio.Task[None] | None = None
 
     @property
@@ -110,6 +112,7 @@ class Node:
     def start(self) -> None:
         """Begin to stop idle threads, cancel slow turns, destroy expired threads, and wake those that are due."""
         self._loop, gate = asyncio.get_running_loop(), self._owners.gate
+        self._os_thread = get_ident()
         self._draining = None
         self._lifecycle.is_draining = False
         self._store.watch_claims(self._lifecycle.drop_all, lambda: gate.is_open)
@@ -126,7 +129,8 @@ class Node:
 
     def check_loop(self) -> None:
         """Raise RuntimeError if the calling code runs in another event loop: what it awaits here would never end."""
-        if (loop := _get_running_loop()) is not self._loop and loop is not None and self._loop is not None:
+        # The id of the OS thread costs less than the loop, and no two loops run in one OS thread at a time.
+        if get_ident() != self._os_thread and self._loop is not None and _get_running_loop() is not None:
             raise RuntimeError(_OTHER_LOOP)
 
     @property
