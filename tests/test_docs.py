@@ -82,7 +82,8 @@ def programs(page: str) -> list[Block]:
 def run(title: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a program in a folder; one that has tests is pytest's."""
     environment = {**os.environ, **SECRETS, "PYTHONPATH": PROGRAM_PATH}
-    by = ["-m", "pytest"] if title.startswith("test_") else []
+    # Without a plugin that takes longer to import than such a test runs.
+    by = ["-m", "pytest", "-p", "no:langsmith_plugin"] if title.startswith("test_") else []
     command = [sys.executable, "-W", "error", *by, title]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
 

@@ -113,7 +113,7 @@ class MemoryStore(EngineStore):
     def clear(self) -> None:
         """Remove everything. Raises StoreError while the store is open."""
         if self._is_entered:
-            raise StoreError(f"{self._title} is open, and cannot be emptied")
+            raise StoreError(f"{self._title} is open, and cannot be emptied: its app is running already")
         self._threads.clear()
         self._schemas.clear()
 

@@ -16,8 +16,6 @@ from plait.clock import CLOCK
 
 __all__ = ["Clock"]
 
-# Seconds of real time in which what is due at one time must be done.
-_PATIENCE: Final = 10.0
 # Seconds between two looks at OS threads that work.
 _LOOK: Final = 0.001
 # The most seconds that pass at once: a hundred years.
@@ -47,6 +45,8 @@ class Clock:
         self._outer: dict[int, tuple[Any, float]] = {}
         # The calls that run in OS threads.
         self._working: dict[asyncio.Future[Any], str] = {}
+        # Seconds of real time in which what is due at one time must be done; a test may set it.
+        self.patience = 10.0
         # How many apps use it, and how the loop becomes as it was.
         self._users = 0
         self._patches = ExitStack()
@@ -76,9 +76,10 @@ class Clock:
     async def settle(self) -> None:
         """Wait until nothing more happens without time passing, also in OS threads of `asyncio.to_thread`.
 
-        Raises RuntimeError if that takes more than 10 seconds. What comes from other processes is not waited for.
+        Raises RuntimeError if that takes more than `patience` seconds. What comes from other processes is not waited
+        for.
         """
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + self.patience
         while True:
             self._follow_real_time()
             await asyncio.sleep(0)
@@ -87,7 +88,7 @@ class Clock:
                     return
                 time.sleep(_LOOK)  # noqa: ASYNC251 - The loop has nothing to do, and its timers may stand still.
             if time.monotonic() > until:
-                raise RuntimeError(f"after {_PATIENCE:g} s, there is still something to do: {self._describe()}")
+                raise RuntimeError(f"after {self.patience:g} s, there is still something to do: {self._describe()}")
 
     # Inside
 

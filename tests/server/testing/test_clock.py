@@ -119,10 +119,10 @@ async def test_what_an_os_thread_does_is_waited_for() -> None:
             task.cancel()
 
 
-async def test_an_os_thread_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.testing.clock._PATIENCE", 0.1)
+async def test_an_os_thread_that_does_not_end_is_named() -> None:
     gate = threading.Event()
     with Clock.turning() as clock:
+        clock.patience = 0.1
         work = asyncio.create_task(asyncio.to_thread(gate.wait, 10))
         with pytest.raises(RuntimeError, match=r"^after 0.1 s, there is still something to do: Event.wait in an OS th"):
             await clock.advance(1)
@@ -134,14 +134,13 @@ async def test_an_os_thread_that_does_not_end_is_named(monkeypatch: pytest.Monke
         await other
 
 
-async def test_a_task_that_runs_again_and_again_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.testing.clock._PATIENCE", 0.1)
-
+async def test_a_task_that_runs_again_and_again_is_named() -> None:
     async def poll() -> None:
         while True:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
     with Clock.turning() as clock:
+        clock.patience = 0.1
         task = asyncio.create_task(poll())
         with pytest.raises(RuntimeError, match=r"there is still something to do: <coroutine object .*poll"):
             await clock.advance(1)

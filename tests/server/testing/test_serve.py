@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
@@ -470,10 +471,18 @@ async def test_a_running_app_is_not_emptied() -> None:
     app = make_app()
     async with serve(app) as t:
         await t.app.thread(Tower, "x").set_state(Bells(1))
-        with pytest.raises(StoreError, match="the store is open, and cannot be emptied"):
+        with pytest.raises(StoreError, match="the store is open, and cannot be emptied: its app is running already"):
             await serve(app).__aenter__()
         assert await t.app.thread(Tower, "x").state() == Bells(1)
         await t.clock.advance(60)
+
+
+async def test_an_app_may_be_left_before_its_clients() -> None:
+    async with AsyncExitStack() as stack:
+        async with serve(make_app()) as t:
+            room = await stack.enter_async_context(t.connect(Tower, "x"))
+        assert room.status == "offline"
+        assert room.trouble == "the server is shutting down"
 
 
 # One app after the other
