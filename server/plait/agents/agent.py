@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from plait.actor.crossing import encode_crossing
 from plait.actor.kind import Kind
 from plait.actor.rpc import Arguments, Method
 from plait.errors import InvalidArguments, escape_traceback
@@ -18,12 +19,10 @@ from plait.state.types import parse_json_error
 from plait_schemas.codec import (
     NOT_JSON,
     UNENCODABLE,
-    convert,
     encode_json,
     has_non_finite,
     make_decoder,
     nests_deeper,
-    refuse_unvalidated,
 )
 
 __all__ = ["INTERRUPT", "Agent", "AgentMethod", "Given", "Multitask"]
@@ -120,25 +119,30 @@ class Agent:
         return self._check(lambda: self._decode(data))
 
     def convert(self, value: Any) -> Any:
-        """Return the input from a value that server code passed. Raises InvalidArguments with the path."""
+        """Return the input from a value that server code passed, by its JSON if the agent's input has a type.
+
+        Raises InvalidArguments with the path, and TypeError or ValueError for a value that is not JSON.
+        """
         if value is msgspec.UNSET:
             value = self._default
         if not self.takes_input and value is not None:
             raise InvalidArguments(f"{self.name} takes no input", path="")
-        if not self.takes_input or (value is self._default and value is not None):
+        if not self.takes_input or self.input_type is Any or (value is self._default and value is not None):
             return value
-        return self._check(lambda: convert(value, self.input_type))
+        data = encode_crossing(f"the input of {self.name}", value)
+        return self._check(lambda: self._decode(data))
 
     def check_output(self, value: Any) -> Any:
-        """Return an output of the agent, converted to its annotation.
+        """Return an output of the agent, by its JSON if it has a type.
 
         Raises TypeError, and ValueError for a number that is infinite or NaN, which JSON does not have.
         """
         what = "yielded" if self.is_stream else "returned"
         if self.output_type is not Any:
+            data = encode_crossing(f"what the agent {self.name} {what}", value)
             try:
-                value = convert(value, self.output_type)
-            except msgspec.ValidationError as error:
+                return self._decode_output(data)
+            except NOT_JSON as error:
                 raise TypeError(
                     f"the agent {self.name} {what} a value that does not fit its annotation: {error}"
                 ) from None
@@ -175,7 +179,7 @@ class Agent:
         self.input_type: Any = annotated if input is msgspec.UNSET else input
         self.output_type: Any = returned if output is msgspec.UNSET else output
         self._decode = make_decoder(self.input_type)
-        refuse_unvalidated(self.output_type)
+        self._decode_output = make_decoder(self.output_type)
         # The name of the input, and its default.
         self.parameter = parameters[1].name if self.takes_input else "input"
         default = parameters[1].default if self.takes_input else None

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from plait.actor.crossing import encode_crossing
 from plait.actor.rpc import Arguments, Method
-from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_finite, make_decoder
+from plait_schemas.codec import NOT_JSON, decode_json, make_decoder
 from plait_schemas.rpc import find_result_type
 
 __all__ = [
@@ -15,7 +16,6 @@ __all__ = [
     "decode_arguments",
     "decode_value",
     "encode_arguments",
-    "encode_value",
     "find_decoder",
     "find_method_result",
     "pass_arguments",
@@ -35,8 +35,8 @@ class EncodedArguments(msgspec.Struct, frozen=True, array_like=True):
 
 def encode_arguments(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedArguments:
     """Return the arguments of a call as JSON. Raises TypeError and ValueError."""
-    positional = [encode_value(f"argument {place} of {method}", value) for place, value in enumerate(args, 1)]
-    named = {name: encode_value(f"{name!r} of {method}", value) for name, value in kwargs.items()}
+    positional = [encode_crossing(f"argument {place} of {method}", value) for place, value in enumerate(args, 1)]
+    named = {name: encode_crossing(f"{name!r} of {method}", value) for name, value in kwargs.items()}
     return EncodedArguments(positional, named)
 
 
@@ -59,7 +59,7 @@ def pass_arguments(method: Method, args: Sequence[Any], kwargs: Mapping[str, Any
 
 def pass_result(method: Method, value: object) -> Any:
     """Return a result, or a chunk, as it arrives in the same process. Raises TypeError and ValueError."""
-    return decode_value(encode_value(f"the result of {method.name}", value), find_method_result(method), method.name)
+    return decode_value(encode_crossing(f"the result of {method.name}", value), find_method_result(method), method.name)
 
 
 @lru_cache(4096)
@@ -70,19 +70,6 @@ def find_method_result(method: Method) -> Any:
 
 
 # Values
-
-
-def encode_value(what: str, value: object) -> bytes:
-    """Return a value as JSON. Raises TypeError, or ValueError for a number that is infinite or not a number."""
-    try:
-        return encode_finite(value)
-    except ValueError as error:
-        if type(error) is ValueError:
-            raise ValueError(f"{what} cannot be sent: {error}") from None
-        raise
-    except UNENCODABLE as error:
-        text = "a function" if callable(value) else str(error)
-        raise TypeError(f"{what} cannot be sent, as it is not JSON: {text}") from None
 
 
 def decode_value(data: bytes, type_: Any, method: str) -> Any:

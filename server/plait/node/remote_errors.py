@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from plait import errors
+from plait.actor.crossing import encode_crossing
 from plait.actor.logs import log_internal
 from plait.agents.run import Interrupted
 from plait.errors import CallFailed, MigrationFailed, PlaitError
-from plait.node.json_calls import encode_value
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, printable
 
@@ -80,7 +80,7 @@ def _describe(error: BaseException, key: ThreadKey | None) -> _Error:
         )
     text = printable(f"{type(error).__name__}: {error}")
     if isinstance(error, Interrupted):
-        message = encode_value("the message of the interrupt", error.message)
+        message = encode_crossing("the message of the interrupt", error.message)
         return _Error(text, name=Interrupted.__name__, arguments=message)
     if _is_builtin(error):
         try:

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import msgspec
 
+from plait.actor.crossing import encode_crossing
 from plait.actor.kind import Kind
 from plait.actor.rpc import Method
 from plait.agents.agent import AgentMethod, Given
 from plait.backoff import Backoff
 from plait.errors import Conflict
 from plait.limits import Limits
-from plait.node.json_calls import EncodedArguments, encode_arguments, encode_value, find_method_result
+from plait.node.json_calls import EncodedArguments, encode_arguments, find_method_result
 from plait.node.local_thread import THREAD_METHODS, find_part
 from plait.node.remote_nodes import RemoteNodes
 from plait.node.remote_requests import (
@@ -126,7 +127,7 @@ class RemoteThread:
         (given,) = args
         assert isinstance(given, Given)
         agent = method.agent
-        data = encode_value(f"the input of {agent.name}", given.input) if agent.takes_input else b""
+        data = encode_crossing(f"the input of {agent.name}", given.input) if agent.takes_input else b""
         named, typed = encode_attributes(given.attributes)
         return RunAgent(self._key, agent.name, data, given.session_id, given.user_id, named, typed)
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
 from typing import Any, Final, get_type_hints
 
+from plait.actor.crossing import encode_crossing
 from plait.agents.run import Interruption
-from plait.node.json_calls import EncodedArguments, decode_value, encode_value, find_decoder
+from plait.node.json_calls import EncodedArguments, decode_value, find_decoder
 from plait.parts.part import Part
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.rpc import find_result_type
@@ -32,8 +33,8 @@ _INTERRUPTION: Final = b"i"
 def encode_result(method: str, value: object) -> bytes:
     """Return the result of a call. Raises TypeError and ValueError."""
     if isinstance(value, Interruption):
-        return _INTERRUPTION + encode_value(f"the message of an interrupt of {method}", value)
-    return _VALUE + encode_value(f"the result of {method}", value)
+        return _INTERRUPTION + encode_crossing(f"the message of an interrupt of {method}", value)
+    return _VALUE + encode_crossing(f"the result of {method}", value)
 
 
 def decode_result(data: bytes, type_: Any, method: str) -> Any:
@@ -106,7 +107,7 @@ def encode_attributes(attributes: Mapping[str | type, Any]) -> tuple[dict[str, b
     typed: dict[str, bytes] = {}
     for key, value in attributes.items():
         what = f"the attribute {key.__name__ if isinstance(key, type) else repr(key)}"
-        data = encode_value(what, value)
+        data = encode_crossing(what, value)
         if isinstance(key, type):
             name = f"{key.__module__}:{key.__qualname__}"
             if not _is_read_as(data, name, key):

@@ -68,7 +68,7 @@ def make_app(agent: Agent[Any, Any], store: str = "memory:", **options: Any) -> 
         return said
 
     @app.agent("messages", thread=Conversation)
-    async def messages(ctx: Context) -> list[Any]:
+    async def messages(ctx: Context) -> Any:
         return list(await load_messages(thread_of(ctx).values))
 
     return app
@@ -268,7 +268,7 @@ async def test_messages_that_are_kept_begin_with_one_of_the_user(most: int, kept
     app = make_app(Agent(TestModel()))
 
     @app.agent("save", thread=Conversation)
-    async def save(ctx: Context) -> list[Any]:
+    async def save(ctx: Context) -> Any:
         await save_messages(thread_of(ctx).values, messages, max_messages=most)
         return list(await load_messages(thread_of(ctx).values))
 

@@ -1,7 +1,7 @@
 """Agents of Pydantic AI whose history is in a thread's messages; nothing goes to the network."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ def make_app(agent: Agent[Any, Any], store: str = "memory:", *, limits: Limits |
         return said
 
     @app.agent("do", thread=Desk)
-    async def do(ctx: Context[Desk], work: Callable[[Context[Desk]], Awaitable[Any]]) -> Any:
+    async def do(ctx: Context[Desk], work: Any) -> Any:
         return await work(ctx)
 
     return app

@@ -76,3 +76,18 @@ async def test_a_part_is_given_as_its_class_declares_it(store: Store) -> None:
             app.thread(Desk, "one").part("values")  # type: ignore[arg-type]
         with pytest.raises(AttributeError, match="Bare has no part 'values'"):
             app.thread(Bare, "one").part(Desk.values)
+
+
+async def test_a_part_shares_no_object_with_other_code(store: Store) -> None:
+    async with Plait(Desk, store=store) as app:
+        values, messages = app.thread(Desk, "one").part(Desk.values), app.thread(Desk, "one").part(Desk.messages)
+        given, metadata = [1], {"tags": ["a"]}
+        await values.set("list", given)
+        await messages.inject("user", "hi", metadata=metadata)
+        given.append(2)
+        metadata["tags"].append("b")
+        for _ in range(2):
+            found, (message,) = await values.get("list"), (await messages.list()).messages
+            assert (found, message.metadata) == ([1], {"tags": ["a"]})
+            found.append(2)
+            message.metadata["tags"].append("b")
