@@ -55,6 +55,16 @@ async def test_what_is_due_at_the_end_is_done_and_what_is_due_later_is_not() -> 
         assert called == ["at the end", "later"]
 
 
+async def test_rounding_errors_make_nothing_late() -> None:
+    with Clock.turning() as clock:
+        for seconds in (0.1, 0.3, 0.7):
+            seen: list[float] = []
+            task = asyncio.create_task(tick(seconds, seen))  # It begins when the clock stands still.
+            await clock.advance(seconds * 1000)
+            assert len(seen) == 1000
+            task.cancel()
+
+
 async def test_all_clocks_of_plait_advance_together() -> None:
     with Clock.turning() as clock:
         watch = ClockWatch()
@@ -251,7 +261,30 @@ def test_turning_the_clock_logs_no_slow_callback_in_debug_mode(caplog: pytest.Lo
     async def turn() -> None:
         with Clock.turning() as clock:
             await clock.advance(HOUR)
+            await clock.settle()
 
     with asyncio.Runner(debug=True) as runner:
         runner.run(turn())
     assert "took" not in caplog.text
+
+
+class OldLoop(asyncio.SelectorEventLoop):
+    """The loop of a machine that was started years ago, so that its time is rounded to 7 nanoseconds."""
+
+    def time(self) -> float:
+        return super().time() + 50_000_000
+
+
+def test_timers_are_called_at_their_time_on_a_machine_that_runs_for_years() -> None:
+    async def turn() -> None:
+        with Clock.turning() as clock:
+            seen: list[float] = []
+            task = asyncio.create_task(tick(0.1, seen))
+            await clock.settle()
+            for count in range(10, 1000, 10):
+                await clock.advance(1)
+                assert len(seen) == count
+            task.cancel()
+
+    with asyncio.Runner(loop_factory=OldLoop) as runner:
+        runner.run(asyncio.wait_for(turn(), 30))

@@ -391,7 +391,7 @@ async def test_any_name_of_a_thread_can_be_used(t: Served) -> None:
 
 
 class Score(BaseModel):
-    points: int = Field(0, ge=0)
+    points: int = Field(default=0, ge=0)
 
 
 async def test_a_state_has_the_type_of_its_thread() -> None:
