@@ -46,7 +46,7 @@ def test_help_names_every_target() -> None:
 
 
 def test_the_layers_are_in_their_order() -> None:
-    drawing = re.search(r"^adapters .* plait_schemas$", PAGES["CONTRIBUTING.md"].read_text(), re.MULTILINE)
+    drawing = re.search(r"^testing  adapters .* plait_schemas$", PAGES["CONTRIBUTING.md"].read_text(), re.MULTILINE)
     assert drawing is not None
     rows = [row[0].removeprefix("plait.") for row in LAYERS if len(row) == 1 and row[0] != "plait"]
     assert drawing[0].split() == rows[::-1]

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.running import Process
 from tests.test_docs import SECRETS, find_code, programs
 
-from plait_client import Closed, Room, connect_sync
+from plait_client import Closed, SyncRoom, connect_sync
 
 # Seconds for which a cookie is valid.
 SECONDS = 4
@@ -71,7 +71,7 @@ def make_token(secret: str, algorithm: str = "HS256", **claims: Any) -> str:
     return jwt.encode({name: value for name, value in full.items() if value}, secret, algorithm=algorithm)
 
 
-def open_diary(server: Process, token: Any) -> Any:
+def open_diary(server: Process, token: Any) -> SyncRoom[Any]:
     """Open the diary of ada."""
     return connect_sync(f"ws://{server.address}/threads/diary/ada", token=token)
 
@@ -113,7 +113,7 @@ def test_a_user_who_logs_out_is_logged_out_everywhere(pages: Browser, server: Pr
     expect(other.get_by_label("Diary")).to_be_editable()
 
 
-def wait_until_closed(diary: Room) -> int | None:
+def wait_until_closed(diary: SyncRoom[Any]) -> int | None:
     """Return the code with which a diary is closed."""
     with pytest.raises(Closed) as closed:
         diary.wait_for(lambda _: False, timeout=30)
