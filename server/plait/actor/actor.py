@@ -187,14 +187,14 @@ class Actor:
 
     # Work of parts
 
-    def begin(self, name: str, work: Callable[[], object], done: Done) -> Turn:
-        """Begin server work outside of the mailbox, as a turn that no other turn has caused.
+    def begin(self, name: str, work: Callable[[], object], done: Done, *, is_used: bool = True) -> Turn:
+        """Begin server work outside of the mailbox, as a turn that no other turn has caused; by default, it is a use.
 
         `done` is called with its result or error when the changes before its end are durable. If the turn is cancelled
         because the server shuts down, the error is Unavailable.
         """
-        self.usage.touch()
-        turn = Turn(name, work, actor=self)
+        self.usage.renew(is_used=is_used)
+        turn = Turn(name, work, actor=self, is_use=is_used)
         self.turns.begin(turn, done, is_gated=True, is_concurrent=True, context=Context())
         return turn
 

@@ -75,7 +75,6 @@ class Termination:
 
     def _set(self, at: int | None) -> None:
         self.at = at
-        self._timer.is_terminated = at is not None
 
 
 class Cause(NamedTuple):

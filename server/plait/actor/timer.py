@@ -37,14 +37,17 @@ class Timed(Protocol):
 
     @property
     def keeps(self) -> bool:
-        """Whether the thread must not expire before work of the part that waits; doing it is a use."""
+        """Whether the thread must not expire before work of the part that waits.
+
+        Removing content and delivering what was decided before keep nothing; work of a terminated thread neither.
+        """
         ...
 
     def on_due(self, now: int) -> None:
         """Begin the work that is due at `now`, and return at once. Must not raise."""
 
     def terminate(self) -> None:
-        """Remove later work, in an open transaction, and cancel running work: the thread is never due again."""
+        """Remove later work, in an open transaction, and cancel running work; what only tidies up continues."""
 
 
 class Timer:
@@ -53,14 +56,12 @@ class Timer:
     It reads the clock at least every `interval` seconds, and at each `look`.
     """
 
-    __slots__ = ("_armed", "_handle", "_interval", "_loop", "expires", "is_terminated", "parts")
+    __slots__ = ("_armed", "_handle", "_interval", "_loop", "expires", "parts")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, interval: float) -> None:
         self._loop = loop
         self._interval = interval
         self.parts: tuple[Timed, ...] = ()
-        # Whether the thread was terminated, and so is never due.
-        self.is_terminated = False
         # When the thread expires, an odd number; 0 if that is not known before its next use, None if it never does.
         self.expires: int | None = None
         self._handle: asyncio.TimerHandle | None = None
@@ -79,18 +80,18 @@ class Timer:
         """
         if not self.parts:
             return self.expires
-        times = () if self.is_terminated else [at & ~1 for part in self.parts if (at := part.due)]
+        times = [at & ~1 for part in self.parts if (at := part.due)]
         return min([*times, *((expires,) if (expires := self.expires_at) else ())], default=0)
 
     @property
     def wakes_at(self) -> int:
         """When the next part must be called; 0 for never."""
-        return 0 if self.is_terminated else min([at for part in self.parts if (at := part.wakes_at)], default=0)
+        return min([at for part in self.parts if (at := part.wakes_at)], default=0)
 
     @property
     def expires_at(self) -> int:
         """When the thread expires if it is not used before; 0 if that is not known, or while work keeps it."""
-        if not self.expires or (not self.is_terminated and any(part.keeps for part in self.parts)):
+        if not self.expires or any(part.keeps for part in self.parts):
             return 0
         return self.expires
 

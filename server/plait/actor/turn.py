@@ -127,6 +127,8 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
     is_abandoned: bool = False
     # Whether it waits in the queue of runs, before any code of the run.
     is_waiting: bool = False
+    # Whether it counts as a use of the thread.
+    is_use: bool = True
 
     # While it runs
     is_running: bool = False

@@ -339,7 +339,7 @@ class TurnRunner:
 
     def _finish_concurrent(self, turn: Turn) -> None:
         self._concurrent.pop(turn, None)
-        self._actor.usage.touch()
+        self._actor.usage.renew(is_used=turn.is_use)
 
 
 def find_trace(instruments: Instruments, source: Source) -> object:

@@ -150,8 +150,6 @@ async def test_the_earliest_due_time_counts_and_none_if_no_part_acts_at_times(cl
     timer = make_timer(Part(0, due=7), Part(9), Part(0))
     assert (timer.due, timer.wakes_at) == (6, 9)
     assert make_timer(Part(0)).due == 0
-    timer.is_terminated = True
-    assert (timer.due, timer.wakes_at, timer.is_due) == (0, 0, False)
 
 
 async def test_work_is_due_at_even_times_and_expiry_at_odd_ones_unless_work_keeps_the_thread() -> None:
@@ -167,5 +165,5 @@ async def test_work_is_due_at_even_times_and_expiry_at_odd_ones_unless_work_keep
     assert (timer.due, timer.expires_at) == (6, 0)
     part.due = 21
     assert timer.due == 20
-    timer.is_terminated = True
+    part.keeps = False
     assert timer.due == 9
