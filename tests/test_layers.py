@@ -31,6 +31,7 @@ LAYERS = (
 
 # Who may import what from outside, beside msgspec and the standard library, which are for all.
 OUTSIDE = {
+    "PIL": ("plait.parts.files.images",),
     "ag_ui": ("plait.adapters.ag_ui",),
     "aiosqlite": ("plait.store.sqlite.store",),
     "anyio": ("plait.testing.clock",),
@@ -48,6 +49,7 @@ OUTSIDE = {
     "pydantic": ("plait.adapters.ag_ui",),
     "pydantic_ai": ("plait.adapters.pydantic_ai",),
     "pydantic_core": ("plait.adapters.pydantic_ai",),
+    "regex": ("plait.parts.files.search",),
     "starlette": ("plait.web", "plait.app", "plait.cli", "plait.adapters.ag_ui", "plait.testing"),
     "uvicorn": ("plait.web", "plait.app", "plait.cli"),
     "watchfiles": ("plait.cli",),
@@ -64,6 +66,8 @@ STARLETTE_TYPES = (
 LAZY = {
     ("plait.instruments.prometheus", "prometheus_client"),
     ("plait.cli.watching", "watchfiles"),
+    ("plait.parts.files.images", "PIL"),
+    ("plait.parts.files.search", "regex"),
     ("plait.store.urls", "plait.store.nats.store"),
     ("plait.store.urls", "plait.store.postgres.store"),
     ("plait.cluster.directories", "plait.cluster.nats"),

@@ -45,6 +45,8 @@ from plait.instruments.protocol import Instruments, NoInstruments
 from plait.kv.kv import KV, KVEntry, KVStats
 from plait.kv.user import User
 from plait.limits import Limits
+from plait.parts.files.file import File, FileMatch, FileStats, Upload
+from plait.parts.files.thread_files import Files, ThreadFiles
 from plait.parts.messages.message import Message, Page
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
@@ -81,6 +83,10 @@ __all__ = [
     "EffectRun",
     "Event",
     "Fenced",
+    "File",
+    "FileMatch",
+    "FileStats",
+    "Files",
     "Forbidden",
     "Gap",
     "Handle",
@@ -124,6 +130,7 @@ __all__ = [
     "Terminated",
     "Text",
     "Thread",
+    "ThreadFiles",
     "ThreadIdProvider",
     "ThreadKey",
     "ThreadMessages",
@@ -137,6 +144,7 @@ __all__ = [
     "Unanswerable",
     "Unauthenticated",
     "Unavailable",
+    "Upload",
     "User",
     "Values",
     "current",

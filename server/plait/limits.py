@@ -90,6 +90,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     card: int = 4 * 1024
     # Bytes of one record, which a thread keeps beside its state.
     record: int = 1024 * 1024
+    # Bytes of one file, and of all files of a thread.
+    file: int = 100 * 1024 * 1024
+    files: int = 1024 * 1024 * 1024
     # Threads that may be awake at once.
     awake_threads: int = 100_000
 
@@ -141,6 +144,8 @@ UNLIMITED: Final = Limits(
     presence=_HUGE,
     card=_HUGE,
     record=_HUGE,
+    file=_HUGE,
+    files=_HUGE,
     awake_threads=_HUGE,
 )
 """The meaning of `limits=None`: only the limits that keep the server itself working."""

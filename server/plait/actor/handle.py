@@ -56,6 +56,10 @@ class ThreadCalls(Protocol):
 
     async def call_part(self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any: ...
 
+    def stream_part(
+        self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> AsyncGenerator[bytes]: ...
+
 
 class Handle(Generic[T_co]):
     """Calls the rpcs of one thread: `await room.call(GameRoom.add_player, "Ada")`, which type checkers understand.
@@ -231,8 +235,13 @@ class _PartHandle:
         self._part = part
         self._name = name
 
-    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
-        def call(*args: Any, **kwargs: Any) -> Awaitable[Any]:
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any] | AsyncGenerator[bytes]]:
+        if method in self._part.inner:
+            raise AttributeError(f"{self._name}.{method} can only be used inside of the thread")
+
+        def call(*args: Any, **kwargs: Any) -> Awaitable[Any] | AsyncGenerator[bytes]:
+            if method in self._part.streaming:
+                return self._handle._calls.stream_part(self._name, method, args, kwargs)
             work = self._handle._calls.call_part(self._name, method, args, kwargs)
             return work if method in self._part.reading else begin_write(work)
 

@@ -52,8 +52,9 @@ class Usage:
         if due is not None and due & 1:
             timer.expires = 0 if seconds is None else due
         elif seconds is not None:
-            # With a part that is due before, it is stored when that has done its work, which is a use.
-            timer.expires = compute_expiry(2 * seconds) if due is None else 0
+            # Work that was due hides when the thread expires: it does so as if it had just been used, as the work need
+            # not be a use.
+            timer.expires = compute_expiry(2 * seconds if due is None else seconds) if due != 0 else 0
 
     def touch(self) -> None:
         """Reset the idle timer, as the thread is used."""

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, Self
 
@@ -202,6 +203,16 @@ class LocalThread:
             result = await getattr(found.of(actor), method)(*args, **kwargs)
             # What was written is durable already; a later change that fails does not affect the result.
             return await wait_for_durable(result, actor.state.after) if reads else result
+
+    async def stream_part(
+        self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> AsyncGenerator[bytes]:
+        found = find_part(self._kind, part)
+        actor = await self._node.actor(self._key, is_used=False)
+        with actor.usage.keep_awake(is_used=False):
+            async with aclosing(getattr(found.of(actor), method)(*args, **kwargs)) as chunks:
+                async for chunk in chunks:
+                    yield await wait_for_durable(chunk, actor.state.after)
 
 
 class StreamWindow:

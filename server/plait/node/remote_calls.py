@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from plait.node.remote_requests import (
     RunAgent,
     SetState,
     StateReply,
+    StreamPart,
     decode_envelope,
 )
 from plait.node.remote_values import (
@@ -55,7 +56,7 @@ from plait_schemas.codec import decode_json
 __all__ = ["CallStream", "RemoteCalls", "Reply"]
 
 
-# The pages of an export that may be on their way.
+# The pages of an export, or chunks of a file, that may be on their way.
 _AHEAD: Final = 2
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -137,9 +138,12 @@ class RemoteCalls:
             case RunAgent():
                 return await self._run(request, stream)
             case CallPart():
-                return await self._call_part(request)
+                return await self._call_part(request, stream)
+            case StreamPart():
+                await self._send(self._stream_part(request), stream)
+                return b""
             case ExportThread():
-                await self._export(request.key, stream)
+                await self._send(self._transfers.export_thread(request.key), stream)
                 return b""
             case ImportThread():
                 await self._import(request, stream)
@@ -218,13 +222,14 @@ class RemoteCalls:
         await _stream(thread, method, args, kwargs, stream)
         return b""
 
-    async def _export(self, key: ThreadKey, stream: CallStream) -> None:
+    async def _send(self, chunks: AsyncGenerator[bytes], stream: CallStream) -> None:
+        """Send bytes piece by piece, as fast as the caller reads them."""
         ahead = asyncio.Semaphore(_AHEAD)
         stream.on_read = ahead.release
-        async with aclosing(self._transfers.export_thread(key)) as found:
-            async for lines in found:
+        async with aclosing(chunks):
+            async for chunk in chunks:
                 await ahead.acquire()
-                stream.put_chunk(lines)
+                stream.put_chunk(chunk)
 
     async def _import(self, request: ImportThread, stream: CallStream) -> None:
         with TemporaryDirectory(prefix="plait-") as folder:
@@ -236,10 +241,19 @@ class RemoteCalls:
             work = Import(file, kind, read_header(file), request.key.name, self._node.limits)
             await self._transfers.import_thread(work, replace=request.replace)
 
-    async def _call_part(self, request: CallPart) -> bytes:
+    def _stream_part(self, request: StreamPart) -> AsyncGenerator[bytes]:
+        part = find_part(self._node.find_any_kind(request.key.kind), request.part)
+        if request.method not in part.streaming:
+            raise NotFound(f"{request.part} has no stream {request.method!r}")
+        args, kwargs = decode_part_arguments(part, request.method, request.arguments)
+        return self._find(request.key).stream_part(request.part, request.method, args, kwargs)
+
+    async def _call_part(self, request: CallPart, stream: CallStream) -> bytes:
         thread, key = self._find(request.key), request.key
         part = find_part(self._node.find_any_kind(key.kind), request.part)
         args, kwargs = decode_part_arguments(part, request.method, request.arguments)
+        if request.upload is not None:
+            args.insert(request.upload, stream.upload())
         result = await thread.call_part(request.part, request.method, args, kwargs)
         return encode_result(f"{request.part}.{request.method}", result)
 

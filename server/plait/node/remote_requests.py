@@ -28,6 +28,7 @@ __all__ = [
     "RunAgent",
     "SetState",
     "StateReply",
+    "StreamPart",
     "decode_envelope",
     "encode_envelope",
 ]
@@ -77,7 +78,16 @@ class RunAgent(OfThread, frozen=True, tag="run"):
 
 
 class CallPart(OfThread, frozen=True, tag="part"):
-    """Call a method of a part."""
+    """Call a method of a part; the argument at the place `upload`, if there is one, follows as a stream of bytes."""
+
+    part: str
+    method: str
+    arguments: EncodedArguments
+    upload: int | None = None
+
+
+class StreamPart(OfThread, frozen=True, tag="stream part"):
+    """Stream the bytes that a method of a part yields."""
 
     part: str
     method: str
@@ -159,6 +169,7 @@ Request = (
     | CallMethod
     | RunAgent
     | CallPart
+    | StreamPart
     | ExportThread
     | ImportThread
     | ForkThread

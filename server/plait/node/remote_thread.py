@@ -13,7 +13,7 @@ from plait.actor.kind import Kind
 from plait.actor.rpc import Method
 from plait.agents.agent import AgentMethod, Given
 from plait.backoff import Backoff
-from plait.errors import Conflict
+from plait.errors import Conflict, NotFound
 from plait.limits import Limits
 from plait.node.json_calls import EncodedArguments, encode_arguments, find_method_result
 from plait.node.local_thread import THREAD_METHODS, find_part
@@ -26,9 +26,14 @@ from plait.node.remote_requests import (
     RunAgent,
     SetState,
     StateReply,
+    StreamPart,
 )
 from plait.node.remote_values import decode_result, encode_attributes, find_part_result
 from plait.parts.encoding import encode_key, encode_named
+from plait.parts.files.contents import cut_content
+from plait.parts.files.file import CHUNK
+from plait.parts.files.thread_files import Files
+from plait.parts.part import Part
 from plait.parts.values import Values
 from plait.parts.values_ops import call_change
 from plait.store.protocol import ThreadKey
@@ -92,11 +97,39 @@ class RemoteThread:
             return await self._update(part, *args, **kwargs)
         if isinstance(found, Values) and method == "get":
             return await self._get(part, *args, **kwargs)
+        if isinstance(found, Files) and method == "read":
+            return await self._read_file(part, *args, **kwargs)
+        if (place := found.uploading.get(method)) is not None and len(args) > place:
+            return await self._upload(found, method, args, kwargs)
         request = CallPart(self._key, part, method, encode_arguments(f"{part}.{method}", args, kwargs))
         answer = await self._nodes.ask(self._key, request, reads=method in found.reading)
         return decode_result(answer, find_part_result(found, method), f"{part}.{method}")
 
+    async def stream_part(
+        self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> AsyncGenerator[bytes]:
+        request = StreamPart(self._key, part, method, encode_arguments(f"{part}.{method}", args, kwargs))
+        async with aclosing(self._nodes.stream(self._key, request, reads=True)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
     # Inside
+
+    async def _read_file(self, part: str, path: str) -> bytes | None:
+        """Do what `ThreadFiles.read` does, by a stream."""
+        try:
+            async with aclosing(self.stream_part(part, "stream", [path], {})) as chunks:
+                return b"".join([chunk async for chunk in chunks])
+        except NotFound:
+            return None
+
+    async def _upload(self, part: Part[Any], method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a method one of whose arguments is sent as a stream."""
+        what, place = f"{part.name}.{method}", part.uploading[method]
+        arguments = encode_arguments(what, [*args[:place], *args[place + 1 :]], kwargs)
+        request = CallPart(self._key, part.name, method, arguments, upload=place)
+        answer = await self._nodes.ask(self._key, request, upload=cut_content(args[place], CHUNK))
+        return decode_result(answer, find_part_result(part, method), what)
 
     async def _get(self, part: str, key: str, default: Any = None) -> Any:
         """Do what `ThreadValues.get` does, with a default that stays here."""

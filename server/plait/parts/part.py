@@ -28,6 +28,12 @@ class Part(PerActor[ThreadActor, Bound]):
 
     # The names of the methods that only read; they may read changes that are not durable.
     reading: ClassVar[frozenset[str]] = frozenset()
+    # The names of the methods that yield bytes.
+    streaming: ClassVar[frozenset[str]] = frozenset()
+    # The methods with an argument that may be an async iterable of bytes, and which one that is.
+    uploading: ClassVar[Mapping[str, int]] = {}
+    # The names of the methods that handles do not have.
+    inner: ClassVar[frozenset[str]] = frozenset()
 
     name = ""
 

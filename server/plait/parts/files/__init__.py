@@ -1,0 +1,1 @@
+"""`files = Files()`: the files of a thread."""

@@ -1,0 +1,258 @@
+"""The contents of a thread's files: receives, reads and removes them, a record a chunk."""
+
+import asyncio
+import secrets
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Final
+
+from plait.actor.actor import Actor
+from plait.errors import NotFound, TooLarge
+from plait.parts.files.file import CHUNK, File, Upload
+from plait.state.commit import Commit
+from plait.store.thread_rows import Record, RecordRange
+
+__all__ = ["MARK", "Content", "Contents", "cut_content"]
+
+MARK: Final = "u/"
+"""The prefix of the keys of the marks of contents that no path has: those that are received, or to be removed."""
+
+Content = str | bytes | bytearray | memoryview | AsyncIterable[bytes]
+"""The content of a file: a text, which is stored as UTF-8, bytes, or bytes piece by piece."""
+
+# The chunks that may be on their way to the store, and those that one write removes.
+_AHEAD: Final = 4
+_AT_ONCE: Final = 4
+# Seconds after a failure to remove contents.
+_PAUSE: Final = 5.0
+
+# The first bytes of a content that its upload keeps.
+_HEAD: Final = 64 * 1024
+
+_DUE: Final = 2
+"""The due time of a thread with a mark: at once."""
+
+
+class Contents:
+    """The chunks of one thread's files, `c/<content>/<number>`.
+
+    What no path has is marked, and removed as soon as nothing in this process uses it. While there is a mark, the
+    thread is due, so what a crash has left is removed even if the thread is not used again.
+    """
+
+    def __init__(self, actor: Actor, part: str) -> None:
+        self._actor = actor
+        self._part = part
+        # The marked contents, with the number of their chunks; 0 if that is not known.
+        self._marks: dict[str, int] = {}
+        # The contents that were received, or are being received, and have no path yet, with their bytes so far.
+        self._uploads: dict[str, int] = {}
+        # The number of readers of each content that is read.
+        self._readers: dict[str, int] = {}
+        self._is_sweeping = False
+
+    def load(self, records: Sequence[Record]) -> None:
+        """Load the marks when the thread wakes."""
+        self._marks = {record.key.removeprefix(MARK): int(record.value or b"0") for record in records}
+
+    # Called by the timer of the thread
+
+    @property
+    def due(self) -> int:
+        """When the thread must be awake: at once, while there is something to remove."""
+        return _DUE if self._marks else 0
+
+    @property
+    def wakes_at(self) -> int:
+        """When a content can be removed; 0 for never, as while all of them are used."""
+        return _DUE if not self._is_sweeping and self._find_removable() else 0
+
+    @property
+    def keeps(self) -> bool:
+        """Removing contents does not keep the thread from expiring."""
+        return False
+
+    def on_due(self, now: int) -> None:
+        """Begin to remove what can be removed."""
+        self._is_sweeping = True
+        self._actor.begin("remove files", self._sweep, self._end_sweep, is_used=False)
+
+    def terminate(self) -> None:
+        """Do nothing: contents are removed from terminated threads, too."""
+
+    # Receiving
+
+    async def receive(self, source: Content, limit: int) -> Upload:
+        """Store content, marked until it is put. Raises TooLarge above `limit` bytes, and StoreError."""
+        content, chunk = secrets.token_hex(8), min(CHUNK, self._actor.limits.record)
+        self._uploads[content] = 0
+        try:
+            with self._actor.usage.keep_awake():
+                head = await self._store(content, chunk, source, limit)
+        except BaseException:
+            self.release(content)
+            raise
+        upload = Upload(content, self._uploads[content], chunk, head)
+        finalizer = weakref.finalize(upload, _release_soon, self._actor.loop, self.release, content)
+        finalizer.atexit = False
+        return upload
+
+    async def _store(self, content: str, chunk: int, source: Content, limit: int) -> bytes:
+        """Store the chunks of a content, after its mark; return its first bytes."""
+        waiting, number, head = list[Commit](), 0, b""
+        async for data in cut_content(source, chunk):
+            size = self._uploads[content] = self._uploads[content] + len(data)
+            if size > limit:
+                raise TooLarge(f"a file may have at most {limit:,} bytes", limit="file")
+            if (total := sum(self._uploads.values())) > self._actor.limits.files:
+                raise TooLarge(f"{total:,} bytes are being received by {self._actor.key}", limit="files")
+            record = Record(self._part, _chunk_key(content, number), data)
+            waiting.append(self._mark(content, 0, record) if not number else self._actor.records.write([record]))
+            head, number = head or data[:_HEAD], number + 1
+            if len(waiting) > _AHEAD:
+                await waiting.pop(0)
+        for commit in waiting:
+            await commit
+        return head
+
+    def check_unused(self, upload: Upload) -> None:
+        """Raise ValueError unless an upload belongs to this thread and has no path."""
+        if upload.content not in self._uploads:
+            raise ValueError("this upload was put before, or belongs to another thread: receive it again")
+
+    def release(self, content: str) -> None:
+        """Allow that a received content is removed."""
+        if self._uploads.pop(content, None) is not None:
+            self._actor.arm()
+
+    # Changing paths
+
+    def change(self, put: Iterable[str], removed: Iterable[File]) -> tuple[list[Record], Callable[[], None]]:
+        """Give contents to paths, and mark those of removed files; return the records, and what undoes that."""
+        put, removed = [*put], [*removed]
+        marks, uploads = dict(self._marks), dict(self._uploads)
+        records = list[Record]()
+        for content in put:
+            self._uploads.pop(content, None)
+            if self._marks.pop(content, None) is not None:
+                records.append(Record(self._part, MARK + content, None))
+        for file in removed:
+            if file.size:
+                self._marks[file.etag] = file.chunks
+                records.append(Record(self._part, MARK + file.etag, b"%d" % file.chunks))
+
+        def undo() -> None:
+            for content in (*put, *(file.etag for file in removed)):
+                _restore(self._marks, marks, content)
+                _restore(self._uploads, uploads, content)
+            self._actor.arm()
+
+        return records, undo
+
+    # Reading
+
+    @contextmanager
+    def keep(self, content: str) -> Iterator[None]:
+        """Keep a content, and the thread awake, during the block, even if its path is removed."""
+        self._readers[content] = self._readers.get(content, 0) + 1
+        try:
+            with self._actor.usage.keep_awake(is_used=False):
+                yield
+        finally:
+            self._readers[content] -= 1
+            if not self._readers[content]:
+                del self._readers[content]
+                self._actor.arm()
+
+    async def read(self, file: File, start: int, end: int) -> AsyncGenerator[bytes]:
+        """Yield the bytes of a file from `start` to `end`, which are within it. Raises StoreError and NotFound."""
+        chunk = file.chunk
+        with self.keep(file.etag):
+            for number in range(start // chunk, -(-end // chunk)):
+                data = await self._actor.records.read(self._part, _chunk_key(file.etag, number))
+                if data is None:
+                    raise NotFound(f"the content of {file.path} is not there")
+                begin = number * chunk
+                whole = start <= begin and end >= begin + len(data)
+                yield data if whole else data[max(0, start - begin) : end - begin]
+
+    # Inside
+
+    def _mark(self, content: str, count: int, *records: Record) -> Commit:
+        self._marks[content] = count
+        mark = Record(self._part, MARK + content, b"%d" % count)
+        return self._actor.records.write([mark, *records], undo=lambda: self._forget(content))
+
+    def _forget(self, content: str) -> None:
+        self._marks.pop(content, None)
+
+    def _find_removable(self) -> list[str]:
+        return [each for each in self._marks if each not in self._uploads and each not in self._readers]
+
+    async def _sweep(self) -> None:
+        while removable := self._find_removable():
+            content = removable[0]
+            count = self._marks[content] or await self._count(content)
+            for end in range(count, 0, -_AT_ONCE):
+                numbers = range(max(0, end - _AT_ONCE), end)
+                await self._actor.records.write(
+                    [Record(self._part, _chunk_key(content, number), None) for number in numbers]
+                )
+            self._forget(content)
+            mark, undo = Record(self._part, MARK + content, None), partial(self._marks.__setitem__, content, count)
+            await self._actor.records.write([mark], undo=undo)
+
+    def _end_sweep(self, _: object, error: BaseException | None) -> None:
+        self._is_sweeping = False
+        if error is None:
+            self._actor.arm()
+        elif not self._actor.is_ending:
+            self._actor.loop.call_later(_PAUSE, self._actor.arm)
+
+    async def _count(self, content: str) -> int:
+        """Return the number of chunks of a content that was not received as a whole."""
+        last = RecordRange(self._part, f"c/{content}/", reverse=True, limit=1)
+        return max(
+            [int(each.key.rpartition("/")[2], 16) + 1 for each in await self._actor.records.list(last)], default=0
+        )
+
+
+async def cut_content(source: Content, chunk: int) -> AsyncGenerator[bytes]:
+    """Yield content in pieces of `chunk` bytes; the last one may have fewer. Raises TypeError for what is none."""
+    if isinstance(source, str):
+        source = source.encode()
+    if isinstance(source, bytes | bytearray | memoryview):
+        view = memoryview(source).cast("B")
+        for at in range(0, len(view), chunk):
+            yield bytes(view[at : at + chunk])
+        return
+    if not isinstance(source, AsyncIterable):
+        what = type(source).__name__
+        raise TypeError(f"the content of a file is a str, bytes or an async iterable of bytes, not {what}")
+    buffer = bytearray()
+    async for piece in source:
+        buffer += piece
+        while len(buffer) >= chunk:
+            yield bytes(memoryview(buffer)[:chunk])
+            del buffer[:chunk]
+    if buffer:
+        yield bytes(buffer)
+
+
+def _chunk_key(content: str, number: int) -> str:
+    return f"c/{content}/{number:06x}"
+
+
+def _release_soon(loop: asyncio.AbstractEventLoop, release: Callable[[str], None], content: str) -> None:
+    """Release the content of an upload that nothing refers to; any OS thread may find that out."""
+    with suppress(RuntimeError):  # The loop may be closed.
+        loop.call_soon_threadsafe(release, content)
+
+
+def _restore(values: dict[str, int], before: dict[str, int], key: str) -> None:
+    if key in before:
+        values[key] = before[key]
+    else:
+        values.pop(key, None)

@@ -1,0 +1,270 @@
+"""The files of one thread by their paths, in records of 64, and changes of them. No I/O."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from plait.errors import CorruptThread, NotFound, TooLarge
+from plait.limits import Limits
+from plait.parts.files.file import File
+from plait.parts.files.paths import clean_path, find_parents, is_below
+from plait.store.thread_rows import Record
+from plait_schemas.codec import encode_json
+
+__all__ = ["INDEX", "MOST_PATHS", "FileEdit", "FileIndex", "Placed"]
+
+INDEX: Final = "f/"
+"""The prefix of the keys of the records with the paths."""
+
+MOST_PATHS: Final = 10_000
+"""The maximum number of files and directories that a thread keeps."""
+
+_ON_PAGE: Final = 64
+
+_decode_page: Final = msgspec.json.Decoder(list[File]).decode
+
+
+class Placed(NamedTuple):
+    """A file of a path, None if there is none, and the number of its record."""
+
+    file: File | None
+    page: int
+
+
+class FileIndex:
+    """The stored files, and the directories that were made; a directory with files need not be made."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, File] = {}
+        # The bytes of all files.
+        self.size = 0
+        # The records, by number, the number of the record of each path, and the records with room.
+        self._pages: dict[int, dict[str, File]] = {}
+        self._places: dict[str, int] = {}
+        self._roomy: set[int] = set()
+        # How many paths are below each directory; None until that is needed.
+        self._counts: dict[str, int] | None = None
+
+    def load(self, part: str, records: Sequence[Record]) -> None:
+        """Load the stored records. Raises CorruptThread."""
+        for record in records:
+            try:
+                number = int(record.key.removeprefix(INDEX), 16)
+                page = {file.path: file for file in _decode_page(record.value or b"")}
+            except ValueError as error:
+                raise CorruptThread(f"{part}/{record.key} cannot be read", detail=str(error)) from None
+            self._pages[number] = page
+            self._places.update(dict.fromkeys(page, number))
+            self.files.update(page)
+            if len(page) < _ON_PAGE:
+                self._roomy.add(number)
+        self.size = sum([file.size for file in self.files.values()])
+
+    def set(self, path: str, file: File | None, page: int | None = None) -> Placed:
+        """Set the file of a path, or remove it, and return what was there; `page` is the record for a new path."""
+        before = Placed(self.files.get(path), self._places.get(path, -1))
+        if before.file is not None:
+            page = before.page
+        elif file is None:
+            return before
+        elif page is None or page < 0:
+            page = self._find_page()
+        assert page is not None
+        self.size += (0 if file is None else file.size) - (0 if before.file is None else before.file.size)
+        entries = self._pages.setdefault(page, {})
+        if file is None:
+            del self.files[path], self._places[path], entries[path]
+            self._count(path, -1)
+        else:
+            self.files[path] = entries[path] = file
+            self._places[path] = page
+            if before.file is None:
+                self._count(path, 1)
+        (self._roomy.add if len(entries) < _ON_PAGE else self._roomy.discard)(page)
+        return before._replace(page=page)
+
+    def encode(self, part: str, page: int) -> Record:
+        """Return a record."""
+        entries = self._pages[page]
+        return Record(part, f"{INDEX}{page:06x}", encode_json([*entries.values()]) if entries else None)
+
+    def count_below(self, directory: str) -> int:
+        """Return how many paths are below a directory."""
+        if not directory:
+            return len(self.files)
+        if self._counts is None:
+            self._counts = {}
+            for path in self.files:
+                self._count(path, 1)
+        return self._counts.get(directory, 0)
+
+    # Inside
+
+    def _find_page(self) -> int:
+        return min(self._roomy) if self._roomy else max(self._pages, default=-1) + 1
+
+    def _count(self, path: str, number: int) -> None:
+        if (counts := self._counts) is not None:
+            for parent in find_parents(path):
+                counts[parent] = counts.get(parent, 0) + number
+
+
+class FileEdit:
+    """Changes of the files of an index, which itself does not change."""
+
+    def __init__(self, index: FileIndex, limits: Limits) -> None:
+        self._index = index
+        self._limits = limits
+        # The new files of the changed paths; None for those that are removed.
+        self.changed: dict[str, File | None] = {}
+        # The uploads that were put.
+        self.contents: set[str] = set()
+
+    # Reading
+
+    def get(self, path: str) -> File | None:
+        """Return the file or directory of a path."""
+        found = self._find(path)
+        return File(path=path) if found is None and self.is_directory(path) else found
+
+    def is_directory(self, path: str) -> bool:
+        """Whether a path is a directory."""
+        found = self._find(path)
+        return not path or (found is not None and found.is_directory) or self._count_below(path) > 0
+
+    def files(self) -> Iterable[File]:
+        """Return all files and the directories that were made."""
+        if not self.changed:
+            return self._index.files.values()
+        return [file for file in {**self._index.files, **self.changed}.values() if file is not None]
+
+    def list(self, directory: str) -> list[File]:
+        """Return what is immediately in a directory: directories first, then by name."""
+        start = len(directory) + 1 if directory else 0
+        found: dict[str, File] = {}
+        for file in self.files():
+            if is_below(file.path, directory) and file.path:
+                end = file.path.find("/", start)
+                if end < 0:
+                    found[file.path] = file
+                else:
+                    found.setdefault(path := file.path[:end], File(path=path))
+        return sorted(found.values(), key=lambda file: (not file.is_directory, file.path))
+
+    # Changing
+
+    def put(self, file: File) -> File:
+        """Set a file, which keeps the time when its path was first used. Raises ValueError and TooLarge."""
+        before = self._find(file.path)
+        self._check_place(file.path)
+        if self.is_directory(file.path):
+            raise ValueError(f"{file.path or '/'} is a directory")
+        if file.etag in self.contents:
+            raise ValueError("this upload was put before: receive it again")
+        if before is not None:
+            file = replace(file, created_at=before.created_at)
+        self._set(file.path, file)
+        self.contents.add(file.etag)
+        self._check_limits()
+        return file
+
+    def unlink(self, path: str) -> bool:
+        """Remove a file; return whether there was one. Raises ValueError for a directory."""
+        if self.is_directory(path):
+            raise ValueError(f"{path or '/'} is a directory: use rmdir")
+        if self._find(path) is None:
+            return False
+        self._set(path, None)
+        return True
+
+    def mkdir(self, path: str, now: int) -> File:
+        """Make a directory, if there is none. Raises ValueError where there is a file, and TooLarge."""
+        self._check_place(path)
+        found = self._find(path)
+        if found is not None and not found.is_directory:
+            raise ValueError(f"{path} is a file")
+        if found is None and path:
+            self._set(path, found := File(path=path, created_at=now, updated_at=now))
+            self._check_limits()
+        return found or File(path="")
+
+    def rmdir(self, path: str) -> bool:
+        """Remove an empty directory; return whether there was one. Raises ValueError for another one, and a file."""
+        found = self._find(path)
+        if found is not None and not found.is_directory:
+            raise ValueError(f"{path} is a file: use unlink")
+        if self._count_below(path):
+            raise ValueError(f"the directory {path or '/'} is not empty")
+        if found is None:
+            return False
+        self._set(path, None)
+        return True
+
+    def move(self, source: str, target: str) -> File:
+        """Move a file, or a directory with what is in it; a file replaces a file. Raises NotFound and ValueError."""
+        found = self.get(source)
+        if found is None or not source:
+            raise NotFound(f"there is no file {source or '/'}")
+        if source == target:
+            return found
+        self._check_place(target)
+        if self.is_directory(target):
+            raise ValueError(f"{target or '/'} is a directory")
+        if found.is_directory and (is_below(target, source) or self._find(target) is not None):
+            raise ValueError(f"the directory {source} cannot be moved to {target}")
+        moved = [file for file in self.files() if file.path == source or is_below(file.path, source)]
+        for file in moved:
+            self._set(file.path, None)
+        for file in moved:
+            path = clean_path(target + file.path[len(source) :])
+            self._set(path, replace(file, path=path))
+        return replace(found, path=target)
+
+    # The end
+
+    def events(self) -> Iterator[tuple[str, File]]:
+        """Yield the events that tell of the changed files."""
+        for path, file in self.changed.items():
+            before = self._index.files.get(path)
+            if file is not None and not file.is_directory:
+                yield "file_created" if before is None else "file_updated", file
+            elif file is None and before is not None and not before.is_directory:
+                yield "file_deleted", before
+
+    # Inside
+
+    def _find(self, path: str) -> File | None:
+        return self.changed[path] if path in self.changed else self._index.files.get(path)
+
+    def _set(self, path: str, file: File | None) -> None:
+        if file is None and path not in self._index.files:
+            self.changed.pop(path, None)
+        else:
+            self.changed[path] = file
+
+    def _count_below(self, directory: str) -> int:
+        changed = sum(
+            [
+                (file is not None) - (path in self._index.files)
+                for path, file in self.changed.items()
+                if is_below(path, directory)
+            ]
+        )
+        return self._index.count_below(directory) + changed
+
+    def _check_place(self, path: str) -> None:
+        for parent in find_parents(path):
+            found = self._find(parent)
+            if found is not None and not found.is_directory:
+                raise ValueError(f"{parent} is a file, so {path} cannot be in it")
+
+    def _check_limits(self) -> None:
+        index, most = self._index, self._limits.files
+        before = sum([file.size for path in self.changed if (file := index.files.get(path)) is not None])
+        size = index.size - before + sum([file.size for file in self.changed.values() if file is not None])
+        if size > most and size > index.size:
+            raise TooLarge(f"the files would have {size:,} bytes; a thread may have {most:,}", limit="files")
+        if self._count_below("") > max(MOST_PATHS, len(index.files)):
+            raise TooLarge(f"a thread may have {MOST_PATHS:,} files and directories", limit="files")

@@ -1,0 +1,88 @@
+"""The paths of files, and the globs that match them. No I/O."""
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Final
+
+from plait.parts.encoding import check_type
+
+__all__ = ["MOST_PATH_BYTES", "clean_path", "compile_glob", "find_parents", "is_below"]
+
+MOST_PATH_BYTES: Final = 1024
+"""The maximum bytes of a path as UTF-8."""
+
+# Control characters, backslashes, and halves of surrogate pairs.
+_ODD: Final = re.compile("[\x00-\x1f\\\\\x7f-\x9f\ud800-\udfff]")
+
+
+def clean_path(path: str) -> str:
+    """Return a path without slashes at its ends and empty parts; "" is the top directory.
+
+    Raises ValueError for one that has `..`, a control character or a backslash, or is too long.
+    """
+    check_type("a path", path, str)
+    if _ODD.search(path):
+        raise ValueError(f"the path {path!r} has a control character, a backslash or half of a surrogate pair")
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise ValueError(f"the path {path!r} has the part '..'")
+    cleaned = "/".join(parts)
+    if (size := len(cleaned.encode())) > MOST_PATH_BYTES:
+        raise ValueError(f"a path may have at most {MOST_PATH_BYTES:,} bytes, not {size:,}")
+    return cleaned
+
+
+def find_parents(path: str) -> Iterator[str]:
+    """Yield the directories that a path is in, innermost first, without the top one."""
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Whether a path is in a directory, at any depth."""
+    return not directory or path.startswith(directory + "/")
+
+
+def compile_glob(pattern: str) -> Callable[[str], bool]:
+    """Return whether a path matches: `*`, `?` and `[…]` match inside of a name, and `**` any number of directories."""
+    check_type("a pattern", pattern, str)
+    parts = tuple(part for part in pattern.split("/") if part not in ("", "."))
+    matchers = [None if part == "**" else _compile_part(part) for part in parts]
+
+    def matches(path: str) -> bool:
+        # The numbers of parts of the pattern that the names so far can have matched.
+        reached = _skip_stars(matchers, {0})
+        for name in path.split("/"):
+            reached = _skip_stars(matchers, set(_step(matchers, reached, name)))
+        return len(matchers) in reached
+
+    return matches
+
+
+_Matchers = list[Callable[[str], object] | None]
+
+
+def _step(matchers: _Matchers, reached: set[int], name: str) -> Iterator[int]:
+    for at in reached:
+        if at < len(matchers):
+            matcher = matchers[at]
+            if matcher is None:
+                yield at
+            elif matcher(name):
+                yield at + 1
+
+
+def _skip_stars(matchers: _Matchers, reached: set[int]) -> set[int]:
+    """Add the places after each `**`, which may match nothing."""
+    for at, matcher in enumerate(matchers):
+        if matcher is None and at in reached:
+            reached.add(at + 1)
+    return reached
+
+
+@lru_cache(1000)
+def _compile_part(part: str) -> Callable[[str], object]:
+    return re.compile(fnmatch.translate(part)).match

@@ -1,0 +1,96 @@
+"""Finds lines in text files, in an OS thread. The extra `plait[files]` has the patterns whose time is limited."""
+
+import asyncio
+import codecs
+from collections.abc import AsyncIterator, Callable
+from time import perf_counter
+from typing import Any, Final
+
+from plait.parts.files.file import FileMatch
+
+__all__ = ["MOST_TEXT", "Searcher", "make_matcher"]
+
+MOST_TEXT: Final = 1_000
+"""The characters of a line that `grep` returns."""
+
+# A line of more characters is searched in parts of this length.
+_LONGEST: Final = 64 * 1024
+
+# The seconds for a line when all of the time is used.
+_LEAST: Final = 0.001
+
+Matcher = Callable[[str], bool]
+
+
+def make_matcher(pattern: str, *, is_regex: bool, timeout: float) -> Matcher:
+    """Return whether a line matches: if it contains the pattern, or a regular expression is found in it.
+
+    Raises ValueError for an invalid one, and ImportError without the package regex.
+    """
+    if not is_regex:
+        return lambda line: pattern in line
+    import regex  # noqa: PLC0415
+
+    try:
+        compiled: Any = regex.compile(pattern)
+    except regex.error as error:
+        raise ValueError(f"the pattern {pattern!r} is invalid: {error}") from None
+
+    left = timeout
+
+    def matches(line: str) -> bool:
+        nonlocal left
+        began = perf_counter()
+        try:
+            return compiled.search(line, timeout=max(left, _LEAST), concurrent=True) is not None
+        except TimeoutError:
+            raise ValueError(f"the pattern {pattern!r} takes more than {timeout:g} s: it is stopped") from None
+        finally:
+            left -= perf_counter() - began
+
+    return matches
+
+
+class Searcher:
+    """Finds the lines of one file, up to `limit`; a file that is not UTF-8, or has a NUL, has none."""
+
+    def __init__(self, path: str, matches: Matcher, limit: int) -> None:
+        self._path = path
+        self._matches = matches
+        self._limit = limit
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode
+        self._rest = ""
+        self._line = 1
+        self._found: list[FileMatch] = []
+
+    async def search(self, content: AsyncIterator[bytes]) -> list[FileMatch]:
+        """Return the lines of a content. Raises ValueError if the pattern takes too long."""
+        async for data in content:
+            if not await asyncio.to_thread(self._search_some, data, is_last=False):
+                return []
+            if len(self._found) >= self._limit:
+                return self._found[: self._limit]
+        is_text = await asyncio.to_thread(self._search_some, b"", is_last=True)
+        return self._found[: self._limit] if is_text else []
+
+    def _search_some(self, data: bytes, *, is_last: bool) -> bool:
+        """Search the lines that end in a piece of the content; return whether it is text."""
+        try:
+            text = self._rest + self._decode(data, is_last)
+        except UnicodeDecodeError:
+            return False
+        if "\0" in text:
+            return False
+        lines = text.split("\n")
+        self._rest = "" if is_last else lines.pop()
+        for line in lines:
+            self._search_line(line.removesuffix("\r"))
+            self._line += 1
+        if len(self._rest) > _LONGEST:
+            self._search_line(self._rest)
+            self._rest = ""
+        return True
+
+    def _search_line(self, line: str) -> None:
+        if len(self._found) < self._limit and self._matches(line):
+            self._found.append(FileMatch(self._path, self._line, line[:MOST_TEXT]))

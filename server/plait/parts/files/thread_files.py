@@ -1,0 +1,330 @@
+"""`files = Files()`: files that a thread keeps besides its state."""
+
+import asyncio
+import mimetypes
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing
+from typing import Any, ClassVar, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from plait.actor.actor import Actor
+from plait.actor.begun import Begun
+from plait.actor.thread import Thread, ThreadActor
+from plait.clock import read_wall_clock
+from plait.errors import NotFound, TooLarge
+from plait.parts.encoding import check_type, encode_named
+from plait.parts.files.contents import MARK, Content
+from plait.parts.files.file import File, FileMatch, FileStats, Upload
+from plait.parts.files.files_draft import FilesDraft
+from plait.parts.files.images import MOST_IMAGE_BYTES, make_thumbnail, measure_image
+from plait.parts.files.index import INDEX, FileEdit
+from plait.parts.files.paths import clean_path, compile_glob
+from plait.parts.files.search import Searcher, make_matcher
+from plait.parts.files.store import FileStore
+from plait.parts.part import Part, check_writable, find_parts
+from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
+from plait.parts.written import STAGED, Result, Written
+from plait.store.thread_rows import Record, RecordRange
+from plait_schemas.codec import decode_json
+
+__all__ = ["Files", "ThreadFiles", "find_files"]
+
+T = TypeVar("T")
+
+# In the class, `list` and `find` are methods.
+_Files = list[File]
+
+_ALL: Final = 1 << 30
+# The maximum bytes of the metadata of a file, and of its MIME type.
+_MOST_METADATA: Final = 4 * 1024
+_MOST_MIME: Final = 255
+_MIME: Final = re.compile("[ -~]+")
+# The seconds that the lines of one `grep` may take together.
+_PATIENCE: Final = 2.0
+
+_guess_mime: Final = mimetypes.guess_type
+
+
+class Files(Part["ThreadFiles"]):
+    """Declares files: `files = Files()` in a Thread class gives each thread a `ThreadFiles`."""
+
+    reading: ClassVar = frozenset({"stat", "listdir", "find", "stats", "read", "stream", "grep", "thumbnail"})
+    streaming: ClassVar = frozenset({"stream"})
+    uploading: ClassVar = {"write": 1}  # noqa: RUF012
+    inner: ClassVar = frozenset({"receive", "put"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Makes one thumbnail at a time in each event loop, as a large image takes 160 MB of memory.
+        self._drawing: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    def __set_name__(self, owner: type[Thread[Any]], name: str) -> None:
+        super().__set_name__(owner, name)
+        if any(isinstance(part, Files) and part is not self for part in find_parts(owner).values()):
+            raise TypeError(f"{owner.__name__} may have one Files")
+
+    def bind(self, actor: ThreadActor) -> "ThreadFiles":
+        assert isinstance(actor, Actor)
+        return ThreadFiles(actor, self.name, self._drawing.setdefault(actor.loop, asyncio.Lock()))
+
+    def ranges(self) -> list[RecordRange]:
+        return [RecordRange(self.name, key, limit=_ALL) for key in (INDEX, MARK)]
+
+    async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+        self.of(actor).load(*records)
+
+
+def find_files(actor: Actor) -> "ThreadFiles | None":
+    """Return the files of a thread; None if its class declares none."""
+    parts = find_parts(type(actor.thread)).values()
+    return next((part.of(actor) for part in parts if isinstance(part, Files)), None)
+
+
+class ThreadFiles:
+    """The files of one thread, by paths such as `docs/a.txt`; slashes at the ends of a path do not matter.
+
+    Content is received first, and a path is then given to it in one write, which may be that of a transaction or a run.
+    A reader of a path gets the content before or after that, whole. In a run of an agent, changes of paths are staged,
+    and stored with the run. The methods raise ValueError for an invalid path, and the ones that write what `set_state`
+    raises for a thread that must not be changed.
+    """
+
+    def __init__(self, actor: Actor, part: str, drawing: asyncio.Lock) -> None:
+        self._actor = actor
+        self._store = FileStore(actor, part)
+        self._drawing = drawing
+        actor.timer.add(self._store.contents)
+
+    def load(self, index: Sequence[Record], marks: Sequence[Record]) -> None:
+        """Load the stored records of a waking thread. Raises CorruptThread."""
+        self._store.load(index, marks)
+
+    # Writing
+
+    async def receive(self, source: Content) -> Upload:
+        """Store content, for `put`: a text, bytes, or an async iterable of bytes, which may be large.
+
+        Content that is not put is removed when nothing refers to the upload. Raises TooLarge and StoreError.
+        """
+        check_writable(self._actor)
+        if self._actor.state.find_own_transaction() is not None:
+            raise RuntimeError("content cannot be received in a transaction: receive it before the block")
+        return await self._store.contents.receive(source, self._actor.limits.file)
+
+    def put(
+        self,
+        path: str,
+        upload: Upload,
+        *,
+        mime: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        width: int | None = None,
+        height: int | None = None,
+    ) -> Result[File]:
+        """Give received content a path, in place of its earlier content.
+
+        By default, the MIME type is that of the path's extension, and the size of an image that of its first bytes. If
+        the write is rolled back, the upload can be put again. Raises ValueError where a directory is or a parent is a
+        file, TypeError and TooLarge.
+        """
+        check_type("upload", upload, Upload)
+        path, now = clean_path(path), read_wall_clock()
+        found = measure_image(upload.head) if width is None and height is None else (width, height)
+        file = File(
+            path=path,
+            size=upload.size,
+            mime=_check_mime(mime or _guess_mime(path)[0] or "application/octet-stream"),
+            created_at=now,
+            updated_at=now,
+            width=found and _check_side("width", found[0]),
+            height=found and _check_side("height", found[1]),
+            metadata=_check_metadata({} if metadata is None else metadata),
+            etag=upload.content,
+            chunk=upload.chunk,
+        )
+        contents = self._store.contents
+
+        def put(edit: FileEdit) -> File:
+            contents.check_unused(upload)
+            return edit.put(file)
+
+        return self._change(put)
+
+    def write(
+        self, path: str, data: Content, /, *, mime: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> Begun[File]:
+        """Receive content and put it; this begins when it is called. Raises what `receive` and `put` raise."""
+        clean_path(path)
+        check_writable(self._actor)
+        return begin_staged(self._actor, self._write(path, data, mime, metadata))
+
+    async def _write(self, path: str, data: Content, mime: str | None, metadata: Mapping[str, Any] | None) -> File:
+        return await self.put(path, await self.receive(data), mime=mime, metadata=metadata)
+
+    def unlink(self, path: str) -> Result[bool]:
+        """Remove a file; return whether there was one. Raises ValueError for a directory."""
+        path = clean_path(path)
+        return self._change(lambda edit: edit.unlink(path))
+
+    def mkdir(self, path: str) -> Result[File]:
+        """Make a directory, which stays when it is empty. Raises ValueError where a file is, and TooLarge."""
+        path, now = clean_path(path), read_wall_clock()
+        return self._change(lambda edit: edit.mkdir(path, now))
+
+    def rmdir(self, path: str) -> Result[bool]:
+        """Remove an empty directory; return whether it was made. Raises ValueError for another one, and for a file."""
+        path = clean_path(path)
+        return self._change(lambda edit: edit.rmdir(path))
+
+    def move(self, source: str, target: str) -> Result[File]:
+        """Give a file another path, where it replaces a file, or a directory with what is in it.
+
+        Raises NotFound, and ValueError where a directory is.
+        """
+        source, target = clean_path(source), clean_path(target)
+        return self._change(lambda edit: edit.move(source, target))
+
+    # Reading
+
+    async def stat(self, path: str) -> File | None:
+        """Return a file or directory; None if there is none."""
+        path = clean_path(path)
+        return (await self._view()).get(path)
+
+    async def listdir(self, path: str = "/") -> _Files:
+        """Return what is immediately in a directory: directories first, then by name."""
+        path = clean_path(path)
+        return (await self._view()).list(path)
+
+    async def find(self, pattern: str) -> _Files:
+        """Return the files whose paths match a glob, by path: `docs/*.md`, or `**/*.png` at any depth."""
+        matches = compile_glob(pattern)
+        files = (await self._view()).files()
+        return sorted((each for each in files if not each.is_directory and matches(each.path)), key=_by_path)
+
+    async def stats(self) -> FileStats:
+        """Return how many files and directories there are, and the bytes of the files."""
+        files = [*(await self._view()).files()]
+        directories = sum([file.is_directory for file in files])
+        return FileStats(len(files) - directories, directories, sum([file.size for file in files]))
+
+    async def read(self, path: str) -> bytes | None:
+        """Return the content of a file; None if there is none. Raises StoreError."""
+        if (file := await self._find(path)) is None:
+            return None
+        async with aclosing(self._store.contents.read(file, 0, file.size)) as content:
+            return b"".join([data async for data in content])
+
+    async def stream(self, path: str, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes]:
+        """Iterate over the content of a file, from `start` to before `end`, in pieces of at most 256 KiB.
+
+        It stays the same if the path is changed. Raises NotFound, ValueError outside of the file, and StoreError.
+        """
+        if (file := await self._find(path)) is None:
+            raise NotFound(f"there is no file {path}")
+        end = file.size if end is None else min(end, file.size)
+        if not 0 <= start <= end:
+            raise ValueError(f"{path} has {file.size} bytes, not the bytes from {start} to {end}")
+        async with aclosing(self._store.contents.read(file, start, end)) as content:
+            async for data in content:
+                yield data
+
+    async def grep(self, pattern: str, path: str = "**", *, regex: bool = False, limit: int = 1000) -> list[FileMatch]:
+        """Return the first `limit` lines that contain a text, in the text files whose paths match a glob.
+
+        With `regex`, the pattern is a regular expression, for which the extra `plait[files]` is needed. Raises
+        ValueError for an invalid one, and for one that takes too long.
+        """
+        check_type("pattern", pattern, str)
+        matches = make_matcher(pattern, is_regex=regex, timeout=_PATIENCE)
+        found = list[FileMatch]()
+        for file in await self.find(path):
+            if len(found) < limit:
+                async with aclosing(self._store.contents.read(file, 0, file.size)) as content:
+                    found += await Searcher(file.path, matches, limit - len(found)).search(content)
+        return found
+
+    async def thumbnail(self, path: str, size: int = 256) -> bytes | None:
+        """Return an image in the same proportions, of at most `size` pixels a side, as PNG or JPEG.
+
+        None if the file is no PNG, JPEG, GIF or WebP image. The extra `plait[files]` is needed. Raises TooLarge for an
+        image of more than 40 megapixels or 40 MiB.
+        """
+        check_type("size", size, int)
+        if not 1 <= size <= 2048:
+            raise ValueError(f"size must be from 1 to 2048, not {size}")
+        file = await self._find(path)
+        if file is None or file.width is None:
+            return None
+        if file.size > MOST_IMAGE_BYTES:
+            raise TooLarge(f"{path} has {file.size:,} bytes; an image may have {MOST_IMAGE_BYTES:,}")
+        async with self._drawing:
+            data = await self.read(path)
+            return None if data is None else await asyncio.to_thread(make_thumbnail, data, size)
+
+    # For HTTP
+
+    def find_now(self, path: str) -> File | None:
+        """Return the file or directory of a path, which may not be durable yet."""
+        return self._store.edit().get(clean_path(path))
+
+    def keep(self, file: File) -> AbstractContextManager[None]:
+        """Keep the content of a file during a block, even if its path gets another one."""
+        return self._store.contents.keep(file.etag)
+
+    def read_part(self, file: File, start: int, end: int) -> AsyncGenerator[bytes]:
+        """Iterate over the content of a file, which is kept."""
+        return self._store.contents.read(file, start, end)
+
+    # Inside
+
+    async def _view(self) -> FileEdit:
+        """Return the files as the calling code sees them."""
+        await self._actor.records.wait_for_shown()
+        if self._actor.state.find_own_transaction() is None:
+            draft = find_draft(self._actor, self, FilesDraft)
+            if draft is not None:
+                return draft.edit
+        return self._store.edit()
+
+    async def _find(self, path: str) -> File | None:
+        """Return a file; None for a directory, too."""
+        file = await self.stat(path)
+        return None if file is None or file.is_directory else file
+
+    def _change(self, op: Callable[[FileEdit], T]) -> Result[T]:
+        check_writable(self._actor)
+        transaction = self._actor.state.find_own_transaction()
+        if transaction is None and find_stage(self._actor) is not None:
+            draft = use_draft(self._actor, self, FilesDraft, lambda _: FilesDraft(self._store))
+            assert draft is not None
+            return Result(draft.do(op), STAGED)
+        result, commit = self._store.write(op)
+        return Result(result, Written(commit, transaction))
+
+
+def _by_path(file: File) -> str:
+    return file.path
+
+
+def _check_mime(mime: str) -> str:
+    check_type("mime", mime, str)
+    if len(mime) > _MOST_MIME or not _MIME.fullmatch(mime):
+        raise ValueError(f"mime must be a MIME type of at most {_MOST_MIME} characters, not {mime!r}")
+    return mime
+
+
+def _check_side(name: str, value: int | None) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"{name} must be a positive whole number, not {value!r}")
+    return value
+
+
+def _check_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    check_type("metadata", metadata, dict)
+    data = encode_named("metadata", metadata)
+    if len(data) > _MOST_METADATA:
+        raise TooLarge(f"the metadata has {len(data):,} bytes; a file may have {_MOST_METADATA:,}", limit="record")
+    found: Mapping[str, Any] = decode_json(data)
+    return found
