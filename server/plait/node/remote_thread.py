@@ -30,9 +30,7 @@ from plait.node.remote_requests import (
 )
 from plait.node.remote_values import decode_result, encode_attributes, find_part_result
 from plait.parts.encoding import encode_key, encode_named
-from plait.parts.files.contents import cut_content
-from plait.parts.files.file import CHUNK
-from plait.parts.files.thread_files import Files
+from plait.parts.files.file import CHUNK, cut_content
 from plait.parts.part import Part
 from plait.parts.values import Values
 from plait.parts.values_ops import call_change
@@ -97,8 +95,8 @@ class RemoteThread:
             return await self._update(part, *args, **kwargs)
         if isinstance(found, Values) and method == "get":
             return await self._get(part, *args, **kwargs)
-        if isinstance(found, Files) and method == "read":
-            return await self._read_file(part, *args, **kwargs)
+        if (stream := found.gathering.get(method)) is not None:
+            return await self._gather(self.stream_part(part, stream, args, kwargs))
         if (place := found.uploading.get(method)) is not None and len(args) > place:
             return await self._upload(found, method, args, kwargs)
         request = CallPart(self._key, part, method, encode_arguments(f"{part}.{method}", args, kwargs))
@@ -115,10 +113,10 @@ class RemoteThread:
 
     # Inside
 
-    async def _read_file(self, part: str, path: str) -> bytes | None:
-        """Do what `ThreadFiles.read` does, by a stream."""
+    async def _gather(self, stream: AsyncGenerator[bytes]) -> bytes | None:
+        """Return what is streamed as a whole; None after NotFound."""
         try:
-            async with aclosing(self.stream_part(part, "stream", [path], {})) as chunks:
+            async with aclosing(stream) as chunks:
                 return b"".join([chunk async for chunk in chunks])
         except NotFound:
             return None

@@ -28,8 +28,9 @@ class Part(PerActor[ThreadActor, Bound]):
 
     # The names of the methods that only read; they may read changes that are not durable.
     reading: ClassVar[frozenset[str]] = frozenset()
-    # The names of the methods that yield bytes.
+    # The names of the methods that yield bytes, and of those that return them as a whole, or None after NotFound.
     streaming: ClassVar[frozenset[str]] = frozenset()
+    gathering: ClassVar[Mapping[str, str]] = {}
     # The methods with an argument that may be an async iterable of bytes, and which one that is.
     uploading: ClassVar[Mapping[str, int]] = {}
     # The names of the methods that handles do not have.

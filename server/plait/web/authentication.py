@@ -21,9 +21,23 @@ __all__ = ["PRINCIPAL", "Action", "Authenticate", "Authorize", "Identity"]
 PRINCIPAL: Final = "plait.principal"
 """The key of a scope under which an application around this one has put the principal of a request."""
 
-Action = Literal["connect", "create", "read", "write", "call", "messages", "send", "request", "destroy", "list"]
+Action = Literal[
+    "connect",
+    "create",
+    "read",
+    "write",
+    "call",
+    "messages",
+    "send",
+    "files",
+    "upload",
+    "request",
+    "destroy",
+    "list",
+]
 """An action of a client on a thread: open a socket, create the thread, read or write its state, call an rpc, read
-its messages, send one, send a request, destroy the thread, or see it in a listing of its kind."""
+its messages, send one, read its files, write or remove one, send a request, destroy the thread, or see it in a listing
+of its kind."""
 
 Authenticate = Callable[[Request], Awaitable[Principal | Response | None] | Principal | Response | None]
 """Returns the principal of a request, None for an anonymous one, or a Response to send instead."""

@@ -19,8 +19,9 @@ from plait.actor.connection import Party, Principal
 from plait.agents.runs import Runs
 from plait.cluster.owners import Owners
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
-from plait.limits import Limits, TokenBucket, TokenBuckets, check_weight, count_extra_messages
+from plait.limits import UNLIMITED, Limits, TokenBucket, TokenBuckets, check_weight, count_extra_messages
 from plait.node.node import Node
+from plait.parts.files.thread_files import find_files
 from plait.parts.messages.thread_messages import Messages
 from plait.parts.part import find_parts
 from plait.session.cloudflare.departures import Departures
@@ -36,6 +37,7 @@ from plait.web.links.relays import Relays
 from plait.web.sockets.framing import WriteBatcher
 from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.sockets.pending_join import PendingJoin
+from plait.web.uploads import MOST_UPLOADS, Uploads
 
 __all__ = [
     "THREAD",
@@ -132,6 +134,9 @@ class ServerContext:
         self.lists_kinds = False
         # The kinds with messages that clients may open.
         self.live_kinds = frozenset(name for name, kind in node.kinds.items() if _has_live_messages(kind.cls))
+        # The files that the kinds declare.
+        found = {name: find_files(kind.cls) for name, kind in node.kinds.items()}
+        self.files = {name: part for name, part in found.items() if part is not None}
         self.compatibility = compatibility
         self.runs = runs
         # Which node owns each thread, and the links to the other nodes.
@@ -150,6 +155,7 @@ class ServerContext:
         self.requests = RequestLimiter(self.limits)
         # Called when the server shuts down, to end the streams that belong to no thread.
         self.closers: list[Callable[[], None]] = []
+        self.uploads = Uploads(None if self.limits is UNLIMITED else MOST_UPLOADS)
         # The open sockets and streams of principals.
         self.leases = Leases()
         self._shutdown_timeout = shutdown_timeout

@@ -72,7 +72,7 @@ class Site:
         # `/metrics` asks for no credentials, even with `authenticate`.
         self._metrics_hosts = Hosts(settings.allowed_hosts, is_guarded=False)
         threads, runs = ThreadRequests(context), RunRequests(context, thread_ids)
-        self._threads = Endpoint(context, find_thread, threads.answer)
+        self._threads = Endpoint(context, find_thread, threads.answer, find_limit=threads.find_limit)
         self._runs = Endpoint(context, runs.find_place, runs.answer, locate=runs.locate)
         self.asgi = Starlette(
             routes=self._routes(),

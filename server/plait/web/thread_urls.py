@@ -12,6 +12,7 @@ from plait.store.protocol import ThreadKey
 
 __all__ = [
     "Address",
+    "find_place",
     "find_thread",
     "is_run_path",
     "is_thread_path",
@@ -56,8 +57,14 @@ def read_kind(scope: Scope) -> str | None:
 
 def find_thread(scope: Scope) -> ThreadKey | None:
     """Return the thread of a URL that `read_address` reads; None if it names none."""
+    place = find_place(scope)
+    return None if place is None else place.key
+
+
+def find_place(scope: Scope) -> Address | None:
+    """Return what `read_address` reads; None if the URL names no thread."""
     try:
-        return read_address(scope).key
+        return read_address(scope)
     except NotFound:
         return None
 

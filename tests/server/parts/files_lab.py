@@ -90,7 +90,7 @@ class FilesLab:
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait until a condition holds."""
     async with asyncio.timeout(PATIENCE):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 

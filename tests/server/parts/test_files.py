@@ -466,7 +466,11 @@ async def test_a_thread_has_so_many_paths(small: FilesLab, monkeypatch: pytest.M
 
 async def test_metadata_and_mime_types_are_checked(lab: FilesLab) -> None:
     files = (await lab.thread()).files
-    for metadata, error in (({"a": object()}, TypeError), ({"a": float("nan")}, ValueError), ({"a": "x" * 5000}, TooLarge)):
+    for metadata, error in (
+        ({"a": object()}, TypeError),
+        ({"a": float("nan")}, ValueError),
+        ({"a": "x" * 5000}, TooLarge),
+    ):
         with pytest.raises(error):
             await files.write("a", "", metadata=metadata)
     for mime in ("text/html\r\nset-cookie: a", "ü", "x" * 300):

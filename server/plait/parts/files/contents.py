@@ -3,24 +3,21 @@
 import asyncio
 import secrets
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
 from plait.actor.actor import Actor
 from plait.errors import NotFound, TooLarge
-from plait.parts.files.file import CHUNK, File, Upload
+from plait.parts.files.file import CHUNK, Content, File, Upload, cut_content
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record, RecordRange
 
-__all__ = ["MARK", "Content", "Contents", "cut_content"]
+__all__ = ["MARK", "Contents"]
 
 MARK: Final = "u/"
 """The prefix of the keys of the marks of contents that no path has: those that are received, or to be removed."""
-
-Content = str | bytes | bytearray | memoryview | AsyncIterable[bytes]
-"""The content of a file: a text, which is stored as UTF-8, bytes, or bytes piece by piece."""
 
 # The chunks that may be on their way to the store, and those that one write removes.
 _AHEAD: Final = 4
@@ -217,28 +214,6 @@ class Contents:
         return max(
             [int(each.key.rpartition("/")[2], 16) + 1 for each in await self._actor.records.list(last)], default=0
         )
-
-
-async def cut_content(source: Content, chunk: int) -> AsyncGenerator[bytes]:
-    """Yield content in pieces of `chunk` bytes; the last one may have fewer. Raises TypeError for what is none."""
-    if isinstance(source, str):
-        source = source.encode()
-    if isinstance(source, bytes | bytearray | memoryview):
-        view = memoryview(source).cast("B")
-        for at in range(0, len(view), chunk):
-            yield bytes(view[at : at + chunk])
-        return
-    if not isinstance(source, AsyncIterable):
-        what = type(source).__name__
-        raise TypeError(f"the content of a file is a str, bytes or an async iterable of bytes, not {what}")
-    buffer = bytearray()
-    async for piece in source:
-        buffer += piece
-        while len(buffer) >= chunk:
-            yield bytes(memoryview(buffer)[:chunk])
-            del buffer[:chunk]
-    if buffer:
-        yield bytes(buffer)
 
 
 def _chunk_key(content: str, number: int) -> str:

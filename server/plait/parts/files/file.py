@@ -1,17 +1,20 @@
-"""A file of a thread, what was uploaded for one, and what searches return."""
+"""A file of a thread, content for one, and what searches return. No I/O."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
-__all__ = ["CHUNK", "DIRECTORY", "File", "FileMatch", "FileStats", "Upload"]
+__all__ = ["CHUNK", "DIRECTORY", "Content", "File", "FileMatch", "FileStats", "Upload", "cut_content"]
 
 CHUNK: Final = 256 * 1024
 """The bytes of a record with content, if `Limits.record` allows as many."""
 
 DIRECTORY: Final = "inode/directory"
 """The MIME type of directories."""
+
+Content = str | bytes | bytearray | memoryview | AsyncIterable[bytes]
+"""The content of a file: a text, which is stored as UTF-8, bytes, or bytes piece by piece."""
 
 
 class File(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -63,7 +66,7 @@ class Upload(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 
 class FileStats(msgspec.Struct, frozen=True):
-    """How many files and directories a thread has, and the bytes of its files."""
+    """The numbers of files and directories of a thread, and the bytes of its files."""
 
     files: int
     directories: int
@@ -76,3 +79,25 @@ class FileMatch(msgspec.Struct, frozen=True):
     path: str
     line: int
     text: str
+
+
+async def cut_content(source: Content, chunk: int) -> AsyncGenerator[bytes]:
+    """Yield content in pieces of `chunk` bytes; the last one may have fewer. Raises TypeError for what is none."""
+    if isinstance(source, str):
+        source = source.encode()
+    if isinstance(source, bytes | bytearray | memoryview):
+        view = memoryview(source).cast("B")
+        for at in range(0, len(view), chunk):
+            yield bytes(view[at : at + chunk])
+        return
+    if not isinstance(source, AsyncIterable):
+        what = type(source).__name__
+        raise TypeError(f"the content of a file is a str, bytes or an async iterable of bytes, not {what}")
+    buffer = bytearray()
+    async for piece in source:
+        buffer += piece
+        while len(buffer) >= chunk:
+            yield bytes(memoryview(buffer)[:chunk])
+            del buffer[:chunk]
+    if buffer:
+        yield bytes(buffer)

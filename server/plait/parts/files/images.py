@@ -10,7 +10,7 @@ from plait.errors import TooLarge
 __all__ = ["MOST_IMAGE_BYTES", "MOST_PIXELS", "make_thumbnail", "measure_image"]
 
 MOST_PIXELS: Final = 40_000_000
-"""The maximum size of an image of which a thumbnail is made."""
+"""The maximum pixels of an image for a thumbnail."""
 
 MOST_IMAGE_BYTES: Final = 40 * 1024 * 1024
 """The maximum bytes of its file."""

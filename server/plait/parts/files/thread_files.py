@@ -14,8 +14,8 @@ from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_wall_clock
 from plait.errors import NotFound, TooLarge
 from plait.parts.encoding import check_type, encode_named
-from plait.parts.files.contents import MARK, Content
-from plait.parts.files.file import File, FileMatch, FileStats, Upload
+from plait.parts.files.contents import MARK
+from plait.parts.files.file import Content, File, FileMatch, FileStats, Upload
 from plait.parts.files.files_draft import FilesDraft
 from plait.parts.files.images import MOST_IMAGE_BYTES, make_thumbnail, measure_image
 from plait.parts.files.index import INDEX, FileEdit
@@ -51,7 +51,8 @@ class Files(Part["ThreadFiles"]):
 
     reading: ClassVar = frozenset({"stat", "listdir", "find", "stats", "read", "stream", "grep", "thumbnail"})
     streaming: ClassVar = frozenset({"stream"})
-    uploading: ClassVar = {"write": 1}  # noqa: RUF012
+    gathering: ClassVar = {"read": "stream"}
+    uploading: ClassVar = {"write": 1}
     inner: ClassVar = frozenset({"receive", "put"})
 
     def __init__(self) -> None:
@@ -75,10 +76,9 @@ class Files(Part["ThreadFiles"]):
         self.of(actor).load(*records)
 
 
-def find_files(actor: Actor) -> "ThreadFiles | None":
-    """Return the files of a thread; None if its class declares none."""
-    parts = find_parts(type(actor.thread)).values()
-    return next((part.of(actor) for part in parts if isinstance(part, Files)), None)
+def find_files(cls: type[Thread[Any]]) -> Files | None:
+    """Return the files that a class declares; None if there are none."""
+    return next((part for part in find_parts(cls).values() if isinstance(part, Files)), None)
 
 
 class ThreadFiles:

@@ -17,7 +17,7 @@ from plait.instruments.protocol import TRACE
 from plait.session.leases import PrincipalLease
 from plait.store.protocol import ThreadKey
 from plait.web.gated import GatedSend
-from plait.web.http.request import LimitedRequest
+from plait.web.http.request import BodyLimit, LimitedRequest
 from plait.web.lost import SAFE, abort, make_lost
 from plait.web.relay.requests import SentRequest, relay_request
 from plait.web.server_context import ServerContext, error_body, error_response, find_traceparent
@@ -43,7 +43,7 @@ class Endpoint:
     """An ASGI app, which answers a request where its thread is owned.
 
     `find_place` returns the thread that a URL names, if any, for logs and instruments. `locate` finds the thread if the
-    URL does not name it.
+    URL does not name it. `find_limit` returns the limit of a body, if it is not the one of messages.
     """
 
     def __init__(
@@ -53,11 +53,13 @@ class Endpoint:
         answer: Answer,
         *,
         locate: Locate | None = None,
+        find_limit: Callable[[Scope], BodyLimit | None] = lambda _: None,
     ) -> None:
         self._context = context
         self._find_place = find_place
         self._answer = answer
         self._locate = locate
+        self._find_limit = find_limit
         # Nodes that run the same app make their endpoints in the same order.
         self._number = len(context.endpoints)
         context.endpoints.append(self._answer_relayed)
@@ -78,7 +80,8 @@ class Endpoint:
     # Inside
 
     def _make_request(self, scope: Scope, receive: Receive, send: Send) -> LimitedRequest:
-        return LimitedRequest(scope, receive, send, limit=self._context.limits.frame)
+        limit = self._find_limit(scope) or BodyLimit(self._context.limits.frame)
+        return LimitedRequest(scope, receive, send, limit=limit)
 
     async def _relay(self, request: LimitedRequest, send: Send) -> bool:
         """Have the owner of the thread answer the request, unless this node owns it; return whether it has."""

@@ -19,7 +19,7 @@ from plait.web.http.streamed import ResponseLines
 from plait.web.http.streamed_call import Encode, StreamedCall
 from plait.web.server_context import ServerContext, find_lease, find_party
 
-__all__ = ["Exchange"]
+__all__ = ["Exchange", "read_tags"]
 
 T = TypeVar("T")
 
@@ -133,3 +133,8 @@ class Exchange:
             pass
         if not future.done():
             future.set_exception(_ClientLeft())
+
+
+def read_tags(header: str | None) -> set[str]:
+    """Return the entity tags of a header; weak ones as strong ones."""
+    return {each.strip().removeprefix("W/") for each in header.split(",")} if header else set()

@@ -1,20 +1,32 @@
 """A request whose body has a limit."""
 
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope, Send
 
 from plait.errors import TooLarge
 
-__all__ = ["LimitedRequest"]
+__all__ = ["BodyLimit", "LimitedRequest"]
+
+
+class BodyLimit(NamedTuple):
+    """The maximum bytes of the body of a request, and the name of the field of `Limits` with them."""
+
+    size: int
+    name: str = "frame"
+
+    def check(self, size: int) -> None:
+        """Raise TooLarge for a body of more bytes."""
+        if size > self.size:
+            raise TooLarge(f"a body may have at most {self.size} bytes", limit=self.name)
 
 
 class LimitedRequest(Request):
-    """Raises TooLarge if the body has more than `limit` bytes; reads a small body faster than Starlette."""
+    """Raises TooLarge if the body has more bytes than its limit; reads a small body faster than Starlette."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, *, limit: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, limit: BodyLimit) -> None:
         super().__init__(scope, _limit_body(receive, limit), send)
         self._receive_any = receive
         self._whole: bytes | None = None
@@ -62,16 +74,15 @@ class LimitedRequest(Request):
             yield chunk
 
 
-def _limit_body(receive: Receive, limit: int) -> Receive:
-    """Return a `receive` that raises TooLarge if the body has more than `limit` bytes."""
+def _limit_body(receive: Receive, limit: BodyLimit) -> Receive:
+    """Return a `receive` that raises TooLarge if the body has more bytes than its limit."""
     size = 0
 
     async def receive_limited() -> Message:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
-        if size > limit:
-            raise TooLarge(f"a body may have at most {limit} bytes", limit="frame")
+        limit.check(size)
         return message
 
     return receive_limited

@@ -1,4 +1,4 @@
-"""The URLs of threads: state, history, rpcs, agents and `on_request`; and of kinds, which list them."""
+"""The URLs of threads: state, history, rpcs, agents, files and `on_request`; and of kinds, which list them."""
 
 import asyncio
 from typing import Any
@@ -7,6 +7,7 @@ from urllib.parse import unquote
 import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 from plait.actor.actor import Actor
 from plait.actor.outcome import make_resolver
@@ -15,13 +16,15 @@ from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Reado
 from plait.instruments.protocol import TRACE
 from plait.state.types import parse_json_error
 from plait.web.http.endpoint import Headers
-from plait.web.http.exchange import Exchange
+from plait.web.http.exchange import Exchange, read_tags
+from plait.web.http.files import answer_file
 from plait.web.http.listings import ListingRequests
 from plait.web.http.log import changes, event_stream, state_at, tag
+from plait.web.http.request import BodyLimit
 from plait.web.http.run_routes import answer_json, interrupt, run_agent
 from plait.web.http.streamed import wants_events
 from plait.web.server_context import ServerContext, find_lease
-from plait.web.thread_urls import read_address, read_kind
+from plait.web.thread_urls import find_place, read_address, read_kind
 from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = ["ThreadRequests"]
@@ -43,6 +46,13 @@ class ThreadRequests:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
         self._listings = ListingRequests(context)
+
+    def find_limit(self, scope: Scope) -> BodyLimit | None:
+        """Return the limit of a body that has one of its own: a file."""
+        if scope["method"] != "PUT" or (place := find_place(scope)) is None or not place.rest.startswith("files/"):
+            return None
+        has_files = place.key.kind in self._context.files
+        return BodyLimit(self._context.limits.file, "file") if has_files else None
 
     async def answer(self, request: Request, headers: Headers) -> Response:
         """Answer a request. Raises the error of one that is refused."""
@@ -77,6 +87,10 @@ class ThreadRequests:
                 return await run_agent(exchange, unquote(agent))
             case "POST", ["interrupt"] if has_agents:
                 return await interrupt(exchange)
+            case (("GET" | "HEAD" | "PUT" | "DELETE"), ["files", *parts]) if (
+                parts and address.key.kind in context.files
+            ):
+                return await answer_file(exchange, "/".join(map(unquote, parts)))
             case _:
                 return await exchange.request_of_author()
 
@@ -94,7 +108,7 @@ class _Exchange(Exchange):
             raise NotFound(f"{self.key} has no state yet")
         current = tag(actor.state.epoch, revision.version)
         # If the type has gained a field, the same version may have another JSON than before.
-        if revision.is_stored and {"*", current} & _read_tags(self.request.headers.get("if-none-match")):
+        if revision.is_stored and {"*", current} & read_tags(self.request.headers.get("if-none-match")):
             return Response(status_code=304, headers={"etag": current})
         return Response(revision.json, media_type="application/json", headers={"etag": current})
 
@@ -113,7 +127,7 @@ class _Exchange(Exchange):
         if connection.readonly:
             raise Readonly("Connection is readonly")
         epoch = actor.state.epoch
-        wanted = _read_tags(self.request.headers.get("if-match"))
+        wanted = read_tags(self.request.headers.get("if-match"))
         if wanted and not ({"*", tag(epoch, actor.state.current.version)} & wanted):
             raise Conflict(f"the state is at version {actor.state.current.version}, not the one in If-Match")
         try:
@@ -179,7 +193,3 @@ class _Exchange(Exchange):
 def _encode_line(what: str, value: object) -> tuple[bytes, bool]:
     value = str(value) if isinstance(value, PlaitError) else value
     return encode_json({what: value}) + b"\n", what != "chunk"
-
-
-def _read_tags(header: str | None) -> set[str]:
-    return {each.strip().removeprefix("W/") for each in header.split(",")} if header else set()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cached_property
 from typing import Final
 
@@ -28,8 +28,16 @@ def wants_events(request: Request) -> bool:
 class StreamedResponse(StreamingResponse):
     """Calls `ended` when everything is sent or the client disconnects, even before the first byte."""
 
-    def __init__(self, content: AsyncIterator[bytes], *, media_type: str, ended: Callable[[], None]) -> None:
-        super().__init__(content, media_type=media_type, headers=_HEADERS)
+    def __init__(
+        self,
+        content: AsyncIterator[bytes],
+        *,
+        media_type: str,
+        ended: Callable[[], None] = lambda: None,
+        status_code: int = 200,
+        headers: Mapping[str, str] = _HEADERS,
+    ) -> None:
+        super().__init__(content, status_code, headers, media_type)
         self._ended = ended
         self._has_ended = False
 

@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Scope
 
 from plait import TooLarge
-from plait.web.http.request import LimitedRequest
+from plait.web.http.request import BodyLimit, LimitedRequest
 
 SCOPE: Scope = {"type": "http", "method": "POST", "headers": []}
 BODY = b'{"a":1}'
@@ -26,7 +26,7 @@ def make_request(parts: Sequence[bytes], *, limit: int = 100, is_complete: bool 
     async def send(message: Message) -> None:
         raise AssertionError(message)
 
-    return LimitedRequest(SCOPE, receive, send, limit=limit)
+    return LimitedRequest(SCOPE, receive, send, limit=BodyLimit(limit))
 
 
 @either_way

@@ -1,0 +1,200 @@
+"""The URLs of files, below `/threads/{kind}/{name}/files/`: upload, download, remove."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import aclosing, nullcontext
+from typing import Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from plait.actor.actor import Actor
+from plait.actor.outcome import wait_for_durable
+from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly
+from plait.parts.files.file import File
+from plait.parts.files.paths import clean_path
+from plait.parts.files.thread_files import ThreadFiles
+from plait.web.http.exchange import Exchange, read_tags
+from plait.web.http.request import BodyLimit
+from plait.web.http.streamed import ResponseAborted, StreamedResponse
+from plait.web.server_context import find_lease
+
+__all__ = ["answer_file", "parse_range"]
+
+# A download is never a page of the app's origin: it is saved, its type is the one that it says, and it runs nothing.
+_SAFE: Final = {
+    "content-disposition": "attachment",
+    "content-security-policy": "default-src 'none'; sandbox",
+    "x-content-type-options": "nosniff",
+}
+_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+async def answer_file(exchange: Exchange, path: str) -> Response:
+    """Answer a request to the URL of a file. Raises the error of one that is refused."""
+    try:
+        path = clean_path(path)
+    except ValueError as error:
+        raise InvalidArguments(str(error)) from None
+    match exchange.request.method:
+        case "PUT":
+            return await _put(exchange, path)
+        case "DELETE":
+            return await _delete(exchange, path)
+        case _:
+            return await _get(exchange, path)
+
+
+# Uploads
+
+
+async def _put(exchange: Exchange, path: str) -> Response:
+    request, context = exchange.request, exchange.context
+    files = await _enter(exchange)
+    BodyLimit(context.limits.file, "file").check(_read_length(request))
+    _check_conditions(request, files.find_now(path))
+    with context.uploads.enter(exchange.party):
+        upload = await files.receive(request.stream())
+    find_lease(request).check()
+    before = files.find_now(path)
+    _check_conditions(request, before)
+    try:
+        file = await files.put(path, upload, mime=request.headers.get("content-type"))
+    except ValueError as error:
+        raise InvalidArguments(str(error)) from None
+    return JSONResponse(file.show(), 201 if before is None else 200, headers={"etag": _tag(file)})
+
+
+async def _delete(exchange: Exchange, path: str) -> Response:
+    files = await _enter(exchange, creates=False)
+    _check_conditions(exchange.request, files.find_now(path))
+    try:
+        is_removed = await files.unlink(path)
+    except ValueError as error:
+        raise InvalidArguments(str(error)) from None
+    if not is_removed:
+        raise NotFound(f"there is no file {path}")
+    return Response(status_code=204)
+
+
+async def _enter(exchange: Exchange, *, creates: bool = True) -> ThreadFiles:
+    """Return the files of the thread, which the client may change."""
+    await exchange.check("upload")
+    if not creates:
+        await exchange.context.node.stored_actor(exchange.key)
+    actor, connection = await exchange.enter(0)
+    if connection.readonly:
+        raise Readonly("Connection is readonly")
+    return _find_files(exchange, actor)
+
+
+def _check_conditions(request: Request, file: File | None) -> None:
+    """Raise Conflict unless the file is the one that the request expects."""
+    tags = set() if file is None or file.is_directory else {"*", _tag(file)}
+    wanted, unwanted = (read_tags(request.headers.get(name)) for name in ("if-match", "if-none-match"))
+    if wanted and not wanted & tags:
+        raise Conflict("the file is not the one in If-Match")
+    if unwanted & tags:
+        raise Conflict("the file is one in If-None-Match")
+
+
+# Downloads
+
+
+async def _get(exchange: Exchange, path: str) -> Response:
+    await exchange.check("files")
+    actor = await exchange.context.node.stored_actor(exchange.key)
+    files = _find_files(exchange, actor)
+    file = files.find_now(path)
+    with nullcontext() if file is None else files.keep(file):
+        await wait_for_durable(None, actor.state.after)
+        find_lease(exchange.request).check()
+        if file is None or file.is_directory:
+            raise NotFound(f"there is no file {path}")
+        return _answer(exchange.request, files, file)
+
+
+def _answer(request: Request, files: ThreadFiles, file: File) -> Response:
+    headers, tag = request.headers, _tag(file)
+    answered = {"etag": tag, "cache-control": "private, no-cache"}
+    if (wanted := read_tags(headers.get("if-match"))) and not wanted & {"*", tag}:
+        raise Conflict("the file is not the one in If-Match")
+    if read_tags(headers.get("if-none-match")) & {"*", tag}:
+        return Response(status_code=304, headers=answered)
+    answered |= _SAFE | {"accept-ranges": "bytes"}
+    answered["content-disposition"] += f"; filename*=UTF-8''{quote(file.name, safe='')}"
+    part = None
+    if headers.get("if-range") in (None, tag):
+        try:
+            part = parse_range(headers.get("range"), file.size)
+        except ValueError:
+            return Response(status_code=416, headers={**answered, "content-range": f"bytes */{file.size}"})
+    start, end = part or (0, file.size)
+    answered["content-length"] = str(end - start)
+    if part is not None:
+        answered["content-range"] = f"bytes {start}-{end - 1}/{file.size}"
+    status = 200 if part is None else 206
+    if request.method == "HEAD":
+        return Response(status_code=status, headers=answered, media_type=file.mime)
+    return _FileResponse(files, file, start, end, status_code=status, headers=answered)
+
+
+class _FileResponse(StreamedResponse):
+    """A file, or a part of it, which stays the same until it is sent."""
+
+    def __init__(
+        self, files: ThreadFiles, file: File, start: int, end: int, *, status_code: int, headers: dict[str, str]
+    ) -> None:
+        content = _read(files, file, start, end)
+        super().__init__(content, media_type=file.mime, status_code=status_code, headers=headers)
+        self._files = files
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._files.keep(self._file):
+            await super().__call__(scope, receive, send)
+
+
+async def _read(files: ThreadFiles, file: File, start: int, end: int) -> AsyncIterator[bytes]:
+    async with aclosing(files.read_part(file, start, end)) as content:
+        try:
+            async for data in content:
+                yield data
+        except PlaitError as error:
+            raise ResponseAborted from error
+
+
+def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
+    """Return the start and the end of the one range that a header asks for; None for all bytes.
+
+    Raises ValueError for a range without bytes.
+    """
+    if header is None or (match := _RANGE.fullmatch(header.strip())) is None:
+        return None  # As for several ranges, which a server need not send.
+    first, last = match.groups()
+    if not first and not last:
+        return None
+    if first and last and int(last) < int(first):
+        return None
+    start, end = (int(first), min(size, int(last) + 1) if last else size) if first else (max(0, size - int(last)), size)
+    if start >= end:
+        raise ValueError(f"a file of {size} bytes has no bytes {header}")
+    return start, end
+
+
+# Both
+
+
+def _find_files(exchange: Exchange, actor: Actor) -> ThreadFiles:
+    return exchange.context.files[exchange.key.kind].of(actor)
+
+
+def _tag(file: File) -> str:
+    return f'"{file.etag}"'
+
+
+def _read_length(request: Request) -> int:
+    length = request.headers.get("content-length", "")
+    return int(length) if length.isascii() and length.isdigit() and len(length) < 19 else 0
