@@ -70,9 +70,13 @@ class ThreadRequests:
         if isinstance(principal, Response):
             return principal
         context.check_kind(request, address.key.kind)
-        exchange = _Exchange(context, request, address.key, principal)
-        has_agents = INTERRUPT in context.node.kind(address.key.kind).methods
-        match request.method, address.rest.split("/"):
+        return await self._route(_Exchange(context, request, address.key, principal), address.rest.split("/"))
+
+    async def _route(self, exchange: "_Exchange", parts: list[str]) -> Response:
+        """Answer a request by its method and the parts of its path after the thread."""
+        kind = exchange.key.kind
+        has_agents = INTERRUPT in self._context.node.kind(kind).methods
+        match exchange.request.method, parts:
             case "GET" | "HEAD", [""]:
                 return await exchange.get_state()
             case "GET" | "HEAD", ["changes"]:
@@ -87,10 +91,8 @@ class ThreadRequests:
                 return await run_agent(exchange, unquote(agent))
             case "POST", ["interrupt"] if has_agents:
                 return await interrupt(exchange)
-            case (("GET" | "HEAD" | "PUT" | "DELETE"), ["files", *parts]) if (
-                parts and address.key.kind in context.files
-            ):
-                return await answer_file(exchange, "/".join(map(unquote, parts)))
+            case "GET" | "HEAD" | "PUT" | "DELETE", ["files", *path] if path and kind in self._context.files:
+                return await answer_file(exchange, "/".join(map(unquote, path)))
             case _:
                 return await exchange.request_of_author()
 
