@@ -13,6 +13,7 @@ from tests.server.parts.files_lab import until
 
 from plait import Files, Limits, Plait, Principal, Thread, ThreadKey
 from plait.store.thread_rows import RecordRange
+from plait_client import connect
 
 SIZE = 600_000
 DATA = os.urandom(1000) * (SIZE // 1000)
@@ -260,3 +261,41 @@ async def test_authorize_decides_who_reads_and_who_uploads(denied: str, refused:
             assert (answer.status_code == 403) == (method in refused), method
         if denied == "create":
             assert (await client.put("/threads/room/new/files/a", content=b"1")).status_code == 403
+
+
+# Events
+
+
+async def test_clients_get_events_of_changed_files_in_order_when_they_are_durable() -> None:
+    app = make_app()
+    async with running(app) as address, connect(f"ws://{address}/threads/room/one") as room:
+        events = list[Any]()
+        for name in ("file_created", "file_updated", "file_deleted", "end"):
+            room.on_event(name, lambda data, name=name: events.append((name, data)))
+        thread = (await app._node.actor(ThreadKey("room", "one"))).thread
+        await thread.files.write("a.txt", "1")
+        await thread.files.mkdir("d")
+        with pytest.raises(ZeroDivisionError), thread.transaction():  # noqa: PT012
+            thread.files.unlink("a.txt")
+            raise ZeroDivisionError
+        with thread.transaction():
+            thread.files.move("a.txt", "b.txt")
+            thread.set_state(1)
+        await thread.files.write("b.txt", "2", mime="text/x-own")
+        await thread.files.unlink("b.txt")
+        thread.emit("end")
+
+        async def has_ended() -> bool:
+            return bool(events) and events[-1][0] == "end"
+
+        await until(has_ended)
+        told = [(name, data and data["path"], data and data.get("mime")) for name, data in events]
+        assert told == [
+            ("file_created", "a.txt", "text/plain"),
+            ("file_deleted", "a.txt", None),
+            ("file_created", "b.txt", "text/plain"),
+            ("file_updated", "b.txt", "text/x-own"),
+            ("file_deleted", "b.txt", None),
+            ("end", None, None),
+        ]
+        assert events[0][1]["is_directory"] is False

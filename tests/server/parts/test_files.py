@@ -4,13 +4,16 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from tests.server.parts.files_lab import CHUNK, FilesLab, Room, make_store, open_lab, until
 
 from plait import Context, Files, Limits, NotFound, RolledBack, StoreError, Thread, ThreadKey, TooLarge
+from plait.parts.messages.message import Role
 from plait.store.protocol import Write
 
 
@@ -426,6 +429,79 @@ async def test_a_run_and_others_change_different_files(lab: FilesLab) -> None:
     assert {file.path for file in await files.find("**")} == {"run.txt", "other.txt"}
 
 
+# Attachments
+
+
+async def attach(room: Room, *names: str, role: Role = "user", **options: Any) -> str:
+    """Add a message with attachments, in one write with their files."""
+    uploads = [await room.files.receive(name) for name in names]
+    with room.transaction():
+        for name, upload in zip(names, uploads, strict=True):
+            room.files.put(f"attachments/{name}", upload)
+        attachments = [{"path": f"/attachments/{name}"} for name in names]
+        message = room.messages.inject(role, "look", attachments=attachments, **options)
+    return (await message).id
+
+
+async def test_a_deleted_message_takes_its_attachments_along_in_one_write(lab: FilesLab) -> None:
+    room = await lab.thread()
+    first, second = await attach(room, "a.txt", "b.txt"), await attach(room, "c.txt")
+    await room.files.write("docs/mine.txt", "mine")
+    paths: list[Any] = ["../x", "attachments", "attachments/none", "docs/mine.txt", 7]
+    odd = await room.messages.inject("user", "odd", attachments=[{"path": path} for path in paths])
+    writes, submit = list[set[str]](), lab.store.submit
+
+    def watch(write: Write) -> "asyncio.Future[int]":
+        writes.append({record.part for record in write.records if not record.key.startswith("c/")})
+        return submit(write)
+
+    lab.store.submit = watch  # type: ignore[method-assign]
+    assert await room.messages.delete(first) is True
+    lab.store.submit = submit  # type: ignore[method-assign]
+    assert writes[0] == {"messages", "files"}
+    assert [file.path for file in await room.files.find("**")] == ["attachments/c.txt", "docs/mine.txt"]
+    assert await room.messages.delete(odd.id) is True
+    assert [file.path for file in await room.files.find("**")] == ["attachments/c.txt", "docs/mine.txt"]
+    assert await room.messages.delete(second) is True
+    assert await room.messages.delete(second) is False
+    assert [file.path for file in await room.files.find("**")] == ["docs/mine.txt"]
+    await until(lab.is_clean)
+
+
+async def test_a_run_removes_attachments_with_its_message_or_keeps_both(lab: FilesLab) -> None:
+    room = await lab.thread()
+    message = await attach(room, "a.txt")
+
+    async def fail(ctx: Context[Room]) -> None:
+        await ctx.thread.messages.delete(message)
+        assert await ctx.thread.files.stat("attachments/a.txt") is None
+        raise LookupError
+
+    async def delete(ctx: Context[Room]) -> None:
+        await ctx.thread.messages.delete(message)
+
+    with pytest.raises(LookupError):
+        await lab.run(fail)
+    assert await room.files.read("attachments/a.txt") == b"a.txt"
+    assert await room.messages.get(message) is not None
+    await lab.run(delete)
+    assert await room.files.stat("attachments/a.txt") is None
+    assert await room.messages.get(message) is None
+
+
+async def test_the_results_of_tools_and_cancelled_messages_lose_their_attachments(lab: FilesLab) -> None:
+    room = await lab.thread()
+    call = {"id": "call", "type": "function", "function": {"name": "draw", "arguments": "{}"}}
+    asking = await room.messages.inject("assistant", tool_calls=[call])
+    await attach(room, "drawn.txt", role="tool", tool_call_id="call")
+    await room.messages.delete(asking.id)
+    await room.files.write("attachments/queued.txt", "1")
+    queued = await room.messages.queue("look", attachments=[{"path": "attachments/queued.txt"}])
+    assert [file.path for file in await room.files.find("**")] == ["attachments/queued.txt"]
+    await room.messages.delete(queued.id)
+    assert await room.files.find("**") == []
+
+
 # Limits
 
 
@@ -494,3 +570,102 @@ async def test_a_read_only_part_is_read_from_a_handle_and_others_write(lab: File
     assert (await handle.files.write("a.bin", body(1, 2 * CHUNK))).size == 2 * CHUNK
     assert await handle.files.read("a.bin") == body(1, 2 * CHUNK)
     assert b"".join([data async for data in handle.files.stream("a.bin", 8)]) == body(1, 2 * CHUNK)[8:]
+
+
+async def test_a_path_that_is_put_back_is_in_the_record_that_it_was_in(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    store = make_store(request, "sqlite", tmp_path)
+    async with open_lab(store) as lab:
+        thread = await lab.thread()
+        for number in range(100):
+            await thread.files.mkdir(f"{number}")
+        await thread.files.rmdir("0")  # There is room in both records.
+        with pytest.raises(ZeroDivisionError), thread.transaction():  # noqa: PT012
+            thread.files.rmdir("99")
+            raise ZeroDivisionError
+        await thread.files.mkdir("0")
+        await thread.files.rmdir("99")
+    async with open_lab(store) as lab:
+        assert await (await lab.thread()).files.stat("99") is None
+
+
+# Searching
+
+
+async def test_grep_finds_lines_of_text_files_only(lab: FilesLab) -> None:
+    files = (await lab.thread()).files
+    await files.write("a.txt", "one\ntwo\r\nthree two\n" + "x" * 2000 + "two")
+    await files.write("b/c.md", "TWO two")
+    await files.write("image.png", b"\x89PNG two \xff\xfe")
+    await files.write("nul.txt", b"two\0two")
+    long = "line two\n" * (CHUNK // 9 + 1000)  # A line and a character are in two pieces.
+    await files.write("long.txt", "ü" + long)
+    found = await files.grep("two", "*.txt", limit=4)
+    assert [(each.path, each.line, each.text[:9]) for each in found] == [
+        ("a.txt", 2, "two"),
+        ("a.txt", 3, "three two"),
+        ("a.txt", 4, "x" * 9),
+        ("long.txt", 1, "üline two"),
+    ]
+    assert len(found[2].text) == 1000
+    assert len(await files.grep("line two", "long.txt", limit=10**6)) == long.count("\n")
+    assert {each.path for each in await files.grep("two")} == {"a.txt", "b/c.md", "long.txt"}
+    assert await files.grep("absent") == []
+    assert [each.line for each in await files.grep(r"^t\w+o$", "a.txt", regex=True)] == [2]
+
+
+async def test_a_bad_pattern_is_an_error_and_a_slow_one_is_stopped(
+    lab: FilesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = (await lab.thread()).files
+    await files.write("a.txt", "a" * 100 + "b\n")
+    with pytest.raises(ValueError, match=r"the pattern '\(' is invalid"):
+        await files.grep("(", regex=True)
+    monkeypatch.setattr("plait.parts.files.thread_files._PATIENCE", 0.05)
+    with pytest.raises(ValueError, match=r"takes more than 0.05 s"):
+        await files.grep(r"(a|aa|b?a)+$(?<=c)", regex=True)
+    await files.write("a.txt", "a\n" * 100_000)
+    with pytest.raises(ValueError, match=r"takes more than"):
+        await files.grep(r"(?:a|b)*c|(?:a|b)*d|(?:.|a)*e", regex=True)
+
+
+# Images
+
+
+def draw(width: int, height: int, kind: str = "PNG", mode: str = "RGB") -> bytes:
+    data = BytesIO()
+    Image.new(mode, (width, height), "red" if mode == "RGB" else 0).save(data, kind)
+    return data.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP"])
+async def test_a_thumbnail_has_the_proportions_of_its_image(kind: str, lab: FilesLab) -> None:
+    files = (await lab.thread()).files
+    file = await files.write(f"a.{kind.lower()}", draw(640, 320, kind))
+    assert (file.width, file.height) == (640, 320)
+    for size, expected in ((256, (256, 128)), (32, (32, 16)), (2000, (640, 320))):
+        made = await files.thumbnail(file.path, size)
+        assert made is not None
+        with Image.open(BytesIO(made)) as image:
+            assert image.size == expected
+            assert image.format == ("JPEG" if kind == "JPEG" else "PNG")
+    for size in (0, 4000):
+        with pytest.raises(ValueError, match="size must be"):
+            await files.thumbnail(file.path, size)
+
+
+async def test_there_is_no_thumbnail_of_what_is_no_image(lab: FilesLab) -> None:
+    files = (await lab.thread()).files
+    await files.write("a.txt", "text")
+    await files.write("b.png", draw(64, 64)[:40])
+    await files.write("c.jpg", b"\xff\xd8" + b"\xff\xc0\0\x11\x08\0\x10\0\x10" + bytes(50))
+    for path in ("a.txt", "b.png", "c.jpg", "none"):
+        assert await files.thumbnail(path) is None
+
+
+async def test_a_bomb_is_refused_before_it_is_decoded(lab: FilesLab) -> None:
+    files = (await lab.thread()).files
+    await files.write("bomb.png", draw(8000, 6000, mode="1"))
+    with pytest.raises(TooLarge, match="8000 by 6000"):
+        await files.thumbnail("bomb.png")

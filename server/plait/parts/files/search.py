@@ -16,9 +16,6 @@ MOST_TEXT: Final = 1_000
 # A line of more characters is searched in parts of this length.
 _LONGEST: Final = 64 * 1024
 
-# The seconds for a line when all of the time is used.
-_LEAST: Final = 0.001
-
 Matcher = Callable[[str], bool]
 
 
@@ -42,11 +39,13 @@ def make_matcher(pattern: str, *, is_regex: bool, timeout: float) -> Matcher:
         nonlocal left
         began = perf_counter()
         try:
-            return compiled.search(line, timeout=max(left, _LEAST), concurrent=True) is not None
+            found = compiled.search(line, timeout=left, concurrent=True) if left > 0 else None
         except TimeoutError:
-            raise ValueError(f"the pattern {pattern!r} takes more than {timeout:g} s: it is stopped") from None
-        finally:
-            left -= perf_counter() - began
+            found = None
+        left -= perf_counter() - began
+        if left <= 0:
+            raise ValueError(f"the pattern {pattern!r} takes more than {timeout:g} s: it is stopped")
+        return found is not None
 
     return matches
 

@@ -12,6 +12,7 @@ from plait.actor.turn import find_user
 from plait.clock import read_wall_clock
 from plait.errors import NotFound
 from plait.parts.encoding import check_type, encode_key, read_back
+from plait.parts.files.thread_files import unlink_attachments
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.history import Order
@@ -26,6 +27,7 @@ from plait.parts.part import Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
+from plait.state.transaction import Transaction
 from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["Messages", "ThreadMessages"]
@@ -287,9 +289,10 @@ class ThreadMessages:
         return await self._write(lambda changes: changes.change_pending(after) if is_pending else changes.change(after))
 
     def delete(self, id: str) -> Begun[bool]:
-        """Remove a message, and the results of its tool calls; return whether it existed.
+        """Remove a message, the results of its tool calls, and their attached files; return whether it existed.
 
-        A pending message is cancelled, unless a run has taken it. Raises Conflict for one that is being written.
+        Those are the files below `attachments/` that an attachment has as its `path`. A pending message is cancelled,
+        unless a run has taken it. Raises Conflict for one that is being written.
         """
         check_type("id", id, str)
         check_writable(self._actor)
@@ -300,16 +303,21 @@ class ThreadMessages:
         check_writable(self._actor)
         if message is None or (message.status == "pending" and message.position in self._writer.taken):
             return False
+        attachments = [attachment for each in (message, *results) for attachment in each.attachments]
         if draft is not None:
             for each in (message, *results):
                 draft.remove(each)
+            unlink_attachments(self._actor, attachments)
             return True
 
         def work(changes: Changes) -> None:
             for each in (message, *results):
                 (changes.cancel if each.status == "pending" else changes.remove)(each)
 
-        await self._write(work)
+        with Transaction(self._actor.state, self._actor.key):
+            written = self._write(work)
+            unlink_attachments(self._actor, attachments)
+        await written
         return True
 
     def stream(
