@@ -291,8 +291,8 @@ class ThreadMessages:
     def delete(self, id: str) -> Begun[bool]:
         """Remove a message, the results of its tool calls, and their attached files; return whether it existed.
 
-        Those are the files below `attachments/` that an attachment has as its `path`. A pending message is cancelled,
-        unless a run has taken it. Raises Conflict for one that is being written.
+        Those are the files below `attachments/` with the `path` of an attachment. A pending message is cancelled unless
+        a run has taken it. Raises Conflict for one that is being written.
         """
         check_type("id", id, str)
         check_writable(self._actor)
