@@ -1,7 +1,7 @@
 """Parts, which a Thread class declares and each of its threads has."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar, overload
 
 from plait.actor.per_actor import PerActor
@@ -73,6 +73,11 @@ class Part(PerActor[ThreadActor, Bound]):
 
         May read further records. Raises StoreError.
         """
+
+    # Files
+
+    def unlink_files(self, actor: ThreadActor, paths: Collection[str]) -> None:
+        """Remove those of some paths that are files of this part, as what they belong to is removed."""
 
     # Forking
 

@@ -3,7 +3,7 @@
 import asyncio
 import mimetypes
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 from typing import Any, ClassVar, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -19,7 +19,7 @@ from plait.parts.files.file import Content, File, FileMatch, FileStats, Upload
 from plait.parts.files.files_draft import FilesDraft
 from plait.parts.files.images import MOST_IMAGE_BYTES, make_thumbnail, measure_image
 from plait.parts.files.index import INDEX, FileEdit
-from plait.parts.files.paths import clean_path, compile_glob, is_below
+from plait.parts.files.paths import clean_path, compile_glob
 from plait.parts.files.search import Searcher, make_matcher
 from plait.parts.files.store import FileStore
 from plait.parts.part import Part, check_writable, find_parts
@@ -28,12 +28,9 @@ from plait.parts.written import STAGED, Result, Written
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import decode_json
 
-__all__ = ["ATTACHMENTS", "Files", "ThreadFiles", "find_files", "unlink_attachments"]
+__all__ = ["Files", "ThreadFiles", "find_files"]
 
 T = TypeVar("T")
-
-ATTACHMENTS: Final = "attachments"
-"""The directory of the files that belong to messages."""
 
 # In the class, `list` and `find` are methods.
 _Files = list[File]
@@ -78,20 +75,13 @@ class Files(Part["ThreadFiles"]):
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         self.of(actor).load(*records)
 
+    def unlink_files(self, actor: ThreadActor, paths: Collection[str]) -> None:
+        self.of(actor).unlink_all(paths)
+
 
 def find_files(cls: type[Thread[Any]]) -> Files | None:
     """Return the files that a class declares; None if there are none."""
     return next((part for part in find_parts(cls).values() if isinstance(part, Files)), None)
-
-
-def unlink_attachments(actor: Actor, attachments: Iterable[Mapping[str, Any]]) -> None:
-    """Remove the files of a thread below `attachments/` that attachments of messages name by their `path`."""
-    named = [path for each in attachments if isinstance(path := each.get("path"), str)]
-    if not named:
-        return
-    for part, files in (actor.parts or {}).items():
-        if isinstance(part, Files):
-            files.unlink_all([path for path in map(_clean_or_none, named) if path and is_below(path, ATTACHMENTS)])
 
 
 class ThreadFiles:
@@ -200,8 +190,7 @@ class ThreadFiles:
 
     def unlink_all(self, paths: Collection[str]) -> None:
         """Remove those of some paths that are files."""
-        if paths:
-            self._change(lambda edit: [edit.unlink(path) for path in paths if not edit.is_directory(path)])
+        self._change(lambda edit: [edit.unlink(path) for path in paths if not edit.is_directory(path)])
 
     # Reading
 
@@ -320,13 +309,6 @@ class ThreadFiles:
             return Result(draft.do(op), STAGED)
         result, commit = self._store.write(op)
         return Result(result, Written(commit, transaction))
-
-
-def _clean_or_none(path: str) -> str | None:
-    try:
-        return clean_path(path)
-    except ValueError:
-        return None
 
 
 def _by_path(file: File) -> str:

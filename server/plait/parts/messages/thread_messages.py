@@ -11,8 +11,8 @@ from plait.actor.thread import ThreadActor
 from plait.actor.turn import find_user
 from plait.clock import read_wall_clock
 from plait.errors import NotFound
+from plait.parts.attachments import unlink_attachments
 from plait.parts.encoding import check_type, encode_key, read_back
-from plait.parts.files.thread_files import unlink_attachments
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.history import Order
@@ -303,11 +303,10 @@ class ThreadMessages:
         check_writable(self._actor)
         if message is None or (message.status == "pending" and message.position in self._writer.taken):
             return False
-        attachments = [attachment for each in (message, *results) for attachment in each.attachments]
         if draft is not None:
             for each in (message, *results):
                 draft.remove(each)
-            unlink_attachments(self._actor, attachments)
+            unlink_attachments(self._actor, (message, *results))
             return True
 
         def work(changes: Changes) -> None:
@@ -316,7 +315,7 @@ class ThreadMessages:
 
         with Transaction(self._actor.state, self._actor.key):
             written = self._write(work)
-            unlink_attachments(self._actor, attachments)
+            unlink_attachments(self._actor, (message, *results))
         await written
         return True
 
