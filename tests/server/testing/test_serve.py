@@ -450,6 +450,31 @@ async def test_a_queued_message_is_tried_again_at_its_time() -> None:
         assert [each.status for each in (await messages.list()).messages] == ["completed"]
 
 
+async def test_queued_runs_begin_end_and_expire_at_their_times() -> None:
+    class Room(Thread[None]):
+        pass
+
+    app = make_app(Room)
+    done: list[int] = []
+
+    @app.agent("wait", thread=Room, timeout=100)
+    async def wait(ctx: Context[Room], seconds: int) -> int:
+        await asyncio.sleep(seconds)
+        done.append(seconds)
+        return seconds
+
+    async with serve(app) as t, t.connect(Room, "x") as room:
+        runs = [asyncio.create_task(room.run("wait", seconds)) for seconds in (40, 10, 200, 1)]
+        for seconds, expected in ((40, [40]), (9, [40]), (1, [40, 10]), (10, [40, 10]), (90, [40, 10])):
+            await t.clock.advance(seconds)
+            assert done == expected
+        assert [run.done() for run in runs] == [True] * 4
+        with pytest.raises(CallError, match="took longer than 100 s"):
+            await runs[2]
+        with pytest.raises(CallError, match="this run has waited for 60 s"):
+            await runs[3]
+
+
 # An app that cannot be served
 
 
