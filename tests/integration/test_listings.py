@@ -16,7 +16,7 @@ from tests.integration.socket_client import TIMEOUT, connected, http
 from tests.integration.test_http import error_of
 from tests.running import running
 
-from plait import MemoryStore, Plait, Principal, SqliteStore, StoreError, Thread, ThreadKey
+from plait import Limits, MemoryStore, Plait, Principal, SqliteStore, StoreError, Thread, ThreadKey
 from plait.web import live_listings
 
 EVENTS = {"accept": "text/event-stream"}
@@ -238,6 +238,17 @@ async def test_authorize_is_asked_for_each_thread_and_a_page_is_filled_up() -> N
         assert {action for action, _ in asked} == {"list"}
 
 
+async def test_a_page_is_charged_for_the_threads_that_were_read_for_it() -> None:
+    def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
+        return action != "list"
+
+    limits = Limits(messages_per_second=0.001, message_burst=4)
+    async with serving(authorize=authorize, limits=limits) as (app, client):
+        await asyncio.gather(*(fill(app, str(number)) for number in range(350)))
+        assert names_in(await client.get("/threads/room")) == []
+        assert error_of(await client.get("/threads/room")) == (429, "rate_limited")
+
+
 async def test_a_client_that_is_nobody_gets_401_and_another_kind_is_404() -> None:
     async with serving(authenticate=authenticate) as (_, client):
         assert error_of(await client.get("/threads/room")) == (401, "unauthenticated")
@@ -259,6 +270,16 @@ async def test_other_methods_are_refused_and_a_head_has_no_body() -> None:
         assert (head.status_code, head.content) == (200, b"")
         assert head.headers["content-length"] == got.headers["content-length"]
         assert error_of(await client.get("/threads")) == (404, "not_found")
+
+
+async def test_a_host_that_is_not_allowed_is_refused_as_for_a_thread() -> None:
+    async with serving(allowed_hosts=["good.example"]) as (app, client):
+        await fill(app, "one")
+        for host, status in (("good.example", 200), ("evil.example", 421)):
+            answers = [
+                await client.get(path, headers={"host": host}) for path in ("/threads/room/one", "/threads/room")
+            ]
+            assert [answer.status_code for answer in answers] == [status, status]
 
 
 async def test_pages_of_allowed_origins_may_list() -> None:
@@ -288,6 +309,15 @@ async def test_a_stream_shows_each_change_of_rows_and_people() -> None:
             await stream.until({"a": 0})
 
 
+async def test_a_stream_without_threads_shows_the_first_one_and_the_last_one_that_goes() -> None:
+    async with serving() as (app, client), streaming(client, "/threads/room") as stream:
+        await stream.until({})
+        await fill(app, "a")
+        await stream.until({"a": 0})
+        await app.destroy(Room, "a")
+        await stream.until({})
+
+
 async def test_one_listing_serves_all_readers_and_each_sees_what_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
         return principal is not None and (action != "list" or thread.name.startswith(principal.id))
@@ -311,6 +341,9 @@ async def test_one_listing_serves_all_readers_and_each_sees_what_it_may(monkeypa
             assert (await one.until({"bob-2": 0}))["next"] is not None
             await fill(app, "ada-2")
             await ada.until({"ada-2": 0, "ada-1": 0})
+            # A reader is not told of what it does not see.
+            await fill(app, "bob-3")
+            assert [row["name"] for row in (await bob.read())["threads"]] == ["bob-3", "bob-2", "bob-1"]
 
 
 async def test_nothing_is_read_without_a_reader_and_a_stream_that_changes_nothing_is_silent(
@@ -323,12 +356,14 @@ async def test_nothing_is_read_without_a_reader_and_a_stream_that_changes_nothin
         async with client.stream("GET", "/threads/room", headers=EVENTS) as answer:
             lines = answer.aiter_lines()
             seen = [await anext(lines) for _ in range(4)]
+            requests: Any = app._site._threads._answer
+            live = requests.__self__._listings._live._live
+            task = live["room"]._task
         assert seen[0].startswith("data: ")
         assert seen[1:] == ["", ": ", ""]
-        requests: Any = app._site._threads._answer
-        live = requests.__self__._listings._live
-        await until(lambda: not live._live)
-        await until(lambda: all(not task.get_name().startswith("plait listing") for task in asyncio.all_tasks()))
+        await until(task.done)
+        assert task.cancelled()
+        assert not live
 
 
 async def test_a_stream_ends_when_the_server_shuts_down() -> None:

@@ -78,7 +78,15 @@ export function watchThreads<Card = unknown>(
   let list: ThreadList<Card> = UNKNOWN;
   const show = (changes: Partial<ThreadList<Card>>) => {
     list = { ...list, ...changes };
-    if (!stopped.signal.aborted) listener(list);
+    if (stopped.signal.aborted) return;
+    try {
+      listener(list);
+    } catch (error) {
+      // The list goes on; the page is told as of any error that nothing catches.
+      queueMicrotask(() => {
+        throw error;
+      });
+    }
   };
   void follow(options, show, stopped);
   return () => stopped.abort();

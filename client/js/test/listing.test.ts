@@ -7,6 +7,7 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 
 import { PlaitError, listThreads, watchThreads } from "../src/index.js";
 import type { ListOptions, ThreadList, ThreadPage } from "../src/index.js";
+import { uncaught } from "./uncaught.js";
 
 type Answer = (request: IncomingMessage, response: ServerResponse) => void;
 
@@ -173,4 +174,41 @@ test("a list that is stopped ends its stream and calls no more", async () => {
   await closed;
   await new Promise((resolve) => setTimeout(resolve, 300));
   expect([seen.length, requests.length]).toEqual([1, 1]);
+});
+
+test("a listener that throws is heard of, and called again", async () => {
+  answers = [stream([event(PAGE), event(OTHER)])];
+  const seen: ThreadList[] = [];
+  const others = await uncaught("uncaughtException", async (heard) => {
+    const stop = watchThreads({ kind: "room", host }, (list) => {
+      seen.push(list);
+      throw new Error(`page ${seen.length}`);
+    });
+    stops.push(stop);
+    expect([await heard.take(), await heard.take()].map(String)).toEqual(["Error: page 1", "Error: page 2"]);
+  });
+  expect(others).toEqual([]);
+  expect([seen.length, requests.length]).toEqual([2, 1]);
+});
+
+test("what is no page ends the stream, and the list is asked for again", async () => {
+  answers = [stream(["data: {oh\n\n"]), stream([event(PAGE)])];
+  const seen = watch();
+  await vi.waitFor(() => expect(requests.length).toBe(2), 10_000);
+  const first = requests[0]?.socket;
+  await vi.waitFor(() => expect(first?.destroyed).toBe(true));
+  await vi.waitFor(() => expect(seen.at(-1)?.status).toBe("online"));
+});
+
+test("a list that was steady for a while is soon asked for again each time", async () => {
+  let now = 0;
+  vi.spyOn(performance, "now").mockImplementation(() => (now += 11_000));
+  const waits = vi.spyOn(globalThis, "setTimeout");
+  answers = [stream([event(PAGE)], true)];
+  watch();
+  await vi.waitFor(() => expect(requests.length).toBe(5), 10_000);
+  // The pauses are random, and all other times are whole numbers.
+  const pauses = waits.mock.calls.map(([, wait]) => wait ?? 0).filter((wait) => !Number.isInteger(wait));
+  expect(pauses.length).toBeGreaterThan(3);
+  expect(pauses.filter((wait) => wait > 100)).toEqual([]);
 });

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,6 +17,9 @@ from plait.web.live_listings import ListingReader, LiveListings
 from plait.web.server_context import ServerContext, find_lease
 
 __all__ = ["ListingRequests"]
+
+# A page counts as one more request for each of these threads that were read for it, as most of them may be hidden.
+_THREADS_PER_MESSAGE: Final = 100
 
 
 class ListingRequests:
@@ -44,6 +48,7 @@ class ListingRequests:
         listing = await Listing.begin(context.node, kind, query)
         page = await make_page(listing, context.identity, principal, query.limit)
         find_lease(request).check()
+        context.requests.charge_messages(request, principal, listing.count // _THREADS_PER_MESSAGE)
         return Response(page, media_type="application/json", headers={"cache-control": "no-store"})
 
     # Inside
