@@ -22,6 +22,7 @@ __all__ = [
     "convert",
     "decode_json",
     "decoded",
+    "encode_crossing",
     "encode_finite",
     "encode_json",
     "has_non_finite",
@@ -264,3 +265,19 @@ def encode_finite(value: Any) -> bytes:
     if has_non_finite(value, data):
         raise ValueError("JSON has no number that is infinite or not a number")
     return data
+
+
+def encode_crossing(what: str, value: object) -> bytes:
+    """Return a value that crosses between threads as JSON; `what` names it in errors.
+
+    Raises TypeError, or ValueError for a number that is infinite or not a number.
+    """
+    try:
+        return encode_finite(value)
+    except ValueError as error:
+        if type(error) is ValueError:
+            raise ValueError(f"{what} cannot be sent: {error}") from None
+        raise
+    except UNENCODABLE as error:
+        text = "a function" if callable(value) else str(error)
+        raise TypeError(f"{what} cannot be sent, as it is not JSON: {text}") from None

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from plait.actor.crossing import encode_crossing
 from plait.actor.kind import Kind
 from plait.actor.rpc import Arguments, Method
 from plait.errors import InvalidArguments, escape_traceback
@@ -19,6 +18,7 @@ from plait.state.types import parse_json_error
 from plait_schemas.codec import (
     NOT_JSON,
     UNENCODABLE,
+    encode_crossing,
     encode_json,
     has_non_finite,
     make_decoder,

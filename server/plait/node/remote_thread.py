@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-from plait.actor.crossing import encode_crossing
 from plait.actor.kind import Kind
 from plait.actor.rpc import Method
 from plait.agents.agent import AgentMethod, Given
@@ -35,7 +34,7 @@ from plait.parts.part import Part
 from plait.parts.values import Values
 from plait.parts.values_ops import call_change
 from plait.store.protocol import ThreadKey
-from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.codec import decode_json, encode_crossing, encode_json
 
 __all__ = ["RemoteThread"]
 

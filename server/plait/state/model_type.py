@@ -26,16 +26,13 @@ class ModelType(StateType):
     def from_json(self, data: bytes, limits: Limits, *, drops_unknown: bool = False) -> tuple[Any, bytes]:
         return UNDECODED, super().from_json(data, limits, drops_unknown=drops_unknown)[1]
 
-    def read_stored(self, data: bytes) -> tuple[Any, bytes]:
-        return UNDECODED, super().read_stored(data)[1]
-
     def check(self, document: Any, *, is_whole: bool) -> tuple[Any, Any]:
         state, document = super().check(document, is_whole=is_whole)
         data = encode_json(document)
-        json = self._encode(state, data)
+        json = self.encode(state, data)
         return UNDECODED, document if json == data else decode_json(json)
 
-    def _encode(self, state: Any, data: bytes) -> bytes:
+    def encode(self, state: Any, data: bytes) -> bytes:
         try:
             json = encode_json(state)
             if json == data:

@@ -12,7 +12,7 @@ from plait.errors import CorruptThread
 from plait.limits import Limits
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.revision import Revision
-from plait.state.types import MOST_OPS, StateType, explain_invalid_state
+from plait.state.types import MOST_OPS, UNDECODED, StateType, explain_invalid_state
 from plait.store.protocol import StoredThread, ThreadKey, Write
 from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, Snapshot
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
@@ -268,11 +268,16 @@ class StateHistory:
     def _replay(self, stored: StoredThread) -> Revision:
         data = replay_json(self.key, stored)
         try:
-            tree, now = self._type.read_stored(data)
+            # Decode plain states, too: a state that cannot be decoded must prevent the thread from waking.
+            state = self._type.decode(data)
+            if self._type.is_document:
+                state, now = UNDECODED, data if self._type.is_plain else self._type.encode(state, data)
+            else:
+                now = encode_json(state)
         except Exception as error:  # The type may run the author's code, such as `__post_init__`.
             what = f"{self.key}: the stored state does not fit its class's type"
             raise CorruptThread(what, detail=explain_invalid_state(error)) from error
-        revision = Revision(self._type, json=now, tree=tree)
+        revision = Revision(self._type, json=now, tree=state)
         revision.version = stored.version
         revision.log_size = sum(len(row.ops) for row in stored.changes)
         revision.snapshot_size = len(stored.snapshot or b"")

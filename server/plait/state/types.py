@@ -133,7 +133,7 @@ class StateType:
                 with suppress(*NOT_JSON):
                     check_fields(self._fields, decode_json(data))
             raise
-        json = self._encode(state, data)
+        json = self.encode(state, data)
         if json != data and self._fields is not None and not drops_unknown:
             check_fields(self._fields, decode_json(data))
         return state, check_size(json, limits)
@@ -152,15 +152,7 @@ class StateType:
         """Decode the first state for the log, or check a plain one. Raises InvalidState or TooLarge."""
         return _read_part(limits.depth, data, "") if self.is_document else self.read(data, limits)
 
-    def read_stored(self, data: bytes) -> tuple[Any, bytes]:
-        """Return the tree of a stored state, or UNDECODED, and its JSON as the type writes it.
-
-        Raises what the type raises.
-        """
-        state = self.decode(data)  # Plain states, too: one that cannot be decoded must prevent the thread from waking.
-        return (UNDECODED, data) if self.is_plain else (state, self._encode(state, data))
-
-    def _encode(self, state: Any, data: bytes) -> bytes:
+    def encode(self, state: Any, data: bytes) -> bytes:
         """Return the JSON of a state that was made of `data`."""
         return encode_json(state)
 
