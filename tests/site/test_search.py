@@ -15,6 +15,7 @@ SEARCHES: Final = {
     "lobby": "lobby",
     "logout": "login",
     "permissions": "permissions",
+    "upload": "files",
     "useMessages": "javascript-client",
     "mypy": "calls",
 }
