@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import pytest
@@ -17,6 +17,7 @@ from tests.integration.test_http import error_of
 from tests.running import running
 
 from plait import Limits, MemoryStore, Plait, Principal, SqliteStore, StoreError, Thread, ThreadKey
+from plait.store.protocol import ALL_THREADS, ThreadQuery, ThreadRow
 from plait.web import live_listings
 
 EVENTS = {"accept": "text/event-stream"}
@@ -26,7 +27,7 @@ class Room(Thread[dict[str, Any]]):
     """A listed thread with a card."""
 
     listed = True
-    initial_state: ClassVar = {"title": "new", "private": False}
+    initial_state: Any = {"title": "new", "private": False}  # noqa: RUF012
 
     def card(self, state: dict[str, Any]) -> object:
         return {"title": state["title"]}
@@ -36,13 +37,13 @@ class Bare(Thread[dict[str, Any]]):
     """A listed thread without a card."""
 
     listed = True
-    initial_state: ClassVar[dict[str, Any]] = {}
+    initial_state: Any = {}  # noqa: RUF012
 
 
 class Diary(Thread[dict[str, Any]]):
     """A thread that is not listed."""
 
-    initial_state: ClassVar[dict[str, Any]] = {}
+    initial_state: Any = {}  # noqa: RUF012
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +60,8 @@ def authenticate(request: Request) -> Principal | None:
 @asynccontextmanager
 async def serving(**settings: Any) -> AsyncIterator[tuple[Plait, httpx.AsyncClient]]:
     """Serve rooms; yield the app and a client."""
-    app = Plait(Room, Bare, Diary, **{"store": MemoryStore()} | settings)
+    options: dict[str, Any] = {"store": MemoryStore()} | settings
+    app = Plait(Room, Bare, Diary, **options)
     async with running(app) as address, http(address) as client:
         yield app, client
 
@@ -405,10 +407,10 @@ class Broken(MemoryStore):
 
     is_broken = False
 
-    async def threads(self, *args: Any) -> Any:
+    async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
         if self.is_broken:
             raise StoreError("the disk is gone")
-        return await super().threads(*args)
+        return await super().threads(query)
 
 
 async def test_a_store_that_cannot_be_read_is_an_error_and_a_stream_goes_on_when_it_can(

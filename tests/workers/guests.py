@@ -45,7 +45,7 @@ async def sit_down(address: str, table: str, name: str) -> Guest:
     await socket.send(json.dumps({"type": "join", "client": name}))
     await socket.send(json.dumps({"type": "presence", "data": name}))
     async with asyncio.timeout(TIMEOUT):
-        while f'"{name}"' not in await socket.recv():
+        while f'"{name}"' not in str(await socket.recv()):
             pass
     return Guest(table, name, socket)
 

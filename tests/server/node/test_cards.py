@@ -16,6 +16,7 @@ from plait.state.card import CARD
 from plait.store.protocol import Write
 
 PATIENCE = 10.0
+INITIAL = {"title": "new", "players": [], "note": ""}
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -28,9 +29,9 @@ class Summary(msgspec.Struct, frozen=True):
 class Table(Thread[dict[str, Any]]):
     """A thread whose card has a part of its state."""
 
-    initial_state: ClassVar = {"title": "new", "players": [], "note": ""}
+    initial_state: Any = INITIAL
     values = Values()
-    errors: ClassVar[list[Exception]] = []
+    errors: ClassVar[list[BaseException]] = []
     told: asyncio.Event
 
     def card(self, state: Any) -> object:
@@ -40,7 +41,7 @@ class Table(Thread[dict[str, Any]]):
             self.set_state({**state, "title": "changed by a card"})
         return Summary(state["title"], tuple(state["players"])) if state["title"] else None
 
-    def on_error(self, error: Exception, connection: Connection | None) -> None:
+    def on_error(self, error: BaseException, connection: Connection | None) -> None:
         self.errors.append(error)
         self.told.set()
 
@@ -49,7 +50,7 @@ class Plain(Thread[dict[str, Any]]):
     """The same kind without cards."""
 
     kind = "table"
-    initial_state: ClassVar = Table.initial_state
+    initial_state: Any = INITIAL
     values = Values()
 
 
