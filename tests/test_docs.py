@@ -303,6 +303,20 @@ def test_links_lead_somewhere() -> None:
     assert broken == []
 
 
+def test_the_rows_of_a_table_have_as_many_cells_as_its_head() -> None:
+    # GitHub ends a cell at a bar within code, and the site shows a backslash before it.
+    tables = [
+        (page, table) for page, file in PAGES.items() for table in re.findall(r"(?:^\|.*\n)+", file.read_text(), re.M)
+    ]
+    assert len(tables) > 100
+    assert [
+        (page, row)
+        for page, table in tables
+        for row in table.splitlines()
+        if row.count("|") != table.partition("\n")[0].count("|")
+    ] == []
+
+
 def test_every_page_is_once_in_the_sites_navigation_or_under_another_page() -> None:
     listed = [page for pages in (*GROUPS.values(), *UNDER.values()) for page in pages]
     assert sorted(listed) == sorted(f"{page}.md" for page in PAGES if page != "README")
