@@ -13,7 +13,8 @@ __all__ = ["components", "is_additive", "schema_hash", "schema_of"]
 # Keywords that describe a schema and do not restrict its values.
 _ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "discriminator"})
 _SCHEMAS_BY_NAME: Final = frozenset({"properties", "$defs"})
-_OPTIONS: Final = frozenset({"anyOf", "oneOf"})
+# Pydantic may refer to a definition by an `allOf` with one element.
+_OPTIONS: Final = frozenset({"anyOf", "oneOf", "allOf"})
 _SCHEMAS_IN_ORDER: Final = _OPTIONS | {"prefixItems"}
 _SCHEMA: Final = frozenset({"items", "additionalProperties", "propertyNames"})
 # The keywords that are compared part by part; all others must be equal.

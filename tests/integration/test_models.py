@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 from starlette.requests import Request
 from tests.integration.native_client import joined, put
 from tests.integration.socket_client import connected, http
@@ -189,3 +189,51 @@ async def test_a_client_of_ag_ui_writes_and_gets_models() -> None:
         answer = await web.post("/ag-ui/first/one", json=body)
         assert '"result":{"name":"Bo","born":null}' in answer.text
         assert (await room.state()).players["ada"].name == "Bo", answer.text
+
+
+class Sheet(BaseModel):
+    rows: dict[str, int] = {}
+    total: int = 0
+
+    @model_validator(mode="after")
+    def _add_up(self) -> "Sheet":
+        self.total = sum(self.rows.values())
+        return self
+
+
+class SheetRoom(Thread[Sheet]):
+    kind = "sheet"
+    initial_state = Sheet(rows={"a": 1})
+
+
+class GuardedRoom(SheetRoom):
+    kind = "guarded"
+    can_write = ("/rows/**",)
+
+
+async def test_what_a_validator_changes_is_in_the_change_and_must_be_permitted_to_the_client() -> None:
+    app = Plait(SheetRoom, GuardedRoom, store=MemoryStore(), secret="s")
+    async with running(app) as address:
+        for cls in (SheetRoom, GuardedRoom):
+            await begin(app, cls)
+        async with (
+            joined(address, "/threads/sheet/one", "a") as mine,
+            joined(address, "/threads/sheet/one", "b") as other,
+        ):
+            await mine.push(put("/rows/a", 5))
+            for client in (mine, other):
+                await client.until_state({"rows": {"a": 5}, "total": 5})
+            assert [op.path for op in (await app.thread(SheetRoom, "one").history())[-1].ops] == ["/rows/a", "/total"]
+        async with joined(address, "/threads/guarded/one", "a") as mine:
+            ref = await mine.push(put("/rows/a", 5))
+            await mine.until(lambda client: client.of("nack", ref=ref))
+            assert (mine.of("nack", ref=ref)[0]["code"], mine.of("nack", ref=ref)[0]["path"]) == ("forbidden", "/total")
+
+
+async def test_a_page_that_does_not_know_a_field_of_a_model_keeps_it() -> None:
+    async with serving() as (room, address, _), connected(address, "/threads/room/one") as client:
+        await room.update("/players/ada/born", "2000-01-02")
+        await client.until(lambda client: client.state["players"]["ada"]["born"] == "2000-01-02")
+        await client.push({"players": {"ada": {"name": "bo"}}, "note": "", "round": 0, "unknown": 1})
+        await client.until(lambda client: client.state["players"]["ada"]["name"] == "Bo")
+        assert await room.state() == Game(players={"ada": Player(name="Bo", born=datetime.date(2000, 1, 2))})

@@ -211,12 +211,12 @@ def test_models_are_written_as_typescript() -> None:
 
 def test_a_model_has_a_schema_with_definitions_that_are_not_mixed_up() -> None:
     def define(field: Any) -> Any:
-        return create_model("Outer", inner=create_model("Inner", n=field))
+        return create_model("Outer", inner=(create_model("Inner", n=(field, ...)), ...))
 
     one, two = define(int), define(str)
     schemas, named = components([Board, Tree, list[Card], Card])
     assert sorted(named) == ["Card", "Tree"]
-    assert schemas[1] == {"$ref": "#/$defs/Tree"}
+    assert is_additive({**schemas[1], "$defs": named}, {"$ref": "#/$defs/Tree", "$defs": named})
     two.__qualname__ = "Other"
     (first, second), named = components([one, two])
     kinds = [
@@ -229,11 +229,15 @@ def test_a_model_has_a_schema_with_definitions_that_are_not_mixed_up() -> None:
 
 def test_a_model_that_has_grown_fits_an_older_client() -> None:
     def define(**fields: Any) -> Any:
-        inner = create_model("Inner", kind=Literal["inner"], **fields)
-        other = create_model("Other", kind=Literal["other"])
+        inner = create_model("Inner", kind=(Literal["inner"], ...), **fields)
+        other = create_model("Other", kind=(Literal["other"], ...))
         pet: Any = Annotated[inner | other, Field(discriminator="kind")]
-        return schema_of(create_model("Outer", pet=pet))
+        return schema_of(create_model("Outer", pet=(pet, ...)))
 
     assert is_additive(define(), define(extra=(str, "")))
     assert not is_additive(define(extra=(str, "")), define())
-    assert not is_additive(define(), define(needed=int))
+    assert not is_additive(define(), define(needed=(int, ...)))
+    wrapped = {"allOf": [{"$ref": "#/$defs/A"}]}
+    assert not is_additive(
+        {**wrapped, "$defs": {"A": {"type": "string"}}}, {**wrapped, "$defs": {"A": {"type": "null"}}}
+    )

@@ -42,13 +42,13 @@ class Cat(BaseModel):
 
 class Dog(BaseModel):
     name: str = ""
-    tricks: list[str] = []
+    tricks: list[str]
 
 
 class Home(BaseModel):
     model_config = ConfigDict(populate_by_name=True)
 
-    pet: Cat | Dog = Cat()
+    pet: Dog | Cat = Cat()
     kept_by: str = Field(default="", alias="keptBy")
 
 
