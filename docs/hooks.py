@@ -17,9 +17,12 @@ _MOVED = """<!doctype html>
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """Put the side that sends a frame into the head of its block, and links to the pages above and under a page."""
+    """Say which side sends a frame, link to the pages above and under a page, and rank references last in searches."""
     under: dict[str, list[str]] = config.extra["under"]
     name = page.file.src_path
+    if name in under["reference.md"]:
+        # Their titles are bare names: a search for one leads to the page that explains it.
+        page.meta["search"] = {"boost": 0.001}
     lines = [f"Under {_link(above, files)}." for above, pages in under.items() if name in pages]
     if name in under:
         lines.append(f"Under this page: {', '.join(_link(each, files) for each in under[name])}.")
