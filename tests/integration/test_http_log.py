@@ -333,10 +333,11 @@ async def test_a_server_hands_out_the_javascript_client(web: httpx.AsyncClient) 
 
 
 @pytest.mark.local
-async def test_a_server_hands_out_the_part_for_messages_which_shares_the_error_of_the_client(
-    web: httpx.AsyncClient,
+@pytest.mark.parametrize("part", ["messages", "files"])
+async def test_a_server_hands_out_the_parts_for_messages_and_files_which_share_the_error_of_the_client(
+    part: str, web: httpx.AsyncClient
 ) -> None:
-    answer = await web.get("/plait/messages.js")
+    answer = await web.get(f"/plait/{part}.js")
     assert answer.headers["content-type"].partition(";")[0] == "text/javascript"
     assert re.findall(r'import\{PlaitError as \w+\}from"([^"]*)"', answer.text)[:1] == ["./client.js"]
     assert "extends Error" not in answer.text

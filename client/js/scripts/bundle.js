@@ -4,7 +4,12 @@ import { readFile, writeFile } from "node:fs/promises";
 import { build } from "esbuild";
 
 /** The files in server/plait/web, and what each has. */
-const FILES = { "client.js": "full.ts", "messages.js": "messages-part.ts", "listing.js": "listing.ts" };
+const FILES = {
+  "client.js": "full.ts",
+  "messages.js": "messages-part.ts",
+  "listing.js": "listing.ts",
+  "files.js": "files-part.ts",
+};
 const OPTIONS = {
   bundle: true,
   minify: true,

@@ -19,7 +19,7 @@ import { messageOf } from "./messages.js";
 import { missing } from "./options.js";
 import type { Keeper, ThreadOptions } from "./options.js";
 import { textComparison } from "./parts.js";
-import type { CompareTexts, History, TextMethods, TextWatchers, UndoMethods } from "./parts.js";
+import type { CompareTexts, History, TextMethods, TextWatchers, ThreadFiles, UndoMethods } from "./parts.js";
 import type { PlaceIn, Sendable, ValueAt } from "./places.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
@@ -31,7 +31,10 @@ import type { ThreadMessages } from "./thread-messages.js";
 export type Unsubscribe = () => void;
 
 /** The methods that the options `text` and `undo` bring; without them they throw a TypeError. */
-export interface ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> extends TextMethods, UndoMethods {}
+export interface ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> extends TextMethods, UndoMethods {
+  /** The files that the thread keeps, if there is the option `files`. */
+  readonly files: ThreadFiles;
+}
 
 /** `subscribe` tells when one of these has changed; what a join says of the connection changes with the status. */
 const COMPARED = ["state", "confirmed", "version", "status", "trouble", "pending", "presence"] as const;
@@ -285,7 +288,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /** The messages that the thread keeps. Throws a TypeError without the option `messages`. */
   get messages(): ThreadMessages {
-    return this.#messages ?? missing("messages", "the option messages");
+    return this.#messages ?? missing("messages");
   }
 
   // Listeners
@@ -334,8 +337,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     const look = () => {
       const state = this.#session.shown as DeepReadonly<State> | undefined;
       if (state !== undefined && predicate(state)) return state;
-      this.#checkOpen();
-      return undefined;
+      return this.#checkOpen();
     };
     return whenFound(look, (fn) => this.subscribe(fn), signal);
   }
@@ -358,19 +360,20 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /** @internal Takes up the parts among the options that the client does not have yet. */
   addParts(): void {
-    const { text, undo, messages } = this.#options;
+    const { text, undo, messages, files } = this.#options;
     // Each comparison has a budget of its own.
     const compareTexts: CompareTexts = (before, after) => textComparison(this.#options)?.(before, after) ?? [];
     this.#texts ??= text?.newWatchers(compareTexts);
     this.#history ??= undo?.newHistory(() => performance.now(), this.#options);
     this.#messages ??= messages?.newMessages(this.#link);
+    files?.put(this, this.#options);
     this.#methods = {
-      ...(this.#texts && text?.newMethods(this.#edits, this.#texts, compareTexts)),
-      ...(this.#history && undo?.newMethods(this.#edits, this.#history)),
+      ...text?.newMethods(this.#edits, this.#texts as TextWatchers, compareTexts),
+      ...undo?.newMethods(this.#edits, this.#history as History),
     };
   }
 
-  #checkOpen(): void {
+  #checkOpen(): undefined {
     if (this.status === "closed") throw this.#link.closedError;
   }
 
@@ -398,8 +401,9 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     this.#abandoned?.close();
     this.#ready.reject(error);
     this.#early.run();
-    const dropped = this.#link.isKept ? [] : this.#session.pending;
-    for (const push of dropped) this.#listeners.dispatch({ type: "refused", push, error }, this.#edits.answerOf(push));
+    if (!this.#link.isKept)
+      for (const push of this.#session.pending)
+        this.#listeners.dispatch({ type: "refused", push, error }, this.#edits.answerOf(push));
     this.#edits.rejectAll(error);
     this.#calls.failAll(error);
     this.#closed.resolve();

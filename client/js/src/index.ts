@@ -8,6 +8,7 @@ export { compare } from "./compare.js";
 export { PlaitError } from "./errors.js";
 export type { ErrorCode } from "./errors.js";
 export type { TextElement } from "./fields.js";
+export { files } from "./files-part.js";
 export type { DeepReadonly, Json } from "./json.js";
 export { keepIn } from "./keep.js";
 export type { Status } from "./link.js";
@@ -15,7 +16,17 @@ export { listThreads, watchThreads } from "./listing.js";
 export type { ListOptions, ListedThread, PageOptions, ThreadList, ThreadPage } from "./listing.js";
 export type { AnyEvents, Refusal, ThreadChange } from "./listeners.js";
 export type { Keeper, ThreadOptions } from "./options.js";
-export type { ComparePart, TextChange, TextEdit, TextPart, UndoPart } from "./parts.js";
+export type {
+  ComparePart,
+  FileInfo,
+  FilesPart,
+  TextChange,
+  TextEdit,
+  TextPart,
+  ThreadFiles,
+  UndoPart,
+  UploadOptions,
+} from "./parts.js";
 export type { PresenceRecord } from "./presence.js";
 export type { Op } from "./protocol.js";
 export type { AnyRpcs, RpcFace } from "./rpc.js";

@@ -2,14 +2,12 @@
 
 import { Backoff } from "./backoff.js";
 import { PlaitError } from "./errors.js";
-import type { ErrorCode } from "./errors.js";
 import { socketUrl } from "./options.js";
 import type { ThreadOptions } from "./options.js";
+import { RefusedRequest, authorize, request } from "./requests.js";
 
 /** A live list that is silent for so many milliseconds is asked for again: the server sends something every 20 seconds. */
 const SILENCE = 45_000;
-/** Statuses from 400 to 499 that another attempt may not get. */
-const PASSING = new Set([408, 425, 429]);
 
 /** A thread of a list. */
 export interface ListedThread<Card = unknown> {
@@ -60,7 +58,7 @@ export const UNKNOWN: ThreadList<never> = {
 
 /** Returns a page of the threads of a kind. Rejects with a PlaitError, and with the reason of `signal`. */
 export async function listThreads<Card = unknown>(options: PageOptions): Promise<ThreadPage<Card>> {
-  const response = await request(options, "application/json", options.signal);
+  const response = await ask(options, "application/json", options.signal);
   const page = (await response.json()) as ThreadPage<Card>;
   if (!Array.isArray(page?.threads)) throw new PlaitError("error", "the answer is no list of threads");
   return page;
@@ -121,7 +119,7 @@ async function* events<Card>(options: ListOptions, stopped: AbortSignal): AsyncG
   stopped.addEventListener("abort", end);
   let timer = setTimeout(end, SILENCE);
   try {
-    const { body } = await request(options, "text/event-stream", ended.signal);
+    const { body } = await ask(options, "text/event-stream", ended.signal);
     const reader = (body as ReadableStream<Uint8Array>).getReader();
     const decoder = new TextDecoder();
     let text = "";
@@ -144,61 +142,17 @@ async function* events<Card>(options: ListOptions, stopped: AbortSignal): AsyncG
   }
 }
 
-async function request(options: PageOptions, accept: string, signal: AbortSignal | undefined): Promise<Response> {
+async function ask(options: PageOptions, accept: string, signal: AbortSignal | undefined): Promise<Response> {
   const url = new URL(socketUrl({ ...options, name: "" }).replace(/^ws/, "http"));
   if (options.limit !== undefined) url.searchParams.set("limit", String(options.limit));
   if (options.after != null) url.searchParams.set("after", options.after);
-  const headers: Record<string, string> = { accept };
-  const token = await fetchToken(options.token);
-  if (token !== undefined) headers["authorization"] = `Bearer ${token}`;
-  const response = await send(url, { headers, cache: "no-store", ...(signal && { signal }) });
-  if (!response.ok) throw await readError(response);
-  return response;
-}
-
-async function fetchToken(token: ListOptions["token"]): Promise<string | undefined> {
-  try {
-    return await (typeof token === "function" ? token() : token);
-  } catch (cause) {
-    throw new PlaitError("no_token", `no token could be fetched: ${String(cause)}`, { cause });
-  }
-}
-
-async function send(url: URL, options: RequestInit): Promise<Response> {
-  try {
-    return await fetch(url, options);
-  } catch (cause) {
-    options.signal?.throwIfAborted();
-    throw new PlaitError("disconnected", "the server cannot be reached", { cause });
-  }
-}
-
-class RefusedList extends PlaitError {
-  constructor(
-    code: ErrorCode,
-    message: string,
-    path: string | undefined,
-    readonly isFinal: boolean,
-  ) {
-    super(code, message, { path });
-  }
-}
-
-/** Returns the error of an answer; one that is not the server's own has the status as its message. */
-async function readError(response: Response): Promise<PlaitError> {
-  const { status } = response;
-  const isLasting = status >= 400 && status <= 499 && !PASSING.has(status);
-  try {
-    const { error } = (await response.json()) as { error: { code: ErrorCode; message: string; path?: string } };
-    return new RefusedList(error.code, error.message, error.path, isLasting);
-  } catch {
-    return new RefusedList("error", `the server answered with ${status}`, undefined, isLasting);
-  }
+  const headers = { accept, ...(await authorize(options.token)) };
+  return request(url, { headers, cache: "no-store", ...(signal && { signal }) });
 }
 
 /** Tells whether another attempt would be refused as well: by the server, or as there is no such address. */
 function isFinal(error: PlaitError): boolean {
-  return error instanceof RefusedList ? error.isFinal : error.code === "bad_url" || error.code === "no_host";
+  return error instanceof RefusedRequest ? error.isFinal : error.code === "bad_url" || error.code === "no_host";
 }
 
 async function pause(wait: number, signal: AbortSignal): Promise<void> {

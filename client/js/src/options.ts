@@ -4,7 +4,8 @@ import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
 import type { DeepReadonly } from "./json.js";
 import type { MessagesPart } from "./messages-part.js";
-import type { ComparePart, TextPart, UndoPart } from "./parts.js";
+import type { ComparePart, FilesPart, TextPart, UndoPart } from "./parts.js";
+import type { Token } from "./requests.js";
 import type { WebSocketClass } from "./socket.js";
 import type { Slot, StorageLike } from "./storage.js";
 
@@ -21,7 +22,7 @@ export interface ThreadOptions<State> {
   /** This client's id, the same for all its sockets and used by no other client. By default random. */
   client?: string | undefined;
   /** Sent as an Authorization header would be. A function is called for each socket, and before the token expires. */
-  token?: string | (() => string | undefined | Promise<string | undefined>) | undefined;
+  token?: Token;
   /** The hash of the state's schema that the app was built for. */
   schema?: string | undefined;
   /** Keeps the client's id and unanswered changes for the next page: `keepIn(localStorage)` or the like. */
@@ -34,6 +35,8 @@ export interface ThreadOptions<State> {
   compare?: ComparePart | undefined;
   /** `messages` of this package: the messages that the thread keeps. */
   messages?: MessagesPart | undefined;
+  /** `files` of this package: the files that the thread keeps. */
+  files?: FilesPart | undefined;
   /** The WebSocket class, such as that of the package `ws`. By default the global one, which Node 20 does not have. */
   WebSocket?: WebSocketClass | undefined;
   /** The value of `state` until the thread has sent its own, as a server rendered it. */
@@ -54,8 +57,8 @@ export interface Keeper {
   ): { send(): Promise<void>; close(): void };
 }
 
-/** Throws a TypeError that names what is missing. */
-export function missing(what: string, needed: string): never {
+/** Throws a TypeError that names what is missing, by default the option of the same name. */
+export function missing(what: string, needed = `the option ${what}`): never {
   throw new TypeError(`${what} needs ${needed}, which plait-client exports`);
 }
 

@@ -191,3 +191,47 @@ export interface Parts {
   readonly text?: TextPart | undefined;
   readonly compare?: ComparePart | undefined;
 }
+
+/** A file of a thread, as the events `file_created` and `file_updated` have it, too. Times are in microseconds. */
+export interface FileInfo {
+  readonly path: string;
+  readonly name: string;
+  readonly size: number;
+  readonly mime: string;
+  readonly created_at: number;
+  readonly updated_at: number;
+  /** Of an image, in pixels; null if that is not known. */
+  readonly width: number | null;
+  readonly height: number | null;
+  readonly metadata: { readonly [key: string]: unknown };
+  /** Changes with the content. */
+  readonly etag: string;
+  readonly is_directory: boolean;
+}
+
+export interface UploadOptions {
+  /** Called with the bytes that were sent so far, and with all. Outside of browsers it is called once, at the end. */
+  onProgress?: ((sent: number, total: number) => void) | undefined;
+  signal?: AbortSignal | undefined;
+  /** The MIME type. By default that of the blob, or of the path's extension. */
+  type?: string | undefined;
+}
+
+/** The files that a thread keeps: over HTTP, beside the socket. */
+export interface ThreadFiles {
+  /** Returns the address of a file, for `<img>` and links. A page shows the server its cookies there, and no token. */
+  url(path: string): string;
+  /**
+   * Stores a file, in place of the one that was there. Rejects with a PlaitError, also where the connection is lost: it
+   * can be sent again; and with the reason of `signal`, after which the file is as it was.
+   */
+  upload(path: string, data: Blob | ArrayBuffer | ArrayBufferView | string, options?: UploadOptions): Promise<FileInfo>;
+  /** Removes a file; resolves to whether there was one. Rejects with a PlaitError. */
+  remove(path: string): Promise<boolean>;
+}
+
+/** What gives a client files. */
+export interface FilesPart {
+  /** Gives a client with these options its `files`. */
+  put(client: object, options: object): void;
+}
