@@ -155,9 +155,12 @@ class CommitQueue:
 
     async def wait_until_stored(self) -> None:
         """Wait until every change made so far is durable, or has failed, but not for the deletion of the thread."""
-        waiting = [commit for commit in self._pending if commit is not self._deletion]
-        if waiting:
-            await waiting[-1].wait()
+        if (commit := self.find_pending()) is not None:
+            await commit.wait()
+
+    def find_pending(self) -> Commit | None:
+        """Return the last change that is not durable yet, but not the deletion of the thread; None if there is none."""
+        return next((commit for commit in reversed(self._pending) if commit is not self._deletion), None)
 
     async def wait_for_shown(self) -> None:
         """If the calling code may read only durable states, wait until all changes so far are durable."""

@@ -272,12 +272,15 @@ class Pipeline(CommitQueue):
         if self._transaction is transaction:
             self._transaction = None
 
-    def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit:
-        """Make the result of a transaction the current revision, and store it with records."""
+    def commit(self, revision: Revision, ops: Sequence[Op], make_records: Callable[[], Sequence[Record]]) -> Commit:
+        """Make the result of a transaction the current revision, and store it with records.
+
+        They are made when the change can no longer be refused.
+        """
         self.check_open()
         if revision is not (before := self.history.current):
-            return self._make_current(before, revision, ops, "server", records=records)
-        return self._put(records, "server")
+            return self._make_current(before, revision, ops, "server", make_records=make_records)
+        return self._put(make_records(), "server")
 
     def ops_since(self, revision: Revision) -> list[Op] | None:
         """Return the operations since a revision of the open transaction, None if it is not one."""
@@ -327,7 +330,7 @@ class Pipeline(CommitQueue):
         accept: Callable[[], ClientRow] | None = None,
         name: str | None = None,
         by: Client | None = None,
-        records: Sequence[Record] = (),
+        make_records: Callable[[], Sequence[Record]] = tuple,
     ) -> Commit:
         """Make `after` the current revision and store it, unless it is too large, refused, or unchanged."""
         # They may be in `after`: hooks see them when they are stored. `before` may be durable, and decide about rights.
@@ -346,6 +349,7 @@ class Pipeline(CommitQueue):
             self._permissions.check(ops, bound, before)
         if self._validate is not None:
             self.validate(after.copy(), source, ops)
+        records = make_records()
         if not ops:
             return self._put(records, source)
         client = accept() if accept is not None else None

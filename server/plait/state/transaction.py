@@ -30,6 +30,7 @@ _BROKEN: Final = (
 _LATE: Final = "a transaction was left after the one around it, with which its changes were made"
 
 Callback = Callable[[PlaitError | None], None]
+MakeRecords = Callable[[], Sequence[Record]]
 
 
 class TransactionOwner(Protocol):
@@ -42,7 +43,7 @@ class TransactionOwner(Protocol):
 
     def end(self, transaction: "Transaction") -> None: ...
 
-    def commit(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record]) -> Commit: ...
+    def commit(self, revision: Revision, ops: Sequence[Op], make_records: "MakeRecords") -> Commit: ...
 
     def after(self, callback: Callback) -> None: ...
 
@@ -85,6 +86,7 @@ class Transaction:
         "_token",
         "around",
         "commit",
+        "leaving",
         "owner",
     )
 
@@ -101,11 +103,14 @@ class Transaction:
         self._timer: asyncio.Handle | None = None
         self._token: Token[Transaction | None] | None = None
         # Why it was broken, if it was.
-        self._failure: RuntimeError | None = None
+        self._failure: Exception | None = None
         # The transaction of another thread in whose block this one is.
         self.around: Transaction | None = None
         # The change, after the block.
         self.commit: Commit | None = None
+        # Called when the outermost block is left and its change was not refused, before the write is made, which their
+        # records join. If one raises, the block is undone; their own undo is that of a step.
+        self.leaving: list[MakeRecords] = []
 
     # The block
 
@@ -145,9 +150,8 @@ class Transaction:
             self._undo()
             return
         ops = [op for step in self._steps for op in step.ops]
-        records = {(record.part, record.key): record for step in self._steps for record in step.records}
         try:
-            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops), list(records.values()))
+            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops), self._make_records)
         except BaseException:
             self._undo()
             raise
@@ -158,7 +162,7 @@ class Transaction:
         for callback in self._callbacks:
             self.commit.then(callback)
         # Tasks that the block has begun keep the transaction alive.
-        self._steps, self._callbacks = [], []
+        self._steps, self._callbacks, self.leaving = [], [], []
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -207,19 +211,28 @@ class Transaction:
         return found
 
     def check(self) -> None:
-        """Raise RuntimeError if the transaction was broken."""
+        """Raise an error if the transaction was broken."""
         if self._failure is not None:
             raise self._failure
 
-    def break_(self) -> None:
-        """Undo the block, because other code runs before it was left."""
+    def break_(self, failure: Exception | None = None) -> None:
+        """Undo the block, as other code runs before it was left, or because of a failure, which leaving it raises."""
         if self._failure is None:
-            self._failure = RuntimeError(_BROKEN)
-            log.error(_BROKEN, extra={"plait_thread": str(self._key)})
+            if failure is None:
+                failure = RuntimeError(_BROKEN)
+                log.error(_BROKEN, extra={"plait_thread": str(self._key)})
+            self._failure = failure
             self.owner.end(self)
             self._undo()
 
     # Inside
+
+    def _make_records(self) -> Sequence[Record]:
+        """Return the records of the write: of each key the last one."""
+        records = {(record.part, record.key): record for step in self._steps for record in step.records}
+        for make in self.leaving:
+            records.update({(record.part, record.key): record for record in make()})
+        return list(records.values())
 
     def _leave_inner(self, outer: "Transaction", error: BaseException | None) -> None:
         assert self._start is not None
@@ -234,7 +247,7 @@ class Transaction:
         else:
             self.commit = outer.add(outer.revision, ())
 
-    def _raise_failure(self, failure: RuntimeError, error: BaseException | None) -> None:
+    def _raise_failure(self, failure: Exception, error: BaseException | None) -> None:
         """Raise why the transaction was broken, unless the block raises that itself, or was cancelled."""
         if error is None or (isinstance(error, Exception) and error is not failure):
             raise failure from error

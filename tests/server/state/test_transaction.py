@@ -529,3 +529,65 @@ def test_whatever_is_nested_and_raises_the_state_is_that_of_what_was_kept(blocks
             assert stored.state.history.durable.state.points == kept
 
     asyncio.run(run())
+
+
+async def test_what_is_called_when_a_block_is_left_adds_records_to_its_write() -> None:
+    async with open_house(Board) as house:
+        thread, seen = await board(house), list[Any]()
+
+        def leave() -> list[Record]:
+            seen.append(list(thread.asked))
+            return [Record("parts", "a", b"left"), Record("parts", "b", b"left")]
+
+        with thread.transaction() as transaction:
+            transaction.leaving.append(leave)
+            thread._actor.records.write([Record("parts", "a", b"step"), Record("parts", "c", b"step")])
+            with thread.transaction():
+                thread.update("/n", 7)
+            assert seen == []
+        assert [[each["n"] for each in asked] for asked in seen] == [[7]]
+        (write,) = house.store.submitted
+        assert {record.key: record.value for record in write.records} == {"a": b"left", "b": b"left", "c": b"step"}
+        with thread.transaction() as transaction:
+            transaction.leaving.append(leave)
+        assert len(house.store.submitted) == 2
+
+
+@pytest.mark.parametrize("n", [-1, 1])
+async def test_a_block_that_is_refused_or_cannot_be_left_is_undone(n: int) -> None:
+    async with open_house(Board) as house:
+        thread, called = await board(house), list[int]()
+
+        def fail() -> list[Record]:
+            called.append(n)
+            raise ZeroDivisionError
+
+        def change() -> None:
+            with thread.transaction() as transaction:
+                transaction.leaving.append(fail)
+                commit = thread._actor.records.write([Record("parts", "a", b"lost")], undo=lambda: called.append(0))
+                assert commit is not None
+                thread.update("/n", n)
+
+        with pytest.raises(Reject if n < 0 else ZeroDivisionError):
+            change()
+        assert called == ([0] if n < 0 else [1, 0])
+        assert (thread.state["n"], thread.version, house.store.submitted) == (0, 0, [])
+        await outcome(thread.update("/n", 5))
+
+
+async def test_a_block_that_was_broken_for_a_reason_raises_it_although_that_was_caught() -> None:
+    async with open_house(Board) as house:
+        thread = await board(house)
+
+        def change() -> None:
+            with thread.transaction() as transaction:
+                thread.update("/n", 7)
+                transaction.break_(LookupError("gone"))
+                assert thread.state["n"] == 0
+                with pytest.raises(LookupError, match="gone"):
+                    thread.update("/n", 8)
+
+        with pytest.raises(LookupError, match="gone"):
+            change()
+        assert (thread.state["n"], house.store.submitted) == (0, [])
