@@ -15,7 +15,7 @@ from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
 from plait.actor.logs import Failures
 from plait.actor.outcome import Done
-from plait.actor.per_actor import PerActor
+from plait.actor.per_actor import PerActor, Service
 from plait.actor.sockets import Sockets
 from plait.actor.thread import Thread
 from plait.actor.timer import Timer
@@ -41,6 +41,7 @@ TIMER_INTERVAL: Final = 30.0
 """Seconds after which the timer of a thread reads the clock again."""
 
 T = TypeVar("T", bound=Thread[Any])
+S = TypeVar("S", bound=Service)
 
 
 class AgentRuns(Protocol):
@@ -86,6 +87,8 @@ class ActorHost(NamedTuple):
     # The id of the process, and a lock for work that may have crashed an earlier process: it runs one at a time.
     process: str
     suspects: asyncio.Lock
+    # What parts use for all threads together, by its class; closed when the node stops.
+    services: dict[type[Service], Service]
     timer_interval: float = TIMER_INTERVAL
 
 
@@ -176,6 +179,14 @@ class Actor:
     def make_handle(self, kind: type[T], name: str) -> Handle[T]:
         """Make a handle to another thread."""
         return self.host.make_handle(kind, name)
+
+    def use_service(self, cls: type[S]) -> S:
+        """Return what the parts of all threads of the node use together, making it first if there is none."""
+        found = self.host.services.get(cls)
+        if found is None:
+            found = self.host.services[cls] = cls()
+        assert isinstance(found, cls)
+        return found
 
     async def destroy(self) -> None:
         """Destroy this thread, as `Node.destroy` does. Raises Readonly, as `check_may_write` does."""

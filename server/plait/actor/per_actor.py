@@ -1,9 +1,9 @@
-"""Values that other packages keep on each actor while it is awake."""
+"""Values that other packages keep on each actor while it is awake, or for all of them."""
 
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["PerActor"]
+__all__ = ["PerActor", "Service"]
 
 T = TypeVar("T")
 
@@ -16,6 +16,13 @@ class Keeper(Protocol):
 
 
 K = TypeVar("K", bound=Keeper)
+
+
+class Service(Protocol):
+    """Something that is used by all actors of a node, and made when it is used first."""
+
+    def close(self) -> None:
+        """Release what it holds, as the node has stopped."""
 
 
 class PerActor(Generic[K, T]):

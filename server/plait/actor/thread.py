@@ -11,7 +11,7 @@ from plait.actor.connections import Connections
 from plait.actor.handle import Handle
 from plait.actor.kind import Kind
 from plait.actor.logs import log_error
-from plait.actor.per_actor import PerActor
+from plait.actor.per_actor import PerActor, Service
 from plait.actor.thread_settings import ThreadSettings
 from plait.actor.turn import check_may_write
 from plait.errors import InvalidState
@@ -33,6 +33,7 @@ __all__ = ["Thread", "ThreadActor"]
 
 State = TypeVar("State")
 T = TypeVar("T", bound="Thread[Any]")
+S = TypeVar("S", bound=Service)
 
 
 class ThreadActor(Protocol):
@@ -47,6 +48,10 @@ class ThreadActor(Protocol):
 
     def make_handle(self, kind: "type[T]", name: str) -> Handle[T]:
         """Make a handle to another thread."""
+        ...
+
+    def use_service(self, cls: type[S]) -> S:
+        """Return what the parts of all threads of the node use together."""
         ...
 
     async def destroy(self) -> None:

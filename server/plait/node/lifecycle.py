@@ -84,6 +84,9 @@ class Lifecycle:
             self._instruments.slept(slot.key.kind)
             if slot.actor is not None:
                 self.tell_alarms(slot.actor)
+        if slot.actor is not None:
+            for part in self.find_parts(slot.actor.kind).values():
+                part.unload(slot.actor)
 
     # Waking
 

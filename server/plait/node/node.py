@@ -297,6 +297,8 @@ class Node:
         await self._sweeper.stop()
         await self._threads.stop(timeout, self._lifecycle.stop)
         self._sweeper.forget()
+        while self._host.services:
+            self._host.services.popitem()[1].close()
 
     # Inside
 
@@ -348,6 +350,7 @@ class Node:
             watch=self._sweeper.watch,
             process=secrets.token_hex(8),
             suspects=asyncio.Lock(),
+            services={},
             timer_interval=timer_interval,
         )
 

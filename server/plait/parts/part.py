@@ -79,6 +79,11 @@ class Part(PerActor[ThreadActor, Bound]):
     def unlink_files(self, actor: ThreadActor, paths: Collection[str]) -> None:
         """Remove those of some paths that are files of this part, as what they belong to is removed."""
 
+    # Going to sleep
+
+    def unload(self, actor: ThreadActor) -> None:
+        """Release what the part holds for a thread that goes to sleep; its last turns may still run. Must not raise."""
+
     # Forking
 
     def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
