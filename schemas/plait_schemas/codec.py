@@ -99,9 +99,9 @@ def make_decoder(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     )
 
 
-def convert(value: Any, type_: Any, *, str_keys: bool = False) -> Any:
+def convert(value: Any, type_: Any, *, str_keys: bool = False, strict: bool = True) -> Any:
     """Convert a value to a type, as msgspec does; Pydantic models are validated."""
-    return msgspec.convert(value, type_, str_keys=str_keys, dec_hook=_read)
+    return msgspec.convert(value, type_, str_keys=str_keys, strict=strict, dec_hook=_read)
 
 
 def to_builtins(value: Any) -> Any:

@@ -32,6 +32,7 @@ from plait.errors import (
     Readonly,
     Reject,
     RolledBack,
+    SqlError,
     StoreError,
     Terminated,
     TooLarge,
@@ -53,6 +54,8 @@ from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.parts.schedule.draft import EffectRun
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Planned, Schedule, Scheduled, ThreadSchedule
+from plait.parts.sql.sql import Sql
+from plait.parts.sql.thread_sql import ThreadSql
 from plait.parts.values import ThreadValues, Values
 from plait.state.authors import Stretch
 from plait.state.change_log import Change
@@ -122,6 +125,8 @@ __all__ = [
     "Scheduled",
     "Session",
     "Source",
+    "Sql",
+    "SqlError",
     "SqliteStore",
     "Store",
     "StoreError",
@@ -136,6 +141,7 @@ __all__ = [
     "ThreadMessages",
     "ThreadRow",
     "ThreadSchedule",
+    "ThreadSql",
     "ThreadValues",
     "TooLarge",
     "TooMany",

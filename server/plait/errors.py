@@ -20,6 +20,7 @@ PlaitError
 ├── TurnTimeout         a hook or an rpc ran longer than the thread's turn_timeout
 ├── Busy                a run was refused because another one is running
 ├── Unavailable         the server is shutting down, plait is not running, or the thread is being destroyed
+├── SqlError            a statement failed that a thread ran on its tables
 ├── CallFailed          an rpc raised an exception that is not a PlaitError, or its result is not JSON
 └── StoreError          the store could not read or write
     ├── CorruptThread   the stored data of a thread is damaged or cannot be decoded
@@ -58,6 +59,7 @@ __all__ = [
     "Readonly",
     "Reject",
     "RolledBack",
+    "SqlError",
     "StoreError",
     "Terminated",
     "TooLarge",
@@ -247,6 +249,13 @@ class Unavailable(PlaitError):
     code = "unavailable"
     status = 503
     close_code = codes.TRY_AGAIN_LATER
+
+
+class SqlError(PlaitError):
+    """A statement failed that a thread ran on its tables; `detail`, which clients do not see, is why, and which one."""
+
+    code = "sql_error"
+    status = 500
 
 
 class CallFailed(PlaitError):

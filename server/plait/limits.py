@@ -93,6 +93,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     # Bytes of one file, and of all files of a thread.
     file: int = 100 * 1024 * 1024
     files: int = 1024 * 1024 * 1024
+    # Bytes of a thread's tables.
+    sql: int = 64 * 1024 * 1024
     # Threads that may be awake at once.
     awake_threads: int = 100_000
 
@@ -146,6 +148,7 @@ UNLIMITED: Final = Limits(
     record=_HUGE,
     file=_HUGE,
     files=_HUGE,
+    sql=_HUGE,
     awake_threads=_HUGE,
 )
 """The meaning of `limits=None`: only the limits that keep the server itself working."""

@@ -247,5 +247,8 @@ class _PartHandle:
 
         return call
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        return begin_write(self._handle._calls.call_part(self._name, "__call__", args, kwargs))
+
     def __repr__(self) -> str:
         return f"<{self._name} of {self._handle._key}>"

@@ -31,6 +31,8 @@ from plait.node.remote_values import decode_result, encode_attributes, find_part
 from plait.parts.encoding import encode_key, encode_named
 from plait.parts.files.file import CHUNK, cut_content
 from plait.parts.part import Part
+from plait.parts.sql.reading import convert_rows, pack, unpack
+from plait.parts.sql.sql import Sql
 from plait.parts.values import Values
 from plait.parts.values_ops import call_change
 from plait.store.protocol import ThreadKey
@@ -98,6 +100,8 @@ class RemoteThread:
             return await self._gather(self.stream_part(part, stream, args, kwargs))
         if (place := found.uploading.get(method)) is not None and len(args) > place:
             return await self._upload(found, method, args, kwargs)
+        if isinstance(found, Sql) and method in ("__call__", "read"):
+            return await self._run_sql(part, "run_packed" if method == "__call__" else "read_packed", *args, **kwargs)
         request = CallPart(self._key, part, method, encode_arguments(f"{part}.{method}", args, kwargs))
         answer = await self._nodes.ask(self._key, request, reads=method in found.reading)
         return decode_result(answer, find_part_result(found, method), f"{part}.{method}")
@@ -150,6 +154,15 @@ class RemoteThread:
         request = CallPart(self._key, part, method, EncodedArguments([encode_json(each) for each in args]))
         answer = await self._nodes.ask(self._key, request, reads=method == "read_json")
         return decode_result(answer, type_, f"{part}.{method}")
+
+    async def _run_sql(
+        self, part: str, method: str, statement: str, *args: object, into: type[Any] | None = None
+    ) -> Any:
+        """Do what `ThreadSql` does, with rows that become objects of `into` here."""
+        given = EncodedArguments([encode_json(statement), encode_json(pack(args))])
+        request = CallPart(self._key, part, method, given)
+        answer = await self._nodes.ask(self._key, request, reads=method == "read_packed")
+        return convert_rows(unpack(decode_result(answer, bytes, f"{part}.{method}")), into, statement)
 
     def _make_call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallMethod | RunAgent:
         if not isinstance(method, AgentMethod):

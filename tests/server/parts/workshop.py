@@ -16,7 +16,7 @@ from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite.store import SqliteStore
 
-__all__ = ["PATIENCE", "SECOND", "SOON", "FlakyStore", "Workshop", "make_store", "open_workshop", "until"]
+__all__ = ["PATIENCE", "SECOND", "SOON", "Flaky", "FlakyStore", "Workshop", "make_store", "open_workshop", "until"]
 
 PATIENCE = 10.0
 # Seconds after which timers read the clock.
@@ -27,7 +27,7 @@ SECOND = 1_000_000
 T = TypeVar("T", bound=Thread[Any])
 
 
-class _Flaky:
+class Flaky:
     """Refuses writes."""
 
     def __init__(self, *args: Any) -> None:
@@ -46,11 +46,11 @@ class _Flaky:
         return future
 
 
-class FlakyMemory(_Flaky, MemoryStore):
+class FlakyMemory(Flaky, MemoryStore):
     """A MemoryStore that refuses writes when a test says so."""
 
 
-class FlakySqlite(_Flaky, SqliteStore):
+class FlakySqlite(Flaky, SqliteStore):
     """A SqliteStore that refuses writes when a test says so."""
 
 

@@ -1,0 +1,1 @@
+"""Tables of a thread: a local SQLite file, whose pages are records."""

@@ -1,0 +1,114 @@
+"""Decides which statements may run on the tables of a thread, and notes the tables that each reads and writes."""
+
+import sqlite3
+from typing import Final, NamedTuple
+
+__all__ = ["Access", "Authorizer"]
+
+_READING: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE})
+# The actions whose first argument is the name of what they write.
+_WRITING: Final = frozenset(
+    {
+        sqlite3.SQLITE_INSERT,
+        sqlite3.SQLITE_UPDATE,
+        sqlite3.SQLITE_DELETE,
+        sqlite3.SQLITE_CREATE_TABLE,
+        sqlite3.SQLITE_CREATE_INDEX,
+        sqlite3.SQLITE_CREATE_TRIGGER,
+        sqlite3.SQLITE_CREATE_VIEW,
+        sqlite3.SQLITE_DROP_TABLE,
+        sqlite3.SQLITE_DROP_INDEX,
+        sqlite3.SQLITE_DROP_TRIGGER,
+        sqlite3.SQLITE_DROP_VIEW,
+        sqlite3.SQLITE_DROP_VTABLE,
+        sqlite3.SQLITE_REINDEX,
+        sqlite3.SQLITE_ANALYZE,
+    }
+)
+_PRAGMAS: Final = frozenset(
+    {
+        "data_version",  # FTS5 runs it.
+        "defer_foreign_keys",
+        "foreign_key_check",
+        "foreign_key_list",
+        "index_info",
+        "index_list",
+        "index_xinfo",
+        "integrity_check",
+        "quick_check",
+        "table_info",
+        "table_list",
+        "table_xinfo",
+    }
+)
+# Written by all that changes the schema, which is an action of its own, and to open a virtual table.
+_SCHEMAS: Final = frozenset({"sqlite_master", "sqlite_temp_master"})
+_MODULES: Final = frozenset({"fts5", "fts5vocab", "rtree", "rtree_i32"})
+_REFUSED_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer"})
+_NAMES: Final = {
+    getattr(sqlite3, f"SQLITE_{name}"): name.replace("_", " ").lower()
+    for name in ("ATTACH", "DETACH", "SAVEPOINT", "TRANSACTION", "CREATE_TEMP_TABLE", "CREATE_TEMP_VIEW")
+}
+
+
+class Access(NamedTuple):
+    """The tables that a statement reads and writes, in lower case as far as SQLite does."""
+
+    reads: frozenset[str]
+    writes: frozenset[str]
+
+
+class Authorizer:
+    """SQLite calls it while it compiles a statement, once for each thing that the statement does.
+
+    Statements of plait itself may do anything: those that run while `is_off`.
+    """
+
+    def __init__(self, *, may_write: bool) -> None:
+        self._may_write = may_write
+        self.is_off = True
+        # Why the last statement was refused; empty if it was not.
+        self.refusal = ""
+        self._reads: set[str] = set()
+        self._writes: set[str] = set()
+        self._is_asked = False
+
+    def begin(self) -> None:
+        """Note what the next statement does."""
+        self.refusal = ""
+        self._reads, self._writes, self._is_asked = set(), set(), False
+
+    def find_access(self) -> Access | None:
+        """Return what was noted since `begin`; None if nothing was compiled."""
+        return Access(frozenset(self._reads), frozenset(self._writes)) if self._is_asked else None
+
+    def __call__(
+        self, action: int, first: str | None, second: str | None, database: str | None, trigger: str | None
+    ) -> int:
+        if self.is_off:
+            return sqlite3.SQLITE_OK
+        self._is_asked = True
+        self.refusal = self.refusal or self._check(action, first or "", second or "")
+        return sqlite3.SQLITE_DENY if self.refusal else sqlite3.SQLITE_OK
+
+    def _check(self, action: int, first: str, second: str) -> str:
+        """Return why an action is refused, or note it and return nothing."""
+        if action == sqlite3.SQLITE_READ:
+            self._reads.add(first)
+        elif action in _READING or first in _SCHEMAS:
+            pass
+        elif action == sqlite3.SQLITE_FUNCTION:
+            return f"the function {second}" if second in _REFUSED_FUNCTIONS else ""
+        elif action == sqlite3.SQLITE_PRAGMA:
+            return "" if first in _PRAGMAS else f"PRAGMA {first}"
+        elif not self._may_write:
+            return "a statement that writes"
+        elif action in _WRITING:
+            self._writes.add(first)
+        elif action == sqlite3.SQLITE_ALTER_TABLE:
+            self._writes.add(second)
+        elif action == sqlite3.SQLITE_CREATE_VTABLE and second in _MODULES:
+            self._writes.add(first)
+        else:
+            return _NAMES.get(action, f"the module {second}" if second else "this")
+        return ""

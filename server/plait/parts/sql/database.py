@@ -1,0 +1,193 @@
+"""One open local SQLite file: runs the author's statements, inside of savepoints of plait."""
+
+import sqlite3
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from math import inf
+from threading import Event
+from typing import Any, Final
+from urllib.parse import quote
+
+from plait.errors import SqlError
+from plait.parts.sql.authorizer import Access, Authorizer
+from plait.parts.sql.wal import PAGE_SIZE
+
+__all__ = ["Database", "Row", "make_error"]
+
+Row = dict[str, Any]
+
+# The statements of plait. Compiled statements are kept by their text, so the author's must be other ones.
+_SAVE: Final = "SAVEPOINT plait"
+_RELEASE: Final = "RELEASE plait"
+_GO_BACK: Final = "ROLLBACK TO plait"
+_COMMIT: Final = "COMMIT"
+_ROLLBACK: Final = "ROLLBACK"
+# Its rows have no columns, and sqlite3 takes only the first: it gives back one page.
+_SHRINK: Final = "PRAGMA incremental_vacuum(1)"
+_CHECKPOINT: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
+_OWN: Final = frozenset({_SAVE, _RELEASE, _GO_BACK, _COMMIT, _ROLLBACK, _SHRINK, _CHECKPOINT})
+
+_PRAGMAS: Final = (
+    "synchronous=OFF",  # The first one, as the others open the file.
+    f"page_size={PAGE_SIZE}",
+    "auto_vacuum=INCREMENTAL",
+    "journal_mode=WAL",
+    "wal_autocheckpoint=0",
+    "cache_spill=OFF",
+    "foreign_keys=ON",
+)
+_READER_PRAGMAS: Final = ("cache_size=-256", "temp_store=MEMORY", "trusted_schema=OFF")
+
+_NEVER: Final = Event()
+# The compiled statements that are kept.
+_KEPT: Final = 128
+# Of a value, and of a statement.
+_MOST_BYTES: Final = 1024 * 1024
+# The steps of SQLite's machine between two looks at the clock, well below a millisecond.
+_STEPS: Final = 1_000
+_NOTHING: Final = Access(frozenset(), frozenset())
+_FAILURES: Final = (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError)
+
+
+class Database:
+    """A connection to a local file, for one OS thread at a time; a reader cannot write.
+
+    The author's statements run in savepoints: the outermost one is SQLite's transaction.
+    """
+
+    def __init__(self, path: str, *, most_bytes: int = 0, is_reader: bool = False, stop: Event = _NEVER) -> None:
+        """Open a file of at most some bytes, which is made if it does not exist. Raises sqlite3.Error.
+
+        While `stop` is set, statements are interrupted.
+        """
+        uri = f"file:{quote(path)}?mode={'ro' if is_reader else 'rwc'}"
+        self._db = sqlite3.connect(
+            uri, uri=True, timeout=0, isolation_level=None, cached_statements=_KEPT, check_same_thread=False
+        )
+        self._most_bytes = most_bytes
+        most_pages = f"max_page_count={min(max(most_bytes // PAGE_SIZE, 1), 2**30)}"
+        for pragma in _READER_PRAGMAS if is_reader else (*_PRAGMAS, *_READER_PRAGMAS, most_pages):
+            self._db.execute(f"PRAGMA {pragma}").fetchall()
+        self._db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
+        # When the running statement is interrupted, in seconds of processor time of this OS thread.
+        self._deadline = inf
+        self._db.set_progress_handler(lambda: stop.is_set() or time.thread_time() > self._deadline, _STEPS)
+        self._authorizer = Authorizer(may_write=not is_reader)
+        self._db.set_authorizer(self._authorizer)
+        # The open savepoints, if it is in a transaction.
+        self._depth = 0
+        # What statements access, and whether they have succeeded. SQLite asks the authorizer only when it compiles a
+        # statement, so this has at least those that sqlite3 keeps compiled.
+        self._accesses: OrderedDict[str, tuple[Access, bool]] = OrderedDict()
+
+    def run(self, statement: str, args: Sequence[object], *, seconds: float = inf) -> tuple[list[Row], Access]:
+        """Return the rows of a statement of the author, and what it accesses. Raises SqlError.
+
+        An error may have ended the transaction: see `is_in_transaction`.
+        """
+        authorizer = self._authorizer
+        authorizer.begin()
+        if statement in _OWN:
+            raise make_error("transactions are those of the thread: `with self.transaction():`", statement)
+        self._deadline, authorizer.is_off = time.thread_time() + seconds, False
+        cursor, is_done = self._db.cursor(), False
+        try:
+            cursor.execute(statement, args)
+            names = [each[0] for each in cursor.description or ()]
+            if len(set(names)) < len(names):
+                raise make_error("two columns have the same name: rename one with AS", statement)
+            rows = [dict(zip(names, row, strict=True)) for row in cursor]
+            is_done = True
+        except _FAILURES as error:
+            raise self._explain(error, statement, seconds) from None
+        finally:
+            self._deadline, authorizer.is_off = inf, True
+            cursor.close()
+            access = self._note_access(statement, is_done=is_done)
+        return rows, access
+
+    def is_known_to_read(self, statement: str) -> bool:
+        """Whether a statement has succeeded before, and does not write."""
+        access, is_done = self._accesses.get(statement, (_NOTHING, False))
+        return is_done and not access.writes
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether a savepoint is open."""
+        return self._db.in_transaction
+
+    def save(self) -> None:
+        """Open a savepoint."""
+        self._depth = self._depth + 1 if self._db.in_transaction else 1
+        self._db.execute(_SAVE)
+
+    def go_back(self) -> None:
+        """Undo what was done since the last savepoint, and close it."""
+        if self._db.in_transaction and self._depth > 1:
+            self._db.execute(_GO_BACK)
+            self.release()
+        else:  # Releasing the outermost one would be a commit.
+            self.roll_back()
+
+    def release(self) -> None:
+        """Close the last savepoint, and keep what was done."""
+        self._db.execute(_RELEASE)
+        self._depth -= 1
+
+    def commit(self, *, shrinks_by: int = 0) -> None:
+        """Give some free pages back, and commit all. Raises SqlError."""
+        try:
+            for _ in range(shrinks_by):
+                self._db.execute(_SHRINK)
+            self._db.execute(_COMMIT)
+        except sqlite3.Error as error:
+            raise self._explain(error, _COMMIT, inf) from None
+
+    def roll_back(self) -> None:
+        """Undo all."""
+        if self._db.in_transaction:
+            self._db.execute(_ROLLBACK)
+
+    def set_version(self, version: int) -> None:
+        """Set the version of the tables, in the open transaction."""
+        self._db.execute(f"PRAGMA user_version={version}")
+
+    def checkpoint(self) -> None:
+        """Empty the log, unless a reader needs it."""
+        self._db.execute(_CHECKPOINT).fetchall()
+
+    def close(self) -> None:
+        """Close the file. What is not committed is undone."""
+        self._db.close()
+
+    # Inside
+
+    def _note_access(self, statement: str, *, is_done: bool) -> Access:
+        access, was_done = self._accesses.pop(statement, (_NOTHING, False))
+        if (found := self._authorizer.find_access()) is not None:
+            access = Access(access.reads | found.reads, access.writes | found.writes)
+        self._accesses[statement] = access, is_done or was_done
+        if len(self._accesses) > _KEPT:
+            self._accesses.popitem(last=False)
+        return access
+
+    def _explain(self, error: Exception, statement: str, seconds: float) -> SqlError:
+        reason, limit = str(error), None
+        code = getattr(error, "sqlite_errorcode", None)
+        if self._authorizer.refusal:
+            reason = f"{self._authorizer.refusal} is not allowed"
+        elif code == sqlite3.SQLITE_INTERRUPT:
+            reason = f"it was interrupted after {1e3 * seconds:g} ms: use `read`, which runs in an OS thread"
+        elif code == sqlite3.SQLITE_FULL:
+            reason, limit = f"the tables would have more than {self._most_bytes} bytes, or the disk is full", "sql"
+        return make_error(reason, statement, limit=limit)
+
+
+def make_error(reason: str, statement: str, *, limit: str | None = None) -> SqlError:
+    """Return the error of a statement. Its reason is for the author only, as it may quote tables and statements."""
+    detail = f"{reason}: {statement}"
+    error = SqlError("a statement on the thread's tables failed", detail=detail, limit=limit)
+    error.add_note(detail)
+    return error

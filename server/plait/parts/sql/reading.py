@@ -1,0 +1,56 @@
+"""Runs a statement that reads in an OS thread, on a connection of its own."""
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from threading import Event
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from plait.errors import StoreError
+from plait.parts.sql.database import Database, Row, make_error
+from plait_schemas.codec import convert
+
+__all__ = ["convert_rows", "pack", "read_rows", "unpack"]
+
+T = TypeVar("T")
+
+# Arguments and rows on their way to another process.
+pack: Final = msgspec.msgpack.encode
+unpack: Final = msgspec.msgpack.decode
+
+
+async def read_rows(path: str, statement: str, args: Sequence[object]) -> list[Row]:
+    """Return the rows of a statement; it is interrupted if this task is cancelled. Raises SqlError and StoreError."""
+    stop = Event()
+    work = partial(_read, path, statement, args, stop)
+    running = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # Mark it as retrieved.
+        raise
+
+
+def convert_rows(rows: list[Row], into: type[T] | None, statement: str) -> list[T]:
+    """Return rows as objects of a type, if one is given. Raises SqlError if one does not fit."""
+    if into is None:
+        return cast(list[T], rows)
+    try:
+        return cast(list[T], convert(rows, list[into], strict=False))  # type: ignore[valid-type]
+    except msgspec.ValidationError as error:
+        raise make_error(f"the rows do not fit {into.__name__}: {error}", statement) from None
+
+
+def _read(path: str, statement: str, args: Sequence[object], stop: Event) -> list[dict[str, Any]]:
+    try:
+        with closing(Database(path, is_reader=True, stop=stop)) as database:
+            return database.run(statement, args)[0]
+    except sqlite3.Error as error:
+        raise StoreError("the local file of a thread's tables cannot be read", detail=str(error)) from error

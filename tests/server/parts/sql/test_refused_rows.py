@@ -1,0 +1,82 @@
+"""Rows whose write was refused."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.server.parts.sql.shop import FOREVER, KEY, Shop, count, items
+from tests.server.parts.workshop import open_workshop, until
+
+from plait import (
+    StoreError,
+)
+from plait.store.protocol import Write
+
+
+async def test_a_refused_write_takes_its_rows_along_and_the_thread_goes_on(store: Any) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        await shop.sql("insert into orders (item) values ('a')")
+        for number in range(3):
+
+            def refuse(write: Write) -> bool:
+                return write.key == KEY
+
+            store.refuses = refuse
+            with shop.transaction():
+                shop.set_state(99)
+                lost = shop.sql("insert into orders (item) values ('lost')")
+                shop.values.set("a", 99)
+            assert [*items(shop), shop.state] == [*items(shop)[:-1], "lost", 99]
+            later = shop.sql("insert into orders (item) values ('later')")
+            seen = shop.sql("select item from orders")
+            for each in (later, seen):
+                with pytest.raises(StoreError):
+                    await each
+            assert lost.value == []
+            store.refuses = lambda _: False
+            assert shop.state == number
+            assert await count(works) == number + 1
+            await works.handle(Shop).order(f"{number}")
+        assert items(shop) == ["a", "0", "1", "2"]
+        assert (shop.state, await shop.values.has("a")) == (3, False)
+    async with open_workshop(store, Shop) as works:
+        assert items(await works.thread(Shop)) == ["a", "0", "1", "2"]
+
+
+@pytest.mark.parametrize("is_in_block", [False, True])
+async def test_the_first_write_of_a_thread_can_be_refused(store: Any, *, is_in_block: bool) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        store.refuses = lambda _: True
+        with pytest.raises(StoreError):  # noqa: PT012
+            if is_in_block:
+                async with shop.transaction():
+                    shop.sql("insert into orders (item) values ('lost')")
+            else:
+                await shop.sql("insert into orders (item) values ('lost')")
+        store.refuses = lambda _: False
+        assert await count(works) == 0
+        await works.handle(Shop).order("a")
+    async with open_workshop(store, Shop) as works:
+        assert items(await works.thread(Shop)) == ["a"]
+
+
+async def test_a_select_during_a_refused_write_says_so(store: Any) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        await shop.sql("insert into orders (item) values ('a')")
+        store.refuses = lambda _: True
+        slow = FOREVER.replace("from c)", "from c where x < 300000)")
+        reading = asyncio.create_task(shop.sql.read(slow))
+        await until(lambda: shop.sql._files.readers._value < 4)
+        lost = shop.sql("insert into orders (item) values ('lost')")
+        with pytest.raises(StoreError):
+            await lost
+        with pytest.raises(StoreError, match="read again"):
+            shop.sql("select * from orders")
+        with pytest.raises(StoreError, match="were read before"):
+            await reading
+        store.refuses = lambda _: False
+        assert await shop.sql.read("select item from orders") == [{"item": "a"}]
+        assert items(shop) == ["a"]

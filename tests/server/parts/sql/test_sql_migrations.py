@@ -1,0 +1,128 @@
+"""Migrations of tables, and stored tables that cannot be used."""
+
+from typing import Any
+
+import pytest
+from tests.server.parts.sql.shop import KEY, PAGES, Shop
+from tests.server.parts.workshop import open_workshop
+
+from plait import CorruptThread, MigrationFailed, NewerState, Plait, Sql, Thread, Values
+from plait.store.thread_rows import Record
+
+
+def make_class(*migrations: str) -> type[Thread[Any]]:
+    class Shop(Thread[Any]):
+        initial_state = 0
+        values = Values()
+        sql = Sql(migrations=list(migrations))
+
+    return Shop
+
+
+FIRST = "create table a (n integer); create trigger t after insert on a begin update a set n = n + 1; end;"
+SECOND = "alter table a add column text; -- a comment; with a semicolon\nupdate a set text = 'old; ' || n;"
+
+
+async def test_migrations_run_once_when_a_thread_wakes(store: Any) -> None:
+    found = []
+    for migrations in ([FIRST], [FIRST], [FIRST, SECOND], [FIRST, SECOND]):
+        cls = make_class(*migrations)
+        async with open_workshop(store, cls) as works:
+            shop: Any = await works.thread(cls)
+            found.append(len(store.writes))
+            if len(migrations) == 1:
+                await shop.sql("insert into a values (?)", 1)
+    assert found == [0, 1, 3, 3]
+    cls = make_class(FIRST, SECOND)
+    async with open_workshop(store, cls) as works:
+        shop = await works.thread(cls)
+        assert shop.sql("select * from a order by n").value == [
+            {"n": 2, "text": "old; 2"},
+            {"n": 3, "text": "old; 3"},
+        ]
+
+
+async def test_migrations_are_stored_although_nothing_else_is_written(store: Any) -> None:
+    for migrations in ([FIRST], [FIRST, SECOND]):
+        cls = make_class(*migrations)
+        async with open_workshop(store, cls) as works:
+            shop: Any = await works.thread(cls)
+            if len(migrations) == 1:
+                await shop.sql("insert into a values (1)")
+    assert [len(write.changes) for write in store.writes] == [0, 0]
+    pages = await store.records(KEY, PAGES)
+    assert int.from_bytes(pages[0].value[60:64], "big") == 2
+
+
+async def test_an_import_runs_the_migrations_that_the_export_has_not_had() -> None:
+    older, newer = make_class(FIRST), make_class(FIRST, SECOND)
+    async with Plait(older, store="memory://") as app:
+        await app.thread(older, "one").sql("insert into a values (1)")
+        lines = b"".join([each async for each in app.export_thread("shop", "one")])
+    async with Plait(newer, store="memory://") as app:
+        two = await app.import_thread(lines, name="two")
+        assert await two.sql("select * from a") == [{"n": 2, "text": "old; 2"}]
+        three = await app.fork_thread(newer, "two", "three")
+        found: Any = three
+        assert await found.sql("select * from a") == [{"n": 2, "text": "old; 2"}]
+
+
+async def test_a_thread_that_got_tables_later_has_them(store: Any) -> None:
+    class Shop(Thread[Any]):
+        initial_state = 0
+        values = Values()
+
+    async with open_workshop(store, Shop) as works:
+        await works.handle(Shop).values.set("a", 1)
+    cls = make_class(FIRST)
+    async with open_workshop(store, cls) as works:
+        shop: Any = await works.thread(cls)
+        await shop.sql("insert into a values (1)")
+    async with open_workshop(store, cls) as works:
+        shop = await works.thread(cls)
+        assert shop.sql("select * from a").value == [{"n": 2}]
+
+
+async def test_a_migration_that_fails_leaves_the_tables_as_they_were(store: Any) -> None:
+    cls = make_class(FIRST)
+    async with open_workshop(store, cls) as works:
+        await works.handle(cls).sql("insert into a values (1)")
+    before = await store.records(KEY, PAGES)
+    broken = make_class(FIRST, SECOND, "insert into gone values (1)")
+    async with open_workshop(store, broken) as works:
+        with pytest.raises(MigrationFailed, match="tables of shop/one") as caught:
+            await works.thread(broken)
+        assert caught.value.detail == "no such table: gone: insert into gone values (1)"
+    assert await store.records(KEY, PAGES) == before
+
+
+async def test_tables_that_newer_code_has_migrated_are_refused_and_left(store: Any) -> None:
+    cls = make_class(FIRST, SECOND)
+    async with open_workshop(store, cls) as works:
+        await works.handle(cls).sql("insert into a values (1, 'a')")
+    before, older = await store.records(KEY, PAGES), make_class(FIRST)
+    async with open_workshop(store, older) as works:
+        with pytest.raises(NewerState, match="has had 2 migrations, and its class has 1"):
+            await works.thread(older)
+    assert await store.records(KEY, PAGES) == before
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+@pytest.mark.parametrize("lost", ["p/00000001", "p/00000002", "last", "part"])
+async def test_tables_with_a_lost_page_are_refused(store: Any, lost: str) -> None:
+    async with open_workshop(store, Shop) as works:
+        await works.handle(Shop).order("tea")
+        actor = await works.actor(Shop)
+        pages = await store.records(KEY, PAGES)
+        key = pages[-1].key if lost == "last" else pages[3].key if lost == "part" else lost
+        await actor.records.write([Record("sql", key, b"x" * 100 if lost == "part" else None)])
+    async with open_workshop(store, Shop) as works:
+        with pytest.raises(CorruptThread, match="sql of shop/one"):
+            await works.thread(Shop)
+
+
+def test_migrations_that_are_no_list_of_scripts_are_refused() -> None:
+    with pytest.raises(TypeError, match="list of str"):
+        Sql(migrations="create table a (b)")
+    with pytest.raises(TypeError, match="list of str"):
+        Sql(migrations=[1])  # type: ignore[list-item]

@@ -1,0 +1,158 @@
+"""Statements that fail, and what may be run on the tables of a thread."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.parts.sql.shop import FOREVER, Order, Shop, items, listed
+from tests.server.parts.workshop import open_workshop
+
+from plait import (
+    Readonly,
+    SqlError,
+)
+from plait.actor.turn import Turn
+
+
+async def test_an_error_says_what_was_wrong_but_not_to_clients(store: Any) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        await shop.sql("insert into orders (item) values ('tea')")
+        with pytest.raises(SqlError) as caught:
+            shop.sql("insert into orders (item) values (?)", "tea")
+        assert str(caught.value) == "a statement on the thread's tables failed"
+        assert caught.value.detail == "UNIQUE constraint failed: orders.item: insert into orders (item) values (?)"
+        with pytest.raises(SqlError, match="no such table: gone"):
+            await works.handle(Shop).look("select * from gone")
+        assert items(shop) == ["tea"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "args", "reason"),
+    [
+        ("select ?", ([1],), "type 'list' is not supported"),
+        ("select ?", (2**63,), "too large"),
+        ("select ?", ("\ud800",), "surrogates"),
+        ("select ?", (), "number of bindings"),
+        ("select 1; select 2", (), "one statement"),
+        ("select \x00", (), "null"),
+        ("select 1 as a, 2 as a", (), "two columns have the same name"),
+        ("insert or fail into orders (id, item) values (2, 'b'), (1, 'c')", (), "UNIQUE"),
+        ("insert or rollback into orders (id, item) values (2, 'b'), (1, 'c')", (), "UNIQUE"),
+        ("select cast(x'ff' as text) as a", (), "UTF-8"),
+        ("select zeroblob(1048577) as a", (), "too big"),
+    ],
+)
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+async def test_a_statement_that_fails_leaves_everything_as_it_was(
+    store: Any, statement: str, args: tuple[Any, ...], reason: str
+) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        await shop.sql("insert into orders (item) values ('a')")
+        with pytest.raises(SqlError, match=reason):
+            shop.sql(statement, *args)
+        assert items(shop) == ["a"]
+        await shop.sql("insert into orders (item) values ('later')")
+        assert items(shop) == ["a", "later"]
+
+
+async def test_rows_that_do_not_fit_the_struct_leave_nothing_of_the_statement(store: Any) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        with pytest.raises(SqlError, match=r"the rows do not fit Order: .* missing required field `item`"):
+            shop.sql("insert into orders (item) values ('tea') returning id", into=Order)
+        assert items(shop) == []
+
+
+REFUSED = [
+    ("attach 'other.db' as other", "attach"),
+    ("detach main", "detach"),
+    ("vacuum", "VACUUM"),
+    ("vacuum into 'other.db'", "VACUUM"),
+    ("begin", "transaction"),
+    ("commit", "transaction"),
+    ("COMMIT", "transaction"),
+    ("ROLLBACK", "transaction"),
+    ("savepoint a", "savepoint"),
+    ("SAVEPOINT plait", "transaction"),
+    ("RELEASE plait", "transaction"),
+    ("select load_extension('a')", "load_extension"),
+    ("select fts3_tokenizer('simple')", "fts3_tokenizer"),
+    ("create temp table a (b)", "temp table"),
+    ("create virtual table a using fts4", "fts4"),
+    ("create virtual table a using dbstat", "dbstat"),
+    *((f"pragma {name}", name) for name in ("journal_mode=delete", "writable_schema=1", "temp_store_directory='/'")),
+    *((f"pragma {name}", name) for name in ("cache_spill=on", "user_version=9", "max_page_count=9", "foreign_keys=0")),
+    ("select * from pragma_journal_mode", "journal_mode"),
+]
+
+
+@pytest.mark.parametrize(("statement", "reason"), REFUSED)
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+async def test_what_reaches_outside_of_the_tables_is_refused(
+    store: Any, statement: str, reason: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        await shop.sql("insert into orders (item) values ('a')")
+        for _ in range(2):
+            with pytest.raises(SqlError, match=reason.partition("=")[0]):
+                shop.sql(statement)
+            with pytest.raises(SqlError):
+                await shop.sql.read(statement)
+
+        def run_in_block() -> None:
+            with shop.transaction():
+                shop.sql("insert into orders (item) values ('lost')")
+                shop.sql(statement)
+
+        with pytest.raises(SqlError):
+            run_in_block()
+        assert items(shop) == ["a"]
+    assert listed(folder) == []
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+async def test_a_runaway_statement_is_interrupted_and_the_thread_goes_on(store: Any) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        with pytest.raises(SqlError, match="interrupted after 50 ms"):
+            shop.sql(FOREVER)
+        with pytest.raises(SqlError, match="interrupted after 50 ms"):
+            shop.sql(f"insert into orders (item) {FOREVER}")
+        await shop.sql("insert into orders (item) values ('a')")
+        assert items(shop) == ["a"]
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+async def test_a_turn_that_is_readonly_can_read_and_leaves_nothing_of_what_it_writes(store: Any) -> None:
+    async with open_workshop(store, Shop) as works:
+        actor = await works.actor(Shop)
+        shop = actor.thread
+        await shop.sql("insert into orders (item) values ('a')")
+
+        class Bystander:
+            readonly = True
+            id = "c"
+            principal = None
+
+        def try_both() -> Any:
+            for statement in ("insert into orders (item) values ('b')", "create table b (c)"):
+                with pytest.raises(Readonly):
+                    shop.sql(statement)
+            return shop.sql("select item from orders").value, shop.sql(
+                "select * from words where words match 'a'"
+            ).value
+
+        connection: Any = Bystander()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        turn = Turn("rpc", try_both, actor=actor, connection=connection, by_client=True)
+        turn.on_end(lambda result, error: future.set_result(result) if error is None else future.set_exception(error))
+        turn.start(asyncio.get_running_loop())
+        assert await future == ([{"item": "a"}], [])
+        assert items(shop) == ["a"]
+        with pytest.raises(SqlError, match="no such table"):
+            shop.sql("select * from b")
