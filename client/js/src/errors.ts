@@ -34,6 +34,7 @@ type ServerCode =
   | "rejected"
   | "replaced"
   | "rolled_back"
+  | "sql_error"
   | "store_error"
   | "terminated"
   | "too_large"
