@@ -28,6 +28,7 @@ from benchmarks.rows import NATIVE, ROWS
 from benchmarks.schedules import schedules
 from benchmarks.servers import Server, ServerError, serve
 from benchmarks.sizes import client_sizes, size_table
+from benchmarks.sql import sql
 from benchmarks.stalled import stalled
 from benchmarks.sync_tables import (
     delta_table,
@@ -145,7 +146,7 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
         waits = neighbours(folder, pace, tell)
         measured["neighbours"] = waits, neighbour_table(waits)
     if "records" in wanted:
-        readings = [*records(folder, pace, tell), *values(folder, pace, tell)]
+        readings = [*records(folder, pace, tell), *values(folder, pace, tell), *sql(folder, pace, tell)]
         measured["records"] = readings, record_table(readings)
     if "messages" in wanted:
         readings = messages(folder, pace, tell)
