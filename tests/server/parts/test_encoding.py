@@ -1,6 +1,6 @@
 """What a caller passes to a part is refused, or can be read when the thread wakes."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class House:
         self.app = Plait(Room, store=store, limits=None)
 
         @self.app.agent("do", thread=Room)
-        async def do(ctx: Context[Room], work: Callable[[Room], Awaitable[None]]) -> None:
+        async def do(ctx: Context[Room], work: Any) -> None:
             await work(ctx.thread)
 
     async def restart(self) -> None:

@@ -3,7 +3,7 @@
 # pyright: reportMissingImports=false
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -52,7 +52,7 @@ def make_app(model: Echo) -> Plait:
             return str(reply.get_text_content())
 
     @app.agent("do", thread=Desk)
-    async def do(ctx: Context[Desk], work: Callable[[Context[Desk]], Awaitable[Any]]) -> Any:
+    async def do(ctx: Context[Desk], work: Any) -> Any:
         return await work(ctx)
 
     return app
