@@ -85,6 +85,7 @@ OUTER = ("plait.session", "plait.web")
 ACTOR = (
     "plait.actor.actor",
     "plait.actor.connection",
+    "plait.actor.endpoints",
     "plait.actor.kind",
     "plait.actor.logs",
     "plait.actor.outcome",

@@ -2,6 +2,7 @@
 
 from plait.actor.connection import Connection, Principal, Source
 from plait.actor.current import current
+from plait.actor.endpoints import endpoint
 from plait.actor.events import Event
 from plait.actor.handle import Handle
 from plait.actor.rpc import Stream, rpc
@@ -156,6 +157,7 @@ __all__ = [
     "current",
     "current_context",
     "effect",
+    "endpoint",
     "migrate",
     "rpc",
 ]

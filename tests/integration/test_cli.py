@@ -971,6 +971,30 @@ def test_types_says_what_is_wrong(folder: Path, arguments: list[str], says: str)
     assert says in complaint(folder, "types", *arguments, *([] if "--out" in arguments else ["--out", "types"]))
 
 
+def test_openapi_prints_the_document_or_writes_it(folder: Path) -> None:
+    done = plait(folder, "openapi", "game:app", "--title", "The game", "--version", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert document["info"] == {"title": "The game", "version": "2"}
+    assert "/threads/room/{thread}/rpc/edition" in document["paths"]
+    assert plait(folder, "openapi", "game:app", "--out", "openapi.json").stdout == ""
+    assert json.loads((folder / "openapi.json").read_text())["paths"] == document["paths"]
+    assert not (folder / "plait.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["odd:app"], "room: rpc add, argument n: "),
+        (["game:text"], "game:text is a str, not a Plait"),
+        (["game:app", "--out", "nowhere/a.json"], "cannot write to nowhere/a.json"),
+    ],
+)
+def test_openapi_says_what_is_wrong(folder: Path, arguments: list[str], says: str) -> None:
+    (folder / "odd.py").write_text(GAME.replace("def add(self)", "def add(self, n: complex)"))
+    assert says in complaint(folder, "openapi", *arguments)
+
+
 def test_the_variables_of_the_commands_are_known_to_the_settings() -> None:
     groups = [
         [cli[name][each] for each in cli[name] if each[0] != "-"] or [cli[name]] for name in cli if name[0] != "-"
@@ -983,7 +1007,7 @@ def test_the_variables_of_the_commands_are_known_to_the_settings() -> None:
 def test_the_command_says_what_there_is(folder: Path) -> None:
     done = plait(folder, "--help")
     assert done.returncode == 0
-    for name in ("serve", "dev", "demo", "threads", "state", "migrate", "types"):
+    for name in ("serve", "dev", "demo", "threads", "state", "migrate", "types", "openapi"):
         assert re.search(rf"\b{name}\b", done.stdout)
 
 

@@ -11,7 +11,7 @@ from plait_schemas.export import DIALECT, definitions, json_text
 from plait_schemas.schema import schema_hash, schema_of
 from plait_schemas.typescript import Member, TypeScript, comment, identifier, interface, key, literal
 
-__all__ = ["NoTypes", "make_types_files"]
+__all__ = ["Argument", "NoTypes", "RpcTypes", "check_type", "make_types_files", "read_rpc_types"]
 
 _HEAD: Final = "The threads of this app. Written by `plait types`."
 _DECLARED: Final = ("State", "Rpcs", "Events")
@@ -21,7 +21,9 @@ class NoTypes(Exception):
     """A type has no JSON Schema; the message says where the type is used."""
 
 
-class _Argument(NamedTuple):
+class Argument(NamedTuple):
+    """An argument of an rpc."""
+
     name: str
     type: Any
     is_required: bool
@@ -29,10 +31,12 @@ class _Argument(NamedTuple):
     is_named: bool
 
 
-class _Rpc(NamedTuple):
+class RpcTypes(NamedTuple):
+    """An rpc, as its callers see it."""
+
     name: str
     doc: str
-    arguments: list[_Argument]
+    arguments: list[Argument]
     # The type of the result, or, with `is_stream`, of each chunk; None if there is no result.
     result: Any
     is_stream: bool
@@ -46,7 +50,7 @@ class _Surface(NamedTuple):
     prefix: str
     state: Any
     hash: str
-    rpcs: list[_Rpc]
+    rpcs: list[RpcTypes]
     events: dict[str, Any]
     # The places of the state's texts.
     texts: list[str]
@@ -81,21 +85,27 @@ def _read_surface(kind: Kind, taken: set[str]) -> _Surface:
         prefix = f"Kind{prefix}"
     while prefix in taken:
         prefix += "_"
-    rpcs = [_read_rpc(method) for _, method in sorted(kind.methods.items())]
+    rpcs = [read_rpc_types(method) for _, method in sorted(kind.methods.items())]
     surface = _Surface(kind.name, prefix, kind.state_type.type, "", rpcs, dict(events), kind.state_type.texts)
     for where, type_ in surface.types():
-        try:
-            schema_of(type_)
-        except (TypeError, ValueError, NotImplementedError) as error:
-            raise NoTypes(f"{where}: {type_!r} has no JSON Schema: {str(error).splitlines()[-1]}") from None
+        check_type(where, type_)
     return surface._replace(hash=schema_hash(schema_of(surface.state)))
 
 
-def _read_rpc(method: Method) -> _Rpc:
+def check_type(where: str, type_: Any) -> None:
+    """Raise NoTypes for a type that has no JSON Schema; `where` says where it is used."""
+    try:
+        schema_of(type_)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise NoTypes(f"{where}: {type_!r} has no JSON Schema: {str(error).splitlines()[-1]}") from None
+
+
+def read_rpc_types(method: Method) -> RpcTypes:
+    """Return the types of an rpc, or of an agent that clients call."""
     function, hints = method.read_types()
     parameters = list(inspect.signature(function).parameters.values())[1:]
     arguments = [
-        _Argument(
+        Argument(
             each.name,
             hints.get(each.name, Any),
             is_required=each.default is each.empty,
@@ -110,7 +120,7 @@ def _read_rpc(method: Method) -> _Rpc:
         result = next(iter(get_args(result)), Any) if method.is_generator else Any
     elif result is type(None):
         result = None
-    return _Rpc(method.name, inspect.getdoc(function) or "", arguments, result, method.is_stream)
+    return RpcTypes(method.name, inspect.getdoc(function) or "", arguments, result, method.is_stream)
 
 
 # TypeScript
@@ -144,7 +154,7 @@ def _write_texts(surface: _Surface) -> str:
     return comment(f"The texts in {surface.prefix}State.") + f"export const {name} = [\n{places}] as const;\n"
 
 
-def _write_method(rpc: _Rpc, typescript: TypeScript) -> Member:
+def _write_method(rpc: RpcTypes, typescript: TypeScript) -> Member:
     """Return a method with its positional arguments; its comment lists the keyword-only ones, for `callWith`."""
     placed = [_write_parameter(identifier(each.name), each, typescript) for each in rpc.arguments if not each.is_named]
     named = [_write_parameter(key(each.name), each, typescript) for each in rpc.arguments if each.is_named]
@@ -155,7 +165,7 @@ def _write_method(rpc: _Rpc, typescript: TypeScript) -> Member:
     return Member(f"{key(rpc.name)}({', '.join(placed)}): {result}", doc)
 
 
-def _write_parameter(name: str, argument: _Argument, typescript: TypeScript) -> str:
+def _write_parameter(name: str, argument: Argument, typescript: TypeScript) -> str:
     return f"{name}{'' if argument.is_required else '?'}: {typescript.type(argument.type, is_input=True)}"
 
 
@@ -179,7 +189,7 @@ def _make_kind_schema(surface: _Surface, schemas: Iterator[dict[str, Any]]) -> d
     } | ({"texts": surface.texts} if surface.texts else {})
 
 
-def _make_rpc_schema(rpc: _Rpc, schemas: Iterator[dict[str, Any]]) -> dict[str, Any]:
+def _make_rpc_schema(rpc: RpcTypes, schemas: Iterator[dict[str, Any]]) -> dict[str, Any]:
     properties = {argument.name: next(schemas) for argument in rpc.arguments}
     answer = next(schemas)
     described: dict[str, Any] = {

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, get_args
 
 from plait.actor.declaration import check_attributes, check_hooks, validates_ops, warn_of_near_misses
+from plait.actor.endpoints import Endpoints
 from plait.actor.rpc import Method, find_methods
 from plait.errors import MethodNotFound, NotFound
 from plait.limits import Limits
@@ -61,6 +62,8 @@ class Kind:
         self.attributes = {method.attribute: method for method in methods.values()}
         self.methods: dict[str, Method] = {name: each for name, each in methods.items() if each.is_for_clients}
         self._inner_methods = {name: each for name, each in methods.items() if not each.is_for_clients}
+        # What answers HTTP requests below its threads.
+        self.endpoints = Endpoints(cls, frozenset(dir(hooks)))
         # The attributes of rpcs, by the functions of the class and of those that it derives from.
         self._functions = {
             vars(base)[attribute]: attribute

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Hashable
+from collections.abc import Awaitable, Collection, Hashable, Mapping
 from contextvars import Context
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from starlette.requests import Request
@@ -12,6 +13,7 @@ from starlette.responses import Response
 
 from plait.actor.call_chain import find_refusal
 from plait.actor.connection import Connection, Lease
+from plait.actor.endpoints import EndpointMethod
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, RunningCall
@@ -29,6 +31,7 @@ __all__ = ["TurnActor", "TurnRunner", "TurnThread", "find_trace"]
 
 log = logging.getLogger("plait.thread")
 
+_NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 # Shared by all threads without concurrent turns, to save memory.
 _NO_TURNS: Final[dict[Turn, None]] = {}
 
@@ -130,12 +133,23 @@ class TurnRunner:
         self.begin(turn, done, size=size, is_gated=True, is_concurrent=method.is_concurrent)
         return turn
 
-    def request(self, request: Request, done: Done, *, party: Hashable, lease: Lease | None = None) -> RunningCall:
-        """Run `on_request` for a principal or address; call `done` with its response as `call` does."""
-        work = partial(self._thread.on_request, request)
-        turn = Turn("on_request", work, actor=self._actor, request=request, trace=request.scope.get(TRACE))
+    def request(
+        self,
+        request: Request,
+        done: Done,
+        *,
+        party: Hashable,
+        lease: Lease | None = None,
+        endpoint: EndpointMethod | None = None,
+        arguments: Mapping[str, Any] = _NO_ARGUMENTS,
+    ) -> RunningCall:
+        """Run an endpoint, or `on_request`, for a principal or address; call `done` with its result as `call` does."""
+        name, work = "on_request", partial(self._thread.on_request, request)
+        if endpoint is not None:
+            name, work = f"endpoint {endpoint.attribute}", partial(endpoint.function, self._thread, **arguments)
+        turn = Turn(name, work, actor=self._actor, request=request, trace=request.scope.get(TRACE))
         turn.party, turn.lease = party, lease
-        self.begin(turn, done, is_gated=True)
+        self.begin(turn, done, is_gated=True, is_concurrent=endpoint is not None and endpoint.is_concurrent)
         return turn
 
     def end_message(self, trace: object, turn: RunningCall | None) -> None:

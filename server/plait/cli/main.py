@@ -1,4 +1,4 @@
-"""The command line: `plait serve`, `dev`, `demo`, `migrate`, `types`, and the commands for store files."""
+"""The command line: `plait serve`, `dev`, `demo`, `migrate`, `types`, `openapi`, and the commands for store files."""
 
 import asyncio
 import sys
@@ -148,6 +148,29 @@ def types(
             fail(f"out of date: {', '.join(map(str, paths))}; run `{command}`")
     except (LoadError, NoTypes) as error:
         give_up(error)
+    except OSError as error:
+        fail(f"cannot write to {out}: {error.strerror or error}")
+
+
+@cli.command
+def openapi(
+    target: Target,
+    *,
+    out: Annotated[Path | None, Parameter(help="The file to write, in place of the standard output.")] = None,
+    title: Annotated[str, Parameter(help="The title of the document.")] = "plait",
+    version: Annotated[str, Parameter(help="The version of the app's requests.")] = "1",
+) -> None:
+    """Print the OpenAPI 3.1 document of an app's endpoints, rpcs, runs and files, as JSON."""
+    try:
+        document = load_plait(target).openapi(title=title, version=version)
+    except (LoadError, NoTypes) as error:
+        give_up(error)
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    if out is None:
+        print(text)
+        return
+    try:
+        out.write_text(f"{text}\n")
     except OSError as error:
         fail(f"cannot write to {out}: {error.strerror or error}")
 

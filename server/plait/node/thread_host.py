@@ -11,6 +11,7 @@ import msgspec
 from plait.actor.client_types import make_types_files
 from plait.actor.handle import Handle
 from plait.actor.kind import Kind
+from plait.actor.openapi import make_openapi
 from plait.actor.thread import Thread
 from plait.cluster.use import check_unused
 from plait.errors import PlaitError
@@ -20,6 +21,7 @@ from plait.node.importing import Import, read_header
 from plait.node.listing import INNER_KINDS
 from plait.node.node import Node
 from plait.node.remote_requests import ListThreads
+from plait.parts.files.thread_files import find_files
 from plait.state.migrations import Outcome, migrate_all
 from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
 from plait_schemas.codec import encode_json
@@ -167,6 +169,14 @@ class ThreadHost:
         Raises NoTypes for a type that JSON Schema cannot describe.
         """
         return make_types_files(self._kinds)
+
+    def openapi(self, *, title: str = "plait", version: str = "1") -> dict[str, Any]:
+        """Return the OpenAPI 3.1 document of the app's endpoints, rpcs, runs and files, as JSON values.
+
+        Raises NoTypes for a type that JSON Schema cannot describe.
+        """
+        with_files = {kind.name for kind in self._kinds if find_files(kind.cls) is not None}
+        return make_openapi(self._kinds, with_files=with_files, title=title, version=version)
 
 
 def _make_query(

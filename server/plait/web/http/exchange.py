@@ -6,20 +6,23 @@ from collections.abc import Callable, Hashable
 from typing import Final, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal, Rights
 from plait.actor.rpc import Arguments, Method
-from plait.errors import PlaitError
+from plait.errors import CallFailed, PlaitError
 from plait.instruments.protocol import TRACE
+from plait.limits import count_extra_messages
 from plait.store.protocol import ThreadKey
 from plait.web.authentication import Action
 from plait.web.fairness import LARGE
 from plait.web.http.streamed import ResponseLines
 from plait.web.http.streamed_call import Encode, StreamedCall
 from plait.web.server_context import ServerContext, find_lease, find_party
+from plait_schemas.codec import UNENCODABLE, encode_json
 
-__all__ = ["Exchange", "read_tags"]
+__all__ = ["Exchange", "answer_json", "read_tags"]
 
 T = TypeVar("T")
 
@@ -62,6 +65,13 @@ class Exchange:
         body = await self.request.body()
         find_lease(self.request).check()
         self.context.requests.charge(self.request, self.principal, body)
+        return body
+
+    async def raw_body(self) -> bytes:
+        """Return the body, which is not decoded, and charge for its size."""
+        body = await self.request.body()
+        find_lease(self.request).check()
+        self.context.requests.charge_messages(self.request, self.principal, count_extra_messages(body))
         return body
 
     async def enter(self, size: int) -> tuple[Actor, Connection]:
@@ -138,3 +148,11 @@ class Exchange:
 def read_tags(header: str | None) -> set[str]:
     """Return the entity tags of a header; weak ones as strong ones."""
     return {each.strip().removeprefix("W/") for each in header.split(",")} if header else set()
+
+
+def answer_json(value: object) -> Response:
+    """Answer with a value. Raises CallFailed if it is not JSON."""
+    try:
+        return Response(encode_json(value), media_type="application/json")
+    except UNENCODABLE as error:
+        raise CallFailed(f"the result is not JSON: {error}") from None

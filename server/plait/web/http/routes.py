@@ -15,15 +15,16 @@ from plait.agents.agent import INTERRUPT
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.instruments.protocol import TRACE
 from plait.state.types import parse_json_error
+from plait.web.http.author_requests import answer_by_author, find_limit
 from plait.web.http.endpoint import Headers
-from plait.web.http.exchange import Exchange, read_tags
+from plait.web.http.exchange import Exchange, answer_json, read_tags
 from plait.web.http.files import answer_file
 from plait.web.http.listings import ListingRequests
 from plait.web.http.log import changes, event_stream, state_at, tag
 from plait.web.http.request import BodyLimit
-from plait.web.http.run_routes import answer_json, interrupt, run_agent
+from plait.web.http.run_routes import interrupt, run_agent
 from plait.web.http.streamed import wants_events
-from plait.web.server_context import ServerContext, find_lease
+from plait.web.server_context import ServerContext
 from plait.web.thread_urls import find_place, read_address, read_kind
 from plait_schemas.codec import NOT_JSON, encode_json
 
@@ -46,13 +47,21 @@ class ThreadRequests:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
         self._listings = ListingRequests(context)
+        # The endpoints of the kinds in which one has a limit of its own.
+        found = {name: kind.endpoints for name, kind in context.node.kinds.items()}
+        self._limited = {name: endpoints for name, endpoints in found.items() if endpoints.has_limits}
 
     def find_limit(self, scope: Scope) -> BodyLimit | None:
-        """Return the limit of a body that has one of its own: a file."""
-        if scope["method"] != "PUT" or (place := find_place(scope)) is None or not place.rest.startswith("files/"):
+        """Return the limit of a body that has one of its own: that of a file or of an endpoint."""
+        if scope["method"] != "PUT" and not self._limited:
             return None
-        has_files = place.key.kind in self._context.files
-        return BodyLimit(self._context.limits.file, "file") if has_files else None
+        if (place := find_place(scope)) is None:
+            return None
+        kind = place.key.kind
+        if scope["method"] == "PUT" and place.rest.startswith("files/") and kind in self._context.files:
+            return BodyLimit(self._context.limits.file, "file")
+        endpoints = self._limited.get(kind)
+        return None if endpoints is None else find_limit(endpoints, scope["method"], place.rest)
 
     async def answer(self, request: Request, headers: Headers) -> Response:
         """Answer a request. Raises the error of one that is refused."""
@@ -94,7 +103,7 @@ class ThreadRequests:
             case "GET" | "HEAD" | "PUT" | "DELETE", ["files", *path] if path and kind in self._context.files:
                 return await answer_file(exchange, "/".join(map(unquote, path)))
             case _:
-                return await exchange.request_of_author()
+                return await answer_by_author(exchange, "/".join(parts))
 
 
 class _Exchange(Exchange):
@@ -169,20 +178,6 @@ class _Exchange(Exchange):
         await self.check("destroy")
         await self.context.node.destroy(self.key, self.request.scope.get(TRACE))
         return Response(status_code=204)
-
-    async def request_of_author(self) -> Response:
-        await self.check("request")
-        actor = await self.context.node.actor(self.key)
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.request.state.principal = self.principal
-        lease = find_lease(self.request)
-        actor.turns.request(self.request, make_resolver(future), party=self.party, lease=lease)
-        response = await future
-        if not isinstance(response, Response):
-            raise TypeError(
-                f"on_request of {self.key.kind} returned {type(response).__name__}; it must return a Response"
-            )
-        return response
 
     # Inside
 

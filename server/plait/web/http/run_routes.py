@@ -17,18 +17,18 @@ from plait.agents.address import session_name
 from plait.agents.agent import Agent
 from plait.agents.run import Interruption
 from plait.agents.thread_ids import ThreadIds
-from plait.errors import Busy, CallFailed, Forbidden, InvalidArguments, NotFound, PlaitError, TooMany, Unavailable
+from plait.errors import Busy, Forbidden, InvalidArguments, NotFound, PlaitError, TooMany, Unavailable
 from plait.state.types import parse_json_error
 from plait.store.protocol import ThreadKey
 from plait.web.fairness import LARGE
 from plait.web.http.endpoint import Headers
-from plait.web.http.exchange import Exchange
+from plait.web.http.exchange import Exchange, answer_json
 from plait.web.http.streamed_call import Encode
 from plait.web.server_context import THREAD, ServerContext, error_body
 from plait.web.thread_urls import read_run
-from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json, nests_deeper
+from plait_schemas.codec import NOT_JSON, encode_json, nests_deeper
 
-__all__ = ["RunRequests", "answer_json", "interrupt", "read_interrupt", "run_agent"]
+__all__ = ["RunRequests", "interrupt", "read_interrupt", "run_agent"]
 
 _EVENTS: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
@@ -199,14 +199,6 @@ def read_interrupt(body: bytes, depth: int) -> Any:
     except NOT_JSON as error:
         message, path = parse_json_error(error)
         raise InvalidArguments(f'the body must be {{"message": …}}: {message}', path=path) from None
-
-
-def answer_json(value: object) -> Response:
-    """Answer with a value. Raises CallFailed if it is not JSON."""
-    try:
-        return Response(encode_json(value), media_type="application/json")
-    except UNENCODABLE as error:
-        raise CallFailed(f"the result is not JSON: {error}") from None
 
 
 def _read_session_id(query: bytes) -> str | None:

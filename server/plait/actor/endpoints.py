@@ -1,0 +1,294 @@
+"""Methods that answer HTTP requests below their thread: `@endpoint`, their arguments, and how a request finds one."""
+
+import inspect
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args, get_type_hints
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from plait.actor.url_patterns import UrlPattern, decode_segments
+from plait.errors import InvalidArguments, escape_traceback
+from plait.state.types import parse_json_error
+from plait_schemas.codec import NOT_JSON, encode_json, has_non_finite, make_decoder, nests_deeper, refuse_unvalidated
+
+__all__ = ["EndpointMethod", "Endpoints", "HttpMethod", "Parameter", "endpoint"]
+
+log = logging.getLogger("plait.endpoint")
+log.addFilter(escape_traceback)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+HttpMethod = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+"""A method of HTTP that an endpoint may answer; one for GET also answers HEAD."""
+
+_MARK: Final = "__plait_endpoint__"
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+# The requests that plait answers itself, whatever the class.
+_OWN: Final = tuple(
+    (method, UrlPattern(path))
+    for method, path in (
+        ("GET", "/"),
+        ("PUT", "/"),
+        ("DELETE", "/"),
+        ("GET", "/changes"),
+        ("POST", "/rpc/{method}"),
+        ("POST", "/run/{agent}"),
+        ("POST", "/interrupt"),
+        ("GET", "/files/{path:path}"),
+        ("PUT", "/files/{path:path}"),
+        ("DELETE", "/files/{path:path}"),
+    )
+)
+_SCALARS: Final = (
+    msgspec.inspect.NoneType,
+    msgspec.inspect.BoolType,
+    msgspec.inspect.IntType,
+    msgspec.inspect.FloatType,
+    msgspec.inspect.StrType,
+    msgspec.inspect.DateTimeType,
+    msgspec.inspect.DateType,
+    msgspec.inspect.TimeType,
+    msgspec.inspect.TimeDeltaType,
+    msgspec.inspect.UUIDType,
+    msgspec.inspect.DecimalType,
+    msgspec.inspect.EnumType,
+    msgspec.inspect.LiteralType,
+)
+
+
+class EndpointOptions(NamedTuple):
+    """The options of `@endpoint`."""
+
+    method: str
+    pattern: UrlPattern
+    concurrent: bool
+    limit: int | None
+
+
+def endpoint(method: HttpMethod, path: str, *, concurrent: bool = False, limit: int | None = None) -> Callable[[F], F]:
+    """Answer HTTP requests at a path below the thread's URL with a method of a Thread.
+
+    The path may have parameters, such as `/report/{year:int}`. Arguments of these names come from the path, other
+    numbers and texts from the query, and one of another type from the body, which is JSON or, for `bytes`, anything. A
+    parameter that is annotated `Request` gets Starlette's request. A Starlette response is sent as it is, and any other
+    result as JSON. A request is a turn, and turns run one at a time, unless `concurrent`. `limit` is the maximum bytes
+    of the body, in place of `Limits.frame`.
+    """
+    if method not in get_args(HttpMethod):
+        raise ValueError(f"@endpoint({method!r}, …): the method is one of {', '.join(get_args(HttpMethod))}")
+    if limit is not None and limit < 1:
+        raise ValueError(f"@endpoint({method!r}, {path!r}): limit={limit!r} must be at least 1")
+    options = EndpointOptions(method, UrlPattern(path), concurrent, limit)
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, options)
+        return function
+
+    return mark
+
+
+class Parameter(NamedTuple):
+    """A parameter of an endpoint: where its argument comes from, and its type."""
+
+    name: str
+    place: Literal["path", "query", "body", "request"]
+    type: Any
+    default: Any
+
+    @property
+    def is_required(self) -> bool:
+        """Whether a request must have it."""
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the query may have it several times."""
+        return self.place == "query" and _is_list(self.type)
+
+
+class EndpointMethod:
+    """One endpoint of a Thread class. Raises TypeError for a signature that cannot be called."""
+
+    def __init__(self, owner: str, attribute: str, function: Callable[..., Any], options: EndpointOptions) -> None:
+        self.method, self.pattern, self.is_concurrent, self.limit = options
+        self.attribute = attribute
+        self.function = function
+        # For errors: the method in the author's code.
+        self._owner = f"{owner}.{attribute}"
+        if inspect.isasyncgenfunction(function):
+            raise TypeError(f"{self._owner} is an endpoint, which must not yield: return a StreamingResponse")
+        hints = get_type_hints(function, include_extras=True)
+        # The type of its result; UNSET without an annotation.
+        self.result_type = hints.get("return", msgspec.UNSET)
+        signature = list(inspect.signature(function).parameters.values())
+        self.parameters = [self._read(each, hints.get(each.name, msgspec.UNSET)) for each in signature[1:]]
+        if missing := self.pattern.parameters.keys() - {each.name for each in self.parameters}:
+            raise TypeError(f"{self._owner} needs the parameter {min(missing)!r} of its path {self.pattern.text!r}")
+        bodies = [each for each in self.parameters if each.place == "body"]
+        if len(bodies) > 1:
+            raise TypeError(f"{self._owner}: only one of {', '.join(each.name for each in bodies)} can be the body")
+        # The parameter that gets the body, if there is one, and what decodes that; None for bytes.
+        self.body = bodies[0] if bodies else None
+        self._decode = None if self.body is None or self.body.type is bytes else make_decoder(self.body.type)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether None is sent as null, as the method is annotated to return something."""
+        return self.result_type is not msgspec.UNSET and self.result_type is not type(None)
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it is annotated to return a response of its own."""
+        return isinstance(self.result_type, type) and issubclass(self.result_type, Response)
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the body is decoded as JSON."""
+        return self._decode is not None
+
+    def arguments(self, values: Mapping[str, Any], request: Request, body: bytes, *, depth: int) -> dict[str, Any]:
+        """Return the arguments for a request with these values in its path. Raises InvalidArguments."""
+        found: dict[str, Any] = {}
+        for each in self.parameters:
+            match each.place:
+                case "request":
+                    found[each.name] = request
+                case "path":
+                    found[each.name] = self._convert(each, values[each.name])
+                case "body" if body or each.is_required:
+                    found[each.name] = body if self._decode is None else self._read_body(each, body, depth)
+                case "query" if each.name in request.query_params:
+                    given = request.query_params.getlist(each.name)
+                    found[each.name] = self._convert(each, given if each.is_list else given[-1])
+                case "query" if each.is_required:
+                    raise InvalidArguments(f"the query needs {each.name!r}", path=f"/{each.name}")
+        return found
+
+    # Inside
+
+    def _read(self, parameter: inspect.Parameter, type_: Any) -> Parameter:
+        name = parameter.name
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise TypeError(f"{self._owner}: *args, **kwargs and positional-only parameters are not supported")
+        is_text = type_ is msgspec.UNSET
+        made = Parameter(name, "query", str if is_text else type_, parameter.default)
+        if isinstance(type_, type) and issubclass(type_, Request):
+            return made._replace(place="request")
+        if name in self.pattern.parameters:
+            # Without an annotation, it is what its converter makes.
+            return made._replace(place="path", type=Any if is_text else type_)
+        refuse_unvalidated(type_)
+        if is_text or _is_scalar(type_) or (self.method not in _WITH_BODY and _is_list(type_)):
+            return made
+        if self.method not in _WITH_BODY:
+            raise TypeError(f"{self._owner}: a {self.method} has no body, and {name!r} cannot be in a query")
+        return made._replace(place="body")
+
+    def _convert(self, parameter: Parameter, value: Any) -> Any:
+        name = parameter.name
+        try:
+            made = msgspec.convert(value, parameter.type, strict=False)
+        except msgspec.ValidationError as error:
+            message, path = parse_json_error(error)
+            raise InvalidArguments(f"{name}{path}: {message}", path=f"/{name}{path}") from None
+        if has_non_finite(made, encode_json(made)):
+            raise InvalidArguments(f"{name}: the number is infinite or not a number", path=f"/{name}")
+        return made
+
+    def _read_body(self, parameter: Parameter, body: bytes, depth: int) -> Any:
+        assert self._decode is not None
+        if len(body) > depth and nests_deeper(body, depth):
+            raise InvalidArguments(f"the body is nested more than {depth} deep", path="")
+        try:
+            return self._decode(body)
+        except NOT_JSON as error:
+            message, path = parse_json_error(error)
+            raise InvalidArguments(f"the body{path}: {message}", path=path) from None
+        except Exception as error:  # The type may run the author's code, such as `__post_init__`.
+            text = "the type of %s of %s raised %s"
+            log.error(text, parameter.name, self._owner, type(error).__name__, exc_info=error)
+            raise InvalidArguments("the body: refused by its type", path="") from None
+
+
+class Endpoints:
+    """The endpoints of a Thread class, in the order in which they are tried. Raises TypeError.
+
+    `reserved` are the attributes of Thread, which an endpoint must not replace.
+    """
+
+    def __init__(self, cls: type, reserved: Collection[str] = ()) -> None:
+        self._methods = sorted(_find(cls, reserved), key=lambda each: each.pattern.rank)
+        # Whether any of them has a limit of its own for bodies.
+        self.has_limits = any(each.limit is not None for each in self._methods)
+        earlier = [*_OWN]
+        for each in self._methods:
+            for method, pattern in earlier:
+                if method == each.method and pattern.covers(each.pattern):
+                    whose = "plait answers" if (method, pattern) in _OWN else "another endpoint answers"
+                    what = f"{each.method} {each.pattern.text!r}"
+                    raise TypeError(
+                        f"{cls.__name__}.{each.attribute} would never be called: {whose} {what} first, by "
+                        f"{pattern.text!r}"
+                    )
+            earlier.append((each.method, each.pattern))
+
+    def __iter__(self) -> Iterator[EndpointMethod]:
+        return iter(self._methods)
+
+    def find(self, method: str, rest: str) -> tuple[EndpointMethod, dict[str, Any]] | None:
+        """Return the endpoint for a path after the thread, still encoded, and the values in it; None if none fits.
+
+        Raises NotFound for a path that is not valid.
+        """
+        if not self._methods:
+            return None
+        path = decode_segments(rest)
+        wanted = "GET" if method == "HEAD" else method
+        for each in self._methods:
+            if each.method == wanted and (values := each.pattern.match(path)) is not None:
+                return each, values
+        return None
+
+
+def _find(cls: type, reserved: Collection[str]) -> list[EndpointMethod]:
+    found: list[EndpointMethod] = []
+    for attribute in dir(cls):
+        function = inspect.getattr_static(cls, attribute)
+        options = getattr(function, _MARK, None)
+        if isinstance(options, EndpointOptions):
+            if attribute in reserved:
+                raise TypeError(f"{cls.__name__}.{attribute} is an attribute of Thread and cannot be an endpoint")
+            found.append(EndpointMethod(cls.__name__, attribute, function, options))
+    return found
+
+
+def _is_scalar(type_: Any) -> bool:
+    alternatives = _find_alternatives(type_)
+    return bool(alternatives) and all(isinstance(each, _SCALARS) for each in alternatives)
+
+
+def _is_list(type_: Any) -> bool:
+    """Whether a type is a list, a set or a tuple of any length, of what a query can have; or None."""
+    lists = [each for each in _find_alternatives(type_) if not isinstance(each, msgspec.inspect.NoneType)]
+    return len(lists) == 1 and isinstance(lists[0], msgspec.inspect.CollectionType) and _are_scalars(lists[0].item_type)
+
+
+def _are_scalars(info: msgspec.inspect.Type) -> bool:
+    return all(isinstance(each, _SCALARS) for each in _list_alternatives(info))
+
+
+def _find_alternatives(type_: Any) -> list[msgspec.inspect.Type]:
+    """Return the types of a union, or the type itself; none for one that msgspec does not know."""
+    try:
+        return _list_alternatives(msgspec.inspect.type_info(type_))
+    except (TypeError, NotImplementedError):
+        return []
+
+
+def _list_alternatives(info: msgspec.inspect.Type) -> list[msgspec.inspect.Type]:
+    while isinstance(info, msgspec.inspect.Metadata):
+        info = info.type
+    return [*info.types] if isinstance(info, msgspec.inspect.UnionType) else [info]

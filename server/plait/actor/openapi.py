@@ -1,0 +1,224 @@
+"""Describes the HTTP requests to an app's threads as OpenAPI 3.1: endpoints, rpcs, runs and files."""
+
+import inspect
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from plait.actor.client_types import RpcTypes, check_type, read_rpc_types
+from plait.actor.endpoints import EndpointMethod, Parameter
+from plait.actor.kind import Kind
+from plait_schemas.schema import components
+
+__all__ = ["make_openapi"]
+
+_JSON: Final = "application/json"
+_LINES: Final = "application/x-ndjson"
+_BYTES: Final[dict[str, Any]] = {"application/octet-stream": {}}
+# How the names of methods begin that concern runs.
+_RUN: Final = "run:"
+_ERROR: Final = {"$ref": "#/components/responses/Error"}
+_ERROR_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {name: {"type": "string"} for name in ("code", "message", "path")},
+            "required": ["code", "message"],
+        }
+    },
+    "required": ["error"],
+}
+# Stands for the schema of a type, by its number, until all are described together.
+_USE: Final = "$use"
+
+
+def make_openapi(
+    kinds: Iterable[Kind], *, with_files: Collection[str] = (), title: str, version: str
+) -> dict[str, Any]:
+    """Return the document; `with_files` are the kinds whose threads have files.
+
+    Raises NoTypes for a type that JSON Schema cannot describe.
+    """
+    document = _Document()
+    for kind in kinds:
+        for endpoint in kind.endpoints:
+            document.add_endpoint(kind.name, endpoint)
+        for _, method in sorted(kind.methods.items()):
+            if method.is_run:
+                document.add_run(kind.name, method.name.removeprefix(_RUN), read_rpc_types(method))
+            elif not method.name.startswith(_RUN):
+                document.add_rpc(kind.name, read_rpc_types(method))
+        if kind.name in with_files:
+            document.add_files(kind.name)
+    return document.finish(title, version)
+
+
+class _Document:
+    """The operations so far, and the types in them."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, dict[str, Any]] = {}
+        self._types: list[Any] = []
+
+    def add_endpoint(self, kind: str, endpoint: EndpointMethod) -> None:
+        """Add an endpoint of a kind."""
+        where = f"{kind}: endpoint {endpoint.attribute}"
+        thread = "thread"
+        while thread in endpoint.pattern.parameters:
+            thread += "_"
+        operation = {
+            **_describe(kind, f"{kind}.{endpoint.attribute}", inspect.getdoc(endpoint.function) or ""),
+            "parameters": [_thread(thread), *self._parameters(where, endpoint)],
+            "responses": {**self._answer(where, endpoint), "default": _ERROR},
+        }
+        if (body := endpoint.body) is not None:
+            content = {_JSON: self._schema(f"{where}, {body.name}", body.type)} if endpoint.is_json else _BYTES
+            operation["requestBody"] = {"required": body.is_required, "content": content}
+        path = f"/threads/{kind}/{{{thread}}}{endpoint.pattern.without_types.rstrip('/')}"
+        self._paths.setdefault(path, {})[endpoint.method.lower()] = operation
+
+    def add_rpc(self, kind: str, rpc: RpcTypes) -> None:
+        """Add an rpc of a kind."""
+        where = f"{kind}: rpc {rpc.name}"
+        named = {each.name: self._use(f"{where}, argument {each.name}", each.type) for each in rpc.arguments}
+        placed = [named[each.name] for each in rpc.arguments if not each.is_named]
+        args: dict[str, Any] = {"type": "array", "maxItems": len(placed)} | ({"prefixItems": placed} if placed else {})
+        kwargs = {"type": "object", "properties": named, "additionalProperties": False}
+        body = {"type": "object", "properties": {"args": args, "kwargs": kwargs}, "additionalProperties": False}
+        result = {} if rpc.result is None else self._use(f"{where}, result", rpc.result)
+        if rpc.is_stream:
+            content = {_LINES: {"schema": _lines(result)}}
+        else:
+            content = {_JSON: {"schema": _object("result", result)}}
+        operation = {
+            **_describe(kind, f"{kind}.rpc.{rpc.name}", rpc.doc),
+            "parameters": [_thread()],
+            "requestBody": {"required": any(each.is_required for each in rpc.arguments)} | _json_body(body),
+            "responses": {"200": {"description": "OK", "content": content}, "default": _ERROR},
+        }
+        self._paths[f"/threads/{kind}/{{thread}}/rpc/{quote(rpc.name, safe='')}"] = {"post": operation}
+
+    def add_run(self, kind: str, agent: str, run: RpcTypes) -> None:
+        """Add the runs of an agent: in a thread of a signed id, and in one of a name."""
+        where = f"agent {agent}"
+        answer: dict[str, Any] = {"description": "OK"}
+        operation: dict[str, Any] = {"responses": {"200": answer, "default": _ERROR}}
+        if run.result is not None:
+            output = self._use(f"{where}, output", run.result)
+            kinds = {_JSON: output} if not run.is_stream else {"text/event-stream": {}, _LINES: _lines(output)}
+            if run.is_stream and run.result is str:
+                kinds = {"text/event-stream": {}, "text/plain": output}
+            answer["content"] = {type_: {"schema": schema} for type_, schema in kinds.items()}
+        for given in run.arguments[:1]:
+            body = _json_body(self._use(f"{where}, input", given.type))
+            operation["requestBody"] = {"required": given.is_required} | body
+        self._paths[f"/run/{agent}"] = {"post": {**_describe(kind, f"run.{agent}", run.doc), **operation}}
+        named = {**_describe(kind, f"{kind}.run.{agent}", run.doc), "parameters": [_thread()], **operation}
+        self._paths[f"/threads/{kind}/{{thread}}/run/{agent}"] = {"post": named}
+
+    def add_files(self, kind: str) -> None:
+        """Add what clients do with the files of a kind."""
+        path = {"name": "path", "in": "path", "required": True, "schema": {"type": "string"}}
+        stored = {"content": {_JSON: {"schema": {"type": "object"}}}}
+        answers: dict[str, Any] = {
+            "get": {"200": {"description": "The file", "content": _BYTES}, "206": {"description": "A part of it"}},
+            "put": {"200": {"description": "Replaced", **stored}, "201": {"description": "Created", **stored}},
+            "delete": {"204": {"description": "Removed"}},
+        }
+        self._paths[f"/threads/{kind}/{{thread}}/files/{{path}}"] = {
+            method: {
+                **_describe(kind, f"{kind}.files.{method}", ""),
+                "parameters": [_thread(), path],
+                **({"requestBody": {"required": True, "content": _BYTES}} if method == "put" else {}),
+                "responses": {**answer, "default": _ERROR},
+            }
+            for method, answer in answers.items()
+        }
+
+    def finish(self, title: str, version: str) -> dict[str, Any]:
+        """Return the whole document."""
+        schemas, named = components(self._types)
+        error = {"description": "An error", "content": {_JSON: {"schema": _ERROR_SCHEMA}}}
+        document = {
+            "openapi": "3.1.0",
+            "info": {"title": title, "version": version},
+            "paths": _fill(self._paths, schemas),
+            "components": {"schemas": dict(sorted(named.items())), "responses": {"Error": error}},
+        }
+        # In JSON Schema, definitions are at another place.
+        data = msgspec.json.encode(document).replace(b'"#/$defs/', b'"#/components/schemas/')
+        found: dict[str, Any] = msgspec.json.decode(data)
+        return found
+
+    # Inside
+
+    def _use(self, where: str, type_: Any) -> dict[str, Any]:
+        """Return what stands for the schema of a type."""
+        check_type(where, type_)
+        self._types.append(type_)
+        return {_USE: len(self._types) - 1}
+
+    def _schema(self, where: str, type_: Any) -> dict[str, Any]:
+        return {"schema": self._use(where, type_)}
+
+    def _parameters(self, where: str, endpoint: EndpointMethod) -> list[dict[str, Any]]:
+        return [
+            {"name": each.name, "in": each.place, "required": each.place == "path" or each.is_required}
+            | self._schema(f"{where}, {each.name}", _type_in_url(each, endpoint))
+            for each in endpoint.parameters
+            if each.place in ("path", "query")
+        ]
+
+    def _answer(self, where: str, endpoint: EndpointMethod) -> dict[str, Any]:
+        if endpoint.is_response:
+            return {"200": {"description": "OK"}}
+        if endpoint.result_type is type(None):
+            return {"204": {"description": "Done"}}
+        type_ = Any if endpoint.result_type is msgspec.UNSET else endpoint.result_type
+        return {"200": {"description": "OK", "content": {_JSON: self._schema(f"{where}, result", type_)}}}
+
+
+def _type_in_url(parameter: Parameter, endpoint: EndpointMethod) -> Any:
+    """Return the type of a parameter; one of the path without an annotation has that of its converter."""
+    if parameter.type is not Any:
+        return parameter.type
+    return {"int": int, "float": float}.get(endpoint.pattern.parameters[parameter.name], str)
+
+
+def _describe(kind: str, id: str, doc: str) -> dict[str, Any]:
+    summary, _, rest = doc.partition("\n")
+    described: dict[str, Any] = {"operationId": id, "tags": [kind]}
+    if summary:
+        described["summary"] = summary
+    if rest.strip():
+        described["description"] = rest.strip()
+    return described
+
+
+def _thread(name: str = "thread") -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "maxLength": 256}}
+
+
+def _object(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: schema}, "required": [name]}
+
+
+def _lines(chunk: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of each line of a stream."""
+    return {"anyOf": [_object("chunk", chunk), _object("end", {}), _object("error", {})]}
+
+
+def _json_body(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"content": {_JSON: {"schema": schema}}}
+
+
+def _fill(value: Any, schemas: list[dict[str, Any]]) -> Any:
+    """Return a part of the document with the schemas in their places."""
+    if isinstance(value, dict):
+        if (number := value.get(_USE)) is not None:
+            return schemas[number]
+        return {key: _fill(each, schemas) for key, each in value.items()}
+    return [_fill(each, schemas) for each in value] if isinstance(value, list) else value

@@ -1,0 +1,70 @@
+"""Answers requests by the author's code: by an endpoint, or by `on_request`."""
+
+import asyncio
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from plait.actor.endpoints import EndpointMethod, Endpoints
+from plait.actor.outcome import make_resolver
+from plait.errors import NotFound
+from plait.web.http.exchange import Exchange, answer_json
+from plait.web.http.request import BodyLimit
+from plait.web.server_context import find_lease
+
+__all__ = ["answer_by_author", "find_limit"]
+
+_NO_CONTENT: Final = 204
+
+
+def find_limit(endpoints: Endpoints, method: str, rest: str) -> BodyLimit | None:
+    """Return the limit that an endpoint has for the body of a request at this path; None if it has none."""
+    try:
+        found = endpoints.find(method, rest)
+    except NotFound:
+        return None
+    return None if found is None or found[0].limit is None else BodyLimit(found[0].limit, "endpoint")
+
+
+async def answer_by_author(exchange: Exchange, rest: str) -> Response:
+    """Answer a request at a path below its thread, still encoded, that plait does not answer itself."""
+    await exchange.check("request")
+    exchange.request.state.principal = exchange.principal
+    found = exchange.context.node.kind(exchange.key.kind).endpoints.find(exchange.request.method, rest)
+    if found is not None:
+        return await _answer_by_endpoint(exchange, *found)
+    actor = await exchange.context.node.actor(exchange.key)
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    lease = find_lease(exchange.request)
+    actor.turns.request(exchange.request, make_resolver(future), party=exchange.party, lease=lease)
+    response = await future
+    if not isinstance(response, Response):
+        raise TypeError(
+            f"on_request of {exchange.key.kind} returned {type(response).__name__}; it must return a Response"
+        )
+    return response
+
+
+async def _answer_by_endpoint(exchange: Exchange, endpoint: EndpointMethod, values: dict[str, Any]) -> Response:
+    context, request = exchange.context, exchange.request
+    body = b""
+    if endpoint.is_json:
+        body = await exchange.body()
+    elif endpoint.body is not None:
+        body = await exchange.raw_body()
+    with context.scheduler.measure():
+        arguments = endpoint.arguments(values, request, body, depth=context.limits.depth)
+    actor = await context.node.stored_actor(exchange.key)
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    actor.turns.request(
+        request,
+        make_resolver(future),
+        party=exchange.party,
+        lease=find_lease(request),
+        endpoint=endpoint,
+        arguments=arguments,
+    )
+    result = await future
+    if isinstance(result, Response):
+        return result
+    return Response(status_code=_NO_CONTENT) if result is None and not endpoint.has_result else answer_json(result)

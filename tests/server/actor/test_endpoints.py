@@ -1,0 +1,151 @@
+"""Which methods can be endpoints, and what a class with a wrong one says when it is made."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.requests import Request
+
+from plait import Plait, Thread, endpoint
+from plait.actor.endpoints import EndpointMethod, Endpoints
+
+
+class Point(msgspec.Struct):
+    x: int
+
+
+def make(function: Callable[..., Any], *more: Callable[..., Any]) -> list[EndpointMethod]:
+    """Return the endpoints of a class that has these."""
+    return [*Endpoints(type("Room", (), {each.__name__: each for each in (function, *more)}))]
+
+
+def test_arguments_come_from_the_path_the_query_and_the_body() -> None:
+    @endpoint("POST", "/points/{name}")
+    def add(self: object, name: str, point: Point, request: Request, *, at: float | None = None) -> None: ...
+
+    (made,) = make(add)
+    places = {each.name: each.place for each in made.parameters}
+    assert places == {"name": "path", "point": "body", "request": "request", "at": "query"}
+
+
+def test_a_list_is_the_body_of_a_post_and_repeated_in_the_query_of_a_get() -> None:
+    @endpoint("POST", "/a")
+    def put(self: object, tags: list[str]) -> None: ...
+
+    @endpoint("GET", "/a")
+    def find(self: object, tags: list[str]) -> None: ...
+
+    assert {each.method: each.parameters[0].place for each in make(put, find)} == {"POST": "body", "GET": "query"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/"),
+        ("PUT", "/"),
+        ("DELETE", "/"),
+        ("GET", "/changes"),
+        ("POST", "/rpc/add"),
+        ("POST", "/rpc/{method}"),
+        ("POST", "/run/helper"),
+        ("POST", "/interrupt"),
+        ("GET", "/files"),
+        ("PUT", "/files/{path:path}"),
+        ("DELETE", "/files/a"),
+    ],
+)
+def test_a_path_that_plait_answers_itself_is_refused(method: Any, path: str) -> None:
+    def shadowed(self: object, method: str = "", path: str = "") -> None: ...
+
+    with pytest.raises(TypeError, match=r"Room.shadowed would never be called: plait answers"):
+        make(endpoint(method, path)(shadowed))
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/"), ("POST", "/changes"), ("GET", "/rpc/add"), ("GET", "/a")])
+def test_other_paths_are_free(method: Any, path: str) -> None:
+    def free(self: object) -> None: ...
+
+    assert make(endpoint(method, path)(free))
+
+
+def test_an_endpoint_that_another_one_hides_is_refused() -> None:
+    @endpoint("GET", "/a/{x}")
+    def first(self: object, x: str) -> None: ...
+
+    @endpoint("GET", "/a/{y}")
+    def second(self: object, y: str) -> None: ...
+
+    with pytest.raises(TypeError, match=r"would never be called: another endpoint answers GET '/a/\{.\}' first"):
+        make(first, second)
+
+
+def test_a_class_with_a_wrong_endpoint_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Wrong.report would never be called"):
+
+        class Wrong(Thread[None]):
+            @endpoint("GET", "/changes")
+            def report(self) -> None: ...
+
+
+def test_an_endpoint_must_not_replace_an_attribute_of_thread() -> None:
+    with pytest.raises(TypeError, match=r"Wrong.destroy is an attribute of Thread"):
+
+        class Wrong(Thread[None]):
+            @endpoint("GET", "/end")
+            async def destroy(self) -> None: ...
+
+
+def test_a_derived_class_has_the_endpoints_of_its_base() -> None:
+    class Base(Thread[None]):
+        @endpoint("GET", "/a")
+        def a(self) -> None: ...
+
+    class Derived(Base):
+        @endpoint("GET", "/b")
+        def b(self) -> None: ...
+
+    assert [each.attribute for each in Derived._kind.endpoints] == ["a", "b"]
+    assert Plait(Derived, store="memory://")
+
+
+async def _yields(self: object) -> AsyncIterator[int]:
+    yield 1
+
+
+def _two_bodies(self: object, a: Point, b: Point) -> None: ...
+
+
+def _many(self: object, *args: int) -> None: ...
+
+
+def _query(self: object, point: Point) -> None: ...
+
+
+def _lacks(self: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "method", "path", "why"),
+    [
+        (_yields, "GET", "/a", "must not yield"),
+        (_two_bodies, "POST", "/a", "only one of a, b can be the body"),
+        (_many, "POST", "/a", "are not supported"),
+        (_query, "GET", "/a", "a GET has no body, and 'point' cannot be in a query"),
+        (_lacks, "GET", "/{name}", "needs the parameter 'name' of its path"),
+    ],
+)
+def test_a_signature_that_no_request_fits_is_refused(
+    function: Callable[..., Any], method: Any, path: str, why: str
+) -> None:
+    marked = endpoint(method, path)(function)
+    with pytest.raises(TypeError, match=why):
+        make(marked)
+
+
+@pytest.mark.parametrize("arguments", [("get", "/a"), ("HEAD", "/a"), ("GET", "a")])
+def test_wrong_options_are_refused_at_once(arguments: Any) -> None:
+    with pytest.raises(ValueError, match=r"the method is one of|must begin with a slash"):
+        endpoint(*arguments)
+    with pytest.raises(ValueError, match="must be at least 1"):
+        endpoint("POST", "/a", limit=0)

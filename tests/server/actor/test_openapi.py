@@ -1,0 +1,183 @@
+"""What the OpenAPI document of an app says, and that it is valid."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+import pytest
+from openapi_spec_validator import validate
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from plait import Context, Files, Plait, Stream, Thread, endpoint, rpc
+from plait.actor.client_types import NoTypes
+
+TITLE, VERSION = "The shop", "2.0"
+
+
+class Line(msgspec.Struct):
+    text: Annotated[str, msgspec.Meta(max_length=100)]
+    amount: float | None = None
+
+
+class Report(msgspec.Struct):
+    """A yearly report."""
+
+    year: int
+    lines: list[Line] = []
+
+
+class Cat(msgspec.Struct, tag=True):
+    name: str
+
+
+class Dog(msgspec.Struct, tag=True):
+    name: str
+
+
+class Note(BaseModel):
+    text: str
+    inner: "Note | None" = None
+
+
+class Shop(Thread[dict[str, Any]]):
+    files = Files()
+
+    @endpoint("GET", "/report/{year:int}")
+    async def report(self, year: int, lines: bool = False, tags: list[str] | None = None) -> Report:
+        """The report of a year.
+
+        With lines, if asked for.
+        """
+        return Report(year)
+
+    @endpoint("PUT", "/report/{year:int}")
+    async def replace(self, year, report: Report, thread: str = "") -> None:  # type: ignore[no-untyped-def]
+        """Replace it."""
+
+    @endpoint("GET", "/{thread}/{id:uuid}/{rest:path}")
+    def odd(self, thread: str, id: UUID, rest: str, request: Request) -> Response:
+        return Response()
+
+    @endpoint("POST", "/")
+    def pet(self, pet: Cat | Dog) -> Note:
+        return Note(text="")
+
+    @endpoint("PUT", "/blob")
+    def blob(self, data: bytes) -> int:
+        return len(data)
+
+    @rpc
+    def add(self, line: Line, *, times: int = 1) -> int:
+        """Add a line."""
+        return times
+
+    @rpc(name="große/list")
+    def list_all(self) -> None: ...
+
+    @rpc
+    async def count(self, to: int) -> AsyncIterator[int]:
+        yield to
+
+    @rpc
+    async def feed(self, stream: Stream) -> None: ...
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    app = Plait(Shop, store="memory://", secret="a secret, long enough to sign tokens with")
+
+    @app.agent("helper", thread=Shop)
+    async def helper(ctx: Context[Shop], question: str) -> Report:
+        """Help."""
+        return Report(1)
+
+    @app.agent("talker", thread=Shop)
+    async def talker(ctx: Context[Shop], input: Line | None = None) -> AsyncIterator[str]:
+        yield ""
+
+    @app.agent("silent", thread=Shop)
+    async def silent(ctx: Context[Shop]) -> None: ...
+
+    return app.openapi(title=TITLE, version=VERSION)
+
+
+def test_the_document_is_valid(document: dict[str, Any]) -> None:
+    validate(document)
+    assert document["openapi"] == "3.1.0"
+    assert document["info"] == {"title": TITLE, "version": VERSION}
+
+
+def test_it_has_all_endpoints_rpcs_runs_and_files(document: dict[str, Any]) -> None:
+    operations = {f"{method} {path}" for path, methods in document["paths"].items() for method in methods}
+    thread = "/threads/shop/{thread}"
+    assert operations == {
+        f"get {thread}/report/{{year}}",
+        f"put {thread}/report/{{year}}",
+        "get /threads/shop/{thread_}/{thread}/{id}/{rest}",
+        f"post {thread}",
+        f"put {thread}/blob",
+        f"post {thread}/rpc/add",
+        f"post {thread}/rpc/gro%C3%9Fe%2Flist",
+        f"post {thread}/rpc/count",
+        f"post {thread}/rpc/feed",
+        *(f"{method} {thread}/files/{{path}}" for method in ("get", "put", "delete")),
+        *(f"post {prefix}/run/{agent}" for prefix in ("", thread) for agent in ("helper", "talker", "silent")),
+    }
+    ids = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
+    assert len({*ids}) == len(ids)
+
+
+def test_an_endpoint_has_its_parameters_and_its_result(document: dict[str, Any]) -> None:
+    report = document["paths"]["/threads/shop/{thread}/report/{year}"]["get"]
+    assert (report["summary"], report["description"]) == ("The report of a year.", "With lines, if asked for.")
+    parameters = {each["name"]: (each["in"], each["required"], each["schema"]) for each in report["parameters"]}
+    assert parameters["year"] == ("path", True, {"type": "integer"})
+    assert parameters["lines"] == ("query", False, {"type": "boolean"})
+    assert [*parameters] == ["thread", "year", "lines", "tags"]
+    content = report["responses"]["200"]["content"]["application/json"]
+    assert content == {"schema": {"$ref": "#/components/schemas/Report"}}
+    assert document["components"]["schemas"]["Report"]["description"] == "A yearly report."
+
+
+def test_an_endpoint_has_its_body_and_may_have_no_result(document: dict[str, Any]) -> None:
+    paths = document["paths"]
+    replaced = paths["/threads/shop/{thread}/report/{year}"]["put"]
+    assert replaced["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Report"}
+    assert "204" in replaced["responses"]
+    year = next(each for each in replaced["parameters"] if each["name"] == "year")
+    assert year["schema"] == {"type": "integer"}
+    blob = paths["/threads/shop/{thread}/blob"]["put"]
+    assert blob["requestBody"] == {"required": True, "content": {"application/octet-stream": {}}}
+
+
+def test_an_rpc_has_its_arguments_by_place_and_by_name(document: dict[str, Any]) -> None:
+    add = document["paths"]["/threads/shop/{thread}/rpc/add"]["post"]
+    body = add["requestBody"]
+    assert body["required"] is True
+    properties = body["content"]["application/json"]["schema"]["properties"]
+    line = {"$ref": "#/components/schemas/Line"}
+    assert properties["args"] == {"type": "array", "maxItems": 1, "prefixItems": [line]}
+    assert properties["kwargs"]["properties"]["line"] == line
+    assert properties["kwargs"]["properties"]["times"]["type"] == "integer"
+    result = add["responses"]["200"]["content"]["application/json"]["schema"]
+    assert result == {"type": "object", "properties": {"result": {"type": "integer"}}, "required": ["result"]}
+
+
+def test_a_type_without_a_schema_is_named() -> None:
+    class Wrong(Thread[None]):
+        @endpoint("GET", "/a")
+        def a(self) -> complex:
+            return 1j
+
+    with pytest.raises(NoTypes, match=r"wrong: endpoint a, result: .* has no JSON Schema"):
+        Plait(Wrong, store="memory://").openapi()
+
+
+def test_an_app_without_requests_has_a_valid_document() -> None:
+    class Quiet(Thread[Literal["a"]]):
+        pass
+
+    validate(Plait(Quiet, store="memory://").openapi())
