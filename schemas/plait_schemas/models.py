@@ -45,8 +45,10 @@ def is_model(type_: Any) -> bool:
 def dump(value: Any) -> msgspec.Raw:
     """Return a model as JSON that it can read again: by its aliases, and without computed fields.
 
-    Raises TypeError for anything else.
+    A text of a class of its own, as LangChain and MarkupSafe make them, is a text. Raises TypeError for anything else.
     """
+    if isinstance(value, str):
+        return msgspec.Raw(msgspec.json.encode(str.__str__(value)))
     if not is_model(type(value)):
         raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
     data = value.model_dump_json(by_alias=True, round_trip=True, warnings=False).encode()

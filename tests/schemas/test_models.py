@@ -241,3 +241,18 @@ def test_a_model_that_has_grown_fits_an_older_client() -> None:
     assert not is_additive(
         {**wrapped, "$defs": {"A": {"type": "string"}}}, {**wrapped, "$defs": {"A": {"type": "null"}}}
     )
+
+
+class Shouted(str):
+    """A text of a class of its own, whose `str()` is another one."""
+
+    def __str__(self) -> str:
+        return self.upper()
+
+
+def test_a_text_of_a_class_of_its_own_is_a_text() -> None:
+    text = Shouted("half a \u00bd")
+    assert encode_json([text, {text: text}]) == encode_json(["half a \u00bd", {"half a \u00bd": "half a \u00bd"}])
+    assert type(to_builtins({"text": text})["text"]) is str
+    with pytest.raises(UnicodeEncodeError):
+        encode_json(Shouted("\ud83c"))
