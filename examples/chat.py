@@ -10,7 +10,7 @@ from typing import Annotated, Final, NamedTuple
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from plait import Context, Message, Messages, Plait, Reject, Schedule, Source, Thread, current, effect, rpc
+from plait import Context, Files, Message, Messages, Plait, Reject, Schedule, Source, Thread, current, effect, rpc
 
 PAGES = Path(__file__).parent / "pages"
 PAUSE = 0.04
@@ -40,6 +40,7 @@ class Chat(Thread[Room]):
 
     initial_state = Room()
     messages = Messages(agent="bot", live=True)
+    files = Files()
     schedule = Schedule()
 
     def validate_state_change(self, next_state: Room, source: Source) -> None:

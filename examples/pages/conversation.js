@@ -12,12 +12,13 @@ export const box = /** @type {HTMLTextAreaElement} */ (find("#message"));
  * Send what is written in the box, or an idea that is pressed, once the thread is known.
  * @param {import("/plait/client.js").ThreadClient} client
  * @param {(text: string) => void} say
+ * @param {() => boolean} hasMore whether there is something to send beside a text
  */
-export function openBox(client, say) {
+export function openBox(client, say, hasMore = () => false) {
   const send = (/** @type {Event} */ event) => {
     event.preventDefault();
     const text = box.value.trim();
-    if (!text || !client.state) return;
+    if (!(text || hasMore()) || !client.state) return;
     box.value = "";
     say(text);
   };

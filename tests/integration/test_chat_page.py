@@ -1,9 +1,11 @@
 """The chat's page: messages of two people and of the bot, also without a server or a network."""
 
 import re
+from io import BytesIO
 from itertools import pairwise
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 from tests.integration.browser import Brake, Demo, record, recorded
 
@@ -308,6 +310,75 @@ def test_markup_in_a_message_is_text(demo: Demo) -> None:
 
 
 # Helpers
+
+
+# Files
+
+DROP = """async ([bytes, name, type]) => {
+    const transfer = new DataTransfer();
+    transfer.items.add(new File([new Uint8Array(bytes)], name, { type }));
+    const fire = (kind) => document.body.dispatchEvent(
+        new DragEvent(kind, { bubbles: true, cancelable: true, dataTransfer: transfer }),
+    );
+    fire("dragover");
+    const wasShown = !document.querySelector("#drop").hidden;
+    fire("drop");
+    return wasShown && document.querySelector("#drop").hidden;
+}"""
+IS_LOADED = "[...document.querySelectorAll('.attached img')].every((img) => img.complete && img.naturalWidth > 0)"
+
+
+def make_picture() -> bytes:
+    data = BytesIO()
+    picture = Image.linear_gradient("L").resize((640, 360))
+    Image.merge("RGB", (picture, picture.rotate(180), picture)).save(data, "PNG")
+    return data.getvalue()
+
+
+@pytest.mark.parametrize("width", [DESK, PHONE])
+def test_a_picture_that_is_dropped_in_is_seen_by_both(demo: Demo, width: int) -> None:
+    ada, bob = demo.open("chat/", width=width), demo.open("chat/")
+    assert ada.evaluate(DROP, [[*make_picture()], "sky above.png", "image/png"])
+    expect(ada.locator("#attachments .file-name")).to_have_text("sky above.png")
+    expect(ada.locator("#attachments progress")).to_be_hidden()
+    say(ada, "Look at this")
+    for page in (ada, bob):
+        picture = page.locator(".attached img")
+        expect(picture).to_have_attribute("alt", "sky above.png")
+        page.wait_for_function(IS_LOADED)
+        box = picture.bounding_box()
+        assert box is not None
+        assert box["width"] / box["height"] == pytest.approx(640 / 360, rel=0.02)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    expect(ada.locator("#attachments li")).to_have_count(0)
+    ada.reload()
+    expect(ada.locator(".attached img")).to_have_count(1)
+    ada.wait_for_function(IS_LOADED)
+
+
+def test_files_are_chosen_taken_away_and_sent_without_a_text(demo: Demo) -> None:
+    ada, bob = open_people(demo)
+    ada.set_input_files("#files", [{"name": n, "mimeType": "text/plain", "buffer": b"x"} for n in ("a.txt", "b.txt")])
+    expect(ada.locator("#attachments li")).to_have_count(2)
+    ada.locator("#attachments li", has_text="a.txt").get_by_role("button").click()
+    expect(ada.locator("#attachments li")).to_have_count(1)
+    ada.locator("#send").click()
+    expect(bob.locator(".attached a")).to_have_text(["b.txt"])
+    expect(bob.locator(".message:not(.bot) .bubble")).to_be_hidden()
+    with bob.expect_download() as download:
+        bob.locator(".attached a").click()
+    assert download.value.suggested_filename == "b.txt"
+
+
+def test_an_attachment_from_elsewhere_is_not_shown(demo: Demo) -> None:
+    ada = demo.open("chat/")
+    url = ada.url.partition("/chat/")[0].replace("http", "ws") + f"/threads/chat/{demo.room}"
+    with connect_sync(url) as room:
+        for path in ("attachments/../../../counter", "other/x.png", 7):
+            room.messages.send("look", attachments=[{"path": path, "mime": "image/png"}])
+        room.messages.send("last", attachments=[{"path": "attachments/x.txt", "name": "<b>"}])
+    expect(ada.locator(".attached a")).to_have_text(["<b>"])
+    expect(ada.locator(".attached img")).to_have_count(0)
 
 
 def open_people(demo: Demo) -> tuple[Page, Page]:

@@ -1,5 +1,6 @@
 /** The files that a thread keeps, as an option of a client: over HTTP, beside its socket. */
 
+import { PlaitError } from "./errors.js";
 import { socketUrl } from "./options.js";
 import type { ThreadOptions } from "./options.js";
 import type { FileInfo, FilesPart, ThreadFiles, UploadOptions } from "./parts.js";
@@ -20,7 +21,9 @@ class Files implements ThreadFiles {
 
   url(path: string): string {
     const url = new URL(socketUrl(this.#options).replace(/^ws/, "http"));
-    const parts = path.split("/").filter((part) => part !== "");
+    const parts = path.split("/").filter((part) => part !== "" && part !== ".");
+    // It would lead to another address.
+    if (parts.includes("..")) throw new PlaitError("bad_url", `the path ${JSON.stringify(path)} has the part ".."`);
     url.pathname = [url.pathname.replace(/\/+$/, ""), "files", ...parts.map(encodeURIComponent)].join("/");
     return url.href;
   }

@@ -219,7 +219,10 @@ export interface UploadOptions {
 
 /** The files that a thread keeps: over HTTP, beside the socket. */
 export interface ThreadFiles {
-  /** Returns the address of a file, for `<img>` and links. A page shows the server its cookies there, and no token. */
+  /**
+   * Returns the address of a file, for `<img>` and links. A page shows the server its cookies there, and no token. Throws
+   * a PlaitError for a path with `..`.
+   */
   url(path: string): string;
   /**
    * Stores a file, in place of the one that was there. Rejects with a PlaitError, also where the connection is lost: it

@@ -54,6 +54,8 @@ test("a file has an address below its thread, each part of the path encoded", ()
   const room = client();
   expect(room.files.url("a.txt")).toBe(`http://${host}/threads/room/a%20b/files/a.txt`);
   expect(room.files.url("/docs//ü?#%.md/")).toBe(`http://${host}/threads/room/a%20b/files/docs/%C3%BC%3F%23%25.md`);
+  expect(room.files.url("./a.txt")).toBe(room.files.url("a.txt"));
+  expect(() => room.files.url("a/../../b")).toThrow(expect.objectContaining({ code: "bad_url" }));
   const other = client({ url: `wss://example.com/sub/threads/room/one?key=1` });
   expect(other.files.url("a.txt")).toBe("https://example.com/sub/threads/room/one/files/a.txt?key=1");
 });

@@ -1,11 +1,13 @@
 // @ts-check
 /** The chat's page: messages of people and of a bot; older ones are read when they are scrolled to. */
 
+import { files } from "/plait/files.js";
 import { messages as part } from "/plait/messages.js";
 
 import { box, goToEnd, isNearEnd, openBox, showLatest } from "../conversation.js";
 import { People } from "../people.js";
 import { find, join, loadPerson, notify, openRoom, write } from "../room.js";
+import { Attachments } from "./attachments.js";
 import { keepPlace, renderMessages } from "./view.js";
 
 /**
@@ -23,9 +25,10 @@ let introduced = "";
 let typingEnds = 0;
 
 /** @type {import("/plait/client.js").ThreadClient<Room>} */
-const client = join("chat", () => render(), refused, { messages: part });
+const client = join("chat", () => render(), refused, { messages: part, files });
 const people = new People(client, person, /** @type {{typing: boolean}} */ ({ typing: false }));
 const messages = /** @type {import("./view.js").Messages} */ (client.messages);
+const attachments = new Attachments(client.files);
 messages.subscribe(() => render());
 
 function render() {
@@ -86,8 +89,9 @@ function renderTyping() {
 async function say(content) {
   showTyping(false);
   try {
+    const attached = await attachments.take();
     introduce(); // After a new name that was not rendered yet.
-    const sent = messages.send(content);
+    const sent = messages.send(content, { attachments: attached });
     goToEnd();
     await sent;
   } catch (error) {
@@ -116,7 +120,7 @@ function warn(event) {
 }
 
 openRoom("Chat");
-openBox(client, say);
+openBox(client, say, () => attachments.has);
 box.addEventListener("input", () => showTyping(box.value !== ""));
 find("#earlier button").addEventListener("click", loadEarlier);
 addEventListener("scroll", () => void (scrollY < EARLY && messages.hasMore && loadEarlier()), { passive: true });

@@ -2,6 +2,7 @@
 /** The list of messages: each has one element from when it is sent, which changes with it. */
 
 import { avatar, clone, find, hue, write } from "../room.js";
+import { makeAttachments } from "./attachments.js";
 
 /**
  * @typedef {import("../room.js").Person} Person
@@ -23,9 +24,9 @@ const shown = new Map();
  * @param {readonly Message[]} items
  * @param {string} me the id of the person who uses the page
  * @param {FindAuthor} authorOf
- * @param {{status: string, connection: string | undefined}} client
+ * @param {{status: string, connection: string | undefined, files: {url(path: string): string}}} client
  */
-export function renderMessages(items, me, authorOf, { status, connection }) {
+export function renderMessages(items, me, authorOf, { status, connection, files }) {
   const answered = new Set(items.flatMap(({ taken }) => taken ?? []));
   const writing = items.findLast(({ status }) => status === "streaming")?.id;
   const elements = items.map((item, index) => {
@@ -33,7 +34,8 @@ export function renderMessages(items, me, authorOf, { status, connection }) {
     const isMine = author?.id === me;
     const note = noteOf(item, answered.has(item.id), status === "online");
     const isGrouped = isSameGroup(items[index - 1], item, authorOf);
-    return renderMessage(keyOf(item, connection), item, { note, author, isMine, isGrouped, isWriting: item.id === writing });
+    const look = { note, author, isMine, isGrouped, isWriting: item.id === writing };
+    return renderMessage(keyOf(item, connection), item, look, files);
   });
   const keys = new Set(items.map((item) => keyOf(item, connection)));
   for (const [key, { element }] of shown) {
@@ -85,9 +87,15 @@ function formatTime(time) {
   return isToday ? clock : `${time.toLocaleDateString([], { month: "short", day: "numeric" })}, ${clock}`;
 }
 
-/** Return the element of a message, which shows it. @param {string} key @param {Message} item @param {Look} look */
-function renderMessage(key, item, { note, author, isMine, isGrouped, isWriting }) {
-  const known = shown.get(key) ?? { element: makeMessage(item), look: "" };
+/**
+ * Return the element of a message, which shows it.
+ * @param {string} key
+ * @param {Message} item
+ * @param {Look} look
+ * @param {{url(path: string): string}} files
+ */
+function renderMessage(key, item, { note, author, isMine, isGrouped, isWriting }, files) {
+  const known = shown.get(key) ?? { element: makeMessage(item, files), look: "" };
   const look = JSON.stringify([item.content, item.status, note, author, isGrouped, isWriting]);
   shown.set(key, known);
   const { element } = known;
@@ -101,6 +109,7 @@ function renderMessage(key, item, { note, author, isMine, isGrouped, isWriting }
   // A screen reader reads it out when it is complete.
   element.ariaBusy = String(item.status === "streaming");
   write(find(".bubble", element), item.content ?? "");
+  find(".bubble", element).hidden = !item.content && item.attachments.length > 0;
   write(find(".note", element), note);
   if (author) renderAuthor(element, author, isMine);
   return element;
@@ -114,9 +123,10 @@ function renderAuthor(element, author, isMine) {
   find(".face", element).replaceChildren(avatar(author));
 }
 
-/** @param {Message} item */
-function makeMessage({ role, metadata }) {
+/** @param {Message} item @param {{url(path: string): string}} files */
+function makeMessage({ role, metadata, attachments }, files) {
   const element = clone("#item");
+  find(".attached", element).append(...makeAttachments(attachments, files));
   if (role !== "assistant") return element;
   element.classList.add("bot");
   element.classList.toggle("reminder", Boolean(metadata?.reminder));
