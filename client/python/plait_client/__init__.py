@@ -6,9 +6,11 @@ from plait_client.errors import CallError, ClientError, Closed, Disconnected, Re
 from plait_client.listeners import Change, Changes
 from plait_client.listing import ListedThread, ThreadPage, list_threads, list_threads_sync
 from plait_client.room import Room
+from plait_client.room_files import FileInfo, RoomFiles
 from plait_client.room_messages import RoomMessages
 from plait_client.session import Session
 from plait_client.sync import SyncChanges, SyncRoom, connect_sync
+from plait_client.sync_files import SyncFiles
 from plait_client.sync_messages import SyncMessages
 from plait_schemas.conversation import Item
 
@@ -22,13 +24,16 @@ __all__ = [
     "Connecting",
     "Disconnected",
     "Edit",
+    "FileInfo",
     "Item",
     "ListedThread",
     "Refused",
     "Room",
+    "RoomFiles",
     "RoomMessages",
     "Session",
     "SyncChanges",
+    "SyncFiles",
     "SyncMessages",
     "SyncRoom",
     "ThreadPage",

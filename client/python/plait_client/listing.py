@@ -1,25 +1,23 @@
 """Listing the threads of a kind."""
 
 import asyncio
-import http.client
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from functools import partial
 from ssl import SSLContext
-from typing import Any, Final, Generic, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
-from plait_client.errors import ClientError, Disconnected, Refused
+from plait_client.errors import ClientError
 from plait_client.loop import LoopThread
+from plait_client.requests import SCHEMES, fetch
 from plait_client.target import Target, Token
 
 __all__ = ["ListedThread", "ThreadPage", "list_threads", "list_threads_sync"]
 
 C = TypeVar("C")
-
-_SCHEMES: Final = {"ws": "http", "wss": "https", "http": "http", "https": "https"}
 
 
 class ListedThread(msgspec.Struct, Generic[C], frozen=True):
@@ -38,23 +36,6 @@ class ThreadPage(msgspec.Struct, Generic[C], frozen=True):
     next: str | None = None
     # The workers or nodes that did not answer in time: people, or whole threads, of them are missing.
     silent: int = 0
-
-
-class _Error(msgspec.Struct):
-    code: str = "error"
-    message: str = ""
-    path: str | None = None
-
-
-class _ErrorBody(msgspec.Struct):
-    error: _Error
-
-
-class _SameServer(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the token is for the server at the URL."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
 
 
 class ListOptions(TypedDict, total=False):
@@ -90,7 +71,8 @@ async def list_threads(url: str, *, card_type: Any = Any, **options: Unpack[List
     if (token := await Target(url, options.get("token")).fetch_token(timeout)) is not None:
         headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(f"{_as_http(url)}?{query}", headers=headers)
-    data = await asyncio.to_thread(_fetch, request, options.get("ssl"), timeout)
+    work = partial(fetch, request, options.get("ssl"), timeout=timeout, failure="the threads cannot be listed")
+    data = await asyncio.to_thread(work)
     page: Any = ThreadPage
     try:
         found: ThreadPage[Any] = msgspec.json.decode(data, type=page[card_type])
@@ -114,28 +96,6 @@ def list_threads_sync(url: str, *, card_type: Any = Any, **options: Unpack[ListO
 
 def _as_http(url: str) -> str:
     scheme, colon, rest = url.partition("://")
-    if not colon or scheme not in _SCHEMES or not url.isprintable() or set(" ?#") & set(url):
+    if not colon or scheme not in SCHEMES or not url.isprintable() or set(" ?#") & set(url):
         raise ValueError(f"{url!r} is not the URL of a kind, such as ws://localhost:8000/threads/game-room")
-    return f"{_SCHEMES[scheme]}://{rest}"
-
-
-def _fetch(request: urllib.request.Request, ssl: SSLContext | None, timeout: float) -> bytes:
-    opener = urllib.request.build_opener(_SameServer, urllib.request.HTTPSHandler(context=ssl))
-    try:
-        with opener.open(request, timeout=timeout) as answer:
-            data: bytes = answer.read()
-            return data
-    except urllib.error.HTTPError as error:
-        with error:
-            raise _read_refusal(error.code, error.read()) from None
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise Disconnected(f"the threads cannot be listed: {reason}") from error
-
-
-def _read_refusal(status: int, body: bytes) -> ClientError:
-    try:
-        found = msgspec.json.decode(body, type=_ErrorBody).error
-    except msgspec.MsgspecError:
-        return ClientError(f"the server answered with {status}")
-    return Refused(found.code, found.message, found.path)
+    return f"{SCHEMES[scheme]}://{rest}"

@@ -13,6 +13,7 @@ from plait_client.edit import AwaitableEdit, rebase_edit
 from plait_client.errors import Disconnected, Refused, Unanswered
 from plait_client.listeners import Changes, Remove
 from plait_client.live import Live
+from plait_client.room_files import RoomFiles
 from plait_client.room_messages import RoomMessages
 from plait_client.session import Session, Status
 from plait_client.typed import written
@@ -277,6 +278,11 @@ class Room(Generic[S]):
     def messages(self) -> RoomMessages:
         """The messages of the thread, as its class declares them: `messages = Messages(live=True)`."""
         return RoomMessages(self._live, "messages")
+
+    @property
+    def files(self) -> RoomFiles:
+        """The files of the thread, if its class has `files = Files()`."""
+        return RoomFiles(self._live.carrier.target)
 
     # Sending
 

@@ -13,6 +13,7 @@ from plait_client.listeners import Change, Changes, Remove
 from plait_client.loop import LoopThread
 from plait_client.room import Room
 from plait_client.session import Status
+from plait_client.sync_files import SyncFiles
 from plait_client.sync_messages import SyncMessages
 from plait_schemas.patch import Op
 from plait_schemas.rpc import read_rpc
@@ -221,6 +222,11 @@ class SyncRoom(Generic[S]):
     def messages(self) -> SyncMessages:
         """See Room."""
         return SyncMessages(self._loop.do(lambda: self._room.messages), self._loop, self._wait)
+
+    @property
+    def files(self) -> SyncFiles:
+        """The files of the thread, if its class has `files = Files()`."""
+        return SyncFiles(self._room.files, self._loop)
 
     # Sending
 
