@@ -12,7 +12,7 @@ from plait.store.nats.api import Publication
 from plait.store.nats.contents import Contents, Moved, read_head
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import CHUNK, DELETED, Known, Subjects, split_chunks
-from plait.store.nats.planning import Plan, make_plan
+from plait.store.nats.planning import LARGE, Plan, Room, make_plan
 from plait.store.nats.pruning import find_floor
 from plait.store.nats.publishing import Publisher, refuse
 from plait.store.outcomes import Outcome, make_fenced
@@ -24,7 +24,7 @@ __all__ = ["GroupCommitter"]
 class GroupCommitter:
     """Plans the writes of groups, publishes them, and keeps the `heads` of the threads that this store has claimed.
 
-    A head keeps rows of up to `most_in_head` bytes.
+    A head keeps rows of up to `most_in_head` bytes, and more if a write has more.
     """
 
     def __init__(
@@ -101,7 +101,9 @@ class GroupCommitter:
     ) -> tuple[Known, dict[str, bytes | None]]:
         """Write a thread, and return its head and the rows that were put into the stream."""
         floor, expired = await self._find_floor(key, known, writes[-1])
-        plan = make_plan(known, writes, now=read_wall_clock(), floor=floor, expired=expired, most=self._most_in_head)
+        most = self._most_in_head
+        room = Room(most, min(LARGE * most, self._stream.max_payload // 2))
+        plan = make_plan(known, writes, now=read_wall_clock(), floor=floor, expired=expired, room=room)
         if plan.head.removed and (cleaned := self._take_cleaned(key)):
             left = [each for each in plan.head.removed if each not in cleaned]
             plan = plan._replace(head=msgspec.structs.replace(plan.head, removed=left))

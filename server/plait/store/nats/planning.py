@@ -1,6 +1,6 @@
 """Plans the next head and rows of a thread for a group of writes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,15 +18,28 @@ from plait.store.nats.layout import (
 )
 from plait.store.protocol import Write
 
-__all__ = ["MOST_IN_HEAD", "Plan", "make_plan"]
+__all__ = ["LARGE", "MOST_IN_HEAD", "Plan", "Room", "make_plan"]
 
 MOST_IN_HEAD: Final = 4 * 1024
-"""Bytes of changes and rows that are kept in the head, so that a small write is one message."""
+"""Bytes of changes and rows that are kept in the head, so that a small write is one message.
+
+A head with a larger write keeps `LARGE` times as many: messages that are published together cost the server a sync
+each. Other heads stay small, as all of them are read for listings.
+"""
+
+LARGE: Final = 16
 
 # Bytes of changes in a message of their own, apart from the last one.
 _SEGMENT: Final = 64 * 1024
 # The bytes of a row besides its value.
 _ROW: Final = 48
+
+
+class Room(NamedTuple):
+    """The bytes of changes and rows that a head keeps, and those that it keeps if one of its writes has more."""
+
+    most: int
+    most_of_large: int
 
 
 class Plan(NamedTuple):
@@ -40,9 +53,9 @@ class Plan(NamedTuple):
 
 
 def make_plan(
-    known: Known, writes: Sequence[Write], *, now: int, floor: int = 0, expired: Sequence[str] = (), most: int
+    known: Known, writes: Sequence[Write], *, now: int, floor: int = 0, expired: Sequence[str] = (), room: Room
 ) -> Plan:
-    """Return what writes make of a thread: at most a deletion and one more. The head keeps rows of `most` bytes.
+    """Return what writes make of a thread: at most a deletion and one more. The head keeps rows that have `room`.
 
     The changes up to `floor`, and the rows of `expired` clients, are pruned. Raises TypeError, OverflowError and
     UnicodeEncodeError.
@@ -56,7 +69,7 @@ def make_plan(
             thread = None
         else:
             thread = _create(write, known.sequence, now) if thread is None else _advance(thread, write, now)
-            thread = _add_rows(thread, write, rows, floor=floor, expired=expired, most=most)
+            thread = _add_rows(thread, write, rows, floor=floor, expired=expired, room=room)
     head = msgspec.structs.replace(head, writes=head.writes + 1, thread=thread, removed=[*head.removed, *removed])
     return Plan(head, rows, removed)
 
@@ -98,32 +111,39 @@ def _add_rows(
     *,
     floor: int,
     expired: Sequence[str],
-    most: int,
+    room: Room,
 ) -> StoredHead:
     """Add the rows of a write, and return the head with those that it keeps."""
-    floor = max(thread.floor, floor)
-    changes: list[Change] = [*thread.changes, *((row.version, row.ops, row.source, row.at) for row in write.changes)]
-    kept = dict(thread.rows)
+    floor, before = max(thread.floor, floor), _measure(thread.changes, thread.rows)
+    made: list[Change] = [(row.version, row.ops, row.source, row.at) for row in write.changes]
+    changes: list[Change] = [*thread.changes, *made]
+    kept, added = dict(thread.rows), dict[str, bytes | None]()
     if floor:
         changes = [row for row in changes if row[0] > floor]
         kept = {rest: value for rest, value in kept.items() if not is_pruned(rest, floor)}
     for row in write.clients:
-        kept[make_name(Name("client", text=row.client))] = encode_rows((row.client, row.ref, row.refused, row.at))
+        added[make_name(Name("client", text=row.client))] = encode_rows((row.client, row.ref, row.refused, row.at))
     for id in expired:
-        kept[make_name(Name("client", text=id))] = None
+        added[make_name(Name("client", text=id))] = None
     for snapshot in write.snapshots:
         if snapshot.version >= floor:
-            kept[make_name(Name("snapshot", version=snapshot.version))] = snapshot.state
+            added[make_name(Name("snapshot", version=snapshot.version))] = snapshot.state
     for record in write.records:
-        kept[make_name(Name("record", part=record.part, text=record.key))] = record.value
-    size = sum([len(row[1]) + _ROW for row in changes])
-    size += sum([len(rest) + len(value or b"") + _ROW for rest, value in kept.items()])
+        added[make_name(Name("record", part=record.part, text=record.key))] = record.value
+    kept |= added
+    is_large = max(before, _measure(made, added)) > room.most
+    most = room.most_of_large if is_large else room.most
     # A deleted row may be large.
-    if size > most or (thread.has_chunks and any(value is None for value in kept.values())):
+    if _measure(changes, kept) > most or (thread.has_chunks and any(value is None for value in kept.values())):
         rows.update(_make_segments(changes))
         rows.update(kept)
         changes, kept = [], {}
     return msgspec.structs.replace(thread, floor=floor, changes=changes, rows=kept)
+
+
+def _measure(changes: Sequence[Change], rows: Mapping[str, bytes | None]) -> int:
+    size = sum([len(row[1]) + _ROW for row in changes])
+    return size + sum([len(rest) + len(value or b"") + _ROW for rest, value in rows.items()])
 
 
 def _make_segments(changes: Sequence[Change]) -> dict[str, bytes | None]:
