@@ -9,7 +9,7 @@ from tests.server.parts.workshop import Workshop
 from plait import Reject, Sql, Thread, ThreadKey, Values, rpc
 from plait.store.thread_rows import RecordRange
 
-__all__ = ["FOREVER", "KEY", "PAGES", "Order", "Shop", "count", "items", "listed", "measure"]
+__all__ = ["FOREVER", "KEY", "PAGES", "Order", "Shop", "count", "items", "listed", "measure", "unlink"]
 
 KEY = ThreadKey("shop", "one")
 PAGES = RecordRange("sql", "p/", limit=100_000)
@@ -76,3 +76,8 @@ def listed(folder: Path) -> list[Path]:
 def measure(path: str) -> int:
     """Return the bytes of a file."""
     return Path(path).stat().st_size
+
+
+def unlink(path: str) -> None:
+    """Remove a file."""
+    Path(path).unlink()

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.server.parts.sql.shop import FOREVER, KEY, Shop, count, items
+from tests.server.parts.sql.shop import FOREVER, KEY, Shop, count, items, unlink
 from tests.server.parts.workshop import open_workshop, until
 
 from plait import (
@@ -79,4 +79,59 @@ async def test_a_select_during_a_refused_write_says_so(store: Any) -> None:
             await reading
         store.refuses = lambda _: False
         assert await shop.sql.read("select item from orders") == [{"item": "a"}]
+        assert items(shop) == ["a"]
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+@pytest.mark.parametrize("is_in_block", [False, True])
+async def test_a_log_that_cannot_be_read_takes_the_write_back(store: Any, *, is_in_block: bool) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        await shop.sql("insert into orders (item) values ('a')")
+        file = shop.sql._file
+        assert file is not None
+        unlink(f"{file.path}-wal")
+
+        def write() -> None:
+            with shop.transaction():
+                shop.set_state(7)
+                shop.sql("insert into orders (item) values ('lost')")
+
+        with pytest.raises(StoreError, match="local file"):  # noqa: PT012
+            if is_in_block:
+                write()
+            else:
+                shop.sql("insert into orders (item) values ('lost')")
+        assert await count(works) == 1
+        assert (shop.state, items(shop)) == (0, ["a"])
+        await works.handle(Shop).order("b")
+    async with open_workshop(store, Shop) as works:
+        assert items(await works.thread(Shop)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_tables_that_cannot_be_read_again_are_read_at_the_next_statement(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        await shop.sql("insert into orders (item) values ('a')")
+        read, failures = store.records, [1, 2]
+
+        async def fail(*args: Any) -> Any:
+            if failures:
+                failures.pop()
+                raise StoreError("the store is away")
+            return await read(*args)
+
+        monkeypatch.setattr(store, "records", fail)
+        store.refuses = lambda _: True
+        with pytest.raises(StoreError):
+            await shop.sql("insert into orders (item) values ('lost')")
+        store.refuses = lambda _: False
+        await until(lambda: len(failures) == 1 and shop.sql._reading is None)
+        with pytest.raises(StoreError, match="read again"):
+            shop.sql("select * from orders")
+        await until(lambda: not failures and shop.sql._reading is None)
+        assert await count(works) == 1
         assert items(shop) == ["a"]

@@ -9,7 +9,7 @@ import pytest
 from tests.server.parts.sql.shop import FOREVER, KEY, Order, Shop, count, items
 from tests.server.parts.workshop import Workshop, open_workshop
 
-from plait import Limits, Plait, Reject, RolledBack, Sql, SqlError, Thread, rpc
+from plait import Files, Limits, Messages, Plait, Reject, RolledBack, Sql, SqlError, StoreError, Thread, rpc
 
 ADD = "insert into orders (item) values (?)"
 
@@ -297,3 +297,49 @@ async def test_an_awaited_select_waits_until_what_it_saw_is_durable(store: Any) 
         assert not thread._actor.state.is_durable
         assert await works.handle(Watcher).look() == [[{"item": "a"}], True]
         await writing
+
+
+class Room(Thread[Any]):
+    initial_state = 0
+    files = Files()
+    sql = Sql(migrations=["create table orders (id integer primary key, item text)"])
+    messages = Messages()
+
+    async def order(self, item: str, n: int) -> None:
+        """Write everywhere at once."""
+        picture = await self.files.receive(b"a picture")
+        with self.transaction():
+            self.sql("insert into orders (item) values (?)", item)
+            self.files.put(f"attachments/{item}.png", picture)
+            self.messages.inject("user", item, attachments=[{"path": f"attachments/{item}.png"}])
+            self.set_state(n)
+
+    def validate_state_change(self, next_state: int, source: Any) -> None:
+        """Refuse negative numbers."""
+        if next_state < 0:
+            raise Reject("n cannot be negative")
+
+    async def look(self) -> list[Any]:
+        """Return all that there is."""
+        files, page = await self.files.find("**"), await self.messages.list()
+        rows = self.sql("select item from orders").value
+        return [self.state, [row["item"] for row in rows], len(files), [each.content for each in page.messages]]
+
+
+async def test_rows_files_messages_and_state_are_stored_together_or_not_at_all(store: Any) -> None:
+    async with open_workshop(store, Room) as works:
+        room = await works.thread(Room)
+        await room.order("a", 1)
+        with pytest.raises(Reject):
+            await room.order("b", -1)
+        before = await room.look()
+        store.refuses = lambda write: len(write.changes) > 0
+        await room.order("c", 3)
+        with pytest.raises(StoreError):
+            await room._actor.state.find_pending()
+        store.refuses = lambda _: False
+        await works.handle(Room).sql.read("select 1 as a")
+        assert await room.look() == before == [1, ["a"], before[2], ["a"]]
+        await room._actor.state.wait_until_durable()
+    async with open_workshop(store, Room) as works:
+        assert await (await works.thread(Room)).look() == before
