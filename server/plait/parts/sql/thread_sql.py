@@ -281,7 +281,9 @@ class ThreadSql:
         if self._transaction is not transaction:
             raise StoreError(f"the tables of {self._actor.key} are read again, after a write that failed")
         assert self._file is not None
-        return self._commit(self._file.use())
+        database = self._file.use()
+        # Inner blocks may have undone all statements.
+        return self._commit(database) if database.is_in_transaction else []
 
     def _commit(self, database: Database) -> list[Record]:
         """Commit in the local file, and return the changed pages. Raises SqlError, and everything is undone."""

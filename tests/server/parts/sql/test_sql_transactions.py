@@ -118,6 +118,19 @@ async def test_an_inner_block_that_raises_takes_back_only_what_it_did(store: Any
         assert shop.sql("select * from words where words match 'c'").value == []
 
 
+async def test_a_block_whose_inner_blocks_have_undone_all_rows_is_stored(store: Any) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        with shop.transaction():
+            with suppress(ZeroDivisionError), shop.transaction():
+                shop.sql(ADD, "lost")
+                raise ZeroDivisionError
+            shop.set_state(7)
+        assert await found(shop) == (7, [], [])
+        await shop.sql(ADD, "a")
+        assert items(await restarted(works)) == ["a"]
+
+
 @pytest.mark.parametrize("way", ["", "or fail ", "or abort ", "or ignore "])
 async def test_a_statement_that_fails_is_undone_and_the_block_goes_on(store: Any, way: str) -> None:
     async with open_workshop(store, Shop) as works:
@@ -335,8 +348,10 @@ async def test_rows_files_messages_and_state_are_stored_together_or_not_at_all(s
         before = await room.look()
         store.refuses = lambda write: len(write.changes) > 0
         await room.order("c", 3)
+        pending = room._actor.state.find_pending()
+        assert pending is not None
         with pytest.raises(StoreError):
-            await room._actor.state.find_pending()
+            await pending
         store.refuses = lambda _: False
         await works.handle(Room).sql.read("select 1 as a")
         assert await room.look() == before == [1, ["a"], before[2], ["a"]]
