@@ -57,14 +57,14 @@ async def test_migrations_are_stored_although_nothing_else_is_written(store: Any
 async def test_an_import_runs_the_migrations_that_the_export_has_not_had() -> None:
     older, newer = make_class(FIRST), make_class(FIRST, SECOND)
     async with Plait(older, store="memory://") as app:
-        await app.thread(older, "one").sql("insert into a values (1)")
+        first: Any = app.thread(older, "one")
+        await first.sql("insert into a values (1)")
         lines = b"".join([each async for each in app.export_thread("shop", "one")])
     async with Plait(newer, store="memory://") as app:
-        two = await app.import_thread(lines, name="two")
+        two: Any = await app.import_thread(lines, name="two")
         assert await two.sql("select * from a") == [{"n": 2, "text": "old; 2"}]
-        three = await app.fork_thread(newer, "two", "three")
-        found: Any = three
-        assert await found.sql("select * from a") == [{"n": 2, "text": "old; 2"}]
+        three: Any = await app.fork_thread(newer, "two", "three")
+        assert await three.sql("select * from a") == [{"n": 2, "text": "old; 2"}]
 
 
 async def test_a_thread_that_got_tables_later_has_them(store: Any) -> None:

@@ -131,7 +131,7 @@ async def test_a_runaway_statement_is_interrupted_and_the_thread_goes_on(store: 
 async def test_a_turn_that_is_readonly_can_read_and_leaves_nothing_of_what_it_writes(store: Any) -> None:
     async with open_workshop(store, Shop) as works:
         actor = await works.actor(Shop)
-        shop = actor.thread
+        shop: Any = actor.thread
         await shop.sql("insert into orders (item) values ('a')")
 
         class Bystander:
