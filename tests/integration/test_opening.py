@@ -105,6 +105,22 @@ async def test_what_a_peer_sends_before_it_is_answered_is_read_when_it_is_in() -
                     received += await loop.sock_recv(bare, 65536)
 
 
+async def test_a_socket_that_is_checked_when_the_server_has_no_time_left_is_closed_without_an_error_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    guard = Guard()
+    async with running(serve(authenticate=guard)) as address:
+        client = await _native(address)
+        await client.send(json.dumps({"type": "join", "client": "a"}))
+        await _soon(guard.asked)
+        (opening,) = (each for each in asyncio.all_tasks() if each.get_name() == "plait handshake")
+        opening.cancel()  # As uvicorn does.
+        await client.wait_closed()
+        assert (client.close_code, client.close_reason) == (1001, "the server is shutting down")
+        await _is_let_in(address)
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []
+
+
 # What authenticate answers by itself
 
 

@@ -53,7 +53,8 @@ class Owner:
         link.put(TAKEN, number)
         socket = RemoteSocket(link, number, self._context.scheduler, can_ping=sent.can_ping)
         enter = Admission(self._context, scope, key, socket.resources).enter
-        self._run(join_in_task(enter, socket, socket.resources, self._context))
+        # Set before the task begins: the peer may disconnect first, which cancels it.
+        socket.resources.joining = self._run(join_in_task(enter, socket, socket.resources, self._context))
         return RemoteSocketStream(socket)
 
     def _open_request(self, link: Link, number: int, data: bytes) -> RemoteRequest | None:

@@ -1,4 +1,4 @@
-"""Relayed requests when their gateway or their node shuts down."""
+"""Relayed requests when their gateway or their node shuts down, and relayed sockets that end at once."""
 
 import asyncio
 import json
@@ -13,7 +13,8 @@ from starlette.types import Message
 from tests.server.nodes import open_nodes
 
 from plait import Plait, Thread, ThreadKey
-from plait.web.relay.messages import SentScope
+from plait.actor.transport import Frame
+from plait.web.relay.messages import ENDED, GONE, OPEN, SentScope
 
 PATIENCE = 20.0
 PIECE = b"x" * 30_000
@@ -156,3 +157,42 @@ def test_a_session_is_in_the_scope_of_the_owner_if_json_has_it(type: str) -> Non
     assert travel() is None
     assert travel(session={"lock": object()}) is None
     assert travel(session=object()) is None
+
+
+class Gateway:
+    """The stream of a gateway for one socket, which waits for its end."""
+
+    def __init__(self) -> None:
+        self.has_ended = asyncio.Event()
+
+    def receive(self, kind: int, data: bytes) -> None:
+        if kind == ENDED:
+            self.has_ended.set()
+
+    def deliver(self, frame: Frame, payload: bytes | None) -> None:
+        raise AssertionError(frame.data)
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def lose(self) -> None: ...
+
+
+@pytest.mark.parametrize("protocols", [["plait.v1"], []], ids=["native", "cloudflare"])
+async def test_a_socket_whose_peer_goes_as_it_is_opened_is_not_joined(
+    protocols: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(PATIENCE), open_nodes(lambda: Plait(Page, store="memory://")) as nodes:
+        gateway, owner = nodes.apps
+        name = nodes.name(Page, 1)
+        scope = {"type": "websocket", "scheme": "ws", "path": f"/threads/page/{name}", "headers": [], "client": None}
+        link = await gateway._context.links.find_link(ThreadKey("page", name))
+        stream = Gateway()
+        # Both messages arrive together.
+        number = link.open(OPEN, SentScope.of({**scope, "subprotocols": protocols}).encode(), stream)
+        link.put(GONE, number)
+        await stream.has_ended.wait()
+        assert owner._owner._tasks == set()
+        assert [row async for row in owner.threads(kind=Page)] == []
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []
