@@ -58,6 +58,7 @@ WAITING: Final = (
     "tests/integration/test_store_file.py",
     "tests/integration/test_store_kill.py",
     "tests/integration/test_schedule_kill.py",
+    "tests/integration/test_sql_kill.py",
     "tests/integration/test_messages_kill.py",
     "tests/integration/test_values_kill.py",
     "tests/integration/test_kill.py",

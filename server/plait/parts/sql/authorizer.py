@@ -6,12 +6,11 @@ from typing import Final, NamedTuple
 __all__ = ["Access", "Authorizer"]
 
 _READING: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE})
+_ROWS: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
 # The actions whose first argument is the name of what they write.
 _WRITING: Final = frozenset(
     {
-        sqlite3.SQLITE_INSERT,
-        sqlite3.SQLITE_UPDATE,
-        sqlite3.SQLITE_DELETE,
+        *_ROWS,
         sqlite3.SQLITE_CREATE_TABLE,
         sqlite3.SQLITE_CREATE_INDEX,
         sqlite3.SQLITE_CREATE_TRIGGER,
@@ -43,7 +42,8 @@ _PRAGMAS: Final = frozenset(
 )
 # Written by all that changes the schema, which is an action of its own, and to open a virtual table.
 _SCHEMAS: Final = frozenset({"sqlite_master", "sqlite_temp_master"})
-_MODULES: Final = frozenset({"fts5", "fts5vocab", "rtree", "rtree_i32"})
+# Others compile statements that write to their own tables when a statement reads them.
+_MODULES: Final = frozenset({"fts5"})
 _REFUSED_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer"})
 _NAMES: Final = {
     getattr(sqlite3, f"SQLITE_{name}"): name.replace("_", " ").lower()
@@ -95,19 +95,19 @@ class Authorizer:
         """Return why an action is refused, or note it and return nothing."""
         if action == sqlite3.SQLITE_READ:
             self._reads.add(first)
-        elif action in _READING or first in _SCHEMAS:
+        elif action in _READING or (action in _ROWS and first in _SCHEMAS):
             pass
         elif action == sqlite3.SQLITE_FUNCTION:
-            return f"the function {second}" if second in _REFUSED_FUNCTIONS else ""
+            return f"the function {second}" if second.lower() in _REFUSED_FUNCTIONS else ""
         elif action == sqlite3.SQLITE_PRAGMA:
-            return "" if first in _PRAGMAS else f"PRAGMA {first}"
+            return "" if first.lower() in _PRAGMAS else f"PRAGMA {first}"
         elif not self._may_write:
             return "a statement that writes"
         elif action in _WRITING:
             self._writes.add(first)
         elif action == sqlite3.SQLITE_ALTER_TABLE:
             self._writes.add(second)
-        elif action == sqlite3.SQLITE_CREATE_VTABLE and second in _MODULES:
+        elif action == sqlite3.SQLITE_CREATE_VTABLE and second.lower() in _MODULES:
             self._writes.add(first)
         else:
             return _NAMES.get(action, f"the module {second}" if second else "this")

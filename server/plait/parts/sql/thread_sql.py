@@ -212,6 +212,8 @@ class ThreadSql:
             changed = None
             if version < len(migrations):
                 changed = await asyncio.to_thread(file.migrate, migrations, version=version)
+            if self._is_closed:
+                raise Unavailable("the thread has been stopped")
         except BaseException:
             file.remove()
             raise
@@ -318,7 +320,7 @@ class ThreadSql:
     def _lose(self) -> None:
         """Forget the local file, as a write of it was not stored, and read the pages again."""
         self._forget_file()
-        if not self._is_closed:
+        if not self._is_closed and self._actor.state.lost is None:
             self._actor.loop.call_soon(self._read_again)
 
     def _forget_file(self) -> None:

@@ -185,6 +185,14 @@ async def test_tables_over_the_limit_are_refused(tmp_path: Path) -> None:
         await shop.sql("insert into orders (item) values (?)", "x" * 50_000)
 
 
+async def test_records_that_are_too_small_for_a_page_are_refused_at_once() -> None:
+    async with Plait(Shop, store="memory://", limits=Limits(record=4095)) as app:
+        with pytest.raises(ValueError, match=r"Limits\(record=4095\): .* need records of 4096 bytes"):
+            await app._node.actor(KEY)
+    async with Plait(Shop, store="memory://", limits=Limits(record=4096)) as app:
+        await app.thread(Shop, "one").call(Shop.order, "tea")
+
+
 @pytest.mark.parametrize("store", ["memory"], indirect=True)
 async def test_no_more_than_64_files_are_open(store: Any) -> None:
     async with open_workshop(store, Shop) as works:

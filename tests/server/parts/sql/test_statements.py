@@ -68,7 +68,11 @@ async def test_rows_that_do_not_fit_the_struct_leave_nothing_of_the_statement(st
 
 REFUSED = [
     ("attach 'other.db' as other", "attach"),
+    ("attach 'sqlite_master' as other", "attach"),
     ("detach main", "detach"),
+    ("detach sqlite_master", "detach"),
+    ("update sqlite_master set sql = 'a'", "may not be modified"),
+    ("drop table sqlite_master", "may not be dropped"),
     ("vacuum", "VACUUM"),
     ("vacuum into 'other.db'", "VACUUM"),
     ("begin", "transaction"),
@@ -83,6 +87,7 @@ REFUSED = [
     ("create temp table a (b)", "temp table"),
     ("create virtual table a using fts4", "fts4"),
     ("create virtual table a using dbstat", "dbstat"),
+    ("create virtual table a using rtree(id, x0, x1)", "rtree"),
     *((f"pragma {name}", name) for name in ("journal_mode=delete", "writable_schema=1", "temp_store_directory='/'")),
     *((f"pragma {name}", name) for name in ("cache_spill=on", "user_version=9", "max_page_count=9", "foreign_keys=0")),
     ("select * from pragma_journal_mode", "journal_mode"),
@@ -113,6 +118,49 @@ async def test_what_reaches_outside_of_the_tables_is_refused(
             run_in_block()
         assert items(shop) == ["a"]
     assert listed(folder) == []
+
+
+ALLOWED = [
+    "create virtual table a using FTS5(b)",
+    "PRAGMA Table_Info(orders)",
+    "select * from pragma_index_list('orders')",
+    "select value from json_each('[1]')",
+    "with recursive c(x) as (select 1 union all select x + 1 from c where x < 3) select sum(x) as n from c",
+    "explain query plan select * from orders",
+    "create view a as select item from orders",
+    "create trigger a after insert on orders begin delete from words; end",
+    "analyze",
+    "reindex",
+    "",
+    "-- nothing",
+]
+
+
+@pytest.mark.parametrize("statement", ALLOWED)
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_what_stays_in_the_tables_is_allowed_again_and_again(store: Any, statement: str) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        first = await shop.sql(statement)
+        if statement.startswith(("create", "analyze", "reindex")):
+            assert first == []
+        else:
+            assert await shop.sql(statement) == first == await shop.sql.read(statement)
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+async def test_texts_are_searched(store: Any) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        await shop.sql("insert into words values ('green tea'), ('rice')")
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        found = "select word from words where words match ?"
+        for _ in range(2):
+            assert await shop.sql(found, "tea") == await shop.sql.read(found, "tea") == [{"word": "green tea"}]
+        assert shop.sql("select snippet(words, 0, '[', ']', '', 5) as a from words where words match 'rice'").value == [
+            {"a": "[rice]"}
+        ]
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
