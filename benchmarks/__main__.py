@@ -17,6 +17,7 @@ from benchmarks.clients import LoadError
 from benchmarks.contest import Effort, Outcome, contest
 from benchmarks.deltas import deltas
 from benchmarks.differences import differences
+from benchmarks.files import files
 from benchmarks.memory import Finding, idle_sockets, threads
 from benchmarks.messages import messages
 from benchmarks.neighbours import neighbours
@@ -147,6 +148,7 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
         measured["neighbours"] = waits, neighbour_table(waits)
     if "records" in wanted:
         readings = [*records(folder, pace, tell), *values(folder, pace, tell), *sql(folder, pace, tell)]
+        readings += files(folder, pace, tell)
         measured["records"] = readings, record_table(readings)
     if "messages" in wanted:
         readings = messages(folder, pace, tell)
