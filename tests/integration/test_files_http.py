@@ -199,6 +199,58 @@ async def test_an_upload_that_breaks_off_leaves_no_file() -> None:
         assert (await client.get(f"{URL}/a.bin")).status_code == 404
 
 
+# Slow clients
+
+
+async def test_a_slow_reader_holds_no_more_than_it_reads_and_keeps_its_content_until_it_leaves() -> None:
+    app, size = make_app(), 160 * 256 * 1024
+    async with running(app) as address, http(address) as client:
+        await client.put(f"{URL}/a.bin", content=bytes(size))
+        actor = await app._node.actor(ThreadKey("room", "one"))
+        reads, record = list[str](), actor.host.store.record
+
+        async def count(key: ThreadKey, part: str, name: str) -> bytes | None:
+            reads.append(name)
+            return await record(key, part, name)
+
+        actor.host.store.record = count  # type: ignore[method-assign]
+        async with client.stream("GET", f"{URL}/a.bin") as answer:
+            pieces = answer.aiter_raw(65536)
+            await anext(pieces)
+            await client.put(f"{URL}/a.bin", content=b"new")
+            before = -1
+            while len(reads) > before:  # Until the buffers between are full.
+                before = len(reads)
+                await asyncio.sleep(0.2)
+            assert 0 < len(reads) < 100
+            assert (await client.get(f"{URL}/a.bin")).content == b"new"
+            assert await actor.records.list(RecordRange("files", "c/", limit=200))
+            assert await anext(pieces) == bytes(65536)
+
+        async def is_swept() -> bool:
+            return len(await actor.records.list(RecordRange("files", "c/", limit=200))) == 1
+
+        await until(is_swept)
+        assert len(reads) < 101
+
+
+async def test_a_slow_writer_delays_nobody_else() -> None:
+    app, gate = make_app(), asyncio.Event()
+    async with running(app) as address, http(address) as client:
+        slow = [asyncio.create_task(client.put(f"{URL}/slow{n}", content=slowly(DATA, gate))) for n in range(3)]
+
+        async def have_all_begun() -> bool:
+            return sum(app._context.uploads._counts.values()) == 3
+
+        await until(have_all_begun)
+        assert (await client.put(f"{URL}/fast", content=b"1")).status_code == 201
+        assert (await client.get(f"{URL}/fast")).content == b"1"
+        assert (await client.get(f"{URL}/slow0")).status_code == 404
+        gate.set()
+        assert {answer.status_code for answer in await asyncio.gather(*slow)} == {201}
+        assert (await client.get(f"{URL}/slow2")).content == DATA
+
+
 # Limits and rights
 
 

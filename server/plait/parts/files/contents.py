@@ -168,6 +168,7 @@ class Contents:
         chunk = file.chunk
         with self.keep(file.etag):
             for number in range(start // chunk, -(-end // chunk)):
+                await asyncio.sleep(0)  # Other tasks run between the chunks, also if the store does not wait.
                 data = await self._actor.records.read(self._part, _chunk_key(file.etag, number))
                 if data is None:
                     raise NotFound(f"the content of {file.path} is not there")

@@ -147,23 +147,34 @@ class _FileResponse(StreamedResponse):
     def __init__(
         self, files: ThreadFiles, file: File, start: int, end: int, *, status_code: int, headers: dict[str, str]
     ) -> None:
-        content = _read(files, file, start, end)
-        super().__init__(content, media_type=file.mime, status_code=status_code, headers=headers)
         self._files = files
         self._file = file
+        # Whether the client has disconnected, or has all.
+        self._is_over = False
+        super().__init__(
+            self._read(start, end),
+            media_type=file.mime,
+            ended=self._stop,
+            status_code=status_code,
+            headers=headers,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._files.keep(self._file):
             await super().__call__(scope, receive, send)
 
+    async def _read(self, start: int, end: int) -> AsyncIterator[bytes]:
+        async with aclosing(self._files.read_part(self._file, start, end)) as content:
+            try:
+                async for data in content:
+                    if self._is_over:
+                        return
+                    yield data
+            except PlaitError as error:
+                raise ResponseAborted from error
 
-async def _read(files: ThreadFiles, file: File, start: int, end: int) -> AsyncIterator[bytes]:
-    async with aclosing(files.read_part(file, start, end)) as content:
-        try:
-            async for data in content:
-                yield data
-        except PlaitError as error:
-            raise ResponseAborted from error
+    def _stop(self) -> None:
+        self._is_over = True
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
