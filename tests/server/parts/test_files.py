@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -669,3 +670,28 @@ async def test_a_bomb_is_refused_before_it_is_decoded(lab: FilesLab) -> None:
     await files.write("bomb.png", draw(8000, 6000, mode="1"))
     with pytest.raises(TooLarge, match="8000 by 6000"):
         await files.thumbnail("bomb.png")
+
+
+# Forks and exports
+
+
+async def test_a_fork_and_an_export_have_the_files_and_nothing_that_is_unfinished(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    async with open_lab(make_store(request, "sqlite", tmp_path)) as lab:
+        room = await lab.thread()
+        await room.files.write("a/b.bin", body(1, 2 * CHUNK + 8), metadata={"n": 1})
+        await room.files.write("text.txt", "line\nand line\n")
+        upload = await room.files.receive(body(2, CHUNK))
+        await lab.app.fork_thread(Room, "one", "fork")
+        exported = b"".join([line async for line in lab.app.export_thread("room", "one")])
+        await lab.app.import_thread(exported, name="copy")
+        await room.files.put("late.bin", upload)
+        await room.files.unlink("text.txt")
+        for name in ("fork", "copy"):
+            files = (await lab.thread(name)).files
+            assert [file.path for file in await files.find("**")] == ["a/b.bin", "text.txt"]
+            assert await files.read("a/b.bin") == body(1, 2 * CHUNK + 8)
+            assert await files.read("text.txt") == b"line\nand line\n"
+            await until(partial(lab.is_clean, name))
+        assert await room.files.read("late.bin") == body(2, CHUNK)
