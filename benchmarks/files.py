@@ -96,7 +96,7 @@ def _find_workers(pid: int) -> list[psutil.Process]:
 
 @contextmanager
 def _measuring(workers: list[psutil.Process]) -> Iterator[dict[int, tuple[float, float]]]:
-    """Measure the milliseconds that each worker spends during the block, and the MiB by which it grows meanwhile."""
+    """Measure the milliseconds that each worker spends during the block, and the MiB by which it grows."""
     costs: dict[int, tuple[float, float]] = {}
     before = {worker.pid: (sum(worker.cpu_times()[:2]), worker.memory_info().rss) for worker in workers}
     most, is_over = {pid: rss for pid, (_, rss) in before.items()}, threading.Event()
