@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from tests.integration.socket_client import http
 from tests.running import begin, running
+from tests.server.session.guests import until
 
 from plait import Limits, Plait, Principal, Reject, Thread, ThreadKey, endpoint, rpc
 
@@ -105,7 +106,11 @@ class Shop(Thread[dict[str, Any]]):
         await self.gate.wait()
         return "waited"
 
-    @endpoint("POST", "/open")
+    @endpoint("GET", "/wait/alone")
+    async def wait_alone(self) -> str:
+        return await self.wait()
+
+    @endpoint("POST", "/open", concurrent=True)
     def open(self) -> None:
         self.gate.set()
 
@@ -118,8 +123,12 @@ class Shop(Thread[dict[str, Any]]):
 
 
 @pytest.fixture
-async def web(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    app = Plait(Shop, store=f"sqlite:///{tmp_path}/plait.db", limits=Limits(frame=1_000))
+def app(tmp_path: Path) -> Plait:
+    return Plait(Shop, store=f"sqlite:///{tmp_path}/plait.db", limits=Limits(frame=1_000))
+
+
+@pytest.fixture
+async def web(app: Plait) -> AsyncIterator[httpx.AsyncClient]:
     async with running(app) as address, http(address) as web:
         assert (await web.put(PATH, json={"n": 0})).status_code == 200
         yield web
@@ -241,6 +250,18 @@ async def test_what_no_endpoint_answers_goes_to_on_request(web: httpx.AsyncClien
     assert (await web.post(f"{PATH}/report/2024")).text == "on_request"
     assert (await web.get(f"{PATH}/elsewhere")).text == "on_request"
     assert (await web.get(PATH)).json() == {"n": 0}
+
+
+async def test_a_request_waits_for_the_turns_before_it(app: Plait, web: httpx.AsyncClient) -> None:
+    first = asyncio.create_task(web.get(f"{PATH}/wait/alone"))
+    actor = await app._node.actor(ThreadKey("shop", "one"))
+    assert isinstance(actor.thread, Shop)
+    await actor.thread.entered.wait()
+    second = asyncio.create_task(web.get(f"{PATH}/report/newest"))
+    await until(lambda: actor.turns.mailbox.length == 1)
+    assert not second.done()
+    await web.post(f"{PATH}/open")
+    assert [(await each).json() for each in (first, second)] == ["waited", "newest"]
 
 
 async def test_others_do_not_wait_for_a_concurrent_endpoint(web: httpx.AsyncClient) -> None:
