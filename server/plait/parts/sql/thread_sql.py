@@ -104,7 +104,7 @@ class ThreadSql:
     def __call__(self, statement: str, *args: object, into: Any = None) -> Result[list[Any]]:
         database = self._begin_statement()
         transaction = self._actor.state.find_own_transaction()
-        is_saved = not database.is_known_to_read(statement)
+        is_begun, is_saved = database.is_in_transaction, not database.is_known_to_read(statement)
         if is_saved:
             database.save()
         try:
@@ -113,7 +113,11 @@ class ThreadSql:
             if access.writes:
                 check_writable(self._actor)
         except BaseException as error:
-            self._go_back(database, transaction, error, is_saved=is_saved)
+            if is_saved:
+                database.go_back()
+            if transaction is not None and is_begun and not database.is_in_transaction:
+                # SQLite has undone the earlier statements as well.
+                transaction.break_(error if isinstance(error, Exception) else None)
             raise
         if not access.writes:
             if is_saved:
@@ -242,16 +246,6 @@ class ThreadSql:
                 raise StoreError("the local file of a thread's tables cannot be written", detail=str(error)) from error
             self._file = file
         return self._file.use()
-
-    def _go_back(
-        self, database: Database, transaction: Transaction | None, error: BaseException, *, is_saved: bool
-    ) -> None:
-        """Undo a statement that has failed; if SQLite has undone the whole transaction, undo that of the thread."""
-        if database.is_in_transaction:
-            if is_saved:
-                database.go_back()
-        elif transaction is not None and self._transaction is transaction:
-            transaction.break_(error if isinstance(error, Exception) else None)
 
     # Writing
 

@@ -131,6 +131,21 @@ async def test_a_block_whose_inner_blocks_have_undone_all_rows_is_stored(store: 
         assert items(await restarted(works)) == ["a"]
 
 
+async def test_a_select_that_fails_after_undone_rows_does_not_break_the_block(store: Any) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        long = "with recursive c(x) as (select 1 union all select x + 1 from c where x < ?) select sum(x) as n from c"
+        assert await shop.sql(long, 3) == [{"n": 6}]
+        with shop.transaction():
+            with suppress(ZeroDivisionError), shop.transaction():
+                shop.sql(ADD, "lost")
+                raise ZeroDivisionError
+            with pytest.raises(SqlError, match="interrupted"):
+                shop.sql(long, 2**60)
+            shop.set_state(7)
+        assert await found(shop) == (7, [], [])
+
+
 @pytest.mark.parametrize("way", ["", "or fail ", "or abort ", "or ignore "])
 async def test_a_statement_that_fails_is_undone_and_the_block_goes_on(store: Any, way: str) -> None:
     async with open_workshop(store, Shop) as works:
