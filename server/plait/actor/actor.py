@@ -217,11 +217,6 @@ class Actor:
         """
         return self.host.runs.attempt(self, agent)
 
-    def check_shown(self, turn: Turn) -> None:
-        """Discard and log what a turn, which has ended, has changed in place in the state."""
-        if (states := self.state.shown_states) is not None and states.is_unchecked:
-            states.end(turn, self.state.history.current)
-
     @property
     def terminated(self) -> int | None:
         """When the thread was terminated, in microseconds since the epoch; None if it was not."""

@@ -89,10 +89,6 @@ class TurnOwner(Protocol):
         """The instance of the author's class; None if it is in another process."""
         ...
 
-    def check_shown(self, turn: "Turn") -> None:
-        """Discard and log what a turn, which has ended, has changed in place in the state."""
-        ...
-
 
 class Turn(msgspec.Struct, eq=False, weakref=True):
     """One run of `work`, which may return a coroutine; the callbacks of `on_end` are called with its outcome.
@@ -248,7 +244,6 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
         if is_told:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
-        self.actor.check_shown(self)  # After the end, which does not depend on what the code has made of the state.
         if exiting is not None:
             raise exiting
         if task.task.cancelling():

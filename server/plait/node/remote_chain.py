@@ -68,9 +68,6 @@ class _RemoteActor:
         self.key = key
         self.instruments = instruments
 
-    def check_shown(self, turn: Turn) -> None:
-        """Do nothing: the turn runs elsewhere."""
-
 
 class _Party(str):
     """The client of a turn of another process, which is written as in that process."""

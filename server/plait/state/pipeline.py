@@ -119,7 +119,7 @@ class Pipeline(CommitQueue):
         if self._type.is_immutable:
             return revision.state
         if (states := self.shown_states) is None:
-            states = self.shown_states = ShownStates(self.history.key)
+            states = self.shown_states = ShownStates(self.history.key, lambda: self.history.current)
         return states.show(revision, reader)
 
     def start(self, value: object) -> None:

@@ -28,14 +28,21 @@ class Reader(Hashable, Protocol):
         """The connection that has caused it, if one has."""
         ...
 
+    def on_end(self, callback: Callable[[object, BaseException | None], None]) -> None:
+        """Call `callback` when it has ended, after the callbacks that were added before."""
+
 
 class ShownStates:
-    """Finds changes in place, and names the turns that can have made them: those that have read a state."""
+    """Finds changes in place, and names the turns that can have made them: those that have read a state.
 
-    __slots__ = ("_earlier", "_key", "_readers", "is_unchecked")
+    `find_current` returns the current revision.
+    """
 
-    def __init__(self, key: ThreadKey) -> None:
+    __slots__ = ("_earlier", "_find_current", "_key", "_readers", "is_unchecked")
+
+    def __init__(self, key: ThreadKey, find_current: Callable[[], Revision]) -> None:
         self._key = key
+        self._find_current = find_current
         # The running turns that have read a state, and the names of those that have ended while others ran.
         self._readers: dict[Reader, None] = {}
         self._earlier: Sequence[str] = ()
@@ -45,25 +52,10 @@ class ShownStates:
     def show(self, revision: Revision, reader: Reader | None) -> Any:
         """Return the state of a revision to a turn of the thread, or to other code."""
         self.is_unchecked = True
-        if reader is not None:
+        if reader is not None and reader not in self._readers:
             self._readers[reader] = None
+            reader.on_end(lambda *_: self._end(reader))
         return revision.state
-
-    def end(self, turn: Reader, current: Revision) -> None:
-        """Discard and log what was changed in place, when the last of the turns that have read a state ends.
-
-        A state that `set_state` has replaced is not looked at: code may change the one that it has read and set that.
-        """
-        readers = self._readers
-        has_read = readers.pop(turn, self) is None
-        if readers:
-            if has_read and turn.name not in self._earlier:
-                self._earlier = (*self._earlier, turn.name)
-            return
-        self.is_unchecked = False
-        if (path := current.take_edit()) is not None:
-            self._log(path, (turn,) if has_read else ())
-        self._earlier = ()
 
     def tell(self, revision: Revision) -> None:
         """Discard and log what was changed in place in a revision, before it is replaced."""
@@ -83,6 +75,21 @@ class ShownStates:
             raise InvalidState(_WAS_EDITED, path=path)
         self._log(path, [*self._readers])
 
+    def _end(self, reader: Reader) -> None:
+        """Discard and log what was changed in place, when the last of the turns that have read a state has ended.
+
+        A state that `set_state` has replaced is not looked at: code may change the one that it has read and set that.
+        """
+        del self._readers[reader]
+        if self._readers:
+            if reader.name not in self._earlier:
+                self._earlier = (*self._earlier, reader.name)
+            return
+        self.is_unchecked = False
+        if (path := self._find_current().take_edit()) is not None:
+            self._log(path, (reader,))
+        self._earlier = ()
+
     def _log(self, path: str, readers: Sequence[Reader]) -> None:
         names = dict.fromkeys((*self._earlier, *(each.name for each in readers)))
         connection = readers[0].connection if len(names) == len(readers) == 1 else None
@@ -91,5 +98,8 @@ class ShownStates:
             "%s: the state was changed in place at %s, which is not stored: use `with self.edit() as draft:`",
             " or ".join(names) or "a task",
             path or "/",
-            extra={"plait_thread": str(self._key), "plait_connection": None if connection is None else connection.id},
+            extra={
+                "plait_thread": str(self._key),
+                "plait_connection": None if connection is None else connection.id,
+            },
         )

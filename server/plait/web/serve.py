@@ -39,6 +39,7 @@ _LOOKS = 100
 _SHORT_TICK = 0.02
 # Seconds after `shutdown_timeout` before uvicorn drops open connections.
 _GRACE = 8
+_NO_PROXIES = frozenset[str]()
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -78,7 +79,7 @@ def serve(
     """
     descriptors = Descriptors()
     descriptors.prepare(max(limits.connections_per_thread, limits.connections_per_address))
-    is_proxy: Callable[[str], bool] = _is_no_proxy
+    is_proxy: Callable[[str], bool] = _NO_PROXIES.__contains__
     if trusted_proxies is not None:
         is_proxy = ProxyHeadersMiddleware(app, trusted_proxies).trusted_hosts.__contains__
     config = uvicorn.Config(
@@ -107,12 +108,8 @@ def serve(
     return server.started
 
 
-def _is_no_proxy(host: str) -> bool:
-    return False
-
-
 def make_http_protocol(
-    addresses: Addresses, request_timeout: float, is_proxy: Callable[[str], bool] = _is_no_proxy
+    addresses: Addresses, request_timeout: float, is_proxy: Callable[[str], bool] = _NO_PROXIES.__contains__
 ) -> Any:
     """Return uvicorn's `http=` argument. Connections from proxies are not counted by address."""
     if HttpProtocol is None:
