@@ -114,7 +114,7 @@ def _add_rows(
     room: Room,
 ) -> StoredHead:
     """Add the rows of a write, and return the head with those that it keeps."""
-    floor, before = max(thread.floor, floor), _measure(thread.changes, thread.rows)
+    floor = max(thread.floor, floor)
     made: list[Change] = [(row.version, row.ops, row.source, row.at) for row in write.changes]
     changes: list[Change] = [*thread.changes, *made]
     kept, added = dict(thread.rows), dict[str, bytes | None]()
@@ -131,10 +131,11 @@ def _add_rows(
     for record in write.records:
         added[make_name(Name("record", part=record.part, text=record.key))] = record.value
     kept |= added
-    is_large = max(before, _measure(made, added)) > room.most
-    most = room.most_of_large if is_large else room.most
+    size, most = _measure(changes, kept), room.most
+    if size > most and max(_measure(made, added), _measure(thread.changes, thread.rows)) > most:
+        most = room.most_of_large
     # A deleted row may be large.
-    if _measure(changes, kept) > most or (thread.has_chunks and any(value is None for value in kept.values())):
+    if size > most or (thread.has_chunks and any(value is None for value in kept.values())):
         rows.update(_make_segments(changes))
         rows.update(kept)
         changes, kept = [], {}
