@@ -205,6 +205,7 @@ async def test_no_more_than_64_files_are_open(store: Any) -> None:
         assert len(listed(Path("/proc/self/fd"))) <= before + 64 * 3
         for number in range(150):
             assert items(await works.thread(Shop, f"{number}")) == ["0", "1"]
+    assert len(listed(Path("/proc/self/fd"))) < before
 
 
 @pytest.mark.parametrize("store", ["memory"], indirect=True)
