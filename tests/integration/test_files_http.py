@@ -15,6 +15,8 @@ from plait import Files, Limits, Plait, Principal, Thread, ThreadKey
 from plait.store.thread_rows import RecordRange
 from plait_client import connect
 
+pytestmark = pytest.mark.relayed
+
 SIZE = 600_000
 DATA = os.urandom(1000) * (SIZE // 1000)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, get_args
 
 from plait.actor.kind import Kind
+from plait.actor.per_actor import PerActor
 from plait.actor.rpc import Method, Stream
 from plait_schemas.export import DIALECT, definitions, json_text
 from plait_schemas.schema import schema_hash, schema_of
@@ -78,7 +79,9 @@ def make_types_files(kinds: Iterable[Kind]) -> dict[str, str]:
 
 
 def _read_surface(kind: Kind, taken: set[str]) -> _Surface:
-    events = getattr(kind.cls, "events", {})
+    parts = (inspect.getattr_static(kind.cls, name) for name in dir(kind.cls))
+    of_parts = {name: type_ for part in parts if isinstance(part, PerActor) for name, type_ in part.events.items()}
+    events = of_parts | getattr(kind.cls, "events", {})
     words = re.split(r"[^a-z0-9]+", kind.name)
     prefix = "".join(map(str.capitalize, words))
     if not prefix[0].isalpha():

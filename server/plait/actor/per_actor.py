@@ -1,7 +1,7 @@
 """Values that other packages keep on each actor while it is awake, or for all of them."""
 
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 __all__ = ["PerActor", "Service"]
 
@@ -27,6 +27,9 @@ class Service(Protocol):
 
 class PerActor(Generic[K, T]):
     """Declares a value that each actor has; `make` creates it on first use."""
+
+    # The events that it sends to clients, by name, with the types of their data.
+    events: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, make: Callable[[K], T]) -> None:
         self._make = make

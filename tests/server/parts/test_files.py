@@ -2,18 +2,20 @@
 
 import asyncio
 import gc
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from PIL import Image
 from tests.server.parts.files_lab import CHUNK, FilesLab, Room, make_store, open_lab, until
 
 from plait import Context, Files, Limits, NotFound, RolledBack, StoreError, Thread, ThreadKey, TooLarge
+from plait.actor.client_types import make_types_files
 from plait.parts.messages.message import Role
 from plait.store.protocol import Write
 
@@ -670,6 +672,33 @@ async def test_a_bomb_is_refused_before_it_is_decoded(lab: FilesLab) -> None:
     await files.write("bomb.png", draw(8000, 6000, mode="1"))
     with pytest.raises(TooLarge, match="8000 by 6000"):
         await files.thumbnail("bomb.png")
+
+
+# What is not always installed
+
+
+async def test_what_needs_an_extra_says_which(lab: FilesLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = (await lab.thread()).files
+    await files.write("a.png", draw(64, 64))
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "regex", None)
+    with pytest.raises(ImportError, match=r"Pillow: pip install 'plait\[files\]'"):
+        await files.thumbnail("a.png")
+    with pytest.raises(ImportError, match=r"regex: pip install 'plait\[files\]'"):
+        await files.grep("a", regex=True)
+    assert await files.grep("a") == []
+
+
+def test_clients_know_the_types_of_the_events_of_files() -> None:
+    class Shelf(Thread[None]):
+        events: ClassVar = {"full": int}
+        files = Files()
+
+    found = make_types_files([Shelf._kind])["plait-types.ts"]
+    events = found.partition("export interface ShelfEvents {")[2].partition("}")[0]
+    for name, type_ in {"file_created": "FileInfo", "file_deleted": "RemovedFile", "full": "number"}.items():
+        assert f"{name}: {type_};" in events
+    assert "width: number | null;" in found
 
 
 # Forks and exports

@@ -5,7 +5,18 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["CHUNK", "DIRECTORY", "Content", "File", "FileMatch", "FileStats", "Upload", "cut_content"]
+__all__ = [
+    "CHUNK",
+    "DIRECTORY",
+    "Content",
+    "File",
+    "FileInfo",
+    "FileMatch",
+    "FileStats",
+    "RemovedFile",
+    "Upload",
+    "cut_content",
+]
 
 CHUNK: Final = 256 * 1024
 """The bytes of a record with content, if `Limits.record` allows as many."""
@@ -49,10 +60,31 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """The number of records that the content is in."""
         return -(-self.size // self.chunk)
 
-    def show(self) -> dict[str, Any]:
+    def show(self) -> "FileInfo":
         """Return what clients see."""
-        shown = ("path", "name", "size", "mime", "created_at", "updated_at", "width", "height", "metadata", "etag")
-        return {name: getattr(self, name) for name in shown} | {"is_directory": self.is_directory}
+        return FileInfo(**{name: getattr(self, name) for name in FileInfo.__struct_fields__})
+
+
+class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A file as clients see it. Times are in microseconds since the epoch."""
+
+    path: str
+    name: str
+    size: int
+    mime: str
+    created_at: int
+    updated_at: int
+    width: int | None
+    height: int | None
+    metadata: Mapping[str, Any]
+    etag: str
+    is_directory: bool
+
+
+class RemovedFile(msgspec.Struct, frozen=True):
+    """A file that was removed, as clients see it."""
+
+    path: str
 
 
 class Upload(msgspec.Struct, frozen=True, eq=False, weakref=True):

@@ -67,8 +67,10 @@ def make_thumbnail(data: bytes, size: int) -> bytes | None:
 
     Raises TooLarge before it decodes an image of more than 40 megapixels, and ImportError without Pillow.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415
-
+    try:
+        from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise ImportError("thumbnails need Pillow: pip install 'plait[files]'") from None
     try:
         with Image.open(BytesIO(data), formats=_FORMATS) as image:
             if image.width * image.height > MOST_PIXELS:

@@ -26,8 +26,10 @@ def make_matcher(pattern: str, *, is_regex: bool, timeout: float) -> Matcher:
     """
     if not is_regex:
         return lambda line: pattern in line
-    import regex  # noqa: PLC0415
-
+    try:
+        import regex  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise ImportError("regular expressions need the package regex: pip install 'plait[files]'") from None
     try:
         compiled: Any = regex.compile(pattern)
     except regex.error as error:

@@ -8,7 +8,7 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Wire
 from plait.actor.transport import Frame
 from plait.parts.files.contents import Contents
-from plait.parts.files.file import File
+from plait.parts.files.file import File, RemovedFile
 from plait.parts.files.index import FileEdit, FileIndex
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
@@ -88,7 +88,7 @@ class FileStore:
 
     def _tell(self, events: list[tuple[str, File]]) -> None:
         for name, file in events:
-            data = {"path": file.path} if name == "file_deleted" else file.show()
+            data = RemovedFile(file.path) if name == "file_deleted" else file.show()
             self._actor.sockets.broadcast(partial(_encode_event, name, data))
 
 

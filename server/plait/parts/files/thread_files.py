@@ -15,7 +15,7 @@ from plait.clock import read_wall_clock
 from plait.errors import NotFound, TooLarge
 from plait.parts.encoding import check_type, encode_named
 from plait.parts.files.contents import MARK
-from plait.parts.files.file import Content, File, FileMatch, FileStats, Upload
+from plait.parts.files.file import Content, File, FileInfo, FileMatch, FileStats, RemovedFile, Upload
 from plait.parts.files.files_draft import FilesDraft
 from plait.parts.files.images import MOST_IMAGE_BYTES, make_thumbnail, measure_image
 from plait.parts.files.index import INDEX, FileEdit
@@ -49,6 +49,7 @@ _guess_mime: Final = mimetypes.guess_type
 class Files(Part["ThreadFiles"]):
     """Declares files: `files = Files()` in a Thread class gives each thread a `ThreadFiles`."""
 
+    events: ClassVar = {"file_created": FileInfo, "file_updated": FileInfo, "file_deleted": RemovedFile}
     reading: ClassVar = frozenset({"stat", "listdir", "find", "stats", "read", "stream", "grep", "thumbnail"})
     streaming: ClassVar = frozenset({"stream"})
     gathering: ClassVar = {"read": "stream"}

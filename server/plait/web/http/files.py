@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from plait.actor.actor import Actor
@@ -20,6 +20,7 @@ from plait.web.http.exchange import Exchange, read_tags
 from plait.web.http.request import BodyLimit
 from plait.web.http.streamed import ResponseAborted, StreamedResponse
 from plait.web.server_context import find_lease
+from plait_schemas.codec import encode_json
 
 __all__ = ["answer_file", "parse_range"]
 
@@ -64,7 +65,8 @@ async def _put(exchange: Exchange, path: str) -> Response:
         file = await files.put(path, upload, mime=request.headers.get("content-type"))
     except ValueError as error:
         raise InvalidArguments(str(error)) from None
-    return JSONResponse(file.show(), 201 if before is None else 200, headers={"etag": _tag(file)})
+    status, headers = 201 if before is None else 200, {"etag": _tag(file)}
+    return Response(encode_json(file.show()), status, headers, media_type="application/json")
 
 
 async def _delete(exchange: Exchange, path: str) -> Response:
