@@ -138,7 +138,7 @@ async def _wake(folder: Path, effort: Effort, tell: Callable[[str], None]) -> Re
     reading = Reading(f"waking a thread with {PATHS:,} files", [], WAKE_AIM)
     async with Plait(Shelf, store=SqliteStore(folder / "paths.db"), limits=None) as shelves:
         key = shelves.thread(Shelf, "one")._key
-        thread = (await shelves._node.actor(key)).thread
+        thread: Any = (await shelves._node.actor(key)).thread
         uploads = [await thread.files.receive(b"") for _ in range(PATHS)]
         async with thread.transaction():
             for number, upload in enumerate(uploads):

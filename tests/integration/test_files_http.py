@@ -326,7 +326,7 @@ async def test_clients_get_events_of_changed_files_in_order_when_they_are_durabl
         events = list[Any]()
         for name in ("file_created", "file_updated", "file_deleted", "end"):
             room.on_event(name, lambda data, name=name: events.append((name, data)))
-        thread = (await app._node.actor(ThreadKey("room", "one"))).thread
+        thread: Any = (await app._node.actor(ThreadKey("room", "one"))).thread
         await thread.files.write("a.txt", "1")
         await thread.files.mkdir("d")
         with pytest.raises(ZeroDivisionError), thread.transaction():  # noqa: PT012

@@ -97,6 +97,7 @@ async def test_stat_tells_of_a_file_a_directory_and_nothing(lab: FilesLab) -> No
     files = (await lab.thread()).files
     written = await files.write("docs/a.txt", "abc", metadata={"by": "ada"})
     found = await files.stat("/docs//a.txt/")
+    assert found is not None
     assert found == written
     assert (found.path, found.name, found.size, found.mime) == ("docs/a.txt", "a.txt", 3, "text/plain")
     assert (found.metadata, found.is_directory, found.width) == ({"by": "ada"}, False, None)
@@ -305,13 +306,14 @@ async def test_content_that_ends_with_an_error_is_removed(lab: FilesLab) -> None
 async def test_a_file_is_put_with_the_state_or_not_at_all_and_can_be_put_again(lab: FilesLab) -> None:
     thread = await lab.thread()
     await thread.files.write("a.bin", "old")
-    upload = await thread.files.receive(body(1, 2 * CHUNK))
+    upload, put = await thread.files.receive(body(1, 2 * CHUNK)), None
     with pytest.raises(ZeroDivisionError), thread.transaction():  # noqa: PT012
         thread.set_state({"n": 1})
         put = thread.files.put("a.bin", upload)
         assert put.value.size == 2 * CHUNK
         assert (await thread.files.stat("a.bin")) == put.value
         raise ZeroDivisionError
+    assert put is not None
     with pytest.raises(RolledBack):
         await put
     assert (thread.state, await thread.files.read("a.bin")) == ({"n": 0}, b"old")
@@ -425,7 +427,7 @@ async def test_a_run_and_others_change_different_files(lab: FilesLab) -> None:
     async def work(ctx: Context[Room]) -> None:
         await ctx.thread.files.write("run.txt", "run")
         ctx.thread.files.mkdir("dir")
-        await lab.app.thread(Room, "one").save("other.txt", "other")
+        await lab.app.thread(Room, "one").call(Room.save, "other.txt", "other")
         assert {file.path for file in await ctx.thread.files.find("**")} == {"run.txt", "other.txt"}
 
     await lab.run(work)

@@ -150,7 +150,7 @@ async def test_a_thread_with_contents_to_remove_expires(store: FlakyStore, clock
     async with open_workshop(store, Passing) as shop:
         passing = await shop.thread(Passing)
         await passing.files.write("a", bytes(40 * CHUNK))
-        actor = passing._actor
+        actor: Any = passing._actor
         await until(lambda: not actor.state._pending)
         actor.timer.stop()
         await passing.files.unlink("a")
