@@ -188,6 +188,7 @@ async def test_a_socket_whose_peer_goes_as_it_is_opened_is_not_joined(
         name = nodes.name(Page, 1)
         scope = {"type": "websocket", "scheme": "ws", "path": f"/threads/page/{name}", "headers": [], "client": None}
         link = await gateway._context.links.find_link(ThreadKey("page", name))
+        assert link is not None
         stream = Gateway()
         # Both messages arrive together.
         number = link.open(OPEN, SentScope.of({**scope, "subprotocols": protocols}).encode(), stream)
