@@ -4,9 +4,10 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
-from plait.actor.connection import Connection
+from plait.actor.connection import Connection, Principal
 from plait.actor.thread import Thread
 from plait.actor.turn import current_turn
+from plait.errors import Unauthenticated
 
 __all__ = ["Current", "current"]
 
@@ -18,9 +19,21 @@ class Current(NamedTuple):
     connection: Connection | None
     request: Request | None
 
+    @property
+    def principal(self) -> Principal:
+        """The user of the connection or the request. Raises Unauthenticated if there is none, as for server code."""
+        found: Principal | None = None
+        if self.connection is not None:
+            found = self.connection.principal
+        elif self.request is not None:
+            found = self.request.state.principal
+        if found is None:
+            raise Unauthenticated("only a user may do this")
+        return found
+
 
 def current() -> Current:
-    """Return the thread, connection and request of the running hook or rpc.
+    """Return the thread, connection and request of the running hook or rpc; `principal` of the result is their user.
 
     Raises LookupError outside of a turn, and in the code of a thread that a turn of another node calls.
     """
