@@ -154,7 +154,7 @@ class EffectRunner:
 
     def store(self, rows: Mapping[str, Row | None]) -> Commit:
         """Store or remove rows, as one write. No row is added to a terminated thread."""
-        if self._is_terminated:
+        if self._actor.terminated is not None:
             rows = {id: row for id, row in rows.items() if row is None}
         before = {id: self.agenda.set(id, row) for id, row in rows.items()}
 
@@ -179,14 +179,12 @@ class EffectRunner:
 
     @property
     def due(self) -> int:
-        """When the first row is due; 0 for never, as in a terminated thread."""
-        return 0 if self._is_terminated else self.agenda.due
+        """When the first row is due; 0 for never, as in a terminated thread, which has none."""
+        return self.agenda.due
 
     @property
     def wakes_at(self) -> int:
         """When the next effect may begin; 0 for never, or if one of the running effects must end first."""
-        if self._is_terminated:
-            return 0
         if self._is_late:
             return 1
         return 0 if len(self._runner.running) >= _MOST_AT_ONCE else self.agenda.wakes_at
@@ -194,7 +192,7 @@ class EffectRunner:
     @property
     def keeps(self) -> bool:
         """Whether there are rows that run once or are queued."""
-        return not self._is_terminated and self.agenda.keeps
+        return self.agenda.keeps
 
     def on_due(self, now: int) -> None:
         """Begin the due rows."""
@@ -263,10 +261,6 @@ class EffectRunner:
         self.agenda.release(id)
 
     # Inside
-
-    @property
-    def _is_terminated(self) -> bool:
-        return self._actor.terminated is not None
 
     def _watch(self, turn: Turn, effect: Effect) -> asyncio.TimerHandle:
         seconds = _LONG if effect.timeout is None else effect.timeout
