@@ -8,7 +8,6 @@ from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
-from msgspec import inspect
 
 from plait_schemas import models
 
@@ -33,7 +32,6 @@ __all__ = [
     "read_large",
     "read_parts",
     "read_value",
-    "refuse_unvalidated",
     "to_builtins",
     "weigh",
 ]
@@ -93,7 +91,7 @@ def check_json(data: bytes) -> None:
 
 def make_decoder(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
     """Return what decodes JSON as a type, and validates Pydantic models. Raises TypeError for some types."""
-    refuse_unvalidated(type_)
+    models.check_type(type_)
     return (
         partial(_decode_model, type_) if models.is_model(type_) else msgspec.json.Decoder(type_, dec_hook=_read).decode
     )
@@ -107,20 +105,6 @@ def convert(value: Any, type_: Any, *, str_keys: bool = False, strict: bool = Tr
 def to_builtins(value: Any) -> Any:
     """Convert a value to JSON's types, as msgspec does; Pydantic models, too."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=lambda each: decode_json(models.dump(each)))
-
-
-def refuse_unvalidated(type_: Any) -> None:
-    """Raise TypeError for a type with a dataclass of Pydantic's, as msgspec would read it without its validators."""
-    try:
-        found = [each for each in models.types_in(inspect.type_info(type_)) if isinstance(each, inspect.DataclassType)]
-    except (TypeError, NameError, NotImplementedError):
-        return  # Decoding the type says what is wrong with it.
-    for each in found:
-        if hasattr(each.cls, "__pydantic_validator__"):
-            raise TypeError(
-                f"{each.cls.__name__} is a dataclass of Pydantic's, whose validators would not run: "
-                "make it a subclass of pydantic.BaseModel"
-            )
 
 
 def _decode_model(model: Any, data: bytes | msgspec.Raw) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
@@ -11,6 +12,7 @@ from msgspec import NODEFAULT, inspect
 __all__ = [
     "ModelError",
     "allows_extra",
+    "check_type",
     "dump",
     "expand",
     "find_input_names",
@@ -113,14 +115,63 @@ def allows_extra(model: Any) -> bool:
 
 
 def find_input_names(model: Any) -> Iterator[str]:
-    """Yield the names by which a model reads its fields, if they are not those by which it writes them."""
-    config = model.model_config
-    by_name = config.get("populate_by_name") or config.get("validate_by_name")
-    for name, field in model.model_fields.items():
-        alias = field.validation_alias
-        yield from (each for each in getattr(alias, "choices", (alias,)) if isinstance(each, str))
-        if by_name:
-            yield name
+    """Yield the names by which a model reads its fields."""
+    return chain.from_iterable(_input_names(model, *item) for item in model.model_fields.items())
+
+
+def check_type(type_: Any) -> None:
+    """Raise TypeError for a type whose values would not all be written to JSON, or be read without their validators."""
+    try:
+        info = inspect.type_info(type_)
+        outside, inside = [*types_in(info)], [*types_in(info, expands=True)]
+    except (TypeError, NameError, NotImplementedError):
+        return  # Decoding the type says what is wrong with it.
+    for why in (*map(_explain_dataclass, outside), *map(_explain_loss, inside)):
+        if why is not None:
+            raise TypeError(why)
+
+
+def _explain_dataclass(info: inspect.Type) -> str | None:
+    """Return why msgspec cannot be given a dataclass or a class of attrs; within a model, Pydantic reads it."""
+    if not isinstance(info, inspect.DataclassType):
+        return None
+    name = info.cls.__name__
+    if hasattr(info.cls, "__pydantic_validator__"):
+        return (
+            f"{name} is a dataclass of Pydantic's, whose validators would not run: "
+            "make it a subclass of pydantic.BaseModel"
+        )
+    private = next((field.name for field in info.fields if field.name.startswith("_")), None)
+    if private is not None and hasattr(info.cls, "__attrs_attrs__"):
+        return f"{name}.{private} would be lost, as private fields of attrs are not written to JSON: rename it"
+    return None
+
+
+def _explain_loss(info: inspect.Type) -> str | None:
+    """Return which value a model would not write to JSON, or not read again."""
+    cls: Any = getattr(info, "cls", None)
+    if hasattr(cls, "get_secret_value"):
+        return f"{cls.__name__} would be lost, as it is written to JSON as asterisks: use str or bytes"
+    for name, field in cls.model_fields.items() if is_model(cls) else ():
+        if field.exclude:
+            return f"{cls.__name__}.{name} would be lost, as exclude=True leaves it out of JSON: remove that"
+        if (written := field.serialization_alias or name) not in _input_names(cls, name, field):
+            return (
+                f"{cls.__name__}.{name} would be lost, as it is written to JSON as {written!r}, but not read by that "
+                "name: give it the same alias for both"
+            )
+    return None
+
+
+def _input_names(model: Any, name: str, field: Any) -> list[str]:
+    """Return the names by which a model reads a field."""
+    config, alias = model.model_config, field.validation_alias
+    names = [each for each in getattr(alias, "choices", (alias,)) if isinstance(each, str)]
+    if config.get("validate_by_alias") is False:
+        names = []
+    if alias is None or config.get("populate_by_name") or config.get("validate_by_name"):
+        names.append(name)
+    return names
 
 
 def inner_types(info: inspect.Type) -> list[inspect.Type]:

@@ -1,12 +1,25 @@
 """Pydantic models as JSON, and their description."""
 
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
+import attrs
 import msgspec
 import pytest
 from msgspec import inspect
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, RootModel, computed_field, create_model
+from pydantic import (
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    RootModel,
+    SecretBytes,
+    SecretStr,
+    computed_field,
+    create_model,
+)
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from plait_schemas.codec import convert, encode_finite, encode_json, has_non_finite, make_decoder, to_builtins
@@ -152,6 +165,86 @@ def test_a_dataclass_of_pydantic_is_refused_wherever_it_would_be_read_without_it
     assert refused.value.__cause__.parts == ["checked", "n"]
 
 
+def refused(type_: Any) -> str:
+    with pytest.raises(TypeError) as why:
+        make_decoder(type_)
+    return str(why.value)
+
+
+def test_a_field_that_is_not_read_by_the_name_by_which_it_is_written_is_refused() -> None:
+    class Read(BaseModel):
+        n: int = Field(1, validation_alias="N")
+
+    class Written(BaseModel):
+        n: int = Field(1, serialization_alias="N")
+
+    class Apart(BaseModel):
+        n: int = Field(1, validation_alias=AliasPath("of", 0))
+
+    class ByName(BaseModel):
+        model_config = ConfigDict(validate_by_name=True, validate_by_alias=False)
+        n: int = Field(1, alias="N")
+
+    class Outer(BaseModel):
+        inner: list[Written] | None = None
+
+    assert refused(Read) == (
+        "Read.n would be lost, as it is written to JSON as 'n', but not read by that name: "
+        "give it the same alias for both"
+    )
+    for type_ in (Written, Apart, ByName):
+        assert refused(type_).startswith(f"{type_.__name__}.n would be lost, as it is written to JSON as ")
+    for outer in (dict[str, Written], Outer, RootModel[list[Written]]):
+        assert refused(outer).startswith("Written.n would be lost")
+
+
+def test_a_field_with_one_alias_for_both_is_read_as_it_is_written() -> None:
+    class Both(BaseModel):
+        model_config = ConfigDict(populate_by_name=True)
+        a: int = Field(0, alias="A")
+        b: int = Field(0, validation_alias=AliasChoices("old", "B"), serialization_alias="B")
+        c: int = Field(0, validation_alias="C")
+
+    class Camel(BaseModel):
+        model_config = ConfigDict(alias_generator=lambda name: name.upper())
+        n: int = 0
+
+    for value in (Both(A=1, B=2, C=3), Camel(N=4)):
+        assert make_decoder(type(value))(encode_json(value)) == value
+
+
+def test_a_value_that_is_left_out_of_json_or_hidden_in_it_is_refused() -> None:
+    class Hidden(BaseModel):
+        key: str = Field("", exclude=True)
+
+    class Secret(BaseModel):
+        key: SecretStr
+
+    class Bytes(BaseModel):
+        keys: dict[str, list[SecretBytes | None]] = {}
+
+    assert refused(Hidden) == "Hidden.key would be lost, as exclude=True leaves it out of JSON: remove that"
+    secret = "would be lost, as it is written to JSON as asterisks: use str or bytes"
+    assert refused(list[Secret]) == refused(SecretStr | None) == f"SecretStr {secret}"
+    assert refused(Bytes) == f"SecretBytes {secret}"
+
+
+def test_a_private_field_of_attrs_is_refused_as_it_is_not_written() -> None:
+    @attrs.define
+    class Private:
+        a: int = 1
+        _b: int = 2
+
+    @dataclass
+    class Plain:
+        _b: int = 2
+
+    assert refused(dict[str, Private]) == (
+        "Private._b would be lost, as private fields of attrs are not written to JSON: rename it"
+    )
+    assert make_decoder(Plain)(encode_json(Plain(3))) == Plain(3)
+
+
 def test_models_are_compared_and_edited_as_their_json() -> None:
     before = Board(cards={"a": Card(title="a"), "b": Card(title="b")})
     after = before.model_copy(update={"cards": {**before.cards, "a": Card(title="a", madeBy="bo")}})
@@ -189,7 +282,7 @@ def test_a_model_reads_fields_by_other_names() -> None:
         a: int = Field(0, validation_alias=AliasChoices("b", "c"), serialization_alias="d")
 
     assert sorted(find_input_names(Loose)) == ["a", "b", "c"]
-    assert list(find_input_names(Card)) == ["madeBy"]
+    assert list(find_input_names(Card)) == ["title", "size", "of", "madeBy"]
 
 
 def test_models_are_written_as_typescript() -> None:

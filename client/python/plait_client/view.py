@@ -9,8 +9,9 @@ from typing import Any, Final, Generic, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
-from plait_schemas.codec import convert, refuse_unvalidated
+from plait_schemas.codec import convert
 from plait_schemas.members import attributes, is_frozen
+from plait_schemas.models import check_type
 from plait_schemas.patch import escape
 
 __all__ = ["View"]
@@ -29,7 +30,7 @@ class View(Generic[S]):
     """
 
     def __init__(self, state_type: Any) -> None:
-        refuse_unvalidated(state_type)
+        check_type(state_type)
         self._type = state_type
         # What was read last, and the state that it is, which the program has and may have changed.
         self._document: Any = None

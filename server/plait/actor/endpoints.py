@@ -12,7 +12,8 @@ from starlette.responses import Response
 from plait.actor.url_patterns import UrlPattern, decode_segments
 from plait.errors import InvalidArguments, escape_traceback
 from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON, encode_json, has_non_finite, make_decoder, nests_deeper, refuse_unvalidated
+from plait_schemas.codec import NOT_JSON, encode_json, has_non_finite, make_decoder, nests_deeper
+from plait_schemas.models import check_type
 
 __all__ = ["EndpointMethod", "Endpoints", "HttpMethod", "Parameter", "endpoint"]
 
@@ -180,7 +181,7 @@ class EndpointMethod:
         if name in self.pattern.parameters:
             # Without an annotation, it is what its converter makes.
             return made._replace(place="path", type=Any if is_text else type_)
-        refuse_unvalidated(type_)
+        check_type(type_)
         if is_text or _is_scalar(type_) or (self.method not in _WITH_BODY and _is_list(type_)):
             return made
         if self.method not in _WITH_BODY:

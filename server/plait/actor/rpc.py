@@ -9,7 +9,8 @@ import msgspec
 
 from plait.errors import InvalidArguments, escape_traceback
 from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON, make_decoder, nests_deeper, refuse_unvalidated
+from plait_schemas.codec import NOT_JSON, make_decoder, nests_deeper
+from plait_schemas.models import check_type
 from plait_schemas.rpc import RPC_MARK, RpcOptions
 
 __all__ = ["Arguments", "Method", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
@@ -168,7 +169,7 @@ class Method:
         hints = get_type_hints(self.function, include_extras=True)
         # A method with a return annotation answers null for None; other methods answer without a result.
         self.returns_value = hints.get("return", type(None)) is not type(None)
-        refuse_unvalidated(hints.get("return"))
+        check_type(hints.get("return"))
         for parameter in list(inspect.signature(self.function).parameters.values())[1:]:
             annotation = hints.get(parameter.name, Any)
             if annotation is Stream:
