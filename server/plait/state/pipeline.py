@@ -16,7 +16,7 @@ from plait.state.commit import Commit
 from plait.state.commit_queue import CommitQueue
 from plait.state.permissions import Permissions
 from plait.state.revision import Revision
-from plait.state.shown_states import Reader, ShownStates
+from plait.state.shown_states import ShownStates
 from plait.state.source import Client, Source
 from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction, find_transaction, innermost, refuse
@@ -106,16 +106,17 @@ class Pipeline(CommitQueue):
     @property
     def shown(self) -> Revision:
         """The revision that the author's code may read: the current one, or the last durable one."""
-        return self._choose_shown(self._find_own_turn())
+        return self.history.durable if self._shows_durable() else self.current
 
     def show(self, revision: Revision | None = None) -> Any:
         """Return the state of a revision, by default of `shown`, to the author's code.
 
         The code may change it in place by mistake.
         """
-        reader = self._find_own_turn()
+        reader = None if self.turns is None else self.turns.find_own_turn()
         if revision is None:
-            revision = self._choose_shown(reader)
+            sees_durable = self._pending and reader is not None and reader.sees_durable
+            revision = self.history.durable if sees_durable else self.current
         if self._type.is_immutable:
             return revision.state
         if (states := self.shown_states) is None:
@@ -303,10 +304,6 @@ class Pipeline(CommitQueue):
             callback(self.lost)
 
     # Inside
-
-    def _choose_shown(self, reader: Reader | None) -> Revision:
-        sees_durable = self._pending and reader is not None and reader.sees_durable
-        return self.history.durable if sees_durable else self.current
 
     def _begin_change(self) -> Revision:
         """Return the revision that is to be changed by operations, or that a client replaces."""

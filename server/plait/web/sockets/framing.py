@@ -40,9 +40,9 @@ def serialize_pinged(frame: Frame, payload: bytes) -> bytes:
 
     A ping before the whole frame might be answered while the frame is still arriving.
     """
-    data = frame.data
-    start = serialize(data[:-1], 0x01 if frame.is_text else 0x02)
-    return b"%b\x89%c%b\x80%c%b" % (start, len(payload), payload, len(data[-1:]), data[-1:])
+    data, last = frame.data[:-1], frame.data[-1:]
+    start = serialize(data, 0x01 if frame.is_text else 0x02)
+    return b"%b\x89%c%b\x80%c%b" % (start, len(payload), payload, len(last), last)
 
 
 def is_utf8(data: bytes) -> bool:
