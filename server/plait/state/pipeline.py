@@ -120,7 +120,7 @@ class Pipeline(CommitQueue):
         if self._type.is_immutable:
             return revision.state
         if (states := self.shown_states) is None:
-            states = self.shown_states = ShownStates(self.history.key, lambda: self.history.current)
+            states = self.shown_states = ShownStates(self.history)
         return states.show(revision, reader)
 
     def start(self, value: object) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from plait.errors import InvalidState
@@ -32,17 +33,20 @@ class Reader(Hashable, Protocol):
         """Call `callback` when it has ended, after the callbacks that were added before."""
 
 
+class Revisions(Protocol):
+    """The revisions of one thread."""
+
+    key: ThreadKey
+    current: Revision
+
+
 class ShownStates:
-    """Finds changes in place, and names the turns that can have made them: those that have read a state.
+    """Finds changes in place, and names the turns that can have made them: those that have read a state."""
 
-    `find_current` returns the current revision.
-    """
+    __slots__ = ("_earlier", "_readers", "_revisions", "is_unchecked")
 
-    __slots__ = ("_earlier", "_find_current", "_key", "_readers", "is_unchecked")
-
-    def __init__(self, key: ThreadKey, find_current: Callable[[], Revision]) -> None:
-        self._key = key
-        self._find_current = find_current
+    def __init__(self, revisions: Revisions) -> None:
+        self._revisions = revisions
         # The running turns that have read a state, and the names of those that have ended while others ran.
         self._readers: dict[Reader, None] = {}
         self._earlier: Sequence[str] = ()
@@ -54,7 +58,7 @@ class ShownStates:
         self.is_unchecked = True
         if reader is not None and reader not in self._readers:
             self._readers[reader] = None
-            reader.on_end(lambda *_: self._end(reader))
+            reader.on_end(partial(self._end, reader))
         return revision.state
 
     def tell(self, revision: Revision) -> None:
@@ -75,7 +79,7 @@ class ShownStates:
             raise InvalidState(_WAS_EDITED, path=path)
         self._log(path, [*self._readers])
 
-    def _end(self, reader: Reader) -> None:
+    def _end(self, reader: Reader, *_: object) -> None:
         """Discard and log what was changed in place, when the last of the turns that have read a state has ended.
 
         A state that `set_state` has replaced is not looked at: code may change the one that it has read and set that.
@@ -86,7 +90,7 @@ class ShownStates:
                 self._earlier = (*self._earlier, reader.name)
             return
         self.is_unchecked = False
-        if (path := self._find_current().take_edit()) is not None:
+        if (path := self._revisions.current.take_edit()) is not None:
             self._log(path, (reader,))
         self._earlier = ()
 
@@ -99,7 +103,7 @@ class ShownStates:
             " or ".join(names) or "a task",
             path or "/",
             extra={
-                "plait_thread": str(self._key),
+                "plait_thread": str(self._revisions.key),
                 "plait_connection": None if connection is None else connection.id,
             },
         )
