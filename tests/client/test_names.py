@@ -7,9 +7,11 @@ from typing import Final
 import pytest
 
 from plait_client.room import Room
+from plait_client.room_files import RoomFiles
 from plait_client.room_messages import RoomMessages
 from plait_client.session import Session
 from plait_client.sync import SyncRoom
+from plait_client.sync_files import SyncFiles
 from plait_client.sync_messages import SyncMessages
 
 SOURCES: Final = Path(__file__).parents[2] / "client/js/src"
@@ -80,7 +82,7 @@ NOT_WITHOUT_ASYNCIO: Final = {"keys", "push", "shown"}
 METHOD: Final = re.compile(r"^  (?:get |async )?([a-z]\w*)(?:<[^(]*>)?\(", re.MULTILINE)
 FIELD: Final = re.compile(r"^  (?:readonly )?([a-z]\w*)(?::| =)", re.MULTILINE)
 # The methods of a class that options add.
-ADDED: Final = {"ThreadClient": [("parts.ts", "TextMethods"), ("parts.ts", "UndoMethods")]}
+ADDED: Final = {"ThreadClient": [("parts.ts", "TextMethods"), ("parts.ts", "UndoMethods"), ("parts.ts", "HasFiles")]}
 
 
 def find_script_names(file: str, name: str) -> set[str]:
@@ -124,3 +126,4 @@ def test_a_room_without_asyncio_has_the_names_of_one_with_it() -> None:
     assert find_python_names(Room) - find_python_names(SyncRoom) == NOT_WITHOUT_ASYNCIO
     assert find_python_names(SyncRoom) <= find_python_names(Room)
     assert find_python_names(SyncMessages) == find_python_names(RoomMessages)
+    assert find_python_names(SyncFiles) == find_python_names(RoomFiles)

@@ -19,7 +19,7 @@ import { messageOf } from "./messages.js";
 import { missing } from "./options.js";
 import type { Keeper, ThreadOptions } from "./options.js";
 import { textComparison } from "./parts.js";
-import type { CompareTexts, History, TextMethods, TextWatchers, ThreadFiles, UndoMethods } from "./parts.js";
+import type { CompareTexts, HasFiles, History, TextMethods, TextWatchers, UndoMethods } from "./parts.js";
 import type { PlaceIn, Sendable, ValueAt } from "./places.js";
 import type { PresenceRecord } from "./presence.js";
 import { rpcFace } from "./rpc.js";
@@ -31,10 +31,8 @@ import type { ThreadMessages } from "./thread-messages.js";
 export type Unsubscribe = () => void;
 
 /** The methods that the options `text` and `undo` bring; without them they throw a TypeError. */
-export interface ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> extends TextMethods, UndoMethods {
-  /** The files that the thread keeps, if there is the option `files`. */
-  readonly files: ThreadFiles;
-}
+export interface ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents>
+  extends TextMethods, UndoMethods, HasFiles {}
 
 /** `subscribe` tells when one of these has changed; what a join says of the connection changes with the status. */
 const COMPARED = ["state", "confirmed", "version", "status", "trouble", "pending", "presence"] as const;

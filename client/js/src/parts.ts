@@ -233,6 +233,12 @@ export interface ThreadFiles {
   remove(path: string): Promise<boolean>;
 }
 
+/** What the option `files` gives to a client. */
+export interface HasFiles {
+  /** The files that the thread keeps; undefined without the option. */
+  readonly files: ThreadFiles;
+}
+
 /** What gives a client files. */
 export interface FilesPart {
   /** Gives a client with these options its `files`. */
