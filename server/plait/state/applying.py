@@ -49,7 +49,7 @@ def apply_ops(
         is_partial = before.is_partial or msgspec.Raw in [type(op.value) for op in ops]
         return Revision(type_, tree=document, is_partial=is_partial), ops
     if type_.is_document:
-        return Revision(type_, tree=document), _find_validated(type_, before, ops, patched, document)
+        return Revision(type_, tree=document, copy=state), _find_validated(type_, before, ops, patched, document)
     if not before.has_state:
         return Revision(type_, tree=state), [Op("add", "", state)]
     if any(op.op == "splice" for op in ops) and (data := encode_json(state)) == encode_json(document):

@@ -6,7 +6,7 @@ from typing import Any
 from plait.errors import InvalidState
 from plait.limits import Limits
 from plait.state.types import UNDECODED, StateType, parse_json_error
-from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, encode_json, has_non_finite
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, decoded, encode_json, has_non_finite
 
 __all__ = ["ModelType"]
 
@@ -27,23 +27,31 @@ class ModelType(StateType):
         return UNDECODED, super().from_json(data, limits, drops_unknown=drops_unknown)[1]
 
     def check(self, document: Any, *, is_whole: bool) -> tuple[Any, Any]:
-        state, document = super().check(document, is_whole=is_whole)
+        """Return the state, which shares nothing with the document, and the document."""
         data = encode_json(document)
-        json = self.encode(state, data)
-        return UNDECODED, document if json == data else decode_json(json)
+        try:
+            state = self.decode(data)
+        except NOT_JSON as error:
+            message, where = parse_json_error(error)
+            raise InvalidState(message, path=where) from None
+        state, json = self._write(state, data)
+        return state, decoded(document) if json == data else decode_json(json)
 
     def encode(self, state: Any, data: bytes) -> bytes:
+        return self._write(state, data)[1]
+
+    def _write(self, state: Any, data: bytes) -> tuple[Any, bytes]:
+        """Return the JSON of a state that was made of `data`, and the state that it is when it is read."""
         try:
             json = encode_json(state)
             if json == data:
-                return data
+                return state, data
             if has_non_finite(state, json):
                 raise ValueError("it has a number that is infinite or not a number")
         except UNENCODABLE as error:
             raise InvalidState(f"what validation has made is not JSON: {error}", path="") from None
         try:
-            self.decode(json)
+            return self.decode(json), json
         except NOT_JSON as error:
             message, where = parse_json_error(error)
             raise InvalidState(f"the type cannot read what it writes: {message}", path=where) from None
-        return json

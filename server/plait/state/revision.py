@@ -21,6 +21,7 @@ class Revision:
     """A state and its version. It is made in one form and converted to the others on demand."""
 
     __slots__ = (
+        "_copy",
         "_is_partial",
         "_json",
         "_shown",
@@ -43,6 +44,7 @@ class Revision:
         *,
         json: bytes | None = None,
         tree: Any = UNDECODED,
+        copy: Any = UNDECODED,
         is_partial: bool = False,
     ) -> None:
         self.version = 0
@@ -65,6 +67,8 @@ class Revision:
         self._tree = tree
         # Whether parts of it may still be JSON.
         self._is_partial = is_partial
+        # A copy that the check of the state has made, for the first who needs one.
+        self._copy = copy
         # The object that authors see, and its JSON when it was made; None if it is not compared with that.
         self._shown = tree if type_.is_immutable and self.has_state else UNDECODED
         self._shown_json: bytes | None = None
@@ -141,7 +145,7 @@ class Revision:
             if self._type.is_immutable:
                 self._shown = self.tree
             else:
-                self._shown = self._type.decode(json)
+                self._shown = self._take_copy()
                 if len(json) <= self._type.most_compared:
                     made = encode_json(self._shown)
                     self._shown_json = json if made == json else made
@@ -164,7 +168,12 @@ class Revision:
         """Return the state; if it could be changed in place, as a new copy."""
         if not self.has_state:
             return None
-        return self.tree if self._type.is_immutable else self._type.decode(self.require_json())
+        return self.tree if self._type.is_immutable else self._take_copy()
+
+    def hold_once(self) -> None:
+        """Drop the copy of a large state that was not needed while the change was made."""
+        if self.size > _HELD_TWICE:
+            self._copy = UNDECODED
 
     def discard_edits(self) -> None:
         """Discard changes that authors may have made in place."""
@@ -190,10 +199,14 @@ class Revision:
         """Keep only the JSON; a later read decodes it."""
         if self.has_state:
             self.require_json()
-            self._tree = self._shown = UNDECODED
+            self._tree = self._shown = self._copy = UNDECODED
             self._shown_json, self._is_partial = None, False
 
     # Inside
+
+    def _take_copy(self) -> Any:
+        copy, self._copy = self._copy, UNDECODED
+        return self._type.decode(self.require_json()) if copy is UNDECODED else copy
 
     def _free(self) -> None:
         """Drop what is decoded of a large state, before it is decoded in another form."""

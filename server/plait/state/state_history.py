@@ -197,6 +197,7 @@ class StateHistory:
         if revision is self.durable:
             return
         self.durable = revision
+        revision.hold_once()
         self._forget()
 
     def rollback(self) -> None:

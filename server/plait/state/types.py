@@ -178,7 +178,7 @@ class StateType:
     def check(self, document: Any, *, is_whole: bool) -> tuple[Any, Any]:
         """Return the state and the document that the type makes of a document after operations.
 
-        The state is UNDECODED if the tree is a document. `is_whole` tells whether an operation has replaced the whole.
+        The state of a plain type is UNDECODED. `is_whole` tells whether an operation has replaced the whole.
 
         Raises InvalidState.
         """

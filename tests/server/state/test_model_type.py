@@ -11,6 +11,7 @@ from plait.actor.thread import Thread
 from plait.errors import CorruptThread, InvalidState
 from plait.limits import DEFAULT_LIMITS, UNLIMITED
 from plait.state.model_type import ModelType
+from plait.state.revision import Revision
 from plait.state.state_history import StateHistory
 from plait.state.types import UNDECODED
 from plait.store.protocol import StoredThread, ThreadKey
@@ -127,6 +128,46 @@ def test_a_model_in_a_struct_is_validated() -> None:
     assert (state, json) == (UNDECODED, b'{"cats":{"a":{"name":"A","lives":9}}}')
     assert type_.decode(json) == Board({"a": Cat(name="A")})
     assert type_.decode_tree(json) == {"cats": {"a": {"name": "A", "lives": 9}}}
+
+
+VALIDATED: list[int] = []
+
+
+class Counted(BaseModel):
+    n: int = 0
+    any: Any = None
+
+    @field_validator("n")
+    @classmethod
+    def _count(cls, n: int) -> int:
+        VALIDATED.append(n)
+        return n
+
+
+class CountedRoom(Thread[Counted]):
+    initial_state = Counted()
+
+
+async def test_the_first_reader_after_a_change_gets_what_the_change_has_validated() -> None:
+    async with open_house(CountedRoom) as house:
+        room = (await house.actor(CountedRoom)).thread
+        VALIDATED.clear()
+        await room.update("/n", 1)
+        assert (room.state.n, VALIDATED) == (1, [1])
+
+
+async def test_a_validated_state_is_given_to_one_reader_and_shares_nothing_with_the_document() -> None:
+    class InStruct(msgspec.Struct):
+        model: Counted = msgspec.field(default_factory=Counted)
+        any: Any = None
+
+    for type_, document in ((Counted, {"n": 1, "any": [1]}), (InStruct, {"model": {"n": 1}, "any": [1]})):
+        types = ModelType(type_)
+        state, kept = types.check(document, is_whole=False)
+        revision = Revision(types, tree=kept, copy=state)
+        for read in (revision.copy, lambda revision=revision: revision.state):
+            read().any.append(2)
+        assert revision.copy().any == [1] == kept["any"]
 
 
 class HomeRoom(Thread[Home]):
