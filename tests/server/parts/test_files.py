@@ -128,7 +128,7 @@ async def test_a_path_has_one_spelling_and_cannot_leave_the_thread(lab: FilesLab
     await files.write("a//b/c.txt/", "1")
     for path in ("/a/b/c.txt", "a/b/c.txt", "./a/./b/c.txt"):
         assert await files.read(path) == b"1"
-    for wrong in ("../x", "a/../b", "a/..", "..", "a\0b", "a\\b", "a\nb", "\ud800", "x" * 1025, "ü" * 513):
+    for wrong in ("../x", "a/../b", "a/..", "..", "a\0b", "a\\b", "a\nb", "\ud800", "x" * 1025, "ü" * 513, "a/" * 33):
         for call in (
             lambda wrong=wrong: files.write(wrong, ""),
             lambda wrong=wrong: files.stat(wrong),
@@ -142,6 +142,8 @@ async def test_a_path_has_one_spelling_and_cannot_leave_the_thread(lab: FilesLab
                 await call()
     with pytest.raises(ValueError, match="/ is a directory"):
         await files.write("/", "")
+    with pytest.raises(ValueError, match="at most 32 parts, not 33"):
+        await files.move("a", "a2/" * 31)
     assert [file.path for file in await files.find("**")] == ["a/b/c.txt"]
 
 

@@ -8,10 +8,13 @@ from typing import Final
 
 from plait.parts.encoding import check_type
 
-__all__ = ["MOST_PATH_BYTES", "clean_path", "compile_glob", "find_parents", "is_below"]
+__all__ = ["MOST_PARTS", "MOST_PATH_BYTES", "clean_path", "compile_glob", "find_parents", "is_below"]
 
 MOST_PATH_BYTES: Final = 1024
 """The maximum bytes of a path as UTF-8."""
+
+MOST_PARTS: Final = 32
+"""The maximum parts of a path: the names of its directories and its own."""
 
 # Control characters, backslashes, and halves of surrogate pairs.
 _ODD: Final = re.compile("[\x00-\x1f\\\\\x7f-\x9f\ud800-\udfff]")
@@ -20,7 +23,7 @@ _ODD: Final = re.compile("[\x00-\x1f\\\\\x7f-\x9f\ud800-\udfff]")
 def clean_path(path: str) -> str:
     """Return a path without slashes at its ends and empty parts; "" is the top directory.
 
-    Raises ValueError for one that has `..`, a control character or a backslash, or is too long.
+    Raises ValueError for one that has `..`, a control character or a backslash, or is too long or too deep.
     """
     check_type("a path", path, str)
     if _ODD.search(path):
@@ -28,6 +31,8 @@ def clean_path(path: str) -> str:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise ValueError(f"the path {path!r} has the part '..'")
+    if len(parts) > MOST_PARTS:
+        raise ValueError(f"a path may have at most {MOST_PARTS} parts, not {len(parts):,}")
     cleaned = "/".join(parts)
     if (size := len(cleaned.encode())) > MOST_PATH_BYTES:
         raise ValueError(f"a path may have at most {MOST_PATH_BYTES:,} bytes, not {size:,}")
