@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from types import GenericAlias
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
@@ -123,11 +124,11 @@ class Agent:
 
         Raises InvalidArguments with the path, and TypeError or ValueError for a value that is not JSON.
         """
-        if value is msgspec.UNSET:
-            value = self._default
+        if value is msgspec.UNSET and (value := self._make_default()) is not None:
+            return value
         if not self.takes_input and value is not None:
             raise InvalidArguments(f"{self.name} takes no input", path="")
-        if not self.takes_input or self.input_type is Any or (value is self._default and value is not None):
+        if not self.takes_input or self.input_type is Any:
             return value
         data = encode_crossing(f"the input of {self.name}", value)
         return self._check(lambda: self._decode(data))
@@ -180,10 +181,19 @@ class Agent:
         self.output_type: Any = returned if output is msgspec.UNSET else output
         self._decode = make_decoder(self.input_type)
         self._decode_output = make_decoder(self.output_type)
-        # The name of the input, and its default.
         self.parameter = parameters[1].name if self.takes_input else "input"
         default = parameters[1].default if self.takes_input else None
-        self._default = None if default is inspect.Parameter.empty else default
+        self._make_default = self._read_default(None if default is inspect.Parameter.empty else default)
+
+    def _read_default(self, default: Any) -> Callable[[], Any]:
+        """Return what makes the default for each run: a copy, if it can be made by JSON."""
+        try:
+            data = encode_json(default)
+            if self._decode(data) == default:
+                return partial(self._decode, data)
+        except (*NOT_JSON, *UNENCODABLE):
+            pass  # It need not be of the type.
+        return lambda: default
 
 
 class AgentMethod(Method):

@@ -1009,6 +1009,29 @@ async def test_a_run_in_a_run_of_a_thread_that_is_known_by_name_may_say_whose_se
     assert await lab.app.run("do", outer, thread=session, user_id=user_id) == ("ada:s1", "ada")
 
 
+async def test_a_run_that_changes_its_default_input_does_not_change_that_of_the_next() -> None:
+    missing = object()
+    async with open_lab(CountingMemory()) as lab:
+
+        @lab.app.agent("typed", thread=Conversation)
+        async def typed(ctx: Context[Conversation], words: list[str] = []) -> list[str]:  # noqa: B006
+            words.append("a")
+            return words
+
+        @lab.app.agent("untyped", thread=Conversation)
+        async def untyped(ctx: Context[Conversation], words: Any = {"of": []}) -> Any:  # noqa: B006
+            words["of"].append("a")
+            return words
+
+        @lab.app.agent("marked", thread=Conversation)
+        async def marked(ctx: Context[Conversation], words: Any = missing) -> bool:
+            return words is missing
+
+        assert [await lab.app.run("typed") for _ in range(2)] == [["a"], ["a"]]
+        assert [await lab.app.run("untyped") for _ in range(2)] == [{"of": ["a"]}, {"of": ["a"]}]
+        assert await lab.app.run("marked")
+
+
 async def test_an_input_that_is_not_given_is_its_default_or_none() -> None:
     async with open_lab(CountingMemory()) as lab:
 
