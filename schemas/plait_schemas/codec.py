@@ -240,7 +240,7 @@ def has_non_finite(value: Any, data: bytes) -> bool:
 
 
 def _leave_out_raw(value: Any) -> Any:
-    return value.model_dump(mode="json") if models.is_model(type(value)) else None
+    return models.dump_python(value) if models.is_model(type(value)) else None
 
 
 def encode_finite(value: Any) -> bytes:

@@ -14,6 +14,7 @@ __all__ = [
     "allows_extra",
     "check_type",
     "dump",
+    "dump_python",
     "expand",
     "find_input_names",
     "inner_types",
@@ -57,6 +58,12 @@ def dump(value: Any) -> msgspec.Raw:
     if b"NaN" in data or b"Infinity" in data:  # A model may be configured to write numbers that JSON does not have.
         _check(data)
     return msgspec.Raw(data)
+
+
+def dump_python(value: Any) -> Any:
+    """Return a model as dicts and lists, with the numbers that JSON does not have; JSON may have null for them."""
+    model: Any = type(value)
+    return _lenient_serializer(model).to_python(value, mode="json")
 
 
 def validate(model: Any, data: bytes) -> Any:
@@ -199,6 +206,13 @@ def types_in(info: inspect.Type, *, expands: bool = False) -> Iterator[inspect.T
             seen.add(cls)
             waiting += inner_types(each)
             yield each
+
+
+@lru_cache(maxsize=1024)
+def _lenient_serializer(model: Any) -> Any:
+    """Return a serializer that keeps NaN also in fields of any type, where that of the model makes it None."""
+    model.model_rebuild()  # Its building may be deferred.
+    return type(model.__pydantic_serializer__)(model.__pydantic_core_schema__, {"ser_json_inf_nan": "constants"})
 
 
 @lru_cache(maxsize=1024)

@@ -131,6 +131,22 @@ def test_a_model_with_an_infinite_number_is_not_json() -> None:
             encode_finite({"card": card})
     assert encode_finite(Card(title="NaN Infinity")) == b'{"title":"NaN Infinity","size":"1","of":null,"madeBy":""}'
 
+    class Loose(BaseModel):
+        model_config = ConfigDict(extra="allow")
+        any: Any = None
+        inner: list["Loose"] = []
+
+    for number in (float("nan"), float("inf")):
+        for value in (
+            Loose(any=number),
+            Loose(any={"a": [number]}),
+            Loose(inner=[Loose(any=number)]),
+            Loose(more=number),
+        ):
+            with pytest.raises(ValueError, match="infinite"):
+                encode_finite(value)
+    assert encode_finite(Loose(more=1.5)) == b'{"any":null,"inner":[],"more":1.5}'
+
     class Constants(BaseModel):
         model_config = ConfigDict(ser_json_inf_nan="constants")
         n: float
