@@ -62,14 +62,14 @@ URL = "/threads/room/one/files"
 
 
 async def test_a_file_is_put_read_and_removed(client: httpx.AsyncClient) -> None:
-    answer = await client.put(f"{URL}/docs/a%20b.bin", content=DATA, headers={"content-type": "text/x-own"})
+    answer = await client.put(f"{URL}/docs/a%20b.bin", content=DATA, headers={"content-type": "image/x-own"})
     assert answer.status_code == 201, answer.text
     made = answer.json()
     assert {key: made[key] for key in ("path", "name", "size", "mime", "is_directory", "metadata", "width")} == {
         "path": "docs/a b.bin",
         "name": "a b.bin",
         "size": SIZE,
-        "mime": "text/x-own",
+        "mime": "image/x-own",
         "is_directory": False,
         "metadata": {},
         "width": None,
@@ -78,7 +78,7 @@ async def test_a_file_is_put_read_and_removed(client: httpx.AsyncClient) -> None
     for url in (f"{URL}/docs/a%20b.bin", "/agents/room/one/files//docs//a%20b.bin/", f"{URL}/docs%2Fa%20b.bin"):
         answer = await client.get(url)
         assert (answer.status_code, answer.content) == (200, DATA)
-    assert answer.headers["content-type"].startswith("text/x-own")
+    assert answer.headers["content-type"] == "image/x-own"
     assert answer.headers["content-length"] == str(SIZE)
     head = await client.head(f"{URL}/docs/a%20b.bin")
     assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", str(SIZE))
@@ -100,6 +100,34 @@ async def test_a_download_never_runs_as_a_page(client: httpx.AsyncClient) -> Non
     await client.put(f"{URL}/a%22%3B%20b%C3%BC.txt", content=b"")
     found = (await client.get(f"{URL}/a%22%3B%20b%C3%BC.txt")).headers["content-disposition"]
     assert found == "attachment; filename*=UTF-8''a%22%3B%20b%C3%BC.txt"
+
+
+@pytest.mark.parametrize(
+    ("mime", "served"),
+    [
+        ("image/png", "image/png"),
+        ("image/svg+xml", "image/svg+xml"),
+        ("Video/MP4", "Video/MP4"),
+        ("audio/webm;codecs=vp8,opus", "audio/webm"),
+        ("font/woff2", "font/woff2"),
+        ("application/pdf", "application/pdf"),
+        ("text/plain", "text/plain"),
+        ("text/plain; charset=iso-8859-1", "text/plain; charset=iso-8859-1"),
+        ("text/plain; charset=x, text/javascript", "text/plain"),
+        ("image/png, text/javascript", "application/octet-stream"),
+        ("text/javascript", "application/octet-stream"),
+        ("application/ecmascript", "application/octet-stream"),
+        ("text/css", "application/octet-stream"),
+        ("text/html", "application/octet-stream"),
+        ("application/wasm", "application/octet-stream"),
+        ("own", "application/octet-stream"),
+    ],
+)
+async def test_only_types_that_run_nothing_are_served(mime: str, served: str, client: httpx.AsyncClient) -> None:
+    made = await client.put(f"{URL}/a", content=b"a", headers={"content-type": mime})
+    assert made.json()["mime"] == mime
+    for answer in (await client.get(f"{URL}/a"), await client.head(f"{URL}/a")):
+        assert answer.headers.get_list("content-type") == [served]
 
 
 @pytest.mark.parametrize(

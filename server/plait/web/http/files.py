@@ -24,12 +24,18 @@ from plait_schemas.codec import encode_json
 
 __all__ = ["answer_file", "parse_range"]
 
-# A download is never a page of the app's origin: it is saved, its type is the one that it says, and it runs nothing.
+# A download is never a page, a script or a stylesheet of the app's origin: it is saved, and its type is the one that it
+# says.
 _SAFE: Final = {
     "content-disposition": "attachment",
     "content-security-policy": "default-src 'none'; sandbox",
     "x-content-type-options": "nosniff",
 }
+# The types that pages may show, and that run nothing; other files are bytes to them.
+_SHOWN: Final = re.compile(
+    r"(?:(?:image|audio|video|font)/[\w.+-]+|application/pdf|text/plain)(?:; ?charset=[\w-]+)?(?= ?(?:;|$))",
+    re.IGNORECASE,
+)
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -134,12 +140,14 @@ def _answer(request: Request, files: ThreadFiles, file: File) -> Response:
         except ValueError:
             return Response(status_code=416, headers={**answered, "content-range": f"bytes */{file.size}"})
     start, end = part or (0, file.size)
+    shown = _SHOWN.match(file.mime)
+    answered["content-type"] = "application/octet-stream" if shown is None else shown[0]
     answered["content-length"] = str(end - start)
     if part is not None:
         answered["content-range"] = f"bytes {start}-{end - 1}/{file.size}"
     status = 200 if part is None else 206
     if request.method == "HEAD":
-        return Response(status_code=status, headers=answered, media_type=file.mime)
+        return Response(status_code=status, headers=answered)
     return _FileResponse(files, file, start, end, status_code=status, headers=answered)
 
 
@@ -155,7 +163,7 @@ class _FileResponse(StreamedResponse):
         self._is_over = False
         super().__init__(
             self._read(start, end),
-            media_type=file.mime,
+            media_type=headers["content-type"],
             ended=self._stop,
             status_code=status_code,
             headers=headers,
