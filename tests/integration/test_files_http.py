@@ -159,6 +159,14 @@ async def test_other_ranges_are_ignored(header: str, client: httpx.AsyncClient) 
     assert (answer.status_code, answer.content) == (200, DATA)
 
 
+@pytest.mark.parametrize("header", ["bytes=0-1", "bytes=600000-"])
+async def test_a_head_has_no_range(header: str, client: httpx.AsyncClient) -> None:
+    await client.put(f"{URL}/a.bin", content=DATA)
+    answer = await client.head(f"{URL}/a.bin", headers={"range": header})
+    assert (answer.status_code, answer.headers["content-length"]) == (200, str(SIZE))
+    assert "content-range" not in answer.headers
+
+
 @pytest.mark.parametrize("header", ["bytes=600000-", "bytes=600000-700000", "bytes=-0"])
 async def test_a_range_without_bytes_is_416(header: str, client: httpx.AsyncClient) -> None:
     await client.put(f"{URL}/a.bin", content=DATA)
@@ -190,12 +198,20 @@ async def test_what_is_no_file_is_refused(client: httpx.AsyncClient) -> None:
         (f"{URL}/..%2Fx", "'..'"),
         (f"{URL}/a%00b", "control character"),
         (f"{URL}/a%5Cb", "backslash"),
+        (f"{URL}/a%ff", "UTF-8"),
     ):
         answer = await client.put(url, content=b"")
         assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_arguments"), url
         assert code in answer.json()["error"]["message"]
     assert (await client.delete(f"{URL}/d")).status_code == 422
     assert (await client.get(f"{URL}/d")).status_code == 404
+
+
+async def test_a_part_of_a_file_cannot_be_put(client: httpx.AsyncClient) -> None:
+    await client.put(f"{URL}/a", content=b"whole")
+    answer = await client.put(f"{URL}/a", content=b"w", headers={"content-range": "bytes 0-0/5"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+    assert (await client.get(f"{URL}/a")).content == b"whole"
 
 
 async def test_requests_of_kinds_without_files_and_other_methods_are_the_authors(client: httpx.AsyncClient) -> None:

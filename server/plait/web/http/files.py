@@ -4,10 +4,10 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing, nullcontext
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from plait.actor.actor import Actor
@@ -19,7 +19,7 @@ from plait.parts.files.thread_files import ThreadFiles
 from plait.web.http.exchange import Exchange, read_tags
 from plait.web.http.request import BodyLimit
 from plait.web.http.streamed import ResponseAborted, StreamedResponse
-from plait.web.server_context import find_lease
+from plait.web.server_context import error_body, find_lease
 from plait_schemas.codec import encode_json
 
 __all__ = ["answer_file", "parse_range"]
@@ -40,9 +40,11 @@ _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 async def answer_file(exchange: Exchange, path: str) -> Response:
-    """Answer a request to the URL of a file. Raises the error of one that is refused."""
+    """Answer a request to the URL of a file, with its path as in the URL. Raises the error of one that is refused."""
     try:
-        path = clean_path(path)
+        path = clean_path(unquote(path, errors="strict"))
+    except UnicodeDecodeError:
+        raise InvalidArguments("the path of the file is not UTF-8") from None
     except ValueError as error:
         raise InvalidArguments(str(error)) from None
     match exchange.request.method:
@@ -59,6 +61,8 @@ async def answer_file(exchange: Exchange, path: str) -> Response:
 
 async def _put(exchange: Exchange, path: str) -> Response:
     request, context = exchange.request, exchange.context
+    if "content-range" in request.headers:
+        return JSONResponse(error_body("bad_request", "a part of a file cannot be written: send the whole file"), 400)
     files = await _enter(exchange)
     BodyLimit(context.limits.file, "file").check(_read_length(request))
     _check_conditions(request, files.find_now(path))
@@ -134,7 +138,7 @@ def _answer(request: Request, files: ThreadFiles, file: File) -> Response:
     answered |= _SAFE | {"accept-ranges": "bytes"}
     answered["content-disposition"] += f"; filename*=UTF-8''{quote(file.name, safe='')}"
     part = None
-    if headers.get("if-range") in (None, tag):
+    if request.method == "GET" and headers.get("if-range") in (None, tag):
         try:
             part = parse_range(headers.get("range"), file.size)
         except ValueError:

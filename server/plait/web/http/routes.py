@@ -101,7 +101,7 @@ class ThreadRequests:
             case "POST", ["interrupt"] if has_agents:
                 return await interrupt(exchange)
             case "GET" | "HEAD" | "PUT" | "DELETE", ["files", *path] if path and kind in self._context.files:
-                return await answer_file(exchange, "/".join(map(unquote, path)))
+                return await answer_file(exchange, "/".join(path))
             case _:
                 return await answer_by_author(exchange, "/".join(parts))
 
