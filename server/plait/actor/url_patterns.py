@@ -97,8 +97,14 @@ class UrlPattern:
     # Inside
 
     def _read(self, part: str, *, is_last: bool, text: str) -> _Segment:
-        ranks = [0]
-        for name, type_ in _PARAMETER.findall(part):
+        found = _PARAMETER.findall(part)
+        if "{" in (plain := _PARAMETER.sub("", part)) or "}" in plain:
+            raise ValueError(f"the path {text!r}: write parameters as {{name}} or {{name:int}}")
+        # Two would match a long segment in time that grows with its square.
+        if len(found) > 1:
+            raise ValueError(f"the path {text!r}: {part!r} has more than one parameter; a segment may have one")
+        rank = 0
+        for name, type_ in found:
             kind = type_ or "str"
             if kind not in _CONVERTERS:
                 raise ValueError(f"the path {text!r}: {kind!r} is none of {', '.join(_CONVERTERS)}")
@@ -107,10 +113,8 @@ class UrlPattern:
             if kind == "path" and not (is_last and _PARAMETER.fullmatch(part)):
                 raise ValueError(f"the path {text!r}: {{{name}:path}} must be its last segment")
             self.parameters[name] = kind
-            ranks.append(_CONVERTERS[kind].rank)
-        if "{" in (plain := _PARAMETER.sub("", part)) or "}" in plain:
-            raise ValueError(f"the path {text!r}: write parameters as {{name}} or {{name:int}}")
-        return _Segment(_write_regex(part, lambda name, pattern: pattern), max(ranks))
+            rank = _CONVERTERS[kind].rank
+        return _Segment(_write_regex(part, lambda name, pattern: pattern), rank)
 
     def _compile(self, part: str) -> str:
         return _write_regex(part, lambda name, pattern: f"(?P<{name}>{pattern})")

@@ -75,8 +75,25 @@ def test_a_pattern_covers_another_if_it_matches_whatever_that_does(pattern: str,
 
 
 @pytest.mark.parametrize(
-    "text", ["report", "/{x", "/x}", "/{1x}", "/{x:date}", "/{x}/{x}", "/{rest:path}/a", "/a{rest:path}", "/{x:}"]
+    "text",
+    [
+        "report",
+        "/{x",
+        "/x}",
+        "/{1x}",
+        "/{x:date}",
+        "/{x}/{x}",
+        "/{rest:path}/a",
+        "/a{rest:path}",
+        "/{x:}",
+        "/{x}{y:int}",
+    ],
 )
 def test_a_pattern_that_is_not_written_as_one_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="the path"):
         UrlPattern(text)
+
+
+def test_a_segment_has_at_most_one_parameter() -> None:
+    with pytest.raises(ValueError, match=r"'\{name\}-\{size\}\.png' has more than one parameter"):
+        UrlPattern("/img/{name}-{size}.png")
