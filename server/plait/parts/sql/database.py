@@ -4,6 +4,7 @@ import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
 from threading import Event
 from typing import Any, Final
@@ -155,8 +156,10 @@ class Database:
         self._db.execute(f"PRAGMA user_version={version}")
 
     def checkpoint(self) -> None:
-        """Empty the log, unless a reader needs it."""
-        self._db.execute(_CHECKPOINT).fetchall()
+        """Empty the log, unless a reader needs it or the disk is full."""
+        # The log still has all that is not in the file, and the next commit tries it again.
+        with suppress(sqlite3.Error):
+            self._db.execute(_CHECKPOINT).fetchall()
 
     def close(self) -> None:
         """Close the file. What is not committed is undone."""

@@ -286,15 +286,15 @@ class ThreadSql:
         assert self._file is not None
         try:
             changed = self._file.commit(shrinks_by=min(max(self._free - _KEPT_FREE, 0), _MOST_SHRUNK))
-        except SqlError:
-            if database.is_in_transaction:
-                database.roll_back()
-            else:  # The log may have a part of the commit.
-                self._lose()
-            raise
         except OSError as error:
             self._lose()
             raise StoreError("the local file of a thread's tables cannot be read", detail=str(error)) from error
+        except BaseException as error:
+            if isinstance(error, SqlError) and database.is_in_transaction:
+                database.roll_back()
+            else:  # The local file may have what is not stored.
+                self._lose()
+            raise
         self._transaction = None
         return [] if changed is None else self._make_records(changed)
 

@@ -1,15 +1,14 @@
 """Rows whose write was refused."""
 
 import asyncio
+import resource
 from typing import Any
 
 import pytest
-from tests.server.parts.sql.shop import FOREVER, KEY, Shop, count, items, unlink
+from tests.server.parts.sql.shop import FOREVER, KEY, Shop, count, items, measure, unlink
 from tests.server.parts.workshop import open_workshop, until
 
-from plait import (
-    StoreError,
-)
+from plait import StoreError
 from plait.store.protocol import Write
 
 
@@ -107,6 +106,27 @@ async def test_a_log_that_cannot_be_read_takes_the_write_back(store: Any, *, is_
         await works.handle(Shop).order("b")
     async with open_workshop(store, Shop) as works:
         assert items(await works.thread(Shop)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_a_file_that_cannot_grow_loses_no_page_of_what_was_committed(store: Any) -> None:
+    limit, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        try:
+            for number in range(11):  # The log is copied to the file when it has 4 MiB.
+                if number == 8:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (6 * 1024 * 1024, most))
+                await shop.sql("insert into orders (item) values (?)", f"{number}" + "x" * 450_000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+        file = shop.sql._file
+        assert file is not None
+        assert measure(f"{file.path}-wal") > 4 * 1024 * 1024
+        await shop.sql("insert into orders (item) values ('last')")
+        assert measure(f"{file.path}-wal") == 0
+    async with open_workshop(store, Shop) as works:
+        assert await count(works) == 12
 
 
 @pytest.mark.parametrize("store", ["memory"], indirect=True)
