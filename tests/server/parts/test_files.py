@@ -16,6 +16,7 @@ from tests.server.parts.files_lab import CHUNK, FilesLab, Room, make_store, open
 
 from plait import Context, Files, Limits, NotFound, RolledBack, StoreError, Thread, ThreadKey, TooLarge
 from plait.actor.client_types import make_types_files
+from plait.parts.files.images import measure_image
 from plait.parts.messages.message import Role
 from plait.store.protocol import Write
 
@@ -668,6 +669,29 @@ async def test_there_is_no_thumbnail_of_what_is_no_image(lab: FilesLab) -> None:
     await files.write("c.jpg", b"\xff\xd8" + b"\xff\xc0\0\x11\x08\0\x10\0\x10" + bytes(50))
     for path in ("a.txt", "b.png", "c.jpg", "none"):
         assert await files.thumbnail(path) is None
+
+
+@pytest.mark.parametrize("size", [100_000, 400_000])
+async def test_a_photo_with_much_metadata_has_a_thumbnail(size: int, lab: FilesLab) -> None:
+    photo, segment = draw(64, 32, "JPEG"), b"\xff\xfe\xff\xff" + b"x" * 65_533
+    data = photo[:2] + segment * (size // len(segment)) + photo[2:]
+    files = (await lab.thread()).files
+    found = await files.write("a.jpg", data)
+    assert (found.width, found.height) == ((64, 32) if size < CHUNK else (None, None))
+    assert await files.thumbnail("a.jpg") is not None
+
+
+async def test_the_size_of_an_image_that_is_cut_off_or_has_none_is_not_known(lab: FilesLab) -> None:
+    files = (await lab.thread()).files
+    for kind in ("PNG", "JPEG", "GIF", "WEBP"):
+        data = draw(64, 32, kind)
+        for end in range(min(len(data), 700)):
+            found = measure_image(data[:end])
+            assert found in (None, (64, 32)), (kind, end)
+    without = b"\xff\xd8\xff\xc0\0\x11\x08\0\0\0\x10" + bytes(50)
+    for data in (b"\xff\xd8\xff", b"\xff\xd8\xff\xc0\0", without):
+        assert (await files.write("a.jpg", data)).width is None
+        assert await files.thumbnail("a.jpg") is None
 
 
 async def test_a_bomb_is_refused_before_it_is_decoded(lab: FilesLab) -> None:

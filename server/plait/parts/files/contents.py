@@ -25,9 +25,6 @@ _AT_ONCE: Final = 4
 # Seconds after a failure to remove contents.
 _PAUSE: Final = 5.0
 
-# The first bytes of a content that its upload keeps.
-_HEAD: Final = 64 * 1024
-
 _DUE: Final = 2
 """The due time of a thread with a mark: at once."""
 
@@ -107,7 +104,7 @@ class Contents:
                 raise TooLarge(f"{total:,} bytes are being received by {self._actor.key}", limit="files")
             record = Record(self._part, _chunk_key(content, number), data)
             waiting.append(self._mark(content, 0, record) if not number else self._actor.records.write([record]))
-            head, number = head or data[:_HEAD], number + 1
+            head, number = head or data, number + 1
             if len(waiting) > _AHEAD:
                 await waiting.pop(0)
         for commit in waiting:

@@ -93,7 +93,7 @@ class Upload(msgspec.Struct, frozen=True, eq=False, weakref=True):
     content: str
     size: int
     chunk: int
-    # The first bytes.
+    # The first chunk.
     head: bytes
 
 

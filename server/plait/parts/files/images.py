@@ -23,19 +23,22 @@ _FRAMES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 def measure_image(head: bytes) -> tuple[int, int] | None:
     """Return the width and height of a PNG, GIF, WebP or JPEG image from its first bytes; None if they do not tell."""
     try:
-        if head.startswith(b"\x89PNG\r\n\x1a\n"):
-            width, height = struct.unpack_from(">II", head, 16)
-        elif head.startswith((b"GIF87a", b"GIF89a")):
-            width, height = struct.unpack_from("<HH", head, 6)
-        elif head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-            return _measure_webp(head)
-        elif head.startswith(b"\xff\xd8"):
-            return next(_find_jpeg_sizes(head), None)
-        else:
-            return None
+        found = _find_size(head)
     except struct.error:  # It ends too early.
         return None
-    return (width, height) if width and height else None
+    return found if found is not None and all(found) else None
+
+
+def _find_size(head: bytes) -> tuple[int, int] | None:
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return struct.unpack_from(">II", head, 16)
+    if head.startswith((b"GIF87a", b"GIF89a")):
+        return struct.unpack_from("<HH", head, 6)
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return _measure_webp(head)
+    if head.startswith(b"\xff\xd8"):
+        return next(_find_jpeg_sizes(head), None)
+    return None
 
 
 def _measure_webp(head: bytes) -> tuple[int, int] | None:
@@ -54,8 +57,7 @@ def _measure_webp(head: bytes) -> tuple[int, int] | None:
 def _find_jpeg_sizes(head: bytes) -> Iterator[tuple[int, int]]:
     at = 2
     while head[at : at + 1] == b"\xff":
-        marker = head[at + 1]
-        (length,) = struct.unpack_from(">H", head, at + 2)
+        marker, length = struct.unpack_from(">xBH", head, at)
         if marker in _FRAMES:
             height, width = struct.unpack_from(">HH", head, at + 5)
             yield width, height

@@ -263,7 +263,7 @@ class ThreadFiles:
         if not 1 <= size <= 2048:
             raise ValueError(f"size must be from 1 to 2048, not {size}")
         file = await self._find(path)
-        if file is None or file.width is None:
+        if file is None or (file.width is None and not file.mime.startswith("image/")):
             return None
         if file.size > MOST_IMAGE_BYTES:
             raise TooLarge(f"{path} has {file.size:,} bytes; an image may have {MOST_IMAGE_BYTES:,}")
