@@ -1,6 +1,7 @@
 """The listings of kinds over HTTP: which threads they show, to whom, and how they follow what happens."""
 
 import asyncio
+import gc
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -18,7 +19,7 @@ from tests.running import running
 
 from plait import Limits, MemoryStore, Plait, Principal, SqliteStore, StoreError, Thread, ThreadKey
 from plait.store.protocol import ALL_THREADS, ThreadQuery, ThreadRow
-from plait.web import live_listings
+from plait.web import listing, live_listings
 
 EVENTS = {"accept": "text/event-stream"}
 
@@ -249,6 +250,66 @@ async def test_a_page_is_charged_for_the_threads_that_were_read_for_it() -> None
         await asyncio.gather(*(fill(app, str(number)) for number in range(350)))
         assert names_in(await client.get("/threads/room")) == []
         assert error_of(await client.get("/threads/room")) == (429, "rate_limited")
+
+
+async def test_pages_that_are_asked_for_at_once_are_charged_before_their_threads_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
+        return action != "list"
+
+    store, rows = MemoryStore(), 0
+    read = store.threads
+
+    async def threads(query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
+        nonlocal rows
+        found = await read(query)
+        rows += len(found)
+        return found
+
+    limits = Limits(messages_per_second=0.001, message_burst=20)
+    async with serving(store=store, authorize=authorize, limits=limits) as (app, client):
+        await asyncio.gather(*(fill(app, str(number)) for number in range(350)))
+        monkeypatch.setattr(store, "threads", threads)
+        answers = await asyncio.gather(*(client.get("/threads/room") for _ in range(10)))
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert refused
+        assert {error_of(answer) for answer in refused} == {(429, "rate_limited")}
+        assert rows < 10 * 350
+
+
+async def test_a_page_keeps_no_threads_that_it_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = 0
+
+    def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
+        nonlocal kept
+        if thread.name.endswith("0"):
+            kept = max(kept, sum(type(each) is listing.Entry for each in gc.get_objects()))
+        return action != "list"
+
+    monkeypatch.setattr(listing, "_MOST_READ", 50)
+    async with serving(authorize=authorize) as (app, client):
+        await fill(app, *(str(number) for number in range(250)))
+        assert names_in(await client.get("/threads/room")) == []
+    assert 0 < kept <= 52
+
+
+async def test_other_tasks_run_while_threads_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(listing, "_AT_ONCE", 5)
+    async with serving() as (app, _):
+        await fill(app, *(str(number) for number in range(100)))
+        ticking = asyncio.create_task(tick())
+        assert len(await listing.Listing(app._node, "room", listing.PageQuery(100, None)).read()) == 100
+        ticking.cancel()
+    assert ticks >= 20
 
 
 async def test_a_client_that_is_nobody_gets_401_and_another_kind_is_404() -> None:

@@ -1,8 +1,10 @@
 """The listed threads of a kind, as clients see them: a page of those that a principal may see."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
-from typing import Any, Final, NamedTuple, Self
+import math
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import aclosing
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -16,13 +18,15 @@ from plait.store.protocol import ThreadKey, ThreadRow
 from plait.web.authentication import Identity
 from plait_schemas.codec import encode_json
 
-__all__ = ["Listing", "PageQuery", "make_page"]
+__all__ = ["Entry", "Listing", "PageQuery", "make_page"]
 
 # The rows of a page, unless the client asks for another number, and the most that it gets.
 _ROWS: Final = 50
 _MOST_ROWS: Final = 200
 # The threads that are read at once, if many of those before were not shown.
-_MOST_READ: Final = 1000
+_MOST_READ: Final = 500
+# Seconds for which the number of people holds.
+_FRESH: Final = 1.0
 # Rows that are checked before other tasks may run.
 _AT_ONCE: Final = 100
 # No time has more digits.
@@ -46,7 +50,7 @@ class PageQuery(NamedTuple):
         return cls(min(int(limit), _MOST_ROWS), None if after is None else _read_cursor(kind, after))
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """A thread of a listing: its row as JSON, and where the page after it begins."""
 
     key: ThreadKey
@@ -60,120 +64,102 @@ class _Entry(NamedTuple):
 
 
 class Listing:
-    """The listed threads of a kind, those that changed last first, with the people who had them open at one moment.
+    """The listed threads of a kind, those that changed last first, with the people who have them open.
 
-    Its pages are read when a reader needs them, once for all readers; there are at most `most` threads. `silent` are
-    the nodes that did not tell how many people there are, and whose own stores are left out.
+    It keeps no threads. `charge` is called with a number of threads before these are read, and may raise.
     """
 
     def __init__(
-        self,
-        node: Node,
-        query: ListThreads,
-        people: Mapping[str, int],
-        *,
-        silent: Collection[NodeId],
-        most: int | None = None,
+        self, node: Node, kind: str, page: PageQuery, *, charge: Callable[[int], object] = lambda _: None
     ) -> None:
         self._node = node
-        self._query = query
-        self._people = people
-        self._silent = silent
-        self._most = most
-        self._entries: list[_Entry] = []
-        self._is_complete = False
-        self._reading = asyncio.Lock()
-        # The pages that all readers may see, by the number of their rows.
-        self.shared: dict[int, bytes] = {}
-
-    @classmethod
-    async def begin(cls, node: Node, kind: str, page: PageQuery, *, most: int | None = None) -> Self:
-        """Count the people of all nodes, and read the first page. Raises StoreError and Unavailable."""
-        reports = await node.everywhere.nodes.ask_each(ReadPeople(kind))
-        people = await count_people(node.actors, kind)
-        for data in reports.values():
-            people |= {} if data is None else _decode_people(data)
-        query = ListThreads(kind=kind, order="changed", after=page.after, limit=page.limit + 1, is_for_clients=True)
-        silent = [other for other, data in reports.items() if data is None]
-        listing = cls(node, query, people, silent=silent, most=most)
-        await listing._read_page()
-        return listing
+        self._kind = kind
+        self._charge = charge
+        # The last thread that was read, and how many are read next: one more than a page, as it may be the last one.
+        self._after = page.after
+        self._size = page.limit + 1
+        self._people: Mapping[str, int] = {}
+        self._counted_at = -math.inf
+        # The nodes that did not tell how many people there are, and whose own stores are left out.
+        self._silent: Collection[NodeId] | None = None
+        self.is_complete = False
 
     @property
     def silent(self) -> int:
         """The number of nodes that did not answer in time."""
-        return len(self._silent)
+        return len(self._silent or ())
 
-    @property
-    def count(self) -> int:
-        """The number of threads that were read."""
-        return len(self._entries)
+    async def entries(self) -> AsyncGenerator[Entry]:
+        """Iterate over the threads, once. Raises what `read` raises."""
+        while not self.is_complete:
+            for entry in await self.read():
+                yield entry
 
-    async def entries(self) -> AsyncIterator[_Entry]:
-        """Iterate over the threads. Raises StoreError and Unavailable."""
-        at = 0
-        while True:
-            while at < len(self._entries):
-                yield self._entries[at]
-                at += 1
-            if self._is_complete:
-                return
-            async with self._reading:
-                if at == len(self._entries) and not self._is_complete:
-                    await self._read_page()
-
-    async def is_like(self, other: "Listing") -> bool:
-        """Whether it shows the same as another one, as far as that was read. Raises what `entries` raises."""
-        while len(self._entries) < len(other._entries) and not self._is_complete:
-            async with self._reading:
-                await self._read_page()
-        own, others = ([entry.json for entry in each._entries[: len(other._entries)]] for each in (self, other))
-        # One that has more after the end of the other may have gained a thread.
-        has_gained = other._is_complete and not (self._is_complete and len(self._entries) == len(other._entries))
-        return own == others and self.silent == other.silent and not has_gained
+    async def read(self, most: int = _MOST_READ) -> list[Entry]:
+        """Read the next threads, at most so many. Raises StoreError, Unavailable, and what `charge` raises."""
+        size = min(self._size, most)
+        self._charge(size)
+        await self._count_people()
+        entries: list[Entry] = []
+        query = ListThreads(kind=self._kind, order="changed", after=self._after, limit=size, is_for_clients=True)
+        async for listed in self._node.everywhere.list_threads(query, silent=self._silent or ()):
+            entries.append(self._make_entry(listed))
+            self._after = listed.row
+            if len(entries) % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self.is_complete = len(entries) < size
+        self._size = min(2 * size, _MOST_READ)
+        return entries
 
     # Inside
 
-    async def _read_page(self) -> None:
-        query = self._query
-        assert query.limit is not None
-        found = [each async for each in self._node.everywhere.list_threads(query, silent=self._silent)]
-        self._entries += map(self._make_entry, found)
-        self._is_complete = len(found) < query.limit or (self._most is not None and len(self._entries) >= self._most)
-        if found:
-            size = min(2 * query.limit, _MOST_READ)
-            self._query = msgspec.structs.replace(query, after=found[-1].row, limit=size)
+    async def _count_people(self) -> None:
+        """Count the people of all nodes, unless that was just done."""
+        now = asyncio.get_running_loop().time()
+        if now - self._counted_at < _FRESH:
+            return
+        reports = await self._node.everywhere.nodes.ask_each(ReadPeople(self._kind))
+        people = await count_people(self._node.actors, self._kind)
+        for data in reports.values():
+            people |= {} if data is None else _decode_people(data)
+        self._people, self._counted_at = people, now
+        if self._silent is None:  # A listing is all of the same nodes.
+            self._silent = [node for node, data in reports.items() if data is None]
 
-    def _make_entry(self, listed: Listed) -> _Entry:
+    def _make_entry(self, listed: Listed) -> Entry:
         key, people = listed.row.key, self._people.get(listed.row.key.name, 0)
         card = None if listed.card is None else msgspec.Raw(listed.card)
-        return _Entry(key, listed.row.changed_at, encode_json({"name": key.name, "people": people, "card": card}))
+        return Entry(key, listed.row.changed_at, encode_json({"name": key.name, "people": people, "card": card}))
 
 
-async def make_page(listing: Listing, identity: Identity, principal: Principal | None, limit: int) -> bytes:
-    """Return the first rows of a listing that a principal may see, as JSON. Raises what `Listing.entries` does."""
-    if not identity.has_rules and (known := listing.shared.get(limit)) is not None:
-        return known
-    shown: list[_Entry] = []
+class _Entries(Protocol):
+    """The threads of a listing, and how many nodes are silent."""
+
+    @property
+    def silent(self) -> int: ...
+    def entries(self) -> AsyncGenerator[Entry]: ...
+
+
+async def make_page(listing: _Entries, identity: Identity, principal: Principal | None, limit: int) -> bytes:
+    """Return the first rows of a listing that a principal may see, as JSON. Raises what its `entries` raises."""
+    shown: list[Entry] = []
     has_more, checked = False, 0
-    async for entry in listing.entries():
-        checked += 1
-        if checked % _AT_ONCE == 0:
-            await asyncio.sleep(0)
-        if identity.has_rules and not await identity.may(principal, entry.key, "list"):
-            continue
-        if has_more := len(shown) == limit:
-            break
-        shown.append(entry)
+    async with aclosing(listing.entries()) as entries:
+        async for entry in entries:
+            checked += 1
+            if checked % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if identity.has_rules and not await identity.may(principal, entry.key, "list"):
+                continue
+            if has_more := len(shown) == limit:
+                break
+            shown.append(entry)
     body: dict[str, Any] = {
         "threads": [msgspec.Raw(entry.json) for entry in shown],
         "next": shown[-1].cursor if has_more else None,
         "silent": listing.silent,
     }
-    page = encode_json(body)
-    if not identity.has_rules:
-        listing.shared[limit] = page
-    return page
+    return encode_json(body)
 
 
 def _read_cursor(kind: str, text: str) -> ThreadRow:

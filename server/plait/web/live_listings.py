@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final
 
 from plait.actor.connection import Principal
 from plait.errors import PlaitError, operator_message
 from plait.node.node import Node
 from plait.web.authentication import Identity
-from plait.web.listing import Listing, PageQuery, make_page
+from plait.web.listing import Entry, Listing, PageQuery, make_page
 
 __all__ = ["ListingReader", "LiveListings"]
 
@@ -50,6 +50,66 @@ class LiveListings:
                 reader.leave()
 
 
+class _SharedListing:
+    """The first threads of a listing, which are read when a reader needs them, once for all readers."""
+
+    def __init__(self, listing: Listing) -> None:
+        self._listing = listing
+        self._entries: list[Entry] = []
+        self._reading = asyncio.Lock()
+        # The pages that all readers may see, by the number of their rows.
+        self._pages: dict[int, bytes] = {}
+
+    @property
+    def silent(self) -> int:
+        """The number of nodes that did not answer in time."""
+        return self._listing.silent
+
+    async def begin(self) -> None:
+        """Read the first threads. Raises StoreError and Unavailable."""
+        await self._read_after(0)
+
+    async def entries(self) -> AsyncGenerator[Entry]:
+        """Iterate over the threads. Raises StoreError and Unavailable."""
+        at = 0
+        while True:
+            while at < len(self._entries):
+                yield self._entries[at]
+                at += 1
+            if self._is_complete:
+                return
+            await self._read_after(at)
+
+    async def make_page(self, identity: Identity, principal: Principal | None, limit: int) -> bytes:
+        """Return the first rows that a principal may see, as JSON. Raises what `entries` and `authorize` raise."""
+        if identity.has_rules:
+            return await make_page(self, identity, principal, limit)
+        if (page := self._pages.get(limit)) is None:
+            page = self._pages[limit] = await make_page(self, identity, principal, limit)
+        return page
+
+    async def is_like(self, other: "_SharedListing") -> bool:
+        """Whether it shows the same as another one, as far as that was read. Raises what `entries` raises."""
+        while len(self._entries) < len(other._entries) and not self._is_complete:
+            await self._read_after(len(self._entries))
+        own, others = ([entry.json for entry in each._entries[: len(other._entries)]] for each in (self, other))
+        # One that has more after the end of the other may have gained a thread.
+        has_gained = other._is_complete and not (self._is_complete and len(self._entries) == len(other._entries))
+        return own == others and self.silent == other.silent and not has_gained
+
+    # Inside
+
+    @property
+    def _is_complete(self) -> bool:
+        return self._listing.is_complete or len(self._entries) >= _MOST
+
+    async def _read_after(self, count: int) -> None:
+        """Read the threads after so many, unless another reader has read them."""
+        async with self._reading:
+            if len(self._entries) == count and not self._is_complete:
+                self._entries += await self._listing.read(_MOST - count)
+
+
 class _LiveListing:
     """The live listing of one kind. Its task runs while it has readers."""
 
@@ -58,7 +118,7 @@ class _LiveListing:
         self._kind = kind
         self._ended = ended
         self.readers: dict[ListingReader, None] = {}
-        self.current: Listing | None = None
+        self.current: _SharedListing | None = None
         # Done when there is a first listing, or why there is none.
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"plait listing {kind}")
@@ -110,7 +170,8 @@ class _LiveListing:
     async def _look(self) -> None:
         """Read a listing, and tell the readers if it is another one."""
         limit = max(reader.limit for reader in self.readers)
-        new = await Listing.begin(self._node, self._kind, PageQuery(limit, None), most=_MOST)
+        new = _SharedListing(Listing(self._node, self._kind, PageQuery(limit, None)))
+        await new.begin()
         if self.current is not None and await new.is_like(self.current):
             return
         self.current = new
@@ -149,7 +210,7 @@ class ListingReader:
             self.wake.clear()
             listing = self._live.current
             assert listing is not None
-            page = await make_page(listing, self._identity, self._principal, self.limit)
+            page = await listing.make_page(self._identity, self._principal, self.limit)
             if page != shown:
                 shown = page
                 yield b"data: %b\n\n" % page

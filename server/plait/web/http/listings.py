@@ -18,7 +18,7 @@ from plait.web.server_context import ServerContext, find_lease
 
 __all__ = ["ListingRequests"]
 
-# A page counts as one more request for each of these threads that were read for it, as most of them may be hidden.
+# A page counts as one more request for each so many threads that are read for it, as most of them may be hidden.
 _THREADS_PER_MESSAGE: Final = 100
 
 
@@ -45,13 +45,18 @@ class ListingRequests:
         query = PageQuery.read(kind, request.query_params)
         if wants_events(request):
             return await self._stream(request, kind, principal, query)
-        listing = await Listing.begin(context.node, kind, query)
+        listing = Listing(context.node, kind, query, charge=partial(self._charge, request, principal))
         page = await make_page(listing, context.identity, principal, query.limit)
         find_lease(request).check()
-        context.requests.charge_messages(request, principal, listing.count // _THREADS_PER_MESSAGE)
         return Response(page, media_type="application/json", headers={"cache-control": "no-store"})
 
     # Inside
+
+    def _charge(self, request: Request, principal: Principal | None, threads: int) -> None:
+        """Charge a request before so many threads are read for it. Raises TooMany if the rate limit is exceeded."""
+        if messages := threads // _THREADS_PER_MESSAGE:
+            self._context.requests.take(request, principal)
+            self._context.requests.charge_messages(request, principal, messages - 1)
 
     async def _stream(self, request: Request, kind: str, principal: Principal | None, query: PageQuery) -> Response:
         """Return a live listing. It counts as a socket of its address."""
