@@ -504,6 +504,7 @@ async def test_an_authorize_that_raises_cuts_the_stream_and_is_logged(caplog: py
             async with streaming(client, "/threads/room?user=ada") as stream:
                 await stream.read()
         assert "no such rule" in caplog.text
+        assert "During handling of" not in caplog.text
 
 
 async def test_a_damaged_card_leaves_the_row(tmp_path: Path) -> None:

@@ -66,12 +66,9 @@ class ThreadRequests:
     async def answer(self, request: Request, headers: Headers) -> Response:
         """Answer a request. Raises the error of one that is refused."""
         context = self._context
-        try:
-            address = read_address(request.scope)
-        except NotFound:
-            if (kind := read_kind(request.scope)) is None:
-                raise
+        if (kind := read_kind(request.scope)) is not None:
             return await self._listings.answer(request, kind)
+        address = read_address(request.scope)
         context.check_place(request, address.key.kind)
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             context.identity.check_origin(request)
