@@ -47,7 +47,8 @@ _KEPT: Final = 128
 _MOST_BYTES: Final = 1024 * 1024
 # The steps of SQLite's machine between two looks at the clock, well below a millisecond.
 _STEPS: Final = 1_000
-_NOTHING: Final = Access(frozenset(), frozenset())
+# Of a statement that nothing is known of. It may write, and what it writes must be stored.
+_UNKNOWN: Final = Access(frozenset(), frozenset({"?"}))
 _FAILURES: Final = (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError)
 
 
@@ -79,9 +80,10 @@ class Database:
         self._db.set_authorizer(self._authorizer)
         # The open savepoints, if it is in a transaction.
         self._depth = 0
-        # What statements access, and whether they have succeeded. SQLite asks the authorizer only when it compiles a
-        # statement, so this has at least those that sqlite3 keeps compiled.
-        self._accesses: OrderedDict[str, tuple[Access, bool]] = OrderedDict()
+        # What statements access that have succeeded, and others. SQLite asks the authorizer only when it compiles a
+        # statement, so these have at least those that sqlite3 keeps compiled; it keeps none that cannot be compiled.
+        self._accesses: OrderedDict[str, Access] = OrderedDict()
+        self._failed: OrderedDict[str, Access] = OrderedDict()
 
     def run(self, statement: str, args: Sequence[object], *, seconds: float = inf) -> tuple[list[Row], Access]:
         """Return the rows of a statement of the author, and what it accesses. Raises SqlError.
@@ -111,8 +113,7 @@ class Database:
 
     def is_known_to_read(self, statement: str) -> bool:
         """Whether a statement has succeeded before, and does not write."""
-        access, is_done = self._accesses.get(statement, (_NOTHING, False))
-        return is_done and not access.writes
+        return not self._accesses.get(statement, _UNKNOWN).writes
 
     @property
     def is_in_transaction(self) -> bool:
@@ -168,12 +169,16 @@ class Database:
     # Inside
 
     def _note_access(self, statement: str, *, is_done: bool) -> Access:
-        access, was_done = self._accesses.pop(statement, (_NOTHING, False))
-        if (found := self._authorizer.find_access()) is not None:
-            access = Access(access.reads | found.reads, access.writes | found.writes)
-        self._accesses[statement] = access, is_done or was_done
-        if len(self._accesses) > _KEPT:
-            self._accesses.popitem(last=False)
+        kept = self._accesses if is_done or statement in self._accesses else self._failed
+        known = self._accesses.pop(statement, None) or self._failed.pop(statement, None)
+        access = found = self._authorizer.find_access()
+        if known is not None:
+            access = known if found is None else Access(known.reads | found.reads, known.writes | found.writes)
+        if access is None:
+            return _UNKNOWN
+        kept[statement] = access
+        if len(kept) > _KEPT:
+            kept.popitem(last=False)
         return access
 
     def _explain(self, error: Exception, statement: str, seconds: float) -> SqlError:

@@ -175,12 +175,31 @@ async def test_a_runaway_statement_is_interrupted_and_the_thread_goes_on(store: 
         assert items(shop) == ["a"]
 
 
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_rows_are_stored_after_many_statements_that_cannot_be_compiled(store: Any) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        for round_ in range(2):
+            await shop.sql("insert into orders (item) values (?)", f"{round_}")
+            with pytest.raises(KeyError), shop.transaction():  # noqa: PT012
+                shop.sql("insert into orders (item) values (?)", "undone")
+                raise KeyError
+            for number in range(130):
+                with pytest.raises(SqlError):
+                    shop.sql(f"select gone{number} from orders")
+    async with open_workshop(store, Shop) as works:
+        assert items(await works.thread(Shop)) == ["0", "1"]
+
+
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 async def test_a_turn_that_is_readonly_can_read_and_leaves_nothing_of_what_it_writes(store: Any) -> None:
     async with open_workshop(store, Shop) as works:
         actor = await works.actor(Shop)
         shop: Any = actor.thread
         await shop.sql("insert into orders (item) values ('a')")
+        extract = "select json_extract(?, '$.a') as a"
+        with pytest.raises(SqlError, match="malformed"):
+            shop.sql(extract, "{")
 
         class Bystander:
             readonly = True
@@ -191,6 +210,7 @@ async def test_a_turn_that_is_readonly_can_read_and_leaves_nothing_of_what_it_wr
             for statement in ("insert into orders (item) values ('b')", "create table b (c)"):
                 with pytest.raises(Readonly):
                     shop.sql(statement)
+            assert shop.sql(extract, "{}").value == [{"a": None}]
             return shop.sql("select item from orders").value, shop.sql(
                 "select * from words where words match 'a'"
             ).value
