@@ -59,11 +59,11 @@ class Database:
     """
 
     def __init__(self, path: str, *, most_bytes: int = 0, is_reader: bool = False, stop: Event = _NEVER) -> None:
-        """Open a file of at most some bytes, which is made if it does not exist. Raises sqlite3.Error.
+        """Open a file, which exists, of at most some bytes. Raises sqlite3.Error.
 
         While `stop` is set, statements are interrupted.
         """
-        uri = f"file:{quote(path)}?mode={'ro' if is_reader else 'rwc'}"
+        uri = f"file:{quote(path)}?mode={'ro' if is_reader else 'rw'}"
         self._db = sqlite3.connect(
             uri, uri=True, timeout=0, isolation_level=None, cached_statements=_KEPT, check_same_thread=False
         )

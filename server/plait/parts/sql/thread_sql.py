@@ -62,6 +62,7 @@ class Tables:
 
     def _make(self, file: LocalFile) -> list[bytes]:
         try:
+            file.write_pages(())
             file.migrate(self.migrations, version=0)
             return file.read_pages()
         finally:
@@ -151,6 +152,7 @@ class ThreadSql:
                 rows = await read_rows(path, statement, args)
         except StoreError:
             if losses == self._losses:
+                self._lose()
                 raise
             rows = []
         await state.wait_until_stored()
@@ -243,9 +245,14 @@ class ThreadSql:
             try:
                 file.write_pages(enumerate(self._new, 1))
             except OSError as error:
+                file.remove()
                 raise StoreError("the local file of a thread's tables cannot be written", detail=str(error)) from error
             self._file = file
-        return self._file.use()
+        try:
+            return self._file.use()
+        except StoreError:
+            self._lose()
+            raise
 
     # Writing
 

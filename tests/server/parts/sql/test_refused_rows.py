@@ -130,6 +130,25 @@ async def test_a_file_that_cannot_grow_loses_no_page_of_what_was_committed(store
 
 
 @pytest.mark.parametrize("store", ["memory"], indirect=True)
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_local_file_that_something_has_removed_is_made_again(store: Any, *, is_open: bool) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        await shop.sql("insert into orders (item) values ('a')")
+        file = shop.sql._file
+        assert file is not None
+        if not is_open:
+            file.close()
+        unlink(file.path)
+        with pytest.raises(StoreError, match="cannot be"):
+            await (shop.sql.read("select 1 as a") if is_open else shop.sql("create table if not exists b (c)"))
+        assert await count(works) == 1
+        await works.handle(Shop).order("b")
+    async with open_workshop(store, Shop) as works:
+        assert items(await works.thread(Shop)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
 async def test_tables_that_cannot_be_read_again_are_read_at_the_next_statement(
     store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
