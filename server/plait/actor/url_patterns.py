@@ -20,11 +20,11 @@ class _Converter(NamedTuple):
 
 
 _CONVERTERS: Final = {
-    "int": _Converter("[0-9]+", int, 1),
     "uuid": _Converter("[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}", UUID, 1),
-    "float": _Converter(r"[0-9]+(?:\.[0-9]+)?", float, 2),
-    "str": _Converter("[^/]+", str, 3),
-    "path": _Converter(".*", str, 4),
+    "int": _Converter("[0-9]+", int, 2),
+    "float": _Converter(r"[0-9]+(?:\.[0-9]+)?", float, 3),
+    "str": _Converter("[^/]+", str, 4),
+    "path": _Converter(".*", str, 5),
 }
 _ANY_SEGMENT: Final = _CONVERTERS["str"].pattern
 _PATH: Final = _CONVERTERS["path"].rank
@@ -36,14 +36,24 @@ _MOST_DIGITS: Final = 4_000
 
 
 class _Segment(NamedTuple):
-    """One segment of a pattern: its regular expression without names, and how general it is, 0 for plain text."""
+    """One segment of a pattern: its regular expression without names, and how general it is.
+
+    `kind` is 0 for plain text, or the rank of its converter; `text` is how many characters it has without its
+    parameter.
+    """
 
     shape: str
-    rank: int
+    kind: int
+    text: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The order in which segments are tried: of two with the same converter, the one with more text first."""
+        return self.kind, -self.text
 
     def covers(self, other: "_Segment") -> bool:
         """Whether this one matches whatever the other one does."""
-        return self.shape == other.shape or (self.shape == _ANY_SEGMENT and other.rank < _PATH)
+        return self.shape == other.shape or (self.shape == _ANY_SEGMENT and other.kind < _PATH)
 
 
 class UrlPattern:
@@ -63,14 +73,14 @@ class UrlPattern:
         self._segments = tuple(self._read(part, is_last=at == last, text=text) for at, part in enumerate(parts))
         expressions = [self._compile(part) for part in parts]
         # The rest of a path may be empty, and then there is no slash before it.
-        is_open = bool(parts) and self._segments[-1].rank == _PATH
+        is_open = bool(parts) and self._segments[-1].kind == _PATH
         rest = f"(?:/{expressions.pop()})?" if is_open else ""
         self._regex = re.compile("".join(f"/{each}" for each in expressions) + rest or "/", re.DOTALL)
 
     @property
-    def rank(self) -> tuple[int, ...]:
+    def rank(self) -> tuple[tuple[tuple[int, int], ...], str]:
         """The order in which patterns are tried: plain text before parameters, and the rest of a path last."""
-        return tuple(segment.rank for segment in self._segments)
+        return tuple(segment.rank for segment in self._segments), self.text
 
     @property
     def without_types(self) -> str:
@@ -80,7 +90,7 @@ class UrlPattern:
     def covers(self, other: "UrlPattern") -> bool:
         """Whether this pattern matches whatever the other one does, which would never be reached after it."""
         mine, theirs = self._segments, other._segments
-        if mine and mine[-1].rank == _PATH:
+        if mine and mine[-1].kind == _PATH:
             mine, theirs = mine[:-1], theirs[: len(mine) - 1]
         return len(mine) == len(theirs) and all(a.covers(b) for a, b in zip(mine, theirs, strict=True))
 
@@ -103,7 +113,7 @@ class UrlPattern:
         # Two would match a long segment in time that grows with its square.
         if len(found) > 1:
             raise ValueError(f"the path {text!r}: {part!r} has more than one parameter; a segment may have one")
-        rank = 0
+        converter = 0
         for name, type_ in found:
             kind = type_ or "str"
             if kind not in _CONVERTERS:
@@ -113,8 +123,8 @@ class UrlPattern:
             if kind == "path" and not (is_last and _PARAMETER.fullmatch(part)):
                 raise ValueError(f"the path {text!r}: {{{name}:path}} must be its last segment")
             self.parameters[name] = kind
-            rank = _CONVERTERS[kind].rank
-        return _Segment(_write_regex(part, lambda name, pattern: pattern), rank)
+            converter = _CONVERTERS[kind].rank
+        return _Segment(_write_regex(part, lambda name, pattern: pattern), converter, len(plain))
 
     def _compile(self, part: str) -> str:
         return _write_regex(part, lambda name, pattern: f"(?P<{name}>{pattern})")

@@ -80,6 +80,20 @@ def test_an_endpoint_that_another_one_hides_is_refused() -> None:
         make(first, second)
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize(
+    "paths", [("/{name}.json", "/{name}"), ("/{name}.min.json", "/{name}.json"), ("/a{x}", "/{x}a")]
+)
+def test_the_names_of_the_methods_do_not_decide_the_order(names: tuple[str, str], paths: tuple[str, str]) -> None:
+    def first(self: object, name: str = "", x: str = "") -> None: ...
+
+    def second(self: object, name: str = "", x: str = "") -> None: ...
+
+    marked = [endpoint("GET", path)(each) for path, each in zip(paths, (first, second), strict=True)]
+    room = type("Room", (), dict(zip(names, marked, strict=True)))
+    assert [each.pattern.text for each in Endpoints(room)] == [*paths]
+
+
 def test_a_class_with_a_wrong_endpoint_is_refused() -> None:
     with pytest.raises(TypeError, match=r"Wrong.report would never be called"):
 

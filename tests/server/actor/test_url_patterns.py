@@ -47,6 +47,12 @@ def test_a_path_that_is_no_text_is_not_found(rest: str) -> None:
         decode_segments(rest)
 
 
+def test_the_longer_text_around_a_parameter_comes_first() -> None:
+    texts = ["/v{x:int}.json", "/{x:int}", "/{x}.min.json", "/{x}.json", "/{x}"]
+    patterns = [UrlPattern(text) for text in reversed(texts)]
+    assert [each.text for each in sorted(patterns, key=lambda each: each.rank)] == texts
+
+
 def test_plain_text_comes_before_parameters_and_the_rest_of_a_path_last() -> None:
     texts = ["/a", "/a/new", "/a/{x:int}", "/a/{x:float}", "/a/{x}", "/a/{rest:path}", "/{x}/new", "/{rest:path}"]
     patterns = [UrlPattern(text) for text in reversed(texts)]
