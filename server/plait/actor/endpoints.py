@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from plait.actor.url_patterns import UrlPattern, decode_segments
 from plait.errors import InvalidArguments, escape_traceback
+from plait.limits import Limits
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, encode_json, has_non_finite, make_decoder, nests_deeper
 from plait_schemas.models import check_type
@@ -76,7 +77,7 @@ def endpoint(method: HttpMethod, path: str, *, concurrent: bool = False, limit: 
     numbers and texts from the query, and one of another type from the body, which is JSON or, for `bytes`, anything. A
     parameter that is annotated `Request` gets Starlette's request. A Starlette response is sent as it is, and any other
     result as JSON. A request is a turn, and turns run one at a time, unless `concurrent`. `limit` is the maximum bytes
-    of the body, in place of `Limits.frame`.
+    of the body, in place of `Limits.frame`; only a body that is taken as `bytes` or by the `Request` may have more.
     """
     if method not in get_args(HttpMethod):
         raise ValueError(f"@endpoint({method!r}, …): the method is one of {', '.join(get_args(HttpMethod))}")
@@ -149,6 +150,14 @@ class EndpointMethod:
     def is_json(self) -> bool:
         """Whether the body is decoded as JSON."""
         return self._decode is not None
+
+    def check(self, limits: Limits) -> None:
+        """Raise TypeError for a `limit` of a body that would take too long to decode."""
+        if self.is_json and self.limit is not None and self.limit > limits.frame:
+            raise TypeError(
+                f"{self._owner}: limit={self.limit} is more than Limits.frame, which is {limits.frame}: only a body "
+                "that is not decoded, as bytes or Request, may have more"
+            )
 
     def arguments(self, values: Mapping[str, Any], request: Request, body: bytes, *, depth: int) -> dict[str, Any]:
         """Return the arguments for a request with these values in its path. Raises InvalidArguments."""

@@ -135,7 +135,12 @@ class Kind:
         return initial() if callable(initial) else initial
 
     def check(self, limits: Limits) -> None:
-        """Check the initial state, calling `initial_state` if it is a function. Raises TypeError or ValueError."""
+        """Check the endpoints and the initial state, calling `initial_state` if it is a function.
+
+        Raises TypeError or ValueError.
+        """
+        for endpoint in self.endpoints:
+            endpoint.check(limits)
         if not self.has_initial_state:
             return
         try:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from starlette.requests import Request
 
-from plait import Plait, Thread, endpoint
+from plait import Limits, Plait, Thread, endpoint
 from plait.actor.endpoints import EndpointMethod, Endpoints
 
 
@@ -155,6 +155,27 @@ def test_a_signature_that_no_request_fits_is_refused(
     marked = endpoint(method, path)(function)
     with pytest.raises(TypeError, match=why):
         make(marked)
+
+
+def test_a_body_of_json_has_no_limit_above_that_of_messages() -> None:
+    class Room(Thread[None]):
+        @endpoint("PUT", "/a", limit=2_000)
+        def put(self, items: list[int], request: Request) -> None: ...
+
+    assert Plait(Room, store="memory://", limits=Limits(frame=2_000))
+    with pytest.raises(TypeError, match=r"Room\.put: limit=2000 is more than Limits\.frame, which is 1000"):
+        Plait(Room, store="memory://", limits=Limits(frame=1_000))
+
+
+def test_a_body_that_is_not_decoded_may_have_any_limit() -> None:
+    class Room(Thread[None]):
+        @endpoint("PUT", "/data", limit=2_000)
+        def put(self, data: bytes) -> None: ...
+
+        @endpoint("PUT", "/request", limit=2_000)
+        def take(self, request: Request) -> None: ...
+
+    assert Plait(Room, store="memory://", limits=Limits(frame=1_000))
 
 
 @pytest.mark.parametrize("arguments", [("get", "/a"), ("HEAD", "/a"), ("GET", "a")])

@@ -13,7 +13,6 @@ from plait.actor.connection import Connection, Principal, Rights
 from plait.actor.rpc import Arguments, Method
 from plait.errors import CallFailed, PlaitError
 from plait.instruments.protocol import TRACE
-from plait.limits import count_extra_messages
 from plait.store.protocol import ThreadKey
 from plait.web.authentication import Action
 from plait.web.fairness import LARGE
@@ -62,16 +61,14 @@ class Exchange:
 
     async def body(self) -> bytes:
         """Return the body, and charge for its size."""
-        body = await self.request.body()
-        find_lease(self.request).check()
+        body = await self.raw_body()
         self.context.requests.charge(self.request, self.principal, body)
         return body
 
     async def raw_body(self) -> bytes:
-        """Return the body, which is not decoded, and charge for its size."""
+        """Return the body, which is not decoded."""
         body = await self.request.body()
         find_lease(self.request).check()
-        self.context.requests.charge_messages(self.request, self.principal, count_extra_messages(body))
         return body
 
     async def enter(self, size: int) -> tuple[Actor, Connection]:
