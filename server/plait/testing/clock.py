@@ -180,7 +180,9 @@ class Clock:
         ready = (getattr(each._callback, "__self__", None) for each in self._loop._ready)
         tasks = {str(each.get_coro()) for each in ready if isinstance(each, asyncio.Task)}
         calls = {f"{name} in an OS thread" for name in self._working.values()}
-        return ", ".join(sorted(tasks | calls)) or "a callback, or a call in an OS thread"
+        what = ", ".join(sorted(tasks | calls)) or "a callback, or a call in an OS thread"
+        waits = calls or current_default_thread_limiter().borrowed_tokens
+        return f"{what}; no timer of the loop is reached while an OS thread runs" if waits else what
 
 
 def _name_call(call: Any) -> str:

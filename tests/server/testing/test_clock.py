@@ -144,6 +144,22 @@ async def test_an_os_thread_that_does_not_end_is_named() -> None:
         await other
 
 
+async def test_an_os_thread_that_waits_for_a_timer_of_the_loop_is_explained() -> None:
+    loop = asyncio.get_running_loop()
+
+    def wait() -> None:
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.2), loop).result()
+
+    with Clock.turning() as clock:
+        clock.patience = 0.1
+        work = asyncio.create_task(asyncio.to_thread(wait))
+        with pytest.raises(
+            RuntimeError, match="wait in an OS thread; no timer of the loop is reached while an OS thread"
+        ):
+            await clock.advance(1)
+        await work
+
+
 async def test_a_task_that_runs_again_and_again_is_named() -> None:
     async def poll() -> None:
         while True:  # noqa: ASYNC110
