@@ -156,6 +156,10 @@ class Database:
         """Set the version of the tables, in the open transaction."""
         self._db.execute(f"PRAGMA user_version={version}")
 
+    def ignore_foreign_keys(self) -> None:
+        """Do not check foreign keys, and do nothing to the rows that refer to others, outside of transactions."""
+        self._db.execute("PRAGMA foreign_keys=OFF")
+
     def checkpoint(self) -> None:
         """Empty the log, unless a reader needs it or the disk is full."""
         # The log still has all that is not in the file, and the next commit tries it again.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from plait.errors import StoreError
-from plait.parts.sql.database import Database
+from plait.parts.sql.database import Database, make_error
 from plait.parts.sql.wal import PAGE_SIZE, Changed, WalReader
 from plait.store.sqlite.lock import StoreLock
 
@@ -119,9 +119,16 @@ class LocalFile:
     def migrate(self, migrations: Sequence[str], *, version: int) -> Changed | None:
         """Run the migrations after a version, in an OS thread; return what they change. Raises SqlError and OSError."""
         with closing(self._open()) as database:
+            # Else dropping a table, to make it in another way, would delete the rows that refer to its rows.
+            database.ignore_foreign_keys()
             database.save()
             for statement in chain.from_iterable(map(split_script, migrations[version:])):
                 database.run(statement, ())
+            check = "PRAGMA foreign_key_check"
+            rows, _ = database.run(check, ())
+            if rows:
+                reason = f"a row of {rows[0]['table']} refers to a row of {rows[0]['parent']} that is not there"
+                raise make_error(reason, check)
             database.set_version(len(migrations))
             database.commit()
             return self._log.read()

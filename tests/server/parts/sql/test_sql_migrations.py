@@ -6,7 +6,7 @@ import pytest
 from tests.server.parts.sql.shop import KEY, PAGES, Shop
 from tests.server.parts.workshop import open_workshop
 
-from plait import CorruptThread, MigrationFailed, NewerState, Plait, Sql, Thread, Values
+from plait import CorruptThread, MigrationFailed, NewerState, Plait, Sql, SqlError, Thread, Values
 from plait.store.thread_rows import Record
 
 
@@ -93,6 +93,49 @@ async def test_a_migration_that_fails_leaves_the_tables_as_they_were(store: Any)
         with pytest.raises(MigrationFailed, match="tables of shop/one") as caught:
             await works.thread(broken)
         assert caught.value.detail == "no such table: gone: insert into gone values (1)"
+    assert await store.records(KEY, PAGES) == before
+
+
+PARENTS = (
+    "create table parents (id integer primary key, name text);"
+    "create table children (id integer primary key, parent integer references parents (id) on delete cascade);"
+)
+REBUILD = (
+    "create table made (id integer primary key, name text not null); insert into made select * from parents;"
+    "drop table parents; alter table made rename to parents;"
+)
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_a_table_that_a_migration_makes_again_keeps_the_rows_that_refer_to_it(store: Any) -> None:
+    cls = make_class(PARENTS)
+    async with open_workshop(store, cls) as works:
+        shop: Any = await works.thread(cls)
+        await shop.sql("insert into parents values (1, 'a')")
+        await shop.sql("insert into children values (2, 1)")
+    cls = make_class(PARENTS, REBUILD)
+    async with open_workshop(store, cls) as works:
+        shop = await works.thread(cls)
+        assert shop.sql("select * from children").value == [{"id": 2, "parent": 1}]
+        with pytest.raises(SqlError, match="FOREIGN KEY"):
+            shop.sql("insert into children values (3, 3)")
+        await shop.sql("delete from parents")
+        assert shop.sql("select * from children").value == []
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_a_migration_that_leaves_a_row_that_refers_to_none_fails(store: Any) -> None:
+    cls = make_class(PARENTS)
+    async with open_workshop(store, cls) as works:
+        shop: Any = await works.thread(cls)
+        await shop.sql("insert into parents values (1, 'a')")
+        await shop.sql("insert into children values (2, 1)")
+    before = await store.records(KEY, PAGES)
+    broken = make_class(PARENTS, "delete from parents")
+    async with open_workshop(store, broken) as works:
+        with pytest.raises(MigrationFailed) as caught:
+            await works.thread(broken)
+        assert "a row of children refers to a row of parents that is not there" in str(caught.value.detail)
     assert await store.records(KEY, PAGES) == before
 
 
