@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from tests.server.nodes import Nodes, open_nodes
+from tests.server.parts.files_lab import until
 
-from plait import Files, NotFound, Plait, Thread
+from plait import Files, Indeterminate, NotFound, Plait, Thread
 from plait.node.remote_requests import CallPart
 from plait.parts.files.file import CHUNK
+from plait.store.thread_rows import RecordRange
 
 SIZE = 20 * CHUNK + 8
 
@@ -91,6 +93,42 @@ async def test_a_write_that_breaks_off_leaves_no_file(nodes: Nodes) -> None:
     with pytest.raises(LookupError):
         await handle.files.write("a.bin", broken())
     assert await handle.files.stat("a.bin") is None
+
+
+@pytest.mark.parametrize("end", ["raises", "lost"])
+async def test_a_write_whose_caller_leaves_ends_and_leaves_nothing(end: str, nodes: Nodes) -> None:
+    gate = asyncio.Event()
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield body(2 * CHUNK)
+        await gate.wait()
+        raise LookupError
+
+    handle = nodes.handle(Shelf, 1)
+    await handle.files.mkdir("a")
+    actor = await nodes.apps[1]._node.actor(handle._key)
+
+    async def stored() -> set[str]:
+        return {each.key[:2] for each in await actor.host.store.records(handle._key, RecordRange("files"))}
+
+    async def is_received() -> bool:
+        return "c/" in await stored()
+
+    async def is_over() -> bool:
+        return await stored() == {"f/"}
+
+    write = asyncio.ensure_future(handle.files.write("a.bin", broken()))
+    await until(is_received)
+    if end == "raises":
+        gate.set()
+    else:
+        (link,) = nodes.apps[0]._context.links._dialled.values()
+        await link.close()
+    await until(is_over)
+    assert not actor.usage.holds
+    gate.set()
+    with pytest.raises((LookupError, Indeterminate)):
+        await write
 
 
 async def test_content_does_not_travel_as_json(nodes: Nodes) -> None:

@@ -248,7 +248,9 @@ class _Incoming(Pipe):
         super().__init__(link, number)
         self._begin = begin
         self._task: asyncio.Task[None] | None = None
+        # The pieces of an upload, and None after the last one, or at the end of the call.
         self._uploaded: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._has_all = False
         self.on_read: Callable[[], object] = lambda: None
         # The end of the call.
         self.reply: Reply | None = None
@@ -261,6 +263,7 @@ class _Incoming(Pipe):
     def finish(self, task: asyncio.Task[None]) -> None:
         """Send the end of the call, as its task has ended."""
         self._link.forget(self._number)
+        self._uploaded.put_nowait(None)  # A write that has begun may still read it.
         if self.is_refused:
             self.put(_REFUSED)
             return
@@ -283,6 +286,8 @@ class _Incoming(Pipe):
         while (data := await self._uploaded.get()) is not None:
             yield data
             self.use(len(data))
+        if not self._has_all:
+            raise Unavailable("the call has ended before its upload")
 
     # Pipe
 
@@ -294,6 +299,7 @@ class _Incoming(Pipe):
         elif kind == _UPLOAD:
             self._uploaded.put_nowait(data)
         elif kind == _UPLOADED:
+            self._has_all = True
             self._uploaded.put_nowait(None)
         else:
             self._cancel()
