@@ -1,6 +1,7 @@
 """Describes the HTTP requests to an app's threads as OpenAPI 3.1: endpoints, rpcs, runs and files."""
 
 import inspect
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -31,6 +32,7 @@ _ERROR_SCHEMA: Final = {
     },
     "required": ["error"],
 }
+_PARAMETER: Final = re.compile(r"\{(.*?)\}")
 # Stands for the schema of a type, by its number, until all are described together.
 _USE: Final = "$use"
 
@@ -61,6 +63,8 @@ class _Document:
 
     def __init__(self) -> None:
         self._paths: dict[str, dict[str, Any]] = {}
+        # The paths by their texts without the names of parameters, as paths that differ only in these are the same.
+        self._known: dict[str, str] = {}
         self._types: list[Any] = []
 
     def add_endpoint(self, kind: str, endpoint: EndpointMethod) -> None:
@@ -78,7 +82,7 @@ class _Document:
             content = {_JSON: self._schema(f"{where}, {body.name}", body.type)} if endpoint.is_json else _BYTES
             operation["requestBody"] = {"required": body.is_required, "content": content}
         path = f"/threads/{kind}/{{{thread}}}{endpoint.pattern.without_types.rstrip('/')}"
-        self._paths.setdefault(path, {})[endpoint.method.lower()] = operation
+        self._add(path, endpoint.method.lower(), operation)
 
     def add_rpc(self, kind: str, rpc: RpcTypes) -> None:
         """Add an rpc of a kind."""
@@ -99,7 +103,7 @@ class _Document:
             "requestBody": {"required": any(each.is_required for each in rpc.arguments)} | _json_body(body),
             "responses": {"200": {"description": "OK", "content": content}, "default": _ERROR},
         }
-        self._paths[f"/threads/{kind}/{{thread}}/rpc/{quote(rpc.name, safe='')}"] = {"post": operation}
+        self._add(f"/threads/{kind}/{{thread}}/rpc/{quote(rpc.name, safe='')}", "post", operation)
 
     def add_run(self, kind: str, agent: str, run: RpcTypes) -> None:
         """Add the runs of an agent: in a thread of a signed id, and in one of a name."""
@@ -115,28 +119,29 @@ class _Document:
         for given in run.arguments[:1]:
             body = _json_body(self._use(f"{where}, input", given.type))
             operation["requestBody"] = {"required": given.is_required} | body
-        self._paths[f"/run/{agent}"] = {"post": {**_describe(kind, f"run.{agent}", run.doc), **operation}}
+        self._add(f"/run/{agent}", "post", {**_describe(kind, f"run.{agent}", run.doc), **operation})
         named = {**_describe(kind, f"{kind}.run.{agent}", run.doc), "parameters": [_thread()], **operation}
-        self._paths[f"/threads/{kind}/{{thread}}/run/{agent}"] = {"post": named}
+        self._add(f"/threads/{kind}/{{thread}}/run/{agent}", "post", named)
 
     def add_files(self, kind: str) -> None:
         """Add what clients do with the files of a kind."""
-        path = {"name": "path", "in": "path", "required": True, "schema": {"type": "string"}}
         stored = {"content": {_JSON: {"schema": {"type": "object"}}}}
         answers: dict[str, Any] = {
             "get": {"200": {"description": "The file", "content": _BYTES}, "206": {"description": "A part of it"}},
             "put": {"200": {"description": "Replaced", **stored}, "201": {"description": "Created", **stored}},
             "delete": {"204": {"description": "Removed"}},
         }
-        self._paths[f"/threads/{kind}/{{thread}}/files/{{path}}"] = {
-            method: {
+        for method, answer in answers.items():
+            operation = {
                 **_describe(kind, f"{kind}.files.{method}", ""),
-                "parameters": [_thread(), path],
+                "parameters": [
+                    _thread(),
+                    {"name": "path", "in": "path", "required": True, "schema": {"type": "string"}},
+                ],
                 **({"requestBody": {"required": True, "content": _BYTES}} if method == "put" else {}),
                 "responses": {**answer, "default": _ERROR},
             }
-            for method, answer in answers.items()
-        }
+            self._add(f"/threads/{kind}/{{thread}}/files/{{path}}", method, operation)
 
     def finish(self, title: str, version: str) -> dict[str, Any]:
         """Return the whole document."""
@@ -155,11 +160,21 @@ class _Document:
 
     # Inside
 
+    def _add(self, path: str, method: str, operation: dict[str, Any]) -> None:
+        known = self._known.setdefault(_PARAMETER.sub("{}", path), path)
+        names = dict(zip(_PARAMETER.findall(path), _PARAMETER.findall(known), strict=True))
+        for each in operation.get("parameters", ()):
+            if each["in"] == "path":
+                each["name"] = names[each["name"]]
+        methods = self._paths.setdefault(known, {})
+        methods[method] = _merge(methods[method], operation) if method in methods else operation
+
     def _use(self, where: str, type_: Any) -> dict[str, Any]:
         """Return what stands for the schema of a type."""
         check_type(where, type_)
-        self._types.append(type_)
-        return {_USE: len(self._types) - 1}
+        if type_ not in self._types:
+            self._types.append(type_)
+        return {_USE: self._types.index(type_)}
 
     def _schema(self, where: str, type_: Any) -> dict[str, Any]:
         return {"schema": self._use(where, type_)}
@@ -213,6 +228,33 @@ def _lines(chunk: Mapping[str, Any]) -> dict[str, Any]:
 
 def _json_body(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": {_JSON: {"schema": schema}}}
+
+
+def _merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe two operations of one path and method as one, which does what either does."""
+    merged = {**second, **first}
+    for name, value in merged.items():
+        if name not in first or name not in second:
+            if isinstance(value, dict) and value.get("required") is True:
+                merged[name] = value | {"required": False}
+        elif value == second[name]:
+            continue
+        elif name == "schema":
+            known = value.get("anyOf", [value])
+            merged[name] = value if second[name] in known else {"anyOf": [*known, second[name]]}
+        elif name == "required":
+            merged[name] = False
+        elif name == "parameters":
+            merged[name] = [*_merge(_by_name(value), _by_name(second[name])).values()]
+        elif name in ("summary", "description"):
+            merged[name] = f"{value}\n\n{second[name]}" if name == "description" else f"{value} / {second[name]}"
+        elif isinstance(value, dict):
+            merged[name] = _merge(value, second[name])
+    return merged
+
+
+def _by_name(parameters: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{each['in']} {each['name']}": each for each in parameters}
 
 
 def _fill(value: Any, schemas: list[dict[str, Any]]) -> Any:

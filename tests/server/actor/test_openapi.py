@@ -1,5 +1,6 @@
 """What the OpenAPI document of an app says, and that it is valid."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -164,6 +165,79 @@ def test_an_rpc_has_its_arguments_by_place_and_by_name(document: dict[str, Any])
     assert properties["kwargs"]["properties"]["times"]["type"] == "integer"
     result = add["responses"]["200"]["content"]["application/json"]["schema"]
     assert result == {"type": "object", "properties": {"result": {"type": "integer"}}, "required": ["result"]}
+
+
+def test_an_endpoint_beside_an_rpc_and_files_of_its_path_is_described() -> None:
+    class Desk(Thread[None]):
+        files = Files()
+
+        @endpoint("GET", "/rpc/add")
+        def read(self) -> int:
+            return 1
+
+        @endpoint("POST", "/files/{name:path}")
+        def extend(self, name: str) -> None: ...
+
+        @rpc
+        def add(self) -> None: ...
+
+    document = Plait(Desk, store="memory://").openapi()
+    validate(document)
+    operations = {path: {*methods} for path, methods in document["paths"].items()}
+    thread = "/threads/desk/{thread}"
+    assert operations == {
+        f"{thread}/rpc/add": {"get", "post"},
+        f"{thread}/files/{{name}}": {"get", "put", "post", "delete"},
+    }
+
+
+def test_paths_that_differ_in_the_names_of_parameters_are_one_path() -> None:
+    class Desk(Thread[None]):
+        @endpoint("GET", "/{thread}/{a}")
+        def read(self, thread: str, a: str) -> None: ...
+
+        @endpoint("DELETE", "/{b}/{c}")
+        def remove(self, b: str, c: int, a: int = 0) -> None: ...
+
+    document = Plait(Desk, store="memory://").openapi()
+    validate(document)
+    ((path, methods),) = document["paths"].items()
+    names = {
+        method: [(each["in"], each["name"]) for each in operation["parameters"]]
+        for method, operation in methods.items()
+    }
+    in_path = [("path", name) for name in re.findall(r"{(\w+)}", path)]
+    assert names == {"get": in_path, "delete": [*in_path, ("query", "a")]}
+
+
+def test_endpoints_that_differ_in_the_types_of_their_paths_are_one_operation() -> None:
+    class Desk(Thread[None]):
+        @endpoint("POST", "/a/{n:int}")
+        def by_number(self, n: int, page: int, at: int, line: Line) -> int:
+            """By number."""
+            return n
+
+        @endpoint("POST", "/a/{x}")
+        def by_name(self, x: str, page: str, note: Note) -> str:
+            """By name."""
+            return x
+
+        @endpoint("POST", "/a/{rest:path}")
+        def others(self, rest: str, page: str) -> None: ...
+
+    document = Plait(Desk, store="memory://").openapi()
+    validate(document)
+    operation = document["paths"]["/threads/desk/{thread}/a/{n}"]["post"]
+    assert [*document["paths"]] == ["/threads/desk/{thread}/a/{n}"]
+    assert operation["summary"] == "By number. / By name."
+    parameters = {each["name"]: (each["required"], each["schema"]) for each in operation["parameters"]}
+    either = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    assert (parameters["page"], parameters["at"]) == ((True, either), (False, {"type": "integer"}))
+    assert operation["requestBody"]["required"] is False
+    body = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert body == {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("Line", "Note")]}
+    assert {*operation["responses"]} == {"200", "204", "default"}
+    assert operation["responses"]["200"]["content"]["application/json"]["schema"] == either
 
 
 def test_a_type_without_a_schema_is_named() -> None:
