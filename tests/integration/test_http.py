@@ -594,9 +594,10 @@ async def test_a_thread_may_go_to_sleep_while_somebody_is_checked(method: str, p
 @pytest.mark.local
 async def test_a_thread_may_go_to_sleep_while_the_head_of_a_stream_is_sent() -> None:
     sent = b""
+    parts = [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return parts.pop() if parts else await asyncio.Future()
 
     async def send(message: MutableMapping[str, Any]) -> None:
         nonlocal sent

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -455,6 +455,35 @@ async def test_a_stream_counts_for_its_address_until_it_ends() -> None:
             await stream.read()
             assert app.addresses._sockets == {"127.0.0.1": 1}
         await until(lambda: not app.addresses._sockets)
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.3", "2.4", "2.5"])
+async def test_a_stream_ends_when_its_client_disconnects_before_anything_changes(version: str) -> None:
+    shown, gone = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message.get("body"):
+            shown.set()
+
+    app = Plait(Room, store=MemoryStore())
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": version},
+        "method": "GET",
+        "path": "/threads/room",
+        "raw_path": b"/threads/room",
+        "headers": [(b"accept", b"text/event-stream")],
+        "query_string": b"",
+    }
+    async with app, asyncio.timeout(TIMEOUT):
+        answering = asyncio.create_task(app(scope, receive, send))
+        await shown.wait()
+        gone.set()
+        await answering
 
 
 async def test_a_stream_has_only_the_first_page() -> None:

@@ -42,8 +42,10 @@ class StreamedResponse(StreamingResponse):
         self._has_ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # For servers of later versions, Starlette would notice only when it sends that the client has disconnected.
+        asgi = {**scope.get("asgi", {}), "spec_version": "2.3"}
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__({**scope, "asgi": asgi}, receive, send)
         except ResponseAborted:
             abort(scope)
         finally:
