@@ -24,10 +24,12 @@ _WRITING: Final = frozenset(
         sqlite3.SQLITE_ANALYZE,
     }
 )
+# It holds until the end of the transaction, so setting it is a step of one, as a write is.
+_DEFER: Final = "defer_foreign_keys"
 _PRAGMAS: Final = frozenset(
     {
         "data_version",  # FTS5 runs it.
-        "defer_foreign_keys",
+        _DEFER,
         "foreign_key_check",
         "foreign_key_list",
         "index_info",
@@ -47,7 +49,7 @@ _MODULES: Final = frozenset({"fts5"})
 _REFUSED_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer"})
 _NAMES: Final = {
     getattr(sqlite3, f"SQLITE_{name}"): name.replace("_", " ").lower()
-    for name in ("ATTACH", "DETACH", "SAVEPOINT", "TRANSACTION", "CREATE_TEMP_TABLE", "CREATE_TEMP_VIEW")
+    for name in ("ATTACH", "DETACH", "SAVEPOINT", "TRANSACTION")
 }
 
 
@@ -88,22 +90,26 @@ class Authorizer:
         if self.is_off:
             return sqlite3.SQLITE_OK
         self._is_asked = True
-        self.refusal = self.refusal or self._check(action, first or "", second or "")
+        self.refusal = self.refusal or self._check(action, first or "", second or "", database)
         return sqlite3.SQLITE_DENY if self.refusal else sqlite3.SQLITE_OK
 
-    def _check(self, action: int, first: str, second: str) -> str:
+    def _check(self, action: int, first: str, second: str, database: str | None) -> str:
         """Return why an action is refused, or note it and return nothing."""
         if action == sqlite3.SQLITE_READ:
             self._reads.add(first)
+        elif action == sqlite3.SQLITE_INSERT and database == "temp":
+            return "something temporary"  # Each temporary table, view and trigger is a row of a schema.
         elif action in _READING or (action in _ROWS and first in _SCHEMAS):
             pass
         elif action == sqlite3.SQLITE_FUNCTION:
             return f"the function {second}" if second.lower() in _REFUSED_FUNCTIONS else ""
-        elif action == sqlite3.SQLITE_PRAGMA:
-            return "" if first.lower() in _PRAGMAS else f"PRAGMA {first}"
+        elif action == sqlite3.SQLITE_PRAGMA and first.lower() not in _PRAGMAS:
+            return f"PRAGMA {first}"
+        elif action == sqlite3.SQLITE_PRAGMA and not (second and first.lower() == _DEFER):
+            pass
         elif not self._may_write:
             return "a statement that writes"
-        elif action in _WRITING:
+        elif action in _WRITING or action == sqlite3.SQLITE_PRAGMA:
             self._writes.add(first)
         elif action == sqlite3.SQLITE_ALTER_TABLE:
             self._writes.add(second)

@@ -38,13 +38,15 @@ _PRAGMAS: Final = (
     "cache_spill=OFF",
     "foreign_keys=ON",
 )
-_READER_PRAGMAS: Final = ("cache_size=-256", "temp_store=MEMORY", "trusted_schema=OFF")
+_READER_PRAGMAS: Final = ("cache_size=-256", "temp_store=MEMORY")
 
 _NEVER: Final = Event()
 # The compiled statements that are kept.
 _KEPT: Final = 128
 # Of a value, and of a statement.
 _MOST_BYTES: Final = 1024 * 1024
+# Bytes of a pattern of LIKE and GLOB, which cannot be interrupted: its length times that of the text is their time.
+_MOST_PATTERN: Final = 256
 # The steps of SQLite's machine between two looks at the clock, well below a millisecond.
 _STEPS: Final = 1_000
 # Of a statement that nothing is known of. It may write, and what it writes must be stored.
@@ -73,6 +75,7 @@ class Database:
             self._db.execute(f"PRAGMA {pragma}").fetchall()
         self._db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
+        self._db.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _MOST_PATTERN)
         # When the running statement is interrupted, in seconds of processor time of this OS thread.
         self._deadline = inf
         self._db.set_progress_handler(lambda: stop.is_set() or time.thread_time() > self._deadline, _STEPS)
@@ -140,6 +143,7 @@ class Database:
 
     def commit(self, *, shrinks_by: int = 0) -> None:
         """Give some free pages back, and commit all. Raises SqlError."""
+        self._authorizer.begin()
         try:
             for _ in range(shrinks_by):
                 self._db.execute(_SHRINK)

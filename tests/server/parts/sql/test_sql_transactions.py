@@ -228,6 +228,35 @@ async def test_what_fails_at_the_commit_leaves_nothing_of_the_block(store: Any) 
         assert await thread.sql("select * from b") == [{"a": 1}]
 
 
+class Linked(Thread[Any]):
+    initial_state = 0
+    sql = Sql(migrations=["create table a (id integer primary key); create table b (a integer references a);"])
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_foreign_keys_are_deferred_in_the_block_that_says_so(store: Any) -> None:
+    async with open_workshop(store, Linked) as works:
+        thread = await works.thread(Linked)
+        for number in range(2):
+            with thread.transaction():
+                thread.sql("pragma defer_foreign_keys=1")
+                thread.sql("insert into b values (?)", number)
+                thread.sql("insert into a values (?)", number)
+            with pytest.raises(SqlError, match="FOREIGN KEY"):
+                thread.sql("insert into b values (9)")
+        assert await thread.sql("pragma defer_foreign_keys") == [{"defer_foreign_keys": 0}]
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_a_block_that_fails_at_its_end_does_not_blame_what_was_refused_before(store: Any) -> None:
+    async with open_workshop(store, Deferred) as works:
+        thread = await works.thread(Deferred)
+        with pytest.raises(SqlError, match="FOREIGN KEY"), thread.transaction():  # noqa: PT012
+            thread.sql("insert into b values (1)")
+            with suppress(SqlError):
+                thread.sql("attach 'a' as b")
+
+
 async def test_a_block_that_awaits_is_rolled_back_before_others_read(store: Any) -> None:
     async with open_workshop(store, Shop) as works:
         shop = await works.thread(Shop)

@@ -42,6 +42,8 @@ async def test_an_error_says_what_was_wrong_but_not_to_clients(store: Any) -> No
         ("insert or rollback into orders (id, item) values (2, 'b'), (1, 'c')", (), "UNIQUE"),
         ("select cast(x'ff' as text) as a", (), "UTF-8"),
         ("select zeroblob(1048577) as a", (), "too big"),
+        ("select 'a' like ? as a", ("%" * 257,), "too complex"),
+        ("select 'a' glob ? as a", ("*" * 257,), "too complex"),
     ],
 )
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
@@ -85,6 +87,10 @@ REFUSED = [
     ("select load_extension('a')", "load_extension"),
     ("select fts3_tokenizer('simple')", "fts3_tokenizer"),
     ("create temp table a (b)", "temp table"),
+    ("create table temp.orders (b)", "temporary"),
+    ("create view temp.a as select 1 as b", "temporary"),
+    ("create trigger temp.a after insert on main.orders begin select 1; end", "temporary"),
+    ("create virtual table temp.a using fts5(b)", "temporary"),
     ("create virtual table a using fts4", "fts4"),
     ("create virtual table a using dbstat", "dbstat"),
     ("create virtual table a using rtree(id, x0, x1)", "rtree"),
@@ -129,6 +135,12 @@ ALLOWED = [
     "explain query plan select * from orders",
     "create view a as select item from orders",
     "create trigger a after insert on orders begin delete from words; end",
+    "alter table orders rename to others",
+    "alter table orders rename column item to name",
+    "alter table orders add column a",
+    "alter table orders drop column is_paid",
+    "drop table orders",
+    "create index a on orders (is_paid)",
     "analyze",
     "reindex",
     "",
@@ -142,7 +154,7 @@ async def test_what_stays_in_the_tables_is_allowed_again_and_again(store: Any, s
     async with open_workshop(store, Shop) as works:
         shop = await works.thread(Shop)
         first = await shop.sql(statement)
-        if statement.startswith(("create", "analyze", "reindex")):
+        if statement.startswith(("create", "alter", "drop", "analyze", "reindex")):
             assert first == []
         else:
             assert await shop.sql(statement) == first == await shop.sql.read(statement)
@@ -161,6 +173,29 @@ async def test_texts_are_searched(store: Any) -> None:
         assert shop.sql("select snippet(words, 0, '[', ']', '', 5) as a from words where words match 'rice'").value == [
             {"a": "[rice]"}
         ]
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_triggers_keep_a_search_table_and_views_show_it_and_neither_does_what_is_refused(store: Any) -> None:
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        await shop.sql(
+            "create trigger a after insert on orders "
+            "begin insert into words (rowid, word) values (new.id, new.item); end"
+        )
+        await shop.sql("create view found as select word from words where words match 'tea'")
+        await works.handle(Shop).order("green tea")
+        shown = "select * from found"
+        assert await shop.sql(shown) == await shop.sql.read(shown) == [{"word": "green tea"}]
+        await shop.sql("create view outside as select * from pragma_journal_mode")
+        await shop.sql("create trigger outside after delete on orders begin select load_extension('a'); end")
+        with pytest.raises(SqlError, match="PRAGMA journal_mode is not allowed"):
+            shop.sql("select * from outside")
+        with pytest.raises(SqlError, match="PRAGMA journal_mode is not allowed"):
+            await shop.sql.read("select * from outside")
+        with pytest.raises(SqlError, match="load_extension"):
+            shop.sql("delete from orders")
+        assert items(shop) == ["green tea"]
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
