@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from tests.integration.socket_client import http
 from tests.running import begin, running
+from tests.server.fakes import TroubledStore
 from tests.server.session.guests import until
 
-from plait import Limits, Plait, Principal, Reject, Thread, ThreadKey, endpoint, rpc
+from plait import Limits, Plait, Principal, Reject, Sql, Thread, ThreadKey, endpoint, rpc
 
 pytestmark = pytest.mark.relayed
 
@@ -269,6 +270,71 @@ async def test_others_do_not_wait_for_a_concurrent_endpoint(web: httpx.AsyncClie
     await web.post(f"{PATH}/rpc/until_entered")
     assert (await web.post(f"{PATH}/open")).status_code == 204
     assert (await waiting).json() == "waited"
+
+
+@pytest.mark.parametrize("path", ["value", "response", "concurrent", "hidden"])
+async def test_an_answer_is_sent_only_when_its_changes_are_durable(path: str) -> None:
+    class Counter(Thread[int]):
+        initial_state = 0
+
+        @endpoint("POST", "/value")
+        def value(self) -> int:
+            self.set_state(self.state + 1)
+            return self.state
+
+        @endpoint("POST", "/response")
+        def response(self) -> Response:
+            return JSONResponse(self.value())
+
+        @endpoint("POST", "/concurrent", concurrent=True)
+        async def add_beside(self) -> int:
+            return self.value()
+
+        @endpoint("POST", "/hidden")
+        def hidden(self) -> None:
+            self.value()
+
+    store = TroubledStore()
+    app = Plait(Counter, store=store)
+    async with running(app) as address, http(address) as web:
+        await begin(app, Counter)
+        assert (await web.post(f"/threads/counter/one/{path}")).is_success
+        store.is_held = True
+        waiting = asyncio.create_task(web.post(f"/threads/counter/one/{path}"))
+        await until(lambda: bool(store.waiting))
+        store.fail_next()
+        store.resume()
+        answer = await waiting
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_error")
+        assert (await web.get("/threads/counter/one")).json() == 1
+
+
+class Order(msgspec.Struct):
+    id: int
+    item: str
+
+
+async def test_an_endpoint_reads_and_writes_the_tables_of_its_thread(tmp_path: Path) -> None:
+    class Orders(Thread[None]):
+        sql = Sql(migrations=["create table orders (id integer primary key, item text)"])
+
+        @endpoint("POST", "/orders")
+        async def order(self, request: Request) -> list[dict[str, Any]]:
+            item = (await request.body()).decode()
+            return await self.sql("insert into orders (item) values (?) returning id", item)
+
+        @endpoint("GET", "/orders/{id:int}")
+        async def one(self, id: int) -> Order | None:
+            return (await self.sql("select * from orders where id = ?", id, into=Order) or [None])[0]
+
+    for start in (1, 2):
+        app = Plait(Orders, store=f"sqlite:///{tmp_path}/plait.db")
+        async with running(app) as address, http(address) as web:
+            await begin(app, Orders)
+            assert (await web.get("/threads/orders/one/orders/2")).json() is None
+            if start == 1:
+                assert (await web.post("/threads/orders/one/orders", content=b"tea")).json() == [{"id": 1}]
+            assert (await web.get("/threads/orders/one/orders/1")).json() == {"id": 1, "item": "tea"}
 
 
 async def test_authorize_decides_by_the_action_request(tmp_path: Path) -> None:
