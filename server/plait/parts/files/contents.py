@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
@@ -123,22 +123,22 @@ class Contents:
 
     # Changing paths
 
-    def change(self, put: Iterable[str], removed: Iterable[File]) -> tuple[list[Record], Callable[[], None]]:
+    def change(self, put: Sequence[Upload], removed: Sequence[File]) -> tuple[list[Record], Callable[[], None]]:
         """Give contents to paths, and mark those of removed files; return the records, and what undoes that."""
-        put, removed = [*put], [*removed]
         marks, uploads = dict(self._marks), dict(self._uploads)
         records = list[Record]()
-        for content in put:
-            self._uploads.pop(content, None)
-            if self._marks.pop(content, None) is not None:
-                records.append(Record(self._part, MARK + content, None))
+        for upload in put:
+            self._uploads.pop(upload.content, None)
+            if self._marks.pop(upload.content, None) is not None:
+                records.append(Record(self._part, MARK + upload.content, None))
         for file in removed:
             if file.size:
                 self._marks[file.etag] = file.chunks
                 records.append(Record(self._part, MARK + file.etag, b"%d" % file.chunks))
 
         def undo() -> None:
-            for content in (*put, *(file.etag for file in removed)):
+            # This refers to the uploads until the write is durable: one that nothing else refers to is released then.
+            for content in (*(upload.content for upload in put), *(file.etag for file in removed)):
                 _restore(self._marks, marks, content)
                 _restore(self._uploads, uploads, content)
             self._actor.arm()

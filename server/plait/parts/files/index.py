@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from plait.errors import CorruptThread, NotFound, TooLarge
 from plait.limits import Limits
-from plait.parts.files.file import File
+from plait.parts.files.file import File, Upload
 from plait.parts.files.paths import clean_path, find_parents, is_below
 from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
@@ -119,8 +119,8 @@ class FileEdit:
         self._limits = limits
         # The new files of the changed paths; None for those that are removed.
         self.changed: dict[str, File | None] = {}
-        # The uploads that were put.
-        self.contents: set[str] = set()
+        # The uploads that were put, by their contents.
+        self.uploads: dict[str, Upload] = {}
 
     # Reading
 
@@ -155,18 +155,18 @@ class FileEdit:
 
     # Changing
 
-    def put(self, file: File) -> File:
+    def put(self, file: File, upload: Upload) -> File:
         """Set a file, which keeps the time when its path was first used. Raises ValueError and TooLarge."""
         before = self._find(file.path)
         self._check_place(file.path)
         if self.is_directory(file.path):
             raise ValueError(f"{file.path or '/'} is a directory")
-        if file.etag in self.contents:
+        if upload.content in self.uploads:
             raise ValueError("this upload was put before: receive it again")
         if before is not None:
             file = replace(file, created_at=before.created_at)
         self._set(file.path, file)
-        self.contents.add(file.etag)
+        self.uploads[upload.content] = upload
         self._check_limits()
         return file
 

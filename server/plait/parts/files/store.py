@@ -74,7 +74,8 @@ class FileStore:
         before = [(path, index.set(path, file)) for path, file in edit.changed.items()]
         kept = {file.etag for file in edit.changed.values() if file is not None}
         removed = [placed.file for _, placed in before if placed.file is not None and placed.file.etag not in kept]
-        marks, release = self.contents.change(kept & edit.contents, [file for file in removed if file.etag])
+        put = [upload for content, upload in edit.uploads.items() if content in kept]
+        marks, release = self.contents.change(put, [file for file in removed if file.etag])
         self.edits += 1
 
         def undo() -> None:

@@ -151,7 +151,7 @@ class ThreadFiles:
 
         def put(edit: FileEdit) -> File:
             contents.check_unused(upload)
-            return edit.put(file)
+            return edit.put(file, upload)
 
         return self._change(put)
 
