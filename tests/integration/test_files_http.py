@@ -11,9 +11,9 @@ from tests.integration.socket_client import http
 from tests.running import running
 from tests.server.parts.files_lab import until
 
-from plait import Files, Limits, Plait, Principal, Thread, ThreadKey
+from plait import Files, Limits, Messages, Plait, Principal, Thread, ThreadKey
 from plait.store.thread_rows import RecordRange
-from plait_client import connect
+from plait_client import Refused, connect
 
 pytestmark = pytest.mark.relayed
 
@@ -34,6 +34,13 @@ class Plain(Thread[Any]):
     initial_state = 0
 
 
+class Talk(Thread[Any]):
+    """Has messages to which files belong."""
+
+    files = Files()
+    messages = Messages(live=True)
+
+
 class Closed(Thread[Any]):
     """Its connections are readonly."""
 
@@ -44,7 +51,7 @@ class Closed(Thread[Any]):
 
 
 def make_app(**options: Any) -> Plait:
-    return Plait(Room, Plain, Closed, store="memory://", **options)
+    return Plait(Room, Plain, Talk, Closed, store="memory://", **options)
 
 
 @pytest.fixture
@@ -362,6 +369,20 @@ async def test_authorize_decides_who_reads_and_who_uploads(denied: str, refused:
 
 
 # Events
+
+
+async def test_sending_a_message_gives_no_right_over_files() -> None:
+    def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
+        return action != "upload"
+
+    app = make_app(authorize=authorize)
+    async with running(app) as address, connect(f"ws://{address}/threads/talk/one") as room:
+        talk = app.thread(Talk, "one")
+        await talk.files.write("attachments/a.png", b"a")
+        with pytest.raises(Refused, match="forbidden"):
+            await room.messages.send("mine", attachments=[{"path": "attachments/a.png"}])
+        assert await talk.messages.delete(await room.messages.send("mine", attachments=[{"url": "/a.png"}]))
+        assert await talk.files.read("attachments/a.png") == b"a"
 
 
 async def test_clients_get_events_of_changed_files_in_order_when_they_are_durable() -> None:

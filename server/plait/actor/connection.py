@@ -77,6 +77,8 @@ class Rights(NamedTuple):
     # Whether it may open the parts that clients see, and send messages to them.
     may_open: bool = True
     may_send: bool = True
+    # Whether it may write and remove files, and attach them to messages.
+    may_upload: bool = True
 
 
 _EVERYTHING: Final = Rights()

@@ -7,7 +7,7 @@ from plait.actor.actor import Actor
 from plait.parts.files.paths import clean_path, is_below
 from plait.parts.part import Part
 
-__all__ = ["ATTACHMENTS", "unlink_attachments"]
+__all__ = ["ATTACHMENTS", "find_attached", "unlink_attachments"]
 
 ATTACHMENTS: Final = "attachments"
 """The directory of the files that belong to messages."""
@@ -20,10 +20,15 @@ class Attached(Protocol):
     def attachments(self) -> Sequence[Mapping[str, Any]]: ...
 
 
+def find_attached(attachments: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the paths of the files that attachments name."""
+    paths = [_clean(each.get("path")) for each in attachments]
+    return [path for path in paths if path is not None and is_below(path, ATTACHMENTS)]
+
+
 def unlink_attachments(actor: Actor, messages: Iterable[Attached]) -> None:
     """Remove the files that belong to messages."""
-    named = [each.get("path") for message in messages for each in message.attachments]
-    paths = [path for path in map(_clean, named) if path is not None and is_below(path, ATTACHMENTS)]
+    paths = [path for message in messages for path in find_attached(message.attachments)]
     if paths:
         for part in actor.parts or ():
             if isinstance(part, Part):

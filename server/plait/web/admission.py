@@ -103,7 +103,9 @@ class Admission:
         if key.kind not in self._context.live_kinds:
             return rights
         return rights._replace(
-            may_open=await identity.may(principal, key, "messages"), may_send=await identity.may(principal, key, "send")
+            may_open=await identity.may(principal, key, "messages"),
+            may_send=await identity.may(principal, key, "send"),
+            may_upload=key.kind not in self._context.files or await identity.may(principal, key, "upload"),
         )
 
     async def _find_rights_by_token(self, token: str | None) -> Rights:

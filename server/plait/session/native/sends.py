@@ -8,6 +8,7 @@ from plait.actor.connection import Connection
 from plait.actor.transport import Frame
 from plait.errors import Forbidden, InvalidArguments, PlaitError, Readonly, StoreError, TooLarge, TooMany
 from plait.instruments.protocol import NO_INSTRUMENTS, tell_limit
+from plait.parts.attachments import find_attached
 from plait.session.native.follower import Follower
 from plait.session.native.opened import find_messages
 from plait_schemas.codec import encode_json, nests_deeper
@@ -85,6 +86,9 @@ class Sends:
             raise Forbidden("Forbidden")
         if connection.readonly:
             raise Readonly("Connection is readonly")
+        # A file goes with the message to which it is attached.
+        if not connection.rights.may_upload and find_attached(frame.attachments):
+            raise Forbidden("attaching a file of the thread needs the action 'upload'")
         if not 1 <= len(frame.key) <= _LONGEST_KEY:
             raise InvalidArguments(f"a key has 1 to {_LONGEST_KEY} characters, this one has {len(frame.key)}")
         depth = self._actor.limits.depth

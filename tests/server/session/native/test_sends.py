@@ -107,6 +107,22 @@ async def test_what_could_not_be_stored_is_asked_for_again_in_order(troubled: Me
     assert [each.content for each in await troubled.all()] == ["m1", "m2"]
 
 
+async def test_who_may_not_upload_attaches_no_file_of_the_thread(chats: MessagesLab) -> None:
+    chats.work = nothing
+    guest = await joined(await chat(chats), "ada")
+    guest.connection.grant(Rights(may_upload=False))
+    attached: list[Any] = [{"path": "attachments/a.png"}, {"path": "/attachments//a.png"}]
+    others: list[Any] = [{"path": "a.png"}, {"path": 1}, {"path": "attachments/../a"}, {"url": "attachments/a.png"}]
+    for ref, attachment in enumerate([*attached, *others], 1):
+        send(guest, ref, "look", attachments=[{"url": "/b.png"}, attachment])
+    found = await answers(guest, 6)
+    assert [each.get("code") for each in found] == ["forbidden"] * 2 + [None] * 4
+    assert len(await chats.all()) == 4
+    guest.connection.grant(Rights())
+    send(guest, 7, "look", attachments=attached)
+    assert (await answers(guest, 1))[0]["type"] == "sent"
+
+
 async def test_what_cannot_be_sent_is_refused_and_the_next_one_is_not(troubled: MessagesLab) -> None:
     troubled.work = nothing
     guest = await joined(await chat(troubled), "ada")
