@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Final
 
 from plait.errors import StoreError
@@ -180,12 +181,16 @@ def split_script(script: str) -> Iterator[str]:
 def _make_folder() -> tuple[Path, StoreLock]:
     """Make and lock a folder, and remove the folders of processes that have ended. Raises OSError."""
     root = Path(tempfile.gettempdir())
+    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=root))
     for left in root.glob(f"{_PREFIX}*"):
         with suppress(OSError, StoreError):
+            # Others may share the directory, and leave a link there, or a folder with one.
+            status = left.lstat()
+            if not S_ISDIR(status.st_mode) or status.st_uid != made.lstat().st_uid:
+                continue
             lock = StoreLock(left / "folder")
             shutil.rmtree(left, ignore_errors=True)
             lock.close()
     # It gets its name when it is locked, so that no other process takes it for one that is left.
-    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=root))
     lock = StoreLock(made / "folder")
     return made.rename(root / made.name[1:]), lock

@@ -1,6 +1,7 @@
 """Tables of a thread: rows, restarts, and how large they may be."""
 
 import asyncio
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,28 @@ async def test_what_a_killed_process_has_left_is_removed_and_what_others_use_is_
         assert kept < set(listed(folder))
     other.close()
     assert list(listed(folder)) == []
+
+
+async def test_a_link_beside_the_folders_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "kept").write_bytes(b"x")
+    link = folder / "plait-sql-link"
+    link.symlink_to(tmp_path / "elsewhere")
+    files = LocalFiles()
+    await files.prepare()
+    files.close()
+    assert (listed(folder), listed(tmp_path / "elsewhere")) == ([link], [tmp_path / "elsewhere" / "kept"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders of other users")
+async def test_a_folder_of_another_user_is_left(folder: Path) -> None:
+    other = folder / "plait-sql-other"
+    other.mkdir()
+    os.chown(other, 65534, 65534)
+    files = LocalFiles()
+    await files.prepare()
+    files.close()
+    assert (listed(folder), listed(other)) == ([other], [])
 
 
 @pytest.mark.parametrize("store", ["memory"], indirect=True)
