@@ -121,6 +121,9 @@ class FileEdit:
         self.changed: dict[str, File | None] = {}
         # The uploads that were put, by their contents.
         self.uploads: dict[str, Upload] = {}
+        # The bytes of all files, and how many more paths than in the index are below each directory.
+        self.size = index.size
+        self._more_below: dict[str, int] = {}
 
     # Reading
 
@@ -132,7 +135,11 @@ class FileEdit:
     def is_directory(self, path: str) -> bool:
         """Whether a path is a directory."""
         found = self._find(path)
-        return not path or (found is not None and found.is_directory) or self._count_below(path) > 0
+        return not path or (found is not None and found.is_directory) or self.count_below(path) > 0
+
+    def count_below(self, directory: str) -> int:
+        """Return how many paths are below a directory."""
+        return self._index.count_below(directory) + self._more_below.get(directory, 0)
 
     def files(self) -> Iterable[File]:
         """Return all files and the directories that were made."""
@@ -195,7 +202,7 @@ class FileEdit:
         found = self._find(path)
         if found is not None and not found.is_directory:
             raise ValueError(f"{path} is a file: use unlink")
-        if self._count_below(path):
+        if self.count_below(path):
             raise ValueError(f"the directory {path or '/'} is not empty")
         if found is None:
             return False
@@ -239,20 +246,15 @@ class FileEdit:
         return self.changed[path] if path in self.changed else self._index.files.get(path)
 
     def _set(self, path: str, file: File | None) -> None:
+        before, more = self._find(path), self._more_below
+        self.size += (0 if file is None else file.size) - (0 if before is None else before.size)
+        if number := (file is not None) - (before is not None):
+            for parent in ("", *find_parents(path)):
+                more[parent] = more.get(parent, 0) + number
         if file is None and path not in self._index.files:
             self.changed.pop(path, None)
         else:
             self.changed[path] = file
-
-    def _count_below(self, directory: str) -> int:
-        changed = sum(
-            [
-                (file is not None) - (path in self._index.files)
-                for path, file in self.changed.items()
-                if is_below(path, directory)
-            ]
-        )
-        return self._index.count_below(directory) + changed
 
     def _check_place(self, path: str) -> None:
         for parent in find_parents(path):
@@ -262,9 +264,7 @@ class FileEdit:
 
     def _check_limits(self) -> None:
         index, most = self._index, self._limits.files
-        before = sum([file.size for path in self.changed if (file := index.files.get(path)) is not None])
-        size = index.size - before + sum([file.size for file in self.changed.values() if file is not None])
-        if size > most and size > index.size:
-            raise TooLarge(f"the files would have {size:,} bytes; a thread may have {most:,}", limit="files")
-        if self._count_below("") > max(MOST_PATHS, len(index.files)):
+        if self.size > most and self.size > index.size:
+            raise TooLarge(f"the files would have {self.size:,} bytes; a thread may have {most:,}", limit="files")
+        if self.count_below("") > max(MOST_PATHS, len(index.files)):
             raise TooLarge(f"a thread may have {MOST_PATHS:,} files and directories", limit="files")

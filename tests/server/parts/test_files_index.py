@@ -1,0 +1,99 @@
+"""Changes of an index of files: what they count, and how much work they are."""
+
+import random
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from plait import Limits, NotFound, TooLarge
+from plait.parts.files.file import File, Upload
+from plait.parts.files.index import FileEdit, FileIndex
+
+NAMES = ["a", "b", "a/b", "a/c", "a/b/c", "b/a", "b/a/c"]
+
+
+def put(edit: FileEdit, path: str, size: int = 1, content: str = "") -> None:
+    content = content or path
+    edit.put(File(path=path, size=size, etag=content), Upload(content, size, 100, b""))
+
+
+def change(edit: FileEdit, chance: random.Random, content: str) -> None:
+    path, other = chance.choices(NAMES, k=2)
+    match chance.randrange(5):
+        case 0:
+            put(edit, path, chance.randrange(9), content)
+        case 1:
+            edit.unlink(path)
+        case 2:
+            edit.mkdir(path, 1)
+        case 3:
+            edit.rmdir(path)
+        case _:
+            edit.move(path, other)
+
+
+def count_calls(work: Callable[[], object]) -> int:
+    """Return how many Python functions some work calls, and functions in C."""
+    calls = 0
+
+    def note(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def put_many(count: int) -> None:
+    edit = FileEdit(FileIndex(), Limits())
+    for number in range(count):
+        put(edit, f"d/{number}")
+
+
+def unlink_many(count: int) -> None:
+    index = FileIndex()
+    for number in range(count):
+        index.set(f"d/{number}", File(path=f"d/{number}", size=1, etag=f"{number}"))
+    edit = FileEdit(index, Limits())
+    for number in range(count):
+        assert edit.unlink(f"d/{number}")
+
+
+@pytest.mark.parametrize("work", [put_many, unlink_many])
+def test_each_change_of_an_edit_is_the_same_work(work: Callable[[int], None]) -> None:
+    assert count_calls(lambda: work(400)) < 2.1 * count_calls(lambda: work(200))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_edit_counts_its_files_as_they_are(seed: int) -> None:
+    chance = random.Random(seed)
+    index, edit = FileIndex(), FileEdit(FileIndex(), Limits())
+    for step in range(200):
+        if step % 20 == 0:
+            for path, file in edit.changed.items():
+                index.set(path, file)
+            edit = FileEdit(index, Limits())
+        with suppress(ValueError, NotFound):
+            change(edit, chance, f"content {step}")
+        files = [*edit.files()]
+        assert edit.size == sum(file.size for file in files)
+        for directory in ("", *NAMES):
+            below = [file for file in files if not directory or file.path.startswith(directory + "/")]
+            assert edit.count_below(directory) == len(below)
+
+
+def test_an_edit_is_refused_above_the_bytes_of_a_thread() -> None:
+    index = FileIndex()
+    index.set("a", File(path="a", size=6, etag="a"))
+    edit = FileEdit(index, Limits(files=10))
+    put(edit, "b", 4)
+    put(edit, "a", 5, "smaller")
+    put(edit, "c", 1)
+    with pytest.raises(TooLarge, match="would have 11 bytes"):
+        put(edit, "d", 1)
