@@ -378,11 +378,12 @@ async def test_sending_a_message_gives_no_right_over_files() -> None:
     app = make_app(authorize=authorize)
     async with running(app) as address, connect(f"ws://{address}/threads/talk/one") as room:
         talk = app.thread(Talk, "one")
-        await talk.files.write("attachments/a.png", b"a")
+        files, messages = talk.part(Talk.files), talk.part(Talk.messages)
+        await files.write("attachments/a.png", b"a")
         with pytest.raises(Refused, match="forbidden"):
             await room.messages.send("mine", attachments=[{"path": "attachments/a.png"}])
-        assert await talk.messages.delete(await room.messages.send("mine", attachments=[{"url": "/a.png"}]))
-        assert await talk.files.read("attachments/a.png") == b"a"
+        assert await messages.delete(await room.messages.send("mine", attachments=[{"url": "/a.png"}]))
+        assert await files.read("attachments/a.png") == b"a"
 
 
 async def test_clients_get_events_of_changed_files_in_order_when_they_are_durable() -> None:
