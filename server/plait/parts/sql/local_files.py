@@ -45,9 +45,11 @@ class LocalFiles:
         self._opening = asyncio.Lock()
 
     async def prepare(self) -> None:
-        """Make the folder, if that was not done, and remove those that others have left. Raises OSError."""
+        """Make the folder, unless it is there, and remove those that others have left. Raises OSError."""
         async with self._opening:
-            if self._folder is None:
+            if self._folder is None or not self._folder.exists():
+                if self._lock is not None:
+                    self._lock.close()
                 self._folder, self._lock = await asyncio.to_thread(_make_folder)
 
     def make(self, most_bytes: int) -> "LocalFile":

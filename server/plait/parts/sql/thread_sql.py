@@ -246,6 +246,7 @@ class ThreadSql:
                 file.write_pages(enumerate(self._new, 1))
             except OSError as error:
                 file.remove()
+                self._lose()
                 raise StoreError("the local file of a thread's tables cannot be written", detail=str(error)) from error
             self._file = file
         try:

@@ -2,10 +2,12 @@
 
 import asyncio
 import resource
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.parts.sql.shop import FOREVER, KEY, Shop, count, items, measure, unlink
+from tests.server.parts.sql.shop import FOREVER, KEY, Shop, count, items, listed, measure, unlink
 from tests.server.parts.workshop import open_workshop, until
 
 from plait import StoreError
@@ -146,6 +148,22 @@ async def test_a_local_file_that_something_has_removed_is_made_again(store: Any,
         await works.handle(Shop).order("b")
     async with open_workshop(store, Shop) as works:
         assert items(await works.thread(Shop)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_a_folder_of_local_files_that_something_has_removed_is_made_again(store: Any, folder: Path) -> None:
+    async with open_workshop(store, Shop) as works:
+        written, unwritten = await works.thread(Shop, "written"), await works.thread(Shop, "unwritten")
+        await written.sql("insert into orders (item) values ('a')")
+        (made,) = listed(folder)
+        shutil.rmtree(made)
+        for shop, error in ((written, "cannot be read"), (unwritten, "cannot be written")):
+            with pytest.raises(StoreError, match=error):
+                await shop.sql("insert into orders (item) values ('lost')")
+        assert [await count(works, name) for name in ("written", "unwritten", "another")] == [1, 0, 0]
+        for name in ("written", "unwritten", "another"):
+            await works.handle(Shop, name).order("b")
+    assert listed(folder) == []
 
 
 @pytest.mark.parametrize("store", ["memory"], indirect=True)
