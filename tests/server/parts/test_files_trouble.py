@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.server.parts.files_lab import CHUNK, FilesLab, make_store, open_lab, until
 
-from plait import Limits, StoreError
+from plait import Limits, StoreError, ThreadKey
 from plait.store.protocol import Write
 
 
@@ -51,3 +51,28 @@ async def test_an_upload_whose_write_fails_later_is_removed(puts: str, lab: File
         gc.collect()  # Errors and their frames refer to each other.
         await until(lab.is_clean)
     assert await files.read("b") is None
+
+
+async def test_grep_reads_what_a_path_has_when_its_turn_comes(lab: FilesLab) -> None:
+    files, record = (await lab.thread()).files, lab.store.record
+    for name in ("a", "b", "c"):
+        await files.write(name, "old\n")
+    reached, gate = asyncio.Event(), asyncio.Event()
+
+    async def wait(key: ThreadKey, part: str, name: str) -> bytes | None:
+        reached.set()
+        await gate.wait()
+        return await record(key, part, name)
+
+    lab.store.record = wait  # type: ignore[method-assign]
+    searching = asyncio.create_task(files.grep("o"))
+    await reached.wait()
+    await files.write("b", "new, also o\n")
+    await files.unlink("c")
+
+    async def are_removed() -> bool:
+        return len(await lab.contents()) == 2
+
+    await until(are_removed)
+    gate.set()
+    assert [(each.path, each.text) for each in await searching] == [("a", "old"), ("b", "new, also o")]

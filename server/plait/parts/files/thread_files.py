@@ -247,8 +247,9 @@ class ThreadFiles:
         check_type("pattern", pattern, str)
         matches = make_matcher(pattern, is_regex=regex, timeout=_PATIENCE)
         found = list[FileMatch]()
-        for file in await self.find(path):
-            if len(found) < limit:
+        for each in await self.find(path):
+            # Other code may have changed the path since.
+            if len(found) < limit and (file := await self._find(each.path)) is not None:
                 async with aclosing(self._store.contents.read(file, 0, file.size)) as content:
                     found += await Searcher(file.path, matches, limit - len(found)).search(content)
         return found
