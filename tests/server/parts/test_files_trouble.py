@@ -2,13 +2,17 @@
 
 import asyncio
 import gc
+import threading
 from collections.abc import AsyncIterator
+from io import BytesIO
 from pathlib import Path
 
 import pytest
-from tests.server.parts.files_lab import CHUNK, FilesLab, make_store, open_lab, until
+from PIL import Image
+from tests.server.parts.files_lab import CHUNK, PATIENCE, FilesLab, make_store, open_lab, until
 
 from plait import Limits, StoreError, ThreadKey
+from plait.parts.files.images import make_thumbnail
 from plait.store.protocol import Write
 
 
@@ -76,3 +80,35 @@ async def test_grep_reads_what_a_path_has_when_its_turn_comes(lab: FilesLab) -> 
     await until(are_removed)
     gate.set()
     assert [(each.path, each.text) for each in await searching] == [("a", "old"), ("b", "new, also o")]
+
+
+async def test_one_thumbnail_is_made_at_a_time_even_after_cancelled_calls(
+    lab: FilesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = (await lab.thread()).files
+    image = BytesIO()
+    Image.new("RGB", (64, 32)).save(image, "PNG")
+    await files.write("a.png", image.getvalue())
+    begun, gate, making = threading.Semaphore(0), threading.Event(), list[int]()
+
+    def make(data: bytes, size: int) -> bytes | None:
+        making.append(size)
+        begun.release()
+        gate.wait(PATIENCE)
+        return make_thumbnail(data, size)
+
+    monkeypatch.setattr("plait.parts.files.thread_files.make_thumbnail", make)
+    first = asyncio.create_task(files.thumbnail("a.png", 10))
+    await asyncio.to_thread(begun.acquire)
+    second = asyncio.create_task(files.thumbnail("a.png", 20))
+    third = asyncio.create_task(files.thumbnail("a.png", 30))
+    for task in (first, second):
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+    await files.read("a.png")  # The third one could have begun.
+    assert making == [10]
+    await files.write("a.png", "no image")  # The third call keeps the image that it has found.
+    gate.set()
+    assert await third is not None
+    assert making == [10, 30]

@@ -268,9 +268,18 @@ class ThreadFiles:
             return None
         if file.size > MOST_IMAGE_BYTES:
             raise TooLarge(f"{path} has {file.size:,} bytes; an image may have {MOST_IMAGE_BYTES:,}")
-        async with self._drawing:
-            data = await self.read(path)
-            return None if data is None else await asyncio.to_thread(make_thumbnail, data, size)
+        with self._store.contents.keep(file.etag):
+            await self._drawing.acquire()
+            try:
+                async with aclosing(self._store.contents.read(file, 0, file.size)) as content:
+                    data = b"".join([piece async for piece in content])
+                making = self._actor.loop.run_in_executor(None, make_thumbnail, data, size)
+            except BaseException:
+                self._drawing.release()
+                raise
+        # An OS thread cannot be cancelled: the next image waits until this one is made, even if the call is cancelled.
+        making.add_done_callback(lambda _: self._drawing.release())
+        return await asyncio.shield(making)
 
     # For HTTP
 
