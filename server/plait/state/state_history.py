@@ -128,28 +128,29 @@ class StateHistory:
         size = len(encoded)
         if not before.is_stored or (size > _WORTH_IT and size > after.size and size > _max_ops_size(ops, after.size)):
             encoded = b'[{"op":"replace","path":"","value":%b}]' % after.require_json()
-        after.version = before.version + 1
-        after.change = ChangeRow(after.version, encoded, source, read_wall_clock())
-        after.log_size = before.log_size + len(encoded)
+            size = len(encoded)
+        version = after.version = before.version + 1
+        change = after.change = ChangeRow(version, encoded, source, read_wall_clock())
+        log_size = after.log_size = before.log_size + size
         after.snapshot_size = before.snapshot_size
-        is_rewritten = not before.has_state or (after.log_size > _SMALL_LOG and after.log_size > before.snapshot_size)
+        is_rewritten = not before.has_state or (log_size > _SMALL_LOG and log_size > before.snapshot_size)
         if is_rewritten:
             after.log_size, after.snapshot_size = 0, len(after.require_json())
         self.current = after
         if self._recent is None:
             self._recent = deque()
-        self._recent.append(after.change)
-        self._recent_bytes += len(encoded)
+        self._recent.append(change)
+        self._recent_bytes += size
         self._forget()
         is_begun = self.is_begun
         follows, secret, first = (before.version, b"", ()) if is_begun else self._begin()
-        last = (Snapshot(after.version, after.require_json()),) if is_rewritten else ()
+        last = (Snapshot(version, after.require_json()),) if is_rewritten else ()
         return Write(
             self.key,
             self.epoch,
             follows,
-            after.version,
-            (after.change,),
+            version,
+            (change,),
             (*first, *last) if first else last,
             self._prune(after) if is_rewritten else None,
             () if client is None else (client,),

@@ -115,7 +115,7 @@ class SeenTracker:
             return False
         now = self._sent_at = self._loop.time()
         self.sent += 1
-        self._sent_version = revision.version
+        version = self._sent_version = revision.version
         transport = self._transport
         self._is_sure = transport.can_ping and (
             self._writes or self._count_connections() <= _FEW or self._take_ping(now)
@@ -123,15 +123,16 @@ class SeenTracker:
         if self._is_sure:
             if self.base is None:
                 self.base = revision
-            self._asked.append((revision.version, revision))
-            self._waiting += revision.size + _OVERHEAD
-            self._is_full = self._waiting > _MOST_WAITING or len(self._asked) >= _MOST_PINGS
-            transport.send_pinged(frame, revision.version.to_bytes(8))
+            asked = self._asked
+            asked.append((version, revision))
+            waiting = self._waiting = self._waiting + revision.size + _OVERHEAD
+            self._is_full = waiting > _MOST_WAITING or len(asked) >= _MOST_PINGS
+            transport.send_pinged(frame, version.to_bytes(8))
             return True
         # It counts as read with the frame before it: an older base would repeat others' changes.
         if self._asked:
-            version, replaced = self._asked[-1]
-            self._asked[-1] = version, revision
+            pinged, replaced = self._asked[-1]
+            self._asked[-1] = pinged, revision
             self._waiting += revision.size - replaced.size
             self._is_full = self._waiting > _MOST_WAITING
         else:
@@ -163,11 +164,14 @@ class SeenTracker:
             return
         if asked[0][0] != version and all(each != version for each, _ in asked):
             return
-        self._version, shown = -1, self.other_base or self.base
-        while self._version != version:
-            self._version, self.base = asked.popleft()
-            self._waiting -= self.base.size + _OVERHEAD
-        self._is_full = self._waiting > _MOST_WAITING
+        shown, waiting = self.other_base or self.base, self._waiting
+        while True:
+            answered, base = asked.popleft()
+            waiting -= base.size + _OVERHEAD
+            if answered == version:
+                break
+        self._version, self.base, self._waiting = version, base, waiting
+        self._is_full = waiting > _MOST_WAITING
         # A busy page may not have read a state that was sent before its last write came, and still show that write.
         self.other_base = shown if self.is_page and version < self._written else None
         self._on_seen()

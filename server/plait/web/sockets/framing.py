@@ -165,7 +165,7 @@ class FrameParser:
         """Take messages and pongs up to the first frame that is of another kind, too large, or incomplete."""
         data, at, frames = self._unread, self._at, self.frames
         end = len(data)
-        last = min(end, at + _BYTES)
+        last, largest = min(end, at + _BYTES), self._largest
         while at < last and len(frames) < _MESSAGES:
             opcode = _WHOLE.get(data[at])
             if opcode is None:
@@ -174,23 +174,24 @@ class FrameParser:
                 self._missing = 1
                 break
             size, mask = data[at + 1] - _MASKED, at + 2
-            if size < 0 or (size >= 126 and opcode is Opcode.PONG):
-                break
             if size >= 126:  # The length is in the next two bytes, or in eight if it is larger.
+                if opcode is Opcode.PONG:
+                    break
                 wide = 2 if size == 126 else 8
                 mask += wide
                 if mask > end:
                     self._missing = mask - end
                     break
                 size = int.from_bytes(data[mask - wide : mask])
-            if size > self._largest:
+            if not 0 <= size <= largest:
                 break
             start = mask + 4
-            if start + size > end:
-                self._missing = start + size - end
+            after = start + size
+            if after > end:
+                self._missing = after - end
                 break
-            at = start + size
-            frames.append((opcode, apply_mask(data[start:at], data[mask:start])))
+            frames.append((opcode, apply_mask(data[start:after], data[mask:start])))
+            at = after
         # An idle socket keeps no bytes.
         self._unread, self._at = (data, at) if at < end else (b"", 0)
 

@@ -28,9 +28,12 @@ AT_ONCE: Final = 256 * 1024
 
 ABNORMAL: Final = 1006
 _NO_CODE: Final = 1005
-_PONG: Final = 0x8A
+_PONG_BYTE: Final = 0x8A
 _INVALID_DATA: Final = 1007
 _TOO_BIG: Final = 1009
+# The frames that are frequent: it takes longer to look up a member of an enumeration.
+_TEXT: Final = Opcode.TEXT
+_PONG: Final = Opcode.PONG
 # Frames that no session counts: heartbeats, and all but the last fragment of a message.
 _COUNTED: Final = frozenset({Opcode.PING, Opcode.PONG, Opcode.CONT})
 
@@ -239,22 +242,20 @@ class Socket(asyncio.Protocol):
         receiver = self._receiver
         assert receiver is not None
         try:
-            match opcode:
-                case Opcode.TEXT if data.isascii() or is_utf8(data):
+            if opcode is _TEXT:
+                if data.isascii() or is_utf8(data):
                     receiver.receive(data, is_text=True)
-                case Opcode.PONG:
-                    receiver.pong(data)
-                case Opcode.TEXT:
+                else:
                     self.close(_INVALID_DATA, "a text message is not UTF-8")
-                case Opcode.BINARY:
-                    receiver.receive(data, is_text=False)
-                case Opcode.CLOSE:
-                    close = self._parser.protocol.close_rcvd
-                    self._end(close.code if close else _NO_CODE, close.reason if close else "")
-                case Opcode.PING:
-                    self._write(serialize(data, _PONG))
-                case _:
-                    pass
+            elif opcode is _PONG:
+                receiver.pong(data)
+            elif opcode is Opcode.BINARY:
+                receiver.receive(data, is_text=False)
+            elif opcode is Opcode.CLOSE:
+                close = self._parser.protocol.close_rcvd
+                self._end(close.code if close else _NO_CODE, close.reason if close else "")
+            elif opcode is Opcode.PING:
+                self._write(serialize(data, _PONG_BYTE))
         except Exception as error:
             self.close(INTERNAL_ERROR, log_internal(error))
 
@@ -337,7 +338,7 @@ class Socket(asyncio.Protocol):
     def _take_output(self) -> None:
         """Send the protocol's close frame, but not its pongs: they are sent in the order of the frames."""
         for data in self._parser.protocol.data_to_send():
-            if data and data[0] != _PONG:
+            if data and data[0] != _PONG_BYTE:
                 self._write(data)
 
     def _end(self, code: int, reason: str) -> None:
