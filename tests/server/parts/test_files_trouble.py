@@ -8,6 +8,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+import regex
 from PIL import Image
 from tests.server.parts.files_lab import CHUNK, PATIENCE, FilesLab, make_store, open_lab, until
 
@@ -112,3 +113,35 @@ async def test_one_thumbnail_is_made_at_a_time_even_after_cancelled_calls(
     gate.set()
     assert await third is not None
     assert making == [10, 30]
+
+
+async def test_a_pattern_that_is_too_large_is_invalid(lab: FilesLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = (await lab.thread()).files
+    await files.write("a", "x" * 1000)
+    for is_regex in (False, True):
+        assert len(await files.grep("x" * 1000, regex=is_regex)) == 1
+        with pytest.raises(ValueError, match="at most 1,000 characters, not 1,001"):
+            await files.grep("x" * 1001, regex=is_regex)
+    with pytest.raises(ValueError, match="is invalid: it is too large"):
+        await files.grep("(" * 450 + ")" * 450, regex=True)
+
+    def fail(_: str) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("regex.compile", fail)
+    with pytest.raises(ValueError, match="is invalid: it is too large"):
+        await files.grep("((x{100}){100}){100}", regex=True)
+
+
+async def test_a_regular_expression_is_compiled_beside_the_loop(lab: FilesLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, compilers = (await lab.thread()).files, list[int]()
+
+    def compile_noting(pattern: str) -> object:
+        compilers.append(threading.get_ident())
+        return compile_regex(pattern)
+
+    compile_regex = regex.compile
+    monkeypatch.setattr("regex.compile", compile_noting)
+    assert await files.grep("x+", regex=True) == []
+    assert len(compilers) == 1
+    assert compilers[0] != threading.get_ident()

@@ -13,6 +13,9 @@ __all__ = ["MOST_TEXT", "Searcher", "make_matcher"]
 MOST_TEXT: Final = 1_000
 """The characters of a line that `grep` returns."""
 
+# The maximum characters of a pattern.
+_MOST_PATTERN: Final = 1_000
+
 # A line of more characters is searched in parts of this length.
 _LONGEST: Final = 64 * 1024
 
@@ -22,8 +25,11 @@ Matcher = Callable[[str], bool]
 def make_matcher(pattern: str, *, is_regex: bool, timeout: float) -> Matcher:
     """Return whether a line matches: if it contains the pattern, or a regular expression is found in it.
 
-    Raises ValueError for an invalid one, and ImportError without the package regex.
+    Raises ValueError for an invalid one and one of more than 1,000 characters, and ImportError without the package
+    regex.
     """
+    if len(pattern) > _MOST_PATTERN:
+        raise ValueError(f"a pattern may have at most {_MOST_PATTERN:,} characters, not {len(pattern):,}")
     if not is_regex:
         return lambda line: pattern in line
     try:
@@ -34,6 +40,8 @@ def make_matcher(pattern: str, *, is_regex: bool, timeout: float) -> Matcher:
         compiled: Any = regex.compile(pattern)
     except regex.error as error:
         raise ValueError(f"the pattern {pattern!r} is invalid: {error}") from None
+    except (RecursionError, MemoryError):
+        raise ValueError(f"the pattern {pattern!r} is invalid: it is too large") from None
 
     left = timeout
 

@@ -242,10 +242,10 @@ class ThreadFiles:
         """Return the first `limit` lines that contain a text, in the text files whose paths match a glob.
 
         With `regex`, the pattern is a regular expression, for which the extra `plait[files]` is needed. Raises
-        ValueError for an invalid one, and for one that takes too long.
+        ValueError for a pattern that is invalid, has more than 1,000 characters or takes too long.
         """
         check_type("pattern", pattern, str)
-        matches = make_matcher(pattern, is_regex=regex, timeout=_PATIENCE)
+        matches = await asyncio.to_thread(make_matcher, pattern, is_regex=regex, timeout=_PATIENCE)
         found = list[FileMatch]()
         for each in await self.find(path):
             # Other code may have changed the path since.
