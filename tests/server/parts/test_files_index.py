@@ -10,6 +10,7 @@ import pytest
 from plait import Limits, NotFound, TooLarge
 from plait.parts.files.file import File, Upload
 from plait.parts.files.index import FileEdit, FileIndex
+from plait.store.thread_rows import Record
 
 NAMES = ["a", "b", "a/b", "a/c", "a/b/c", "b/a", "b/a/c"]
 
@@ -51,13 +52,13 @@ def count_calls(work: Callable[[], object]) -> int:
 
 
 def put_many(count: int) -> None:
-    edit = FileEdit(FileIndex(), Limits())
+    edit = FileEdit(FileIndex(2**20), Limits())
     for number in range(count):
         put(edit, f"d/{number}")
 
 
 def unlink_many(count: int) -> None:
-    index = FileIndex()
+    index = FileIndex(2**20)
     for number in range(count):
         index.set(f"d/{number}", File(path=f"d/{number}", size=1, etag=f"{number}"))
     edit = FileEdit(index, Limits())
@@ -73,7 +74,7 @@ def test_each_change_of_an_edit_is_the_same_work(work: Callable[[int], None]) ->
 @pytest.mark.parametrize("seed", range(20))
 def test_an_edit_counts_its_files_as_they_are(seed: int) -> None:
     chance = random.Random(seed)
-    index, edit = FileIndex(), FileEdit(FileIndex(), Limits())
+    index, edit = FileIndex(2**20), FileEdit(FileIndex(2**20), Limits())
     for step in range(200):
         if step % 20 == 0:
             for path, file in edit.changed.items():
@@ -89,7 +90,7 @@ def test_an_edit_counts_its_files_as_they_are(seed: int) -> None:
 
 
 def test_an_edit_is_refused_above_the_bytes_of_a_thread() -> None:
-    index = FileIndex()
+    index = FileIndex(2**20)
     index.set("a", File(path="a", size=6, etag="a"))
     edit = FileEdit(index, Limits(files=10))
     put(edit, "b", 4)
@@ -97,3 +98,29 @@ def test_an_edit_is_refused_above_the_bytes_of_a_thread() -> None:
     put(edit, "c", 1)
     with pytest.raises(TooLarge, match="would have 11 bytes"):
         put(edit, "d", 1)
+
+
+@pytest.mark.parametrize("most_bytes", [4_000, 20_000, 2**20])
+def test_no_record_of_paths_has_more_bytes_than_it_may_have(most_bytes: int) -> None:
+    chance, index = random.Random(most_bytes), FileIndex(most_bytes)
+    stored: dict[str, Record] = {}
+
+    def store(pages: set[int]) -> None:
+        for page in pages - {-1}:
+            record = index.encode("files", page)
+            assert len(record.value or b"") <= most_bytes
+            stored[record.key] = record
+
+    for number in range(1500):
+        path = f"{'é' * chance.randrange(400)}{chance.randrange(200)}"
+        file = File(path=path, size=number, etag="e", metadata={"a": "x" * chance.choice((0, 10, 2_000))})
+        before = index.set(path, None if chance.randrange(4) == 0 else file)
+        store({before.page, index.find_page(path)})
+        if chance.randrange(3) == 0:  # It is rolled back.
+            tried = index.find_page(path)
+            index.set(path, before.file, before.page)
+            store({before.page, tried})
+    copy = FileIndex(most_bytes)
+    copy.load("files", [record for record in stored.values() if record.value is not None])
+    assert (copy.files, copy.size) == (index.files, index.size)
+    assert {path: copy.find_page(path) for path in copy.files} == {path: index.find_page(path) for path in index.files}

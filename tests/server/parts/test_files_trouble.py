@@ -145,3 +145,20 @@ async def test_a_regular_expression_is_compiled_beside_the_loop(lab: FilesLab, m
     assert await files.grep("x+", regex=True) == []
     assert len(compilers) == 1
     assert compilers[0] != threading.get_ident()
+
+
+async def test_a_thread_with_small_records_keeps_many_long_paths(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    store, paths = make_store(request, "sqlite", tmp_path), {"é" * 500 + f"{number:03}" for number in range(70)}
+    async with open_lab(store, limits=Limits(record=32 * 1024)) as lab:
+        files = (await lab.thread()).files
+        for path in paths:
+            await files.write(path, "old")
+        for path in paths:
+            await files.write(path, "new", metadata={"a": "x" * 1000})
+    async with open_lab(store, limits=Limits(record=32 * 1024)) as lab:
+        files = (await lab.thread()).files
+        assert {file.path for file in await files.find("**")} == paths
+        assert await files.read(min(paths)) == b"new"
+        await until(lab.is_clean)

@@ -22,12 +22,14 @@ MOST_PATHS: Final = 10_000
 """The maximum number of files and directories that a thread keeps."""
 
 _ON_PAGE: Final = 64
+# More than the bytes of a file in a record: its path, metadata and MIME type have limits.
+_MOST_ENTRY: Final = 8 * 1024
 
 _decode_page: Final = msgspec.json.Decoder(list[File]).decode
 
 
 class Placed(NamedTuple):
-    """A file of a path, None if there is none, and the number of its record."""
+    """A file of a path, and the number of its record; None and -1 if there is none."""
 
     file: File | None
     page: int
@@ -36,12 +38,15 @@ class Placed(NamedTuple):
 class FileIndex:
     """The stored files, and the directories that were made; a directory with files need not be made."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
         self.files: dict[str, File] = {}
         # The bytes of all files.
         self.size = 0
-        # The records, by number, the number of the record of each path, and the records with room.
+        # The maximum bytes of a record.
+        self._most_bytes = most_bytes
+        # The records and their bytes, by number, the number of the record of each path, and the records with room.
         self._pages: dict[int, dict[str, File]] = {}
+        self._bytes: dict[int, int] = {}
         self._places: dict[str, int] = {}
         self._roomy: set[int] = set()
         # How many paths are below each directory; None until that is needed.
@@ -55,35 +60,30 @@ class FileIndex:
                 page = {file.path: file for file in _decode_page(record.value or b"")}
             except ValueError as error:
                 raise CorruptThread(f"{part}/{record.key} cannot be read", detail=str(error)) from None
-            self._pages[number] = page
+            self._pages[number], self._bytes[number] = page, len(record.value or b"")
             self._places.update(dict.fromkeys(page, number))
             self.files.update(page)
-            if len(page) < _ON_PAGE:
-                self._roomy.add(number)
+            self._note_room(number)
         self.size = sum([file.size for file in self.files.values()])
 
-    def set(self, path: str, file: File | None, page: int | None = None) -> Placed:
-        """Set the file of a path, or remove it, and return what was there; `page` is the record for a new path."""
-        before = Placed(self.files.get(path), self._places.get(path, -1))
+    def set(self, path: str, file: File | None, page: int = -1) -> Placed:
+        """Set the file of a path, or remove it, and return what was there; `page` is its record, -1 for any."""
+        before = Placed(self.files.get(path), self.find_page(path))
         if before.file is not None:
-            page = before.page
-        elif file is None:
-            return before
-        elif page is None or page < 0:
-            page = self._find_page()
-        assert page is not None
-        self.size += (0 if file is None else file.size) - (0 if before.file is None else before.file.size)
-        entries = self._pages.setdefault(page, {})
+            self.size -= before.file.size
+            self._take(path, before.file, before.page)
         if file is None:
-            del self.files[path], self._places[path], entries[path]
-            self._count(path, -1)
+            self.files.pop(path, None)
         else:
-            self.files[path] = entries[path] = file
-            self._places[path] = page
-            if before.file is None:
-                self._count(path, 1)
-        (self._roomy.add if len(entries) < _ON_PAGE else self._roomy.discard)(page)
-        return before._replace(page=page)
+            self.size += file.size
+            self.files[path] = file
+            self._place(path, file, before.page if page < 0 else page, is_moving=page < 0)
+        self._count(path, (file is not None) - (before.file is not None))
+        return before
+
+    def find_page(self, path: str) -> int:
+        """Return the number of the record of a path; -1 if there is none."""
+        return self._places.get(path, -1)
 
     def encode(self, part: str, page: int) -> Record:
         """Return a record."""
@@ -102,13 +102,35 @@ class FileIndex:
 
     # Inside
 
-    def _find_page(self) -> int:
-        return min(self._roomy) if self._roomy else max(self._pages, default=-1) + 1
+    def _take(self, path: str, file: File, page: int) -> None:
+        del self._places[path], self._pages[page][path]
+        self._bytes[page] -= _measure(file)
+        self._note_room(page)
+
+    def _place(self, path: str, file: File, page: int, *, is_moving: bool) -> None:
+        """Place a file in a record, or, if it may be another one, in one with room."""
+        size = _measure(file)
+        if is_moving and (page < 0 or (self._pages[page] and self._bytes[page] + size > self._most_bytes)):
+            page = min(self._roomy) if self._roomy else max(self._pages, default=-1) + 1
+        self._pages.setdefault(page, {})[path] = file
+        self._bytes[page] = self._bytes.get(page, 2) + size
+        self._places[path] = page
+        self._note_room(page)
+
+    def _note_room(self, page: int) -> None:
+        entries = self._pages[page]
+        has_room = len(entries) < _ON_PAGE and self._bytes[page] + _MOST_ENTRY <= self._most_bytes
+        (self._roomy.add if has_room or not entries else self._roomy.discard)(page)
 
     def _count(self, path: str, number: int) -> None:
-        if (counts := self._counts) is not None:
+        if number and (counts := self._counts) is not None:
             for parent in find_parents(path):
                 counts[parent] = counts.get(parent, 0) + number
+
+
+def _measure(file: File) -> int:
+    """Return the bytes of a file in its record, with a comma."""
+    return len(encode_json(file)) + 1
 
 
 class FileEdit:

@@ -24,7 +24,7 @@ class FileStore:
     def __init__(self, actor: Actor, part: str) -> None:
         self._actor = actor
         self._part = part
-        self.index = FileIndex()
+        self.index = FileIndex(actor.limits.record)
         self.contents = Contents(actor, part)
         # Changes with the files.
         self.edits = 0
@@ -84,7 +84,7 @@ class FileStore:
             self.edits += 1
             release()
 
-        pages = {placed.page for _, placed in before}
+        pages = {page for path, placed in before for page in (placed.page, index.find_page(path))} - {-1}
         return [*(index.encode(self._part, page) for page in pages), *marks], undo
 
     def _tell(self, events: list[tuple[str, File]]) -> None:
