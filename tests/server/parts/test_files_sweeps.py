@@ -1,7 +1,7 @@
 """Contents that no path has are removed after a crash, in terminated threads, and without using the thread."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +181,35 @@ async def test_a_failure_to_remove_is_tried_again(
 
         await until(is_empty)
         assert len(refused) == 3
+
+
+class Marks(dict[str, int]):
+    """Counts the marks that are looked at one after the other."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for content in super().__iter__():
+            self.looks += 1
+            yield content
+
+    def keys(self) -> Any:
+        return [*self]
+
+
+async def test_each_removed_file_is_the_same_work(store: FlakyStore, clock: Clock) -> None:
+    async with open_workshop(store, Box) as shop:
+        box, many = await shop.thread(Box), 200
+        uploads = [await box.files.receive(b"x") for _ in range(many)]
+        with box.transaction():
+            for number, upload in enumerate(uploads):
+                box.files.put(f"{number}", upload)
+        marks = box.files._store.contents._marks = Marks(box.files._store.contents._marks)
+        for number in range(many):
+            box.files.unlink(f"{number}")
+
+        async def is_empty() -> bool:
+            return not await find_keys(store, "")
+
+        await until(is_empty)
+        assert marks.looks < 10 * many

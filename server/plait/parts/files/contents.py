@@ -61,7 +61,7 @@ class Contents:
     @property
     def wakes_at(self) -> int:
         """When a content can be removed; 0 for never, as while all of them are used."""
-        return _DUE if not self._is_sweeping and self._find_removable() else 0
+        return _DUE if not self._is_sweeping and any(map(self._is_removable, self._marks)) else 0
 
     @property
     def keeps(self) -> bool:
@@ -125,7 +125,9 @@ class Contents:
 
     def change(self, put: Sequence[Upload], removed: Sequence[File]) -> tuple[list[Record], Callable[[], None]]:
         """Give contents to paths, and mark those of removed files; return the records, and what undoes that."""
-        marks, uploads = dict(self._marks), dict(self._uploads)
+        contents = [*(upload.content for upload in put), *(file.etag for file in removed)]
+        marks = {content: self._marks[content] for content in contents if content in self._marks}
+        uploads = {content: self._uploads[content] for content in contents if content in self._uploads}
         records = list[Record]()
         for upload in put:
             self._uploads.pop(upload.content, None)
@@ -183,21 +185,25 @@ class Contents:
     def _forget(self, content: str) -> None:
         self._marks.pop(content, None)
 
-    def _find_removable(self) -> list[str]:
-        return [each for each in self._marks if each not in self._uploads and each not in self._readers]
+    def _is_removable(self, content: str) -> bool:
+        return content in self._marks and content not in self._uploads and content not in self._readers
 
     async def _sweep(self) -> None:
-        while removable := self._find_removable():
-            content = removable[0]
-            count = self._marks[content] or await self._count(content)
-            for end in range(count, 0, -_AT_ONCE):
-                numbers = range(max(0, end - _AT_ONCE), end)
-                await self._actor.records.write(
-                    [Record(self._part, _chunk_key(content, number), None) for number in numbers]
-                )
-            self._forget(content)
-            mark, undo = Record(self._part, MARK + content, None), partial(self._marks.__setitem__, content, count)
-            await self._actor.records.write([mark], undo=undo)
+        while removable := [*filter(self._is_removable, self._marks)]:
+            for content in removable:
+                if self._is_removable(content):
+                    await self._remove(content)
+
+    async def _remove(self, content: str) -> None:
+        count = self._marks[content] or await self._count(content)
+        for end in range(count, 0, -_AT_ONCE):
+            numbers = range(max(0, end - _AT_ONCE), end)
+            await self._actor.records.write(
+                [Record(self._part, _chunk_key(content, number), None) for number in numbers]
+            )
+        self._forget(content)
+        mark, undo = Record(self._part, MARK + content, None), partial(self._marks.__setitem__, content, count)
+        await self._actor.records.write([mark], undo=undo)
 
     def _end_sweep(self, _: object, error: BaseException | None) -> None:
         self._is_sweeping = False
