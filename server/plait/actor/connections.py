@@ -150,8 +150,9 @@ class Connections:
         frame: Frame | None = None
         count = 0
         single = tuple(self.single)  # A connection that enters a group, or leaves one, is sent the change once.
-        for group in tuple(self.groups.values()):
-            count += group.deliver(revision, source)
+        if self.groups:
+            for group in tuple(self.groups.values()):
+                count += group.deliver(revision, source)
         for connection in single:
             session = connection.session
             if session is not None and connection is not source and connection.protocol_enabled:

@@ -159,7 +159,8 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
 
     def end(self, result: object, error: BaseException | None) -> None:
         """Call the callbacks with the outcome, each once."""
-        self.on_abandon = self.hurry = None  # Breaks reference cycles.
+        if self.on_abandon is not None or self.hurry is not None:
+            self.on_abandon = self.hurry = None  # Breaks reference cycles.
         if self._is_counted:
             self._withdraw()
         if self.size and self.connection is not None:

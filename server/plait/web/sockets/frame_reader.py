@@ -194,12 +194,14 @@ class FrameReader:
             if not frames and not parser.parse():
                 break
             while frames and now <= end and not self._is_held:
-                if len(frames[-1][1]) >= LARGE:
+                opcode, data = frames[-1]
+                if len(data) >= LARGE:
                     is_costly = True
                     if not is_scheduled and not scheduler.is_free:
                         left = 0
                         break
-                handle(*frames.pop())
+                frames.pop()
+                handle(opcode, data)
                 left -= 1
                 now = clock()
         if (now > end or is_costly) and not is_scheduled:
