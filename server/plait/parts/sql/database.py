@@ -49,6 +49,9 @@ _MOST_BYTES: Final = 1024 * 1024
 _MOST_PATTERN: Final = 256
 # The steps of SQLite's machine between two looks at the clock, well below a millisecond.
 _STEPS: Final = 1_000
+# Seconds of processor time that a statement has after it was late at a look: what was late may have been Python's
+# collection of garbage between two looks.
+_GRACE: Final = 0.005
 # Of a statement that nothing is known of. It may write, and what it writes must be stored.
 _UNKNOWN: Final = Access(frozenset(), frozenset({"?"}))
 _FAILURES: Final = (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError)
@@ -77,8 +80,8 @@ class Database:
         self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
         self._db.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _MOST_PATTERN)
         # When the running statement is interrupted, in seconds of processor time of this OS thread.
-        self._deadline = inf
-        self._db.set_progress_handler(lambda: stop.is_set() or time.thread_time() > self._deadline, _STEPS)
+        self._deadline, self._is_late = inf, False
+        self._db.set_progress_handler(lambda: stop.is_set() or self._is_over(), _STEPS)
         self._authorizer = Authorizer(may_write=not is_reader)
         self._db.set_authorizer(self._authorizer)
         # The open savepoints, if it is in a transaction.
@@ -97,7 +100,7 @@ class Database:
         authorizer.begin()
         if statement in _OWN:
             raise make_error("transactions are those of the thread: `with self.transaction():`", statement)
-        self._deadline, authorizer.is_off = time.thread_time() + seconds, False
+        self._deadline, self._is_late, authorizer.is_off = time.thread_time() + seconds, False, False
         cursor, is_done = self._db.cursor(), False
         try:
             cursor.execute(statement, args)
@@ -175,6 +178,13 @@ class Database:
         self._db.close()
 
     # Inside
+
+    def _is_over(self) -> bool:
+        """Whether the running statement is interrupted."""
+        if (now := time.thread_time()) <= self._deadline:
+            return False
+        was_late, self._is_late, self._deadline = self._is_late, True, now + _GRACE
+        return was_late
 
     def _note_access(self, statement: str, *, is_done: bool) -> Access:
         kept = self._accesses if is_done or statement in self._accesses else self._failed

@@ -1,6 +1,8 @@
 """Statements that fail, and what may be run on the tables of a thread."""
 
 import asyncio
+import gc
+import time
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,33 @@ async def test_a_runaway_statement_is_interrupted_and_the_thread_goes_on(store: 
             shop.sql(f"insert into orders (item) {FOREVER}")
         await shop.sql("insert into orders (item) values ('a')")
         assert items(shop) == ["a"]
+
+
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_a_collection_of_garbage_interrupts_no_statement(store: Any) -> None:
+    collected: list[str] = []
+
+    def collect_slowly(phase: str, _: dict[str, int]) -> None:
+        if not collected:
+            end = time.thread_time() + 0.06
+            while time.thread_time() < end:
+                pass
+            collected.append(phase)
+
+    async with open_workshop(store, Shop) as works:
+        shop = await works.thread(Shop)
+        thresholds = gc.get_threshold()
+        numbers = "with recursive n(i) as (select 1 union all select i + 1 from n where i < 2000) select i from n"
+        shop.sql(numbers)
+        gc.callbacks.append(collect_slowly)
+        gc.set_threshold(50)
+        try:
+            found = shop.sql(numbers).value
+        finally:
+            gc.set_threshold(*thresholds)
+            gc.callbacks.remove(collect_slowly)
+    assert collected
+    assert len(found) == 2000
 
 
 @pytest.mark.parametrize("store", ["memory"], indirect=True)
