@@ -10,6 +10,7 @@ import pytest
 from plait import Limits, NotFound, TooLarge
 from plait.parts.files.file import File, Upload
 from plait.parts.files.index import FileEdit, FileIndex
+from plait.parts.files.paths import compile_glob
 from plait.store.thread_rows import Record
 
 NAMES = ["a", "b", "a/b", "a/c", "a/b/c", "b/a", "b/a/c"]
@@ -124,3 +125,10 @@ def test_no_record_of_paths_has_more_bytes_than_it_may_have(most_bytes: int) -> 
     copy.load("files", [record for record in stored.values() if record.value is not None])
     assert (copy.files, copy.size) == (index.files, index.size)
     assert {path: copy.find_page(path) for path in copy.files} == {path: index.find_page(path) for path in index.files}
+
+
+def test_many_stars_in_a_glob_are_the_work_of_one() -> None:
+    many, one = compile_glob("**/" * 60 + "*/**/**/x"), compile_glob("**/*/**/x")
+    paths = ["x", "a/x", "a/b/x", "a/b", "a/b/c/d/x", "x/y"]
+    assert [many(path) for path in paths] == [one(path) for path in paths] == [False, True, True, False, True, False]
+    assert count_calls(lambda: many("a/b/c/x")) == count_calls(lambda: one("a/b/c/x"))

@@ -4,6 +4,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 from plait.parts.encoding import check_type
@@ -54,7 +55,9 @@ def is_below(path: str, directory: str) -> bool:
 def compile_glob(pattern: str) -> Callable[[str], bool]:
     """Return whether a path matches: `*`, `?` and `[…]` match inside of a name, and `**` any number of directories."""
     check_type("a pattern", pattern, str)
-    parts = tuple(part for part in pattern.split("/") if part not in ("", "."))
+    parts = [part for part in pattern.split("/") if part not in ("", ".")]
+    # Several `**` after each other match as one does.
+    parts = [part for before, part in pairwise(("", *parts)) if not before == part == "**"]
     matchers = [None if part == "**" else _compile_part(part) for part in parts]
 
     def matches(path: str) -> bool:
