@@ -83,8 +83,9 @@ class Revision:
 
     def require_json(self) -> bytes:
         """Return the state as JSON; there must be one."""
-        json = self.json if self._json is None else self._json
-        assert json is not None
+        if (json := self._json) is None:
+            json = self.json
+            assert json is not None
         return json
 
     @property
