@@ -162,3 +162,11 @@ async def test_a_thread_with_small_records_keeps_many_long_paths(
         assert {file.path for file in await files.find("**")} == paths
         assert await files.read(min(paths)) == b"new"
         await until(lab.is_clean)
+
+
+@pytest.mark.parametrize("pattern", ["needle", "n"])
+async def test_grep_finds_a_text_in_a_long_line_once_wherever_it_is(pattern: str, lab: FilesLab) -> None:
+    files = (await lab.thread()).files
+    for at in (0, 65_533, 65_536, CHUNK - 3, CHUNK - 1, CHUNK, CHUNK + 70_000):
+        await files.write("a.txt", "x" * at + pattern + "x" * (2 * CHUNK - at) + "\nend")
+        assert [each.line for each in await files.grep(pattern, "*.txt") if each.text != "end"] == [1], at

@@ -61,12 +61,16 @@ def make_matcher(pattern: str, *, is_regex: bool, timeout: float) -> Matcher:
 
 
 class Searcher:
-    """Finds the lines of one file, up to `limit`; a file that is not UTF-8, or has a NUL, has none."""
+    """Finds the lines of one file, up to `limit`; a file that is not UTF-8, or has a NUL, has none.
 
-    def __init__(self, path: str, matches: Matcher, limit: int) -> None:
+    A long line is searched in parts, each with the last `overlap` characters of the part before.
+    """
+
+    def __init__(self, path: str, matches: Matcher, limit: int, *, overlap: int) -> None:
         self._path = path
         self._matches = matches
         self._limit = limit
+        self._overlap = overlap
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
         self._rest = ""
         self._line = 1
@@ -97,7 +101,7 @@ class Searcher:
             self._line += 1
         if len(self._rest) > _LONGEST:
             self._search_line(self._rest)
-            self._rest = ""
+            self._rest = self._rest[len(self._rest) - self._overlap :]
         return True
 
     def _search_line(self, line: str) -> None:

@@ -246,12 +246,13 @@ class ThreadFiles:
         """
         check_type("pattern", pattern, str)
         matches = await asyncio.to_thread(make_matcher, pattern, is_regex=regex, timeout=_PATIENCE)
-        found = list[FileMatch]()
+        found, overlap = list[FileMatch](), 0 if regex else max(len(pattern) - 1, 0)
         for each in await self.find(path):
             # Other code may have changed the path since.
             if len(found) < limit and (file := await self._find(each.path)) is not None:
                 async with aclosing(self._store.contents.read(file, 0, file.size)) as content:
-                    found += await Searcher(file.path, matches, limit - len(found)).search(content)
+                    searcher = Searcher(file.path, matches, limit - len(found), overlap=overlap)
+                    found += await searcher.search(content)
         return found
 
     async def thumbnail(self, path: str, size: int = 256) -> bytes | None:
