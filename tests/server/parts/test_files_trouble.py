@@ -170,3 +170,33 @@ async def test_grep_finds_a_text_in_a_long_line_once_wherever_it_is(pattern: str
     for at in (0, 65_533, 65_536, CHUNK - 3, CHUNK - 1, CHUNK, CHUNK + 70_000):
         await files.write("a.txt", "x" * at + pattern + "x" * (2 * CHUNK - at) + "\nend")
         assert [each.line for each in await files.grep(pattern, "*.txt") if each.text != "end"] == [1], at
+
+
+async def test_replaced_content_is_kept_until_the_write_that_replaces_it_is_durable(lab: FilesLab) -> None:
+    files, submit = (await lab.thread()).files, lab.store.submit
+    await files.write("a", b"old")
+    upload, refused = await files.receive(b"new"), list["asyncio.Future[int]"]()
+    later = list[Write]()
+
+    def refuse_paths(write: Write) -> "asyncio.Future[int]":
+        if not any(record.key.startswith("f/") for record in write.records):
+            later.append(write)
+            return submit(write)
+        refused.append(asyncio.get_running_loop().create_future())
+        return refused[-1]
+
+    lab.store.submit = refuse_paths  # type: ignore[method-assign]
+    put = files.put("a", upload)
+    contents = files._store.contents
+
+    async def is_sweeping() -> bool:
+        return contents._is_sweeping or bool(later)
+
+    await until(is_sweeping)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert later == []
+    refused[0].set_exception(StoreError("the disk is full"))
+    with pytest.raises(StoreError):
+        await put
+    assert await files.read("a") == b"old"
