@@ -25,6 +25,7 @@ PLACES: Final = {
     "links/links.py:_make_away": "it has not begun, as there is no link",
     "links/calls.py:_Attempts.pause": "a call between threads: `may_repeat` knows",
     "links/calls.py:_Incoming.finish": "a call that its caller has cancelled",
+    "links/calls.py:_Incoming.upload": "the call that it belongs to has ended, and tells its caller",
     "links/calls.py:_make_away": "it has not begun",
 }
 # Every stream of a link, and what its end tells when the link is lost.

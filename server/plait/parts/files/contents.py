@@ -190,7 +190,7 @@ class Contents:
 
     async def _sweep(self) -> None:
         while removable := [*filter(self._is_removable, self._marks)]:
-            # A write that has removed a path may fail, and then its content is not marked any more.
+            # A write that has removed a path may fail, which takes the mark back.
             await self._actor.state.wait_until_stored()
             for content in removable:
                 if self._is_removable(content):
