@@ -4,7 +4,7 @@ Code inside of turns uses its own node, as everywhere. Tests of what cannot trav
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -17,6 +17,7 @@ from plait.actor.kind import Kind
 from plait.actor.rpc import Method
 from plait.actor.turn import current_turn
 from plait.agents.agent import AgentMethod
+from plait.cluster.owners import NodeId
 from plait.errors import Unavailable
 from plait.node.everywhere import Everywhere
 from plait.node.local_thread import LocalThread
@@ -102,7 +103,7 @@ class FromElsewhere(Everywhere):
         asked.own = own
         return asked
 
-    def list_threads(self, query: ListThreads) -> AsyncIterator[Listed]:
+    def list_threads(self, query: ListThreads, *, silent: Collection[NodeId] = ()) -> AsyncIterator[Listed]:
         return self.nodes.list(1, query)
 
 
