@@ -108,7 +108,7 @@ class Game(Thread[Points]):
 
 
 def authenticate(request: Any) -> Principal | None:
-    return None if "nobody" in request.query_params else Principal("ada")
+    return None if "anonymous" in request.query_params else Principal("ada")
 
 
 def authorize(principal: Any, thread: Any, action: str) -> bool:
@@ -122,7 +122,7 @@ class Watched(Game):
 
 RPC: Final = "/threads/game/one/rpc/"
 REQUESTS: Final[list[tuple[str, str, Any]]] = [
-    ("PUT", "/threads/game/one?nobody", {}),
+    ("PUT", "/threads/game/one?anonymous", {}),
     ("PUT", "/threads/game/closed", {}),
     ("PUT", "/threads/gameroom/one", {}),
     ("GET", "/threads/game/new", None),
