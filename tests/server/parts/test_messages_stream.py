@@ -590,3 +590,94 @@ async def test_messages_that_are_not_live_are_told_to_none() -> None:
         await messages.delete(message.id)
         assert viewer.frames == []
         assert await app._store.records(actor.key, RecordRange("messages", prefix="u/")) == []
+
+
+CALLS = [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+async def test_a_stream_gets_its_text_calls_and_metadata_in_one_write(troubled: MessagesLab, *, is_run: bool) -> None:
+    async def write(messages: ThreadMessages) -> Message:
+        async with messages.stream(metadata={"side": "a"}) as m:
+            m.append("Let me look.")
+            await until_text_of(messages, "Let me look.") if not is_run else None
+            m.finish(tool_calls=CALLS, metadata={"tokens": 7})
+        return (await messages.list()).messages[-1]
+
+    messages = await troubled.messages()
+    viewer = Viewer(messages)
+    await viewer.open()
+    seen = await troubled.do(lambda ctx: write(ctx.thread.messages)) if is_run else await write(messages)
+    stored = (await troubled.all())[0]
+    for each in (seen, stored, *viewer.shown):
+        assert (each.content, each.status, each.tool_calls) == ("Let me look.", "completed", CALLS)
+        assert each.metadata == {"side": "a", "tokens": 7}
+    written = [decode_json(data) for data in values_of(troubled, f"m/{stored.position:016x}") if data is not None]
+    ends = [each for each in written if each.get("status") != "streaming"]
+    assert [each.get("tool_calls") for each in ends] == [CALLS]
+    late = Viewer(messages)
+    await late.open()
+    assert late.shown == viewer.shown
+    await troubled.restart()
+    assert (await troubled.all())[0].tool_calls == CALLS
+
+
+def values_of(lab: MessagesLab, key: str) -> list[bytes | None]:
+    """Return what was stored for a key, in order."""
+    return [each.value for write in lab.store.submitted for each in write.records if each.key == key]
+
+
+async def test_a_client_that_reconnects_gets_the_calls_of_a_stream(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    viewer = Viewer(messages)
+    async with messages.stream() as m:
+        m.append("half")
+        await until_text(messages, "half")
+        await viewer.open()
+        viewer.close()
+        m.finish(tool_calls=CALLS)
+    await viewer.open()
+    assert [each.tool_calls for each in viewer.shown] == [CALLS]
+
+
+async def test_a_stream_that_fails_after_its_finish_has_only_its_text(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+
+    async def write() -> None:
+        async with messages.stream() as m:
+            m.append("half")
+            m.finish(tool_calls=CALLS, metadata={"tokens": 7})
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        await write()
+    (found,) = await chats.all()
+    assert (found.content, found.status, found.tool_calls, found.metadata) == ("half", "failed", None, {})
+
+
+async def test_a_finish_is_the_last_that_is_added_to_a_stream(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    stream = messages.stream()
+    with pytest.raises(RuntimeError, match="in the block"):
+        stream.finish()
+    async with stream as m:
+        m.append("all")
+        m.finish()
+        with pytest.raises(RuntimeError, match="after `finish`"):
+            m.append("more")
+        with pytest.raises(RuntimeError, match="after `finish`"):
+            m.finish(metadata={"x": 1})
+    assert [(each.content, each.metadata) for each in await chats.all()] == [("all", {})]
+
+
+async def test_an_invalid_finish_is_refused_and_the_stream_goes_on(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    async with messages.stream() as m:
+        with pytest.raises(TypeError, match="tool_calls"):
+            m.finish(tool_calls="look")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="metadata"):
+            m.finish(metadata={"x": object()})
+        with pytest.raises(TooLarge):
+            m.finish(metadata={"x": "y" * (1 << 20)})
+        m.append("good")
+    assert [(each.content, each.status, each.metadata) for each in await chats.all()] == [("good", "completed", {})]

@@ -121,15 +121,18 @@ class Changes:
             self.frames.append(UpdateFrame(self._revision, after))
         return after
 
-    def end_stream(self, message: Message, pieces: Iterable[str]) -> Message:
-        """Write a streaming message with its final status, in place of the records with pieces of it."""
+    def end_stream(self, message: Message, pieces: Iterable[str], *, is_whole: bool) -> Message:
+        """Write a streaming message with its final status, in place of the records with pieces of it.
+
+        With `is_whole`, clients get all of it, as it has more than their text.
+        """
         self._write(message)
         self._records.update(dict.fromkeys(pieces))
         if message.status == "completed":
             self.attempts = self.attempts.without(message.position)
         place = next((each for each in self._streams if each.position == message.position), None)
         if place is not None:
-            self._end(place, message.status)
+            self._end(place, message.status, message if is_whole else None)
         return message
 
     def remove(self, message: Message) -> None:
@@ -275,14 +278,15 @@ class Changes:
     def _tells(self, message: Message | StreamPlace) -> bool:
         return self._is_live and not message.silent
 
-    def _end(self, place: StreamPlace, status: Status) -> None:
+    def _end(self, place: StreamPlace, status: Status, whole: Message | None = None) -> None:
         self.is_edit = True
         self._streams = tuple(each for each in self._streams if each is not place)
         for key, number in (("streaming", -1), (status, 1)):
             self._add(count_key(place.depth, key, silent=place.silent), number)
         if self._is_live and not place.silent:
             self._tell_changed(place.position)
-            self.frames.append(EndFrame(self._revision, place.id, "failed" if status == "failed" else "completed"))
+            end = EndFrame(self._revision, place.id, "failed" if status == "failed" else "completed")
+            self.frames.append(end if whole is None else UpdateFrame(self._revision, whole))
 
     def _tell_changed(self, position: int) -> None:
         self._revision += 1

@@ -1,18 +1,28 @@
 """A message that is shown and durable while it is being written."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from msgspec.structs import replace
 
 from plait.errors import PlaitError
-from plait.parts.encoding import check_type
+from plait.parts.encoding import check_type, read_back
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import ChunkFrame
-from plait.parts.messages.message import Message, Status, check_size, encode_message, history_key, piece_key
+from plait.parts.messages.message import (
+    Message,
+    Status,
+    check_size,
+    decode_message,
+    encode_message,
+    history_key,
+    measure_message,
+    piece_key,
+)
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.state import LostStream
 from plait.state.commit import Commit
@@ -71,6 +81,8 @@ class MessageStream:
         self._is_open = False
         # The error for further text, if none can be added.
         self._error: PlaitError | None = None
+        # The message with what `finish` has added, but without its text.
+        self._whole: Message | None = None
 
     @property
     def id(self) -> str:
@@ -88,6 +100,11 @@ class MessageStream:
         return [piece_key(self.position, number) for number in range(self._first, self._next)]
 
     @property
+    def is_whole(self) -> bool:
+        """Whether its end has more than clients have, which know its text."""
+        return self._whole is not None
+
+    @property
     def text(self) -> str:
         """The text so far."""
         if self._pieces:
@@ -97,10 +114,7 @@ class MessageStream:
 
     def append(self, text: str) -> None:
         """Add text. Raises TooLarge above `Limits.record`, and StoreError when an earlier piece could not be stored."""
-        if not self._is_open:
-            raise RuntimeError("a message can only be written in the block of its stream: `async with … as m:`")
-        if self._error is not None:
-            raise self._error
+        self._check_open()
         check_type("text", text, str)
         size = self._size + len(encode_json(text)) - 2
         check_size(size, self._writer.actor.limits.record)
@@ -109,6 +123,20 @@ class MessageStream:
         self._pieces.append(text)
         if self._timer is None and (self._commit is None or self._commit.is_done):
             self._plan()
+
+    def finish(
+        self, *, tool_calls: Sequence[Mapping[str, Any]] | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        """Give the message its calls of tools, and more metadata, which are stored with its end; no text can follow.
+
+        A message that fails gets neither. Raises ValueError and TypeError for invalid ones, and what `append` raises.
+        """
+        self._check_open()
+        known = self._message
+        whole = replace(known, tool_calls=tool_calls, metadata={**known.metadata, **(metadata or {})})
+        whole = read_back(whole, decode_message)
+        check_size(self._size + measure_message(whole) - measure_message(known), self._writer.actor.limits.record)
+        self._whole = whole
 
     async def __aenter__(self) -> Self:
         if self._commit is not None:
@@ -144,11 +172,11 @@ class MessageStream:
                 raise self._error
             return
         self._write()
-        writer, message = self._writer, self._finished("completed")
+        writer, message, is_whole = self._writer, self._finished("completed", self._whole), self.is_whole
         if self._draft is not None:
             self._draft.end(self, message)
             return
-        _, commit = writer.write(lambda changes: changes.end_stream(message, self.pieces))
+        _, commit = writer.write(lambda changes: changes.end_stream(message, self.pieces, is_whole=is_whole))
         writer.forget((), [self])
         await commit
 
@@ -168,8 +196,16 @@ class MessageStream:
 
     # Inside
 
-    def _finished(self, status: Status) -> Message:
-        return replace(self._message, content=self.text, status=status, taken=())
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise RuntimeError("a message can only be written in the block of its stream: `async with … as m:`")
+        if self._whole is not None:
+            raise RuntimeError("nothing can be added to a message after `finish`")
+        if self._error is not None:
+            raise self._error
+
+    def _finished(self, status: Status, whole: Message | None = None) -> Message:
+        return replace(whole or self._message, content=self.text, status=status, taken=())
 
     def _stop(self) -> None:
         if self._timer is not None:

@@ -129,8 +129,8 @@ class MessagesDraft:
 
     def end(self, stream: MessageStream, message: Message) -> None:
         """Add a message that was written in pieces to the history."""
-        pieces = stream.pieces
-        self._do(lambda changes, _: changes.end_stream(message, pieces))
+        pieces, is_whole = stream.pieces, stream.is_whole
+        self._do(lambda changes, _: changes.end_stream(message, pieces, is_whole=is_whole))
         self._streams.append(stream)
 
     def edit(self, before: Message, content: str | None, metadata: Mapping[str, Any]) -> Message:
