@@ -7,7 +7,7 @@ from functools import partial
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from plait.actor.connection import Connection
+from plait.actor.connection import Connection, Party
 from plait.actor.ending import Ending, Termination
 from plait.actor.events import Events
 from plait.actor.handle import Handle
@@ -218,7 +218,7 @@ class Actor:
         return self.host.runs.attempt(self, agent)
 
     @property
-    def terminated(self) -> int | None:
+    def terminated_at(self) -> int | None:
         """When the thread was terminated, in microseconds since the epoch; None if it was not."""
         return self.termination.at
 
@@ -236,14 +236,18 @@ class Actor:
         """Set the timer again, after a part has changed its time."""
         self.timer.arm()
 
-    async def start(self) -> None:
-        """Give a new thread its initial state, and run `on_start`. Raises what `on_start` raises."""
+    async def start(self, user: str | None = None) -> None:
+        """Give a new thread its initial state, and run `on_start`, for its creator `user`.
+
+        Raises what `on_start` raises.
+        """
         if not self.state.history.current.has_state and self.kind.has_initial_state:
             try:
                 self.state.start(self.kind.initial_state())
             except InvalidState as error:  # A mistake of the author; an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
-        await self.hooks.run("on_start")
+        creator = None if user is None or self.state.is_stored else Party(user)
+        await self.hooks.run("on_start", party=creator)
 
     async def stop(self) -> None:
         """Run `on_stop`, wait until every change is durable, and refuse further changes."""

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from plait.actor.connection import Connection
+from plait.actor.identity import Identity
 from plait.actor.kind import Kind
 from plait.actor.per_actor import PerActor
 from plait.actor.rpc import Method, Stream
@@ -124,6 +125,18 @@ class Handle(Generic[T_co]):
 
     # The thread
 
+    async def user_id(self) -> str | None:
+        """Return the id of the user for whom the thread was created, as `Thread.user_id`."""
+        return (await self._read_identity()).user_id
+
+    async def created_at(self) -> int | None:
+        """Return when the thread was created, in microseconds since the epoch; None if it was not."""
+        return (await self._read_identity()).created_at
+
+    async def terminated_at(self) -> int | None:
+        """Return when the thread was terminated, in microseconds since the epoch; None if it was not."""
+        return (await self._read_identity()).terminated_at
+
     async def terminate(self) -> None:
         """Stop the thread from taking new work, as `Thread.terminate` does. Raises NotFound if it does not exist."""
         await self._calls.call_thread("terminate")
@@ -210,6 +223,10 @@ class Handle(Generic[T_co]):
     @property
     def _calls(self) -> ThreadCalls:
         return self._find(self._kind, self._key)
+
+    async def _read_identity(self) -> Identity:
+        identity: Identity = await self._calls.call_thread("identity")
+        return identity
 
     def _find_method(self, rpc: str | Callable[..., Any]) -> Method:
         return self._kind.method(rpc, by_client=False) if isinstance(rpc, str) else self._kind.find_rpc(rpc)

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from plait.actor.connection import Connection, Source
+from plait.actor.connection import Connection, Party, Source
 from plait.actor.events import Events
 from plait.actor.logs import log_error
 from plait.actor.outcome import make_resolver
@@ -79,11 +79,14 @@ class Hooks:
         chain = maker.chain() if isinstance(maker, Turn) else ()
         return next((turn for turn in chain if isinstance(turn, _ChangeTurn) and turn.actor is self._actor), None)
 
-    async def run(self, name: Literal["on_start", "on_stop"]) -> None:
-        """Run a hook. Raises what it raises, and the error of a lost change that it depends on."""
+    async def run(self, name: Literal["on_start", "on_stop"], *, party: Party | None = None) -> None:
+        """Run a hook, for the user of `party`.
+
+        Raises what it raises, and the error of a lost change that it depends on.
+        """
         if self.has(name):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            turn = Turn(name, getattr(self._thread, name), actor=self._actor)
+            turn = Turn(name, getattr(self._thread, name), actor=self._actor, party=party)
             self._turns.begin(turn, make_resolver(future))
             await future
 

@@ -64,7 +64,7 @@ class ThreadActor(Protocol):
         ...
 
     @property
-    def terminated(self) -> int | None:
+    def terminated_at(self) -> int | None:
         """When the thread was terminated; None if it was not."""
         ...
 
@@ -101,12 +101,27 @@ class Thread(ThreadSettings, Generic[State]):
         super().__init_subclass__(**kwargs)
         cls._kind = Kind(cls, Thread)
 
-    # State
+    # Identity
 
     @property
     def name(self) -> str:
         """The thread's name."""
         return self._actor.key.name
+
+    @property
+    def user_id(self) -> str | None:
+        """The id of the user for whom the thread was created: that of its name, or else its creator; None without one.
+
+        Before the first write, which creates the thread, its creator is not known.
+        """
+        return self._actor.state.history.user
+
+    @property
+    def created_at(self) -> int | None:
+        """When the thread was created, in microseconds since the epoch; None before its first write."""
+        return self._actor.state.history.created_at or None
+
+    # State
 
     @property
     def state(self) -> State:
@@ -288,9 +303,9 @@ class Thread(ThreadSettings, Generic[State]):
         await self._actor.destroy()
 
     @property
-    def terminated(self) -> int | None:
+    def terminated_at(self) -> int | None:
         """When the thread was terminated, in microseconds since the epoch; None if it was not."""
-        return self._actor.terminated
+        return self._actor.terminated_at
 
     def terminate(self) -> Commit:
         """Stop taking new work: no runs of agents, no messages, no schedules. The thread can still be read.

@@ -40,7 +40,7 @@ def remember_session(actor: ThreadActor, user_id: str | None, session_id: str | 
     """Store the ids that a hashed name of a thread hides, and the user of a new thread."""
     name, history = actor.key.name, actor.state.history
     if session_id is None and user_id is not None and is_thread_id(name) and not history.is_begun:
-        history.user = find_user(user_prefix(user_id))
+        history.set_owner(find_user(user_prefix(user_id)))
     if session_id is None or "*" not in name or session_name(user_id, session_id) != name:
         return
     if not (written := _WRITTEN.of(actor)).is_written:

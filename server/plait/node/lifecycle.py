@@ -90,21 +90,22 @@ class Lifecycle:
 
     # Waking
 
-    def wake(self, slot: Slot, kind: Kind, *, is_used: bool, creates: bool) -> None:
+    def wake(self, slot: Slot, kind: Kind, *, is_used: bool, creates: bool, user: str | None) -> None:
         """Begin to wake a thread that is asleep, to use it or only to read it.
 
-        Unless this `creates` a thread, the task raises Missing if none is stored.
+        Unless this `creates` a thread, the task raises Missing if none is stored. `user` is the id of the user for whom
+        it is woken.
         """
-        task = start_task(self._wake(slot, kind, is_used=is_used, creates=creates), f"wake {slot.key}")
+        task = start_task(self._wake(slot, kind, is_used=is_used, creates=creates, user=user), f"wake {slot.key}")
         self.threads.begin(slot, Phase.WAKING, task)
 
-    async def _wake(self, slot: Slot, kind: Kind, *, is_used: bool, creates: bool) -> None:
+    async def _wake(self, slot: Slot, kind: Kind, *, is_used: bool, creates: bool, user: str | None) -> None:
         began, losses = time.perf_counter(), self._losses
         actor = await self._claim_and_load(slot, kind)
         if not creates and not actor.state.is_stored:
             actor.abort()
             raise Missing(f"there is no thread {slot.key}")
-        await self.start(slot, actor)
+        await self.start(slot, actor, user=user)
         if losses != self._losses:  # The loaded data may be lost.
             actor.abort()
             raise StoreError(f"{slot.key} must be loaded again: {_MAY_BE_LOST}")
@@ -178,11 +179,14 @@ class Lifecycle:
             self._lossy.add(kind.name)
             log.warning("%s; other threads of the kind may, too", explain_lost(key, lost), extra=about(key))
 
-    async def start(self, slot: Slot, actor: Actor) -> None:
-        """Run `on_start`. Raises what it raises, or Destroyed if it has destroyed the thread."""
+    async def start(self, slot: Slot, actor: Actor, *, user: str | None = None) -> None:
+        """Run `on_start`, of a new thread for its creator `user`.
+
+        Raises what it raises, or Destroyed if it has destroyed the thread.
+        """
         try:
             try:
-                await actor.start()
+                await actor.start(user)
             finally:
                 if (lost := actor.state.lost) is not None:  # `on_start` may not have waited for the write.
                     raise lost

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 import msgspec
 
 from plait.actor.actor import Actor
+from plait.actor.identity import Identity
 from plait.actor.kind import Kind
 from plait.actor.outcome import Done, RunningCall, make_resolver, wait_for_durable
 from plait.actor.rpc import Method, Sent
@@ -40,6 +41,7 @@ THREAD_METHODS: Final[Mapping[str, ThreadMethod]] = {
     "append": ThreadMethod(int),
     "undo": ThreadMethod(int | None),
     "history": ThreadMethod(list[Change], reads=True),
+    "identity": ThreadMethod(Identity, reads=True),
     "terminate": ThreadMethod(),
     "destroy": ThreadMethod(),
     "interrupt": ThreadMethod(bool),
@@ -126,6 +128,11 @@ class LocalThread:
                 return await self._node.destroy(self._key)
             case "interrupt":
                 return self._node.interrupt(self._key, *args)
+            case "identity":
+                actor = await self._node.actor(self._key, is_used=False)
+                thread = actor.thread
+                found = Identity(thread.user_id, thread.created_at, thread.terminated_at)
+                return await wait_for_durable(found, actor.state.after)
             case "terminate":
                 actor = await self._node.stored_actor(self._key)
             case _:

@@ -16,6 +16,7 @@ from plait.actor.kind import Kind, check_name
 from plait.actor.logs import Failures
 from plait.actor.thread import Thread
 from plait.actor.turn import check_may_write, current_turn, find_client_turn
+from plait.actor.turn import find_user as find_calling_user
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
 from plait.cluster.owners import ALONE, NotOwner, Owners
@@ -178,11 +179,14 @@ class Node:
 
     # Finding threads
 
-    async def actor(self, key: ThreadKey, *, is_used: bool = True, creates: bool = True) -> Actor:
+    async def actor(
+        self, key: ThreadKey, *, is_used: bool = True, creates: bool = True, user: str | None = None
+    ) -> Actor:
         """Return a thread, waking it if needed. Use it before awaiting anything else, or it may be stopped again.
 
         A thread that is only read is not used, and expires as if it had not been read. Unless this `creates` a thread,
-        one that is not stored is not woken: raises Missing.
+        one that is not stored is not woken: raises Missing. `user` is the id of the user who wakes it, by
+        default that of the calling code: what `on_start` stores creates a thread for that user.
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
         while True:
@@ -193,7 +197,7 @@ class Node:
             if caller is not None and (slot.phase is not Phase.AWAKE or slot.actor is caller):
                 return caller
             if slot.phase is Phase.ASLEEP:
-                self._wake(slot, is_used=is_used, creates=creates)
+                self._wake(slot, is_used=is_used, creates=creates, user=user or find_calling_user())
             was_waking = slot.phase is Phase.WAKING
             error = await slot.wait()
             if slot.phase is Phase.AWAKE:
@@ -325,7 +329,7 @@ class Node:
         if not self.may_begin:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
-    def _wake(self, slot: Slot, *, is_used: bool, creates: bool) -> None:
+    def _wake(self, slot: Slot, *, is_used: bool, creates: bool, user: str | None) -> None:
         key = slot.key
         # Threads that plait itself uses are woken until the end, for the work that continues until then.
         if key.kind in self.kinds or self._loop is None:
@@ -335,7 +339,7 @@ class Node:
         if self._threads.count >= self.limits.awake_threads:
             many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
             raise TooMany(many, limit="awake_threads")
-        self._lifecycle.wake(slot, kind, is_used=is_used, creates=creates)
+        self._lifecycle.wake(slot, kind, is_used=is_used, creates=creates, user=user)
 
     def _make_host(self, timer_interval: float) -> ActorHost:
         return ActorHost(
@@ -359,7 +363,9 @@ class Node:
         events = self._runs.events if key.kind in self.kinds else Events()
         actor = Actor(key, kind, stored, self._host, events, fence=fence)
         if stored is None and key.kind in self.kinds:
-            actor.state.history.user = find_user(key.name)
+            history = actor.state.history
+            history.set_owner(find_user(key.name))
+            history.find_user = find_calling_user
         return actor
 
 

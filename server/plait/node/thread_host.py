@@ -58,8 +58,8 @@ class ThreadHost:
         """Iterate over the stored threads: those of a kind, whose names begin with `prefix`.
 
         They are in the order of kind and name, or those that were created or changed last come first. With `user_id`,
-        only the threads of a user (None: of anonymous sessions): those of sessions, and those that a run has created
-        for the user. With `metadata`, only threads whose values have these members in their metadata; this reads each
+        only the threads of a user (None: of anonymous sessions): those of sessions, and those that were created for
+        the user. With `metadata`, only threads whose values have these members in their metadata; this reads each
         thread. `after` is the last row of an earlier listing in the same order, and `limit` the most threads to list.
         The store is read a page at a time, so threads that are created, changed or destroyed during the iteration may
         be missing. Raises StoreError, and NotFound for an empty user id.

@@ -17,7 +17,7 @@ from plait.state.commit_queue import CommitQueue
 from plait.state.permissions import Permissions
 from plait.state.revision import Revision
 from plait.state.shown_states import ShownStates
-from plait.state.source import Client, Source
+from plait.state.source import Client, HasUser, Source
 from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction, find_transaction, innermost, refuse
 from plait.state.types import MOST_MOVED, StateType, check_size
@@ -127,14 +127,17 @@ class Pipeline(CommitQueue):
         """Make `value` the initial state of a thread that is not stored; it is stored with the first change."""
         self.history.start(*self._type.from_value(value, self._limits))
 
-    async def store_thread(self) -> None:
-        """Store a new thread, if that has not been done; return when it is durable. Raises StoreError."""
+    async def store_thread(self, by: HasUser | str = "server") -> None:
+        """Store a new thread for the user of `by`, if that has not been done; return when it is durable.
+
+        Raises StoreError.
+        """
         history = self.history
         if history.is_stored:
             return
         if not history.is_begun:
             self.check_open()
-            self._submit(history.put(()), "server")
+            self._submit(history.put((), by=by), "server")
         await self._pending[-1]
 
     def set(self, value: object, source: Source) -> Commit:
@@ -351,12 +354,12 @@ class Pipeline(CommitQueue):
             return self._put(records, source)
         client = accept() if accept is not None else None
         name = name or (source if isinstance(source, str) else source.id)
-        return self._submit(self.history.append(ops, name, after, client, records), source)
+        return self._submit(self.history.append(ops, name, after, client, records, by=source), source)
 
     def _put(self, records: Sequence[Record], source: Source) -> Commit:
         """Store records without a change of the state, if there are any."""
         if records:
-            return self._submit(self.history.put(records), source)
+            return self._submit(self.history.put(records, by=source), source)
         return self._commit_unchanged(source)
 
     def _commit_unchanged(self, source: Source) -> Commit:

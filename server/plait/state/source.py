@@ -4,7 +4,16 @@ from typing import Literal, Protocol
 
 import msgspec
 
-__all__ = ["Client", "SentClient", "Source"]
+__all__ = ["Client", "HasUser", "SentClient", "Source"]
+
+
+class HasUser(Protocol):
+    """The party that a thread is created for."""
+
+    @property
+    def user(self) -> str | None:
+        """The id of its principal; None if it has none."""
+        ...
 
 
 class Client(Protocol):

@@ -12,10 +12,11 @@ from plait.errors import CorruptThread
 from plait.limits import Limits
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.revision import Revision
+from plait.state.source import HasUser
 from plait.state.types import MOST_OPS, UNDECODED, StateType, explain_invalid_state
 from plait.store.protocol import StoredThread, ThreadKey, Write
 from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, Snapshot
-from plait_schemas.codec import NOT_JSON, decode_json, encode_json
+from plait_schemas.codec import NOT_JSON, decode_json, encode_json, printable
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops
 from plait_schemas.text_patch import TextDiff
@@ -41,6 +42,7 @@ class StateHistory:
 
     __slots__ = (
         "_on_stored",
+        "_owner",
         "_recent",
         "_recent_bytes",
         "_retention",
@@ -52,6 +54,7 @@ class StateHistory:
         "durable",
         "epoch",
         "fence",
+        "find_user",
         "is_begun",
         "is_stored",
         "key",
@@ -84,10 +87,12 @@ class StateHistory:
         self.epoch = stored.epoch if stored else fresh[:8].hex()
         # Never sent; connection ids are derived from it.
         self.secret = stored.secret if stored else fresh[8:]
-        # When the thread was created, in microseconds since the epoch, 0 before its first write; and its user's id,
-        # which can be set until then.
+        # When the thread was created, in microseconds since the epoch, 0 before its first write; and the id of its
+        # user: its owner, or else its creator, which is known with the first write.
         self.created_at = stored.created_at if stored else 0
-        self.user = stored.user if stored else None
+        self.user = self._owner = stored.user if stored else None
+        # Returns the user of the calling code; set by the node for threads of the app.
+        self.find_user: Callable[[], str | None] = lambda: None
         # `is_begun`: whether a write that creates the thread was made; `is_stored`: whether it is durable, which is
         # when `on_stored` is called. A thread may be created without a state.
         self._on_stored = on_stored if stored is None else None
@@ -113,6 +118,10 @@ class StateHistory:
             self._texts = TextDiff(self._type.keys)
         return self._type.diff((before.base, before.require_json()), (state, data), limits, self._texts, most)
 
+    def set_owner(self, user: str | None) -> None:
+        """Set the user of a thread that is not stored yet, in place of its creator."""
+        self.user = self._owner = user
+
     def append(
         self,
         ops: Sequence[Op],
@@ -120,8 +129,13 @@ class StateHistory:
         after: Revision,
         client: ClientRow | None = None,
         records: Sequence[Record] = (),
+        *,
+        by: HasUser | str = "server",
     ) -> Write:
-        """Make `after`, the result of `ops`, the current revision, and return the write that makes it durable."""
+        """Make `after`, the result of `ops`, the current revision, and return the write that makes it durable.
+
+        `source` is stored with the change; a thread that is new is created for the user of `by`.
+        """
         before = self.current
         encoded = encode_json(ops)
         # Store the whole state if the operations are much longer; most changes are too small to check.
@@ -143,7 +157,7 @@ class StateHistory:
         self._recent_bytes += size
         self._forget()
         is_begun = self.is_begun
-        follows, secret, first = (before.version, b"", ()) if is_begun else self._begin()
+        follows, secret, first = (before.version, b"", ()) if is_begun else self._begin(by)
         last = (Snapshot(version, after.require_json()),) if is_rewritten else ()
         return Write(
             self.key,
@@ -162,12 +176,12 @@ class StateHistory:
             user=None if is_begun else self.user,
         )
 
-    def put(self, records: Sequence[Record]) -> Write:
+    def put(self, records: Sequence[Record], *, by: HasUser | str = "server") -> Write:
         """Return the write that stores records with the current revision; without records, it creates the thread."""
         version = self.current.version
         if self.is_begun:
             return Write(self.key, self.epoch, version, version, records=records, fence=self.fence)
-        after, secret, first = self._begin()
+        after, secret, first = self._begin(by)
         return Write(
             self.key,
             self.epoch,
@@ -204,6 +218,8 @@ class StateHistory:
     def rollback(self) -> None:
         """Go back to the last durable revision."""
         self.is_begun = self.is_stored
+        if not self.is_begun:
+            self.created_at, self.user = 0, self._owner
         self.durable.discard_edits()
         self.current = self.durable
         while self._recent and self._recent[-1].version > self.durable.version:
@@ -243,9 +259,13 @@ class StateHistory:
 
     # Inside
 
-    def _begin(self) -> tuple[None, bytes, tuple[Snapshot, ...]]:
+    def _begin(self, by: HasUser | str) -> tuple[None, bytes, tuple[Snapshot, ...]]:
         """Return what only the first write has: that it follows none, the secret, and the snapshot of a first state."""
         self.is_begun = True
+        # One with half of a surrogate pair cannot be stored.
+        creator = self.find_user() if isinstance(by, str) else by.user
+        if self._owner is None and creator and printable(creator) == creator:
+            self.user = creator
         self.created_at = read_wall_clock()
         initial = self.durable
         return None, self.secret, (Snapshot(0, initial.require_json()),) if initial.has_state else ()

@@ -77,7 +77,7 @@ class Admission:
         # exists before the first message.
         actor = await self._context.actor(rights.principal, self._key)
         if not actor.state.is_stored:
-            await _store(actor)
+            await self._store(actor, rights)
         return rights
 
     async def join(self, rights: Rights | None, socket: OpenSocket) -> None:
@@ -114,7 +114,7 @@ class Admission:
     async def _join_cloudflare(self, rights: Rights, socket: OpenSocket) -> None:
         actor = await self._find_actor(rights)
         if not actor.state.is_stored:  # The thread was destroyed after the check.
-            await _store(actor)
+            await self._store(actor, rights)
         id, party = self._make_id(actor, rights), find_party(self._request, rights.principal)
         connection = actor.sockets.make_connection(id, socket, rights=rights, wire=CLOUDFLARE, party=party)
         session = CloudflareSession(actor, connection, socket, self._context.departures)
@@ -135,9 +135,9 @@ class Admission:
             await self._context.compatibility.check(self._key.kind, join.schema)
             actor = await self._find_actor(rights)
             with actor.usage.keep_awake():
-                await actor.state.store_thread()
-                id = actor.sockets.connection_id(SUBPROTOCOL, rights.principal, join.client)
                 party = find_party(self._request, rights.principal)
+                await actor.state.store_thread(party)
+                id = actor.sockets.connection_id(SUBPROTOCOL, rights.principal, join.client)
                 connection = actor.sockets.make_connection(
                     id, socket, rights=rights, wire=PLAIT, arrival=arrival, party=party
                 )
@@ -164,6 +164,11 @@ class Admission:
         if (refusal := actor.sockets.find_refusal()) is not None:
             raise refusal
         return actor
+
+    async def _store(self, actor: Actor, rights: Rights) -> None:
+        """Store a new thread, as clients only see durable threads."""
+        with actor.usage.keep_awake():
+            await actor.state.store_thread(find_party(self._request, rights.principal))
 
     def _make_id(self, actor: Actor, rights: Rights) -> str:
         """Return an id that is the same after each reconnect of a client, and that other clients cannot use."""
@@ -220,9 +225,3 @@ def close_refused(socket: OpenSocket, context: ServerContext, error: Exception) 
 def _close(connection: Connection, code: int, reason: str) -> None:
     if not connection.is_closed:
         connection.close(code, reason)
-
-
-async def _store(actor: Actor) -> None:
-    """Store a new thread, as clients only see durable threads."""
-    with actor.usage.keep_awake():
-        await actor.state.store_thread()

@@ -219,7 +219,7 @@ class ServerContext:
             if not may_create and not await self.node.is_stored(key):
                 await self.identity.check(principal, key, "create")
                 may_create = True
-            actor = await self.node.actor(key)
+            actor = await self.node.actor(key, user=None if principal is None else principal.id)
             if may_create or actor.state.is_stored:  # Otherwise the thread was destroyed after the check.
                 return actor
 

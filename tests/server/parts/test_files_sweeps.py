@@ -120,7 +120,7 @@ async def test_contents_of_a_terminated_thread_are_removed(store: FlakyStore, cl
 
         await until(is_empty)
         assert await shop.due() == {}
-        assert (await shop.thread(Box)).terminated is not None
+        assert (await shop.thread(Box)).terminated_at is not None
 
 
 async def due(store: FlakyStore) -> dict[ThreadKey, int]:

@@ -125,7 +125,7 @@ async def test_what_could_not_be_stored_is_not_scheduled(store: FlakyStore, cloc
                 await call()
             assert [each.id for each in await rows(worker)] == [kept]
         store.refuses = lambda _: False
-        assert worker.terminated is None
+        assert worker.terminated_at is None
         worker.gate.set()
         await worker.values.set("other", 1)  # It tells the store again when the thread is due.
         assert await shop.due() == {KEY: clock.now + 60 * SECOND}

@@ -53,7 +53,7 @@ class Task(Thread[int]):
         return self.state
 
     def on_terminated(self) -> None:
-        self.seen.append(f"terminated {self.terminated is not None}")
+        self.seen.append(f"terminated {self.terminated_at is not None}")
 
     def on_error(self, error: BaseException, connection: Connection | None) -> None:
         self.seen.append(f"error {error}")
@@ -100,11 +100,11 @@ async def test_one_write_marks_the_thread_and_removes_its_schedules(store: Flaky
         task = await shop.thread(Task)
         await task.schedule.after(60, "work")
         await task.schedule.every(60, "work")
-        assert task.terminated is None
+        assert task.terminated_at is None
         before = len(store.writes)
         await task.terminate()
         assert len(store.writes) == before + 1
-        assert task.terminated == clock.now
+        assert task.terminated_at == clock.now
         assert await task.schedule.list() == []
         assert await shop.due() == {}
         await until(lambda: task.seen == ["terminated True"])
@@ -121,7 +121,7 @@ async def test_a_terminated_thread_stays_so_takes_no_new_work_and_can_be_read(st
     async with open_workshop(store, Task, runs=runs) as shop:
         task = await shop.thread(Task)
         await task.terminate()  # Again.
-        assert task.terminated == at
+        assert task.terminated_at == at
         for call in (
             lambda: task.schedule.after(1, "work"),
             lambda: task.schedule.every(1, "work"),
@@ -146,7 +146,7 @@ async def test_a_handle_terminates_only_a_thread_that_there_is(store: FlakyStore
             await shop.handle(Task).terminate()
         await shop.handle(Task).add()
         await shop.handle(Task).terminate()
-        assert (await shop.thread(Task)).terminated == clock.now
+        assert (await shop.thread(Task)).terminated_at == clock.now
 
 
 async def test_what_runs_is_cancelled_and_leaves_nothing(store: FlakyStore, clock: Clock) -> None:
@@ -169,7 +169,7 @@ async def test_an_effect_that_terminates_its_thread_goes_on_and_its_writes_stay(
         await task.schedule.after(0, "finish")
         await until(lambda: "finished" in task.seen)
         await until(lambda: _is(task, "finished", 1))
-        assert task.terminated == clock.now
+        assert task.terminated_at == clock.now
         assert await task.schedule.list() == []
 
 
@@ -234,7 +234,7 @@ async def test_a_transaction_that_raises_terminates_nothing(store: FlakyStore, c
     def fail(task: Task) -> None:
         with task.transaction():
             task.terminate()
-            assert task.terminated is not None
+            assert task.terminated_at is not None
             raise KeyError
 
     async with open_workshop(store, Task) as shop:
@@ -242,7 +242,7 @@ async def test_a_transaction_that_raises_terminates_nothing(store: FlakyStore, c
         id = await task.schedule.after(60, "work")
         with pytest.raises(KeyError):
             fail(task)
-        assert task.terminated is None
+        assert task.terminated_at is None
         assert [each.id for each in await task.schedule.list()] == [id]
         assert [*await shop.due()] == [ThreadKey("task", "one")]
         assert task.seen == []

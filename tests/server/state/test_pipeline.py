@@ -1515,7 +1515,7 @@ async def test_the_first_write_of_a_thread_has_the_time_and_the_user_also_after_
     async with TroubledStore() as store:
         b = Bench(store, StateType(Any), DEFAULT_LIMITS)
         b.pipeline.start(0)
-        b.pipeline.history.user = "ada"
+        b.pipeline.history.set_owner("ada")
         store.fail_next()
         assert await settled(b.set(1)) is not None
         before = time.time_ns() // 1000

@@ -36,7 +36,7 @@ class AgentCaller:
     @property
     def due(self) -> int:
         """When the thread must be awake to call the agent; 0 for never, as in a terminated thread."""
-        is_never = self._is_missing or self._writer.actor.terminated is not None
+        is_never = self._is_missing or self._writer.actor.terminated_at is not None
         return 0 if is_never else self._writer.state.head.attempts.due
 
     @property
@@ -48,7 +48,7 @@ class AgentCaller:
     @property
     def keeps(self) -> bool:
         """Whether messages are queued, in a thread that was not terminated."""
-        return self._writer.actor.terminated is None and bool(self._writer.state.queue or self.due)
+        return self._writer.actor.terminated_at is None and bool(self._writer.state.queue or self.due)
 
     def terminate(self) -> None:
         """Do nothing, as queued messages stay pending."""

@@ -154,7 +154,7 @@ class EffectRunner:
 
     def store(self, rows: Mapping[str, Row | None]) -> Commit:
         """Store or remove rows, as one write. No row is added to a terminated thread."""
-        if self._actor.terminated is not None:
+        if self._actor.terminated_at is not None:
             rows = {id: row for id, row in rows.items() if row is None}
         before = {id: self.agenda.set(id, row) for id, row in rows.items()}
 

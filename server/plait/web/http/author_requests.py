@@ -33,7 +33,8 @@ async def answer_by_author(exchange: Exchange, rest: str) -> Response:
     found = exchange.context.node.kind(exchange.key.kind).endpoints.find(exchange.request.method, rest)
     if found is not None:
         return await _answer_by_endpoint(exchange, *found)
-    actor = await exchange.context.node.actor(exchange.key)
+    user = None if exchange.principal is None else exchange.principal.id
+    actor = await exchange.context.node.actor(exchange.key, user=user)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     lease = find_lease(exchange.request)
     actor.turns.request(exchange.request, make_resolver(future), party=exchange.party, lease=lease)

@@ -146,7 +146,7 @@ class _Exchange(Exchange):
         except Exception as error:  # `validate_state_change` may refuse with any exception.
             raise Reject(str(actor.explain(error, connection))) from None
         version = await commit
-        await actor.state.store_thread()  # The state may be the initial one, which is no change.
+        await actor.state.store_thread(connection)  # The state may be the initial one, which is no change.
         headers = {"etag": tag(epoch, version)}
         return JSONResponse({"epoch": epoch, "version": version}, headers=headers)
 
