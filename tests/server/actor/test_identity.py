@@ -5,12 +5,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 from tests.postgres import new_schema
 from tests.server.nodes import open_nodes
 
-from plait import Context, MemoryStore, Plait, Principal, Thread, Values, rpc
+from plait import Context, Files, MemoryStore, Plait, Principal, Thread, Values, rpc
 from plait.actor.connection import Party
+from plait.adapters.ag_ui import AgUi
 from plait.testing import Served
 from plait.testing.asgi import HOST
 
@@ -165,3 +169,50 @@ async def test_a_thread_that_a_client_of_another_node_creates_has_its_user() -> 
             await client.call("open", room)
         assert await here.thread(Room, room).user_id() == "ada"
         assert [row.key.name async for row in here.threads(user_id="ada")] == [hall, room]
+
+
+# Doors
+
+_RUN: Any = {"threadId": "t", "runId": "r", "messages": []}
+_DOORS: dict[str, tuple[str, str, Any]] = {
+    "a state": ("PUT", "/threads/desk/one", {"n": 1}),
+    "the initial state": ("PUT", "/threads/desk/one", {"n": 0}),
+    "an rpc that writes": ("POST", "/threads/desk/one/rpc/note", {}),
+    "on_request": ("POST", "/threads/desk/one/other", {}),
+    "a file": ("PUT", "/threads/desk/one/files/a.txt", {}),
+    "a run that writes nothing": ("POST", "/threads/desk/one/run/think", None),
+    "AG-UI": ("POST", "/ag-ui/think/one", _RUN),
+}
+
+
+class Desk(Thread[dict[str, Any]]):
+    """Stores something by each door."""
+
+    initial_state = {"n": 0}  # noqa: RUF012
+    files = Files()
+    values = Values()
+
+    @rpc
+    def note(self) -> None:
+        self.values.set("noted", True)
+
+    def on_request(self, request: Request) -> Response:
+        self.note()
+        return Response()
+
+
+@pytest.mark.parametrize("door", _DOORS)
+async def test_the_user_of_a_request_that_creates_a_thread_is_the_user_of_the_thread(door: str) -> None:
+    app = Plait(Desk, store=MemoryStore(), secret="x" * 32, authenticate=lambda _: Principal("ada"))
+
+    @app.agent("think", thread=Desk)
+    async def think(ctx: Context[Desk]) -> str:
+        return "thought"
+
+    app.mount("/ag-ui", AgUi(app))
+    method, path, body = _DOORS[door]
+    async with app, httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as web:
+        answer = await web.request(method, path, json=body)
+        assert answer.is_success, answer.text
+        assert await app.thread(Desk, "one").user_id() == "ada"
+        assert [row.key.name async for row in app.threads(user_id="ada")] == ["one"]

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from plait.actor.actor import Actor
+from plait.actor.connection import Connection
 from plait.actor.outcome import wait_for_durable
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly
 from plait.parts.files.file import File
@@ -63,10 +64,11 @@ async def _put(exchange: Exchange, path: str) -> Response:
     request, context = exchange.request, exchange.context
     if "content-range" in request.headers:
         return JSONResponse(error_body("bad_request", "a part of a file cannot be written: send the whole file"), 400)
-    files = await _enter(exchange)
+    actor, connection, files = await _enter(exchange)
     BodyLimit(context.limits.file, "file").check(_read_length(request))
     _check_conditions(request, files.find_now(path))
-    with context.uploads.enter(exchange.party):
+    with context.uploads.enter(exchange.party), actor.usage.keep_awake():
+        await actor.state.store_thread(connection)  # A new thread is created for the user of the request.
         upload = await files.receive(request.stream())
     find_lease(request).check()
     before = files.find_now(path)
@@ -80,7 +82,7 @@ async def _put(exchange: Exchange, path: str) -> Response:
 
 
 async def _delete(exchange: Exchange, path: str) -> Response:
-    files = await _enter(exchange, creates=False)
+    *_, files = await _enter(exchange, creates=False)
     _check_conditions(exchange.request, files.find_now(path))
     try:
         is_removed = await files.unlink(path)
@@ -91,15 +93,15 @@ async def _delete(exchange: Exchange, path: str) -> Response:
     return Response(status_code=204)
 
 
-async def _enter(exchange: Exchange, *, creates: bool = True) -> ThreadFiles:
-    """Return the files of the thread, which the client may change."""
+async def _enter(exchange: Exchange, *, creates: bool = True) -> tuple[Actor, Connection, ThreadFiles]:
+    """Return the thread, a connection for the request, and the files, which the client may change."""
     await exchange.check("upload")
     if not creates:
         await exchange.context.node.stored_actor(exchange.key)
     actor, connection = await exchange.enter(0)
     if connection.readonly:
         raise Readonly("Connection is readonly")
-    return _find_files(exchange, actor)
+    return actor, connection, _find_files(exchange, actor)
 
 
 def _check_conditions(request: Request, file: File | None) -> None:
