@@ -29,6 +29,7 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     name: str | None = None
     tool_calls: Sequence[Mapping[str, Any]] | None = None
     tool_call_id: str | None = None
+    subagent_id: str | None = None
     created_at: int = 0
     parent_id: str | None = None
     depth: int = 0

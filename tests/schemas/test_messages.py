@@ -56,6 +56,7 @@ ITEM = Item(
     name="bot",
     tool_calls=[{"id": "t1"}],
     tool_call_id="t0",
+    subagent_id="cook/soup",
     created_at=7,
     parent_id="m1",
     depth=1,

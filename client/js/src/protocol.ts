@@ -332,6 +332,7 @@ export interface Item {
   readonly name?: string | null;
   readonly tool_calls?: readonly { readonly [key: string]: Json }[] | null;
   readonly tool_call_id?: string | null;
+  readonly subagent_id?: string | null;
   readonly created_at?: number;
   readonly parent_id?: string | null;
   readonly depth?: number;

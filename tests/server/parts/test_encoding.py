@@ -107,6 +107,7 @@ MESSAGES: dict[str, Write] = {
             "name",
             "tool_calls",
             "tool_call_id",
+            "subagent_id",
             "parent_id",
             "depth",
             "silent",
@@ -116,7 +117,7 @@ MESSAGES: dict[str, Write] = {
     },
     **{
         f"messages.queue({name})": lambda messages, odd, name=name: messages.queue(**{"content": "x", name: odd})
-        for name in ("content", "role", "key", "name", "silent", "metadata", "attachments")
+        for name in ("content", "role", "key", "name", "subagent_id", "silent", "metadata", "attachments")
     },
     **{
         f"messages.stream({name})": lambda messages, odd, name=name: stream(messages, **{name: odd})

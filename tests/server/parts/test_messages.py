@@ -129,6 +129,17 @@ async def test_an_injected_message_is_returned_as_it_is_stored(chats: MessagesLa
     assert await chats.handle.get(result.id) == result
 
 
+async def test_a_message_keeps_the_child_that_it_is_about(chats: MessagesLab) -> None:
+    injected = await chats.handle.inject("user", "done", subagent_id="cook", silent=True)
+    queued = await chats.handle.queue("begun", subagent_id="cook")
+    await chats.until(lambda found: "re begun" in contents(found))
+    await chats.restart()
+    found = [await chats.handle.get(injected.id), await chats.handle.get(queued.id)]
+    assert [each.subagent_id for each in found] == ["cook", "cook"]
+    edited = await chats.handle.update(injected.id, "ready")
+    assert (edited.content, edited.subagent_id) == ("ready", "cook")
+
+
 async def test_each_message_is_later_than_those_before(chats: MessagesLab) -> None:
     messages = await chats.messages()
     made = [messages.inject("user", "x").value for _ in range(50)]

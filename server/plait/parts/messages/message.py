@@ -65,6 +65,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     tool_calls: Sequence[Mapping[str, Any]] | None = None
     # The call that a result answers.
     tool_call_id: str | None = None
+    # The child of the thread's family that it is from, or about.
+    subagent_id: str | None = None
     # When it was made; later than all earlier messages of the thread.
     created_at: int = 0
     # The message in which this one is nested, and its depth; 0 is the conversation itself.

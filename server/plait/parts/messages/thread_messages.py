@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
-from typing import Any, ClassVar, Final, TypeVar, get_args
+from typing import Any, ClassVar, Final, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
@@ -12,14 +12,14 @@ from plait.actor.turn import find_user
 from plait.clock import read_wall_clock
 from plait.errors import NotFound
 from plait.parts.attachments import unlink_attachments
-from plait.parts.encoding import check_type, encode_key, read_back
+from plait.parts.encoding import check_type, encode_key
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.history import Order
-from plait.parts.messages.message import SENT, Message, Page, Role, decode_message, make_id, make_sent_id
+from plait.parts.messages.message import SENT, Message, Page, Role, make_id, make_sent_id
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
-from plait.parts.messages.messages_draft import MessagesDraft, edit_message
+from plait.parts.messages.messages_draft import MessagesDraft, check_message, edit_message
 from plait.parts.messages.queue import Queue, find_sender
 from plait.parts.messages.reading import Feed, MessageListing, MessageReader
 from plait.parts.messages.state import HEAD, load_state
@@ -152,6 +152,7 @@ class ThreadMessages:
         name: str | None = None,
         tool_calls: Sequence[Mapping[str, Any]] | None = None,
         tool_call_id: str | None = None,
+        subagent_id: str | None = None,
         parent_id: str | None = None,
         depth: int = 0,
         silent: bool = False,
@@ -173,6 +174,7 @@ class ThreadMessages:
             name=name,
             tool_calls=tool_calls,
             tool_call_id=tool_call_id,
+            subagent_id=subagent_id,
             parent_id=parent_id,
             depth=depth,
             silent=silent,
@@ -192,6 +194,7 @@ class ThreadMessages:
         key: str | None = None,
         *,
         name: str | None = None,
+        subagent_id: str | None = None,
         silent: bool = False,
         metadata: Mapping[str, Any] | None = None,
         attachments: Sequence[Mapping[str, Any]] = (),
@@ -219,6 +222,7 @@ class ThreadMessages:
             content,
             id=id,
             name=name,
+            subagent_id=subagent_id,
             silent=silent,
             metadata={} if metadata is None else metadata,
             attachments=attachments,
@@ -274,7 +278,7 @@ class ThreadMessages:
         check_writable(self._actor)
         # The added message, as it will be read.
         metadata = {} if metadata is None else metadata
-        added = _check(Message(id=id, role="user", content=content, metadata=metadata))
+        added = check_message(Message(id=id, role="user", content=content, metadata=metadata))
         return begin_staged(self._actor, self._update(added, self._use_draft()))
 
     async def _update(self, added: Message, draft: MessagesDraft | None) -> Message:
@@ -382,7 +386,7 @@ class ThreadMessages:
             created_at=numbers.next_time(read_wall_clock()),
             **fields,
         )
-        return _check(made)
+        return check_message(made)
 
     def _write(self, work: Callable[[Changes], T]) -> Result[T]:
         result, commit = self._writer.write(work)
@@ -391,10 +395,3 @@ class ThreadMessages:
     def _written(self, commit: Commit | None) -> Written:
         """Return an awaitable write; without a commit, it stands for all writes so far."""
         return Written(commit or self._actor.records.write([]), self._actor.state.find_own_transaction())
-
-
-def _check(message: Message) -> Message:
-    """Return a message as it will be read. Raises TypeError or ValueError that names the field which it cannot have."""
-    if isinstance(message.role, str) and message.role not in (roles := get_args(Role)):
-        raise ValueError(f"role must be one of {', '.join(roles)}, not {message.role!r}")
-    return read_back(message, decode_message)
