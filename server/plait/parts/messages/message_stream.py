@@ -10,20 +10,19 @@ from typing import Any, Final, Protocol, Self
 from msgspec.structs import replace
 
 from plait.errors import PlaitError
-from plait.parts.encoding import check_type, read_back
+from plait.parts.encoding import check_type
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import ChunkFrame
 from plait.parts.messages.message import (
     Message,
     Status,
     check_size,
-    decode_message,
     encode_message,
     history_key,
     measure_message,
     piece_key,
 )
-from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.message_writer import MessageWriter, check_message
 from plait.parts.messages.state import LostStream
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
@@ -133,8 +132,8 @@ class MessageStream:
         """
         self._check_open()
         known = self._message
-        whole = replace(known, tool_calls=tool_calls, metadata={**known.metadata, **(metadata or {})})
-        whole = read_back(whole, decode_message)
+        metadata = {**known.metadata, **(metadata or {})}
+        whole = check_message(replace(known, tool_calls=tool_calls, metadata=metadata))
         check_size(self._size + measure_message(whole) - measure_message(known), self._writer.actor.limits.record)
         self._whole = whole
 

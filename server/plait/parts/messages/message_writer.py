@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from plait.actor.actor import Actor
-from plait.clock import read_due_clock
+from plait.clock import read_due_clock, read_wall_clock
+from plait.parts.encoding import read_back
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
+from plait.parts.messages.message import Message, Role, decode_message, make_id
 from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State, StreamPlace
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
 
-__all__ = ["MessageWriter"]
+__all__ = ["MessageWriter", "check_message"]
 
 T = TypeVar("T")
 
@@ -52,6 +54,19 @@ class MessageWriter:
         """Begin with a stored state."""
         self.state = state
         self.numbers = Numbers(state.head)
+
+    def make(self, role: Role, content: str | None, *, id: str | None = None, **fields: Any) -> Message:
+        """Return a new message at the next position. Raises ValueError and TypeError if it is invalid."""
+        position = self.numbers.next_position()
+        made = Message(
+            id=id or make_id(position),
+            role=role,
+            content=content,
+            position=position,
+            created_at=self.numbers.next_time(read_wall_clock()),
+            **fields,
+        )
+        return check_message(made)
 
     def write(self, work: Callable[[Changes], T], *, undo: Callable[[], None] | None = None) -> tuple[T, Commit]:
         """Store the changes that `work` makes, and return its result.
@@ -128,3 +143,10 @@ class MessageWriter:
     def _hand_on(self, frames: list[Frame]) -> None:
         for viewer in tuple(self.viewers):
             viewer(frames)
+
+
+def check_message(message: Message) -> Message:
+    """Return a message as it will be read. Raises TypeError or ValueError that names the field which it cannot have."""
+    if isinstance(message.role, str) and message.role not in (roles := get_args(Role)):
+        raise ValueError(f"role must be one of {', '.join(roles)}, not {message.role!r}")
+    return read_back(message, decode_message)

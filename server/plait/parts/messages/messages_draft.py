@@ -1,18 +1,17 @@
 """The writes of a run to the messages of its thread, until they are committed."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from plait.parts.encoding import read_back
 from plait.parts.messages.changes import Changes
-from plait.parts.messages.message import Message, Role, decode_message
+from plait.parts.messages.message import Message
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.stage import Stage
 
-__all__ = ["MessagesDraft", "check_message", "edit_message"]
+__all__ = ["MessagesDraft", "edit_message"]
 
 T = TypeVar("T")
 
@@ -225,13 +224,6 @@ class MessagesDraft:
 
     def _find_needed(self) -> list[str]:
         return [op.id for op in self._ops if op.id is not None]
-
-
-def check_message(message: Message) -> Message:
-    """Return a message as it will be read. Raises TypeError or ValueError that names the field which it cannot have."""
-    if isinstance(message.role, str) and message.role not in (roles := get_args(Role)):
-        raise ValueError(f"role must be one of {', '.join(roles)}, not {message.role!r}")
-    return read_back(message, decode_message)
 
 
 def edit_message(message: Message, content: str | None, metadata: Mapping[str, Any]) -> Message:

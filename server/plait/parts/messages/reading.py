@@ -1,6 +1,7 @@
 """Reads messages: for the calling code with the staged changes of its run, and for clients those that are durable."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 from plait.errors import Conflict
 from plait.parts.messages.changes import Changes
@@ -8,6 +9,7 @@ from plait.parts.messages.frames import Frame, Missed
 from plait.parts.messages.history import Order
 from plait.parts.messages.message import Message, Page, measure_message
 from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.model_history import find_open_calls, is_decisive, select_history
 from plait.parts.messages.state import State
 
 __all__ = ["Feed", "MessageListing", "MessageReader"]
@@ -15,6 +17,8 @@ __all__ = ["Feed", "MessageListing", "MessageReader"]
 Viewer = Callable[[list[Frame]], None]
 
 _ANY_DEPTH = 1 << 30
+# The messages that are read at first where it is not known how many are needed.
+_BATCH = 50
 
 
 class MessageReader:
@@ -50,6 +54,16 @@ class MessageReader:
                 raise Conflict(f"the message {id} is being written")
             if edits == self._writer.edits:
                 return message, results
+
+    async def find_open_calls(self) -> Sequence[Mapping[str, Any]]:
+        """Return the calls of tools that have no result; reads back to what decides that. Raises StoreError."""
+        listing = MessageListing(self._writer, self._find_staged(), statuses="c", is_silent=True, max_depth=0)
+        found = list[Message]()
+        async for messages in listing.walk(is_reverse=True):
+            found += messages
+            if any(map(is_decisive, messages)):
+                break
+        return find_open_calls(select_history(found[::-1]))
 
     async def _find_results(self, message: Message) -> list[Message]:
         wanted, staged = message.tool_call_ids, self._find_staged()
@@ -106,7 +120,7 @@ class MessageListing:
                 raise ValueError(f"{name} must be a whole number of at least 0, not {value!r}")
         end = offset + limit
         found: list[Message] = []
-        async for messages in self._walk(order != "asc", after, before, end + 1):
+        async for messages in self.walk(is_reverse=order != "asc", after=after, before=before, count=end + 1):
             found += messages
             if size is not None:
                 found, end = _cut(found, end, size)
@@ -115,12 +129,10 @@ class MessageListing:
         page = found[offset:end]
         return Page(page[::-1] if order is None else page, self._count(), len(found) > end)
 
-    # Inside
-
-    async def _walk(
-        self, is_reverse: bool, after: int | None, before: int | None, count: int
+    async def walk(
+        self, *, is_reverse: bool, after: int | None = None, before: int | None = None, count: int = _BATCH
     ) -> AsyncIterator[list[Message]]:
-        """Yield the matching messages in batches."""
+        """Yield the matching messages in batches, the first of about `count`. Raises StoreError."""
         pending = [each for each in (self._staged or self._state).queue if self._fits(each)] if before is None else []
         if is_reverse and pending:
             yield pending[::-1]
@@ -141,6 +153,8 @@ class MessageListing:
             yield fitting
         if not is_reverse and pending:
             yield pending
+
+    # Inside
 
     def _fits(self, message: Message) -> bool:
         return (

@@ -9,17 +9,16 @@ from plait.actor.begun import Begun
 from plait.actor.connection import Connection
 from plait.actor.thread import ThreadActor
 from plait.actor.turn import find_user
-from plait.clock import read_wall_clock
 from plait.errors import NotFound
 from plait.parts.attachments import unlink_attachments
 from plait.parts.encoding import check_type, encode_key
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.history import Order
-from plait.parts.messages.message import SENT, Message, Page, Role, make_id, make_sent_id
+from plait.parts.messages.message import SENT, Message, Page, Role, make_sent_id
 from plait.parts.messages.message_stream import MessageStream
-from plait.parts.messages.message_writer import MessageWriter
-from plait.parts.messages.messages_draft import MessagesDraft, check_message, edit_message
+from plait.parts.messages.message_writer import MessageWriter, check_message
+from plait.parts.messages.messages_draft import MessagesDraft, edit_message
 from plait.parts.messages.queue import Queue, find_sender
 from plait.parts.messages.reading import Feed, MessageListing, MessageReader
 from plait.parts.messages.state import HEAD, load_state
@@ -46,7 +45,7 @@ class Messages(Part["ThreadMessages"]):
     The agent is called while messages are queued, and takes them. With `live`, clients see the messages.
     """
 
-    reading: ClassVar = frozenset({"list", "get", "pending"})
+    reading: ClassVar = frozenset({"list", "get", "open_calls", "pending"})
 
     def __init__(self, agent: str | None = None, *, live: bool = False) -> None:
         super().__init__()
@@ -137,6 +136,15 @@ class ThreadMessages:
         await self._actor.records.wait_for_shown()
         return await self._reader.find(id)
 
+    async def open_calls(self) -> Sequence[Mapping[str, Any]]:
+        """Return the calls of tools that have no result yet, in order; a model may only be asked if there are none.
+
+        They are in the last message with calls. Once a model has answered after that, in a message whose `metadata` has
+        a `model`, none of them is open, even if a result was deleted.
+        """
+        await self._actor.records.wait_for_shown()
+        return await self._reader.find_open_calls()
+
     async def pending(self) -> _Messages:
         """Return the queued messages, in order; in a run, those that it has not taken."""
         await self._actor.records.wait_for_shown()
@@ -167,7 +175,7 @@ class ThreadMessages:
         """
         self._check_may_add()
         draft = self._use_draft()
-        message = self._make(
+        message = self._writer.make(
             role,
             content,
             id=id,
@@ -217,7 +225,7 @@ class ThreadMessages:
         if not is_known:
             self._actor.check_active()
         draft = self._use_draft()
-        message = self._make(
+        message = self._writer.make(
             role,
             content,
             id=id,
@@ -340,7 +348,7 @@ class ThreadMessages:
         """
         self._check_may_add()
         draft = self._use_draft()
-        message = self._make(
+        message = self._writer.make(
             role,
             "",
             name=name,
@@ -373,20 +381,6 @@ class ThreadMessages:
         """Raise the errors of `check_writable`, and Terminated."""
         check_writable(self._actor)
         self._actor.check_active()
-
-    def _make(self, role: Role, content: str | None, *, id: str | None = None, **fields: Any) -> Message:
-        """Return a new message at the next position. Raises ValueError and TypeError if it is invalid."""
-        numbers = self._writer.numbers
-        position = numbers.next_position()
-        made = Message(
-            id=id or make_id(position),
-            role=role,
-            content=content,
-            position=position,
-            created_at=numbers.next_time(read_wall_clock()),
-            **fields,
-        )
-        return check_message(made)
 
     def _write(self, work: Callable[[Changes], T]) -> Result[T]:
         result, commit = self._writer.write(work)

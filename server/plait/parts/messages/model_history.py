@@ -1,0 +1,84 @@
+"""The history of a run, its open calls of tools, and the view that a model gets of it. No I/O."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from msgspec.structs import replace
+
+from plait.parts.messages.message import Message, Role
+
+__all__ = ["MODEL", "Side", "find_open_calls", "is_decisive", "select_history", "view_history"]
+
+Side = Literal["a", "b"]
+"""One of two models that speak with each other; with a person, there is only side A."""
+
+MODEL: Final = "model"
+"""The member of the metadata of an answer that names its model."""
+
+_ROLES: Final[Mapping[Side, Role]] = {"a": "assistant", "b": "user"}
+
+
+def select_history(messages: Iterable[Message], parent_id: str | None = None) -> list[Message]:
+    """Return the history of a run from messages in order; that of a run nested in a message, by the id of this.
+
+    What is pending, streaming or failed is not a part of it.
+    """
+    return [
+        each
+        for each in messages
+        if each.status == "completed" and (each.depth == 0 if parent_id is None else each.parent_id == parent_id)
+    ]
+
+
+def find_open_calls(history: Sequence[Message]) -> Sequence[Mapping[str, Any]]:
+    """Return the calls of tools that have no result yet, in order; a model may only be asked if there are none.
+
+    They are in the last message with calls. Once a model has answered after that, none of them is open, even if a
+    result was deleted.
+    """
+    answered: set[str | None] = {None}
+    for message in reversed(history):
+        if is_decisive(message):
+            return [call for call in message.tool_calls or () if call.get("id") not in answered]
+        if message.role == "tool":
+            answered.add(message.tool_call_id)
+    return []
+
+
+def is_decisive(message: Message) -> bool:
+    """Whether this message alone tells which calls are open, with the results after it."""
+    return bool(message.tool_calls) or MODEL in message.metadata
+
+
+def view_history(history: Iterable[Message], side: Side) -> list[Message]:
+    """Return a history as the model of a side sees it: its own messages as an assistant's, all others as a user's.
+
+    The results of its calls stand directly after them, in their order, and before what came in between. A call and a
+    result without each other are left out, and so are those of the other side.
+    """
+    seen = list[tuple[Message, dict[str, Message]]]()
+    # The results of the last message that has a call with an id: ids may come again.
+    open = dict[str, dict[str, Message]]()
+    for message in history:
+        results = dict[str, Message]()
+        open.update(dict.fromkeys(message.tool_call_ids, results))
+        if message.role == "tool":
+            if (id := message.tool_call_id) in open:
+                open[id].setdefault(id, message)
+        elif message.role == _ROLES[side]:
+            seen.append((replace(message, role="assistant"), results))
+        elif message.role == "system":
+            seen.append((message, {}))
+        elif message.content or message.attachments:
+            seen.append((replace(message, role="user", tool_calls=None), {}))
+    return [each for message, results in seen for each in _join(message, results)]
+
+
+def _join(message: Message, results: Mapping[str, Message]) -> list[Message]:
+    """Return a message with those of its calls that have results, and these; nothing if only other calls are in it."""
+    if not message.tool_calls:
+        return [message]
+    calls = [call for call in message.tool_calls if call.get("id") in results]
+    if not calls and not message.content:
+        return []
+    return [replace(message, tool_calls=calls or None), *(results[call["id"]] for call in calls)]
