@@ -221,6 +221,26 @@ def test_every_error_is_in_the_table_with_its_code_and_status() -> None:
     assert [row for row in rows if row not in text] == []
 
 
+THREAD_STATE = """
+    threadId agentId userId createdAt children terminated context execution _notPackableRuntimeContext
+    getMessages getMessage injectMessage queueMessage updateMessage deleteMessage
+    writeFile readFile readFileStream statFile readdirFile unlinkFile mkdirFile rmdirFile getFileStats
+    grepFiles findFiles getFileThumbnail
+    runCode
+    getChildThread getParentThread notifyParent setStatus
+    loadModel loadPrompt loadAgent getPromptNames getAgentNames getModelNames env envType setEnv
+    queueTool invokeTool
+    scheduleEffect getScheduledEffects removeScheduledEffect
+    emit getValue setValue terminate
+""".split()
+
+
+def test_every_member_of_a_standard_thread_is_in_the_first_column_of_its_page() -> None:
+    cells = "\n".join(re.findall(r"^\| ([^|]*) \|", PAGES["standard-agents"].read_text(), re.MULTILINE))
+    found = re.findall(r"`(\w+)(?:\([^`]*\))?`", cells)
+    assert [name for name in THREAD_STATE if name not in found] == []
+
+
 def test_every_command_is_in_the_docs() -> None:
     names = [name for name in cli if not name.startswith("-")]
     assert len(names) > 5
