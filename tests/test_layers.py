@@ -37,6 +37,7 @@ OUTSIDE = {
     "anyio": ("plait.testing.clock",),
     "asyncpg": ("plait.store.postgres",),
     "cronsim": ("plait.parts.schedule.rules",),
+    "cryptography": ("plait.parts.env.sealer",),
     "cyclopts": ("plait.cli",),
     "httptools": ("plait.web",),
     "langchain_core": ("plait.adapters.langgraph",),
@@ -66,6 +67,7 @@ STARLETTE_TYPES = (
 LAZY = {
     ("plait.instruments.prometheus", "prometheus_client"),
     ("plait.cli.watching", "watchfiles"),
+    ("plait.parts.env.app_env", "plait.parts.env.sealer"),
     ("plait.parts.files.images", "PIL"),
     ("plait.parts.files.search", "regex"),
     ("plait.store.urls", "plait.store.nats.store"),

@@ -47,6 +47,9 @@ from plait.instruments.protocol import Instruments, NoInstruments
 from plait.kv.kv import KV, KVEntry, KVStats
 from plait.kv.user import User
 from plait.limits import Limits
+from plait.parts.env.env import Env, ThreadEnv
+from plait.parts.env.secret import Secret
+from plait.parts.env.user_env import UserEnv
 from plait.parts.files.file import File, FileMatch, FileStats, Upload
 from plait.parts.files.thread_files import Files, ThreadFiles
 from plait.parts.messages.message import Message, Page
@@ -85,6 +88,7 @@ __all__ = [
     "Destroyed",
     "Edit",
     "EffectRun",
+    "Env",
     "Event",
     "Fenced",
     "File",
@@ -124,6 +128,7 @@ __all__ = [
     "RolledBack",
     "Schedule",
     "Scheduled",
+    "Secret",
     "Session",
     "Source",
     "Sql",
@@ -136,6 +141,7 @@ __all__ = [
     "Terminated",
     "Text",
     "Thread",
+    "ThreadEnv",
     "ThreadFiles",
     "ThreadIdProvider",
     "ThreadKey",
@@ -153,6 +159,7 @@ __all__ = [
     "Unavailable",
     "Upload",
     "User",
+    "UserEnv",
     "Values",
     "current",
     "current_context",

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
@@ -30,6 +30,8 @@ from plait.node.agent_host import AgentHost
 from plait.node.listing import INNER_KINDS
 from plait.node.remote_requests import Disconnect
 from plait.node.thread_host import ThreadHost
+from plait.parts.env.app_env import AppEnv
+from plait.parts.env.secret import Secret
 from plait.parts.messages.thread_messages import Messages
 from plait.parts.part import find_parts
 from plait.settings import (
@@ -102,6 +104,7 @@ class Plait(AgentHost, ThreadHost):
         metrics: bool = False,
         instruments: Instruments | Iterable[Instruments] = (),
         secret: str | Sequence[str] = (),
+        env: Mapping[str, str | Secret] | None = None,
         thread_ids: ThreadIdProvider | None = None,
         operator_token: str = "",
     ) -> None:
@@ -125,7 +128,8 @@ class Plait(AgentHost, ThreadHost):
         self._store, owners, self._network, self._is_first = self._find_role(store)
         shown = _make_metrics(settings)
         told = combine_instruments(instruments, () if shown is None else (shown,))
-        super().__init__(self._kinds, self._store, limits, told, owners=owners)
+        variables = AppEnv(env, settings.secret)
+        super().__init__(self._kinds, self._store, limits, told, owners=owners, env=variables)
         self._context = self._make_context(authenticate, authorize)
         self._node.everywhere.nodes.peers = self._calls = Calls(self._context.links, self._node.calls)
         self._sockets = SocketEndpoint(self._context)

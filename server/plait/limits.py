@@ -95,6 +95,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 1024 * 1024 * 1024
     # Bytes of a thread's tables.
     sql: int = 64 * 1024 * 1024
+    # Bytes of the variables of a thread or a user, encrypted.
+    env: int = 64 * 1024
     # Threads that may be awake at once.
     awake_threads: int = 100_000
 
@@ -149,6 +151,7 @@ UNLIMITED: Final = Limits(
     file=_HUGE,
     files=_HUGE,
     sql=_HUGE,
+    env=_HUGE,
     awake_threads=_HUGE,
 )
 """The meaning of `limits=None`: only the limits that keep the server itself working."""

@@ -84,7 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ping_timeout: float = 20.0
     # Whether metrics are served at `/metrics`.
     metrics: bool = False
-    # The secrets that sign the ids of agents' threads: the first signs, all verify.
+    # The secrets that sign the ids of agents' threads and encrypt variables: the first signs and encrypts, all verify
+    # and decrypt.
     secret: tuple[str, ...] = ()
     # What operators show to see which threads are awake, and to close sockets; without it they cannot.
     operator_token: str = ""

@@ -7,6 +7,9 @@ from plait.actor.thread import Thread
 from plait.actor.turn import begin_write
 from plait.kv.user_names import user_prefix
 from plait.parts.encoding import encode_named
+from plait.parts.env.app_env import AppEnv
+from plait.parts.env.env import Env
+from plait.parts.env.user_env import UserEnv
 from plait.parts.values import Values
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import decode_json
@@ -20,10 +23,11 @@ USER: Final = "plait-user"
 
 
 class UserThread(Thread[Any]):
-    """Holds the values of one user."""
+    """Holds the values and variables of one user."""
 
     kind = USER
     values = Values()
+    env = Env()
 
 
 class User:
@@ -36,13 +40,20 @@ class User:
     """
 
     def __init__(
-        self, id: str, call_part: Callable[..., Coroutine[Any, Any, Any]], check: Callable[[], None] = lambda: None
+        self,
+        id: str,
+        call_part: Callable[..., Coroutine[Any, Any, Any]],
+        check: Callable[[], None] = lambda: None,
+        *,
+        env: AppEnv,
     ) -> None:
         self.id = id
         self._key = ThreadKey(USER, user_prefix(id))
         self._call_part = call_part
         # Called by each method; raises Interrupted in a run that is interrupted.
         self._check = check
+        # The user's variables, beside the values.
+        self.env = UserEnv(env, self._call_env)
 
     # Reading
 
@@ -115,6 +126,10 @@ class User:
         """Call a method of the values of the user's thread."""
         self._check()
         return self._call_part(self._key, "values", method, *args)
+
+    def _call_env(self, method: str, *args: Any) -> Coroutine[Any, Any, Any]:
+        self._check()
+        return self._call_part(self._key, "env", method, *args)
 
 
 def _copy(name: str, value: object) -> Any:

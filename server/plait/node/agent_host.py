@@ -20,9 +20,12 @@ from plait.cluster.owners import ALONE, Owners
 from plait.instruments.protocol import Instruments
 from plait.kv.kv import KV
 from plait.kv.namespace import Namespace
-from plait.kv.user import User, UserThread
+from plait.kv.user import USER, User, UserThread
+from plait.kv.user_names import user_prefix
 from plait.limits import Limits
 from plait.node.node import Node
+from plait.parts.env.app_env import AppEnv
+from plait.parts.env.secret import Variable
 from plait.store.protocol import Store, ThreadKey
 
 __all__ = ["AgentHost"]
@@ -60,14 +63,16 @@ class AgentHost:
         instruments: Instruments,
         *,
         owners: Owners = ALONE,
+        env: AppEnv,
     ) -> None:
         self._events = Events()
         self._runs = Runs(self._events, make_user=self.user)
         inner = (Namespace._kind, UserThread._kind)
         self._owners = owners
         self._node = node = Node(
-            kinds, store, limits, inner_kinds=inner, owners=owners, runs=self._runs, instruments=instruments
+            kinds, store, limits, inner_kinds=inner, owners=owners, runs=self._runs, instruments=instruments, env=env
         )
+        env.read_user = self._read_variables
         self.kv = self._runs.kv = KV(store, node.actor, node.everywhere, limits=limits, check=check_interrupt)
 
     def agent(
@@ -206,7 +211,7 @@ class AgentHost:
 
     def user(self, user_id: str) -> User:
         """Return the values of a user, which `ctx.user` has in runs. Raises NotFound for an empty id."""
-        return User(user_id, self._node.everywhere.call_part, check_interrupt)
+        return User(user_id, self._node.everywhere.call_part, check_interrupt, env=self._node.env)
 
     @overload
     def on(self, event: Event, listener: L) -> L: ...
@@ -225,6 +230,13 @@ class AgentHost:
         return add if listener is None else add(listener)
 
     # Inside
+
+    async def _read_variables(self, user: str) -> Mapping[str, Variable]:
+        """Return the variables of a user, encrypted."""
+        found: Mapping[str, Variable] = await self._node.everywhere.call_part(
+            ThreadKey(USER, user_prefix(user)), "env", "own"
+        )
+        return found
 
     def _may_by_default(self, principal: Principal | None, key: ThreadKey, action: str) -> bool:
         """Whether a principal may do something with a thread in an app without `authorize`.

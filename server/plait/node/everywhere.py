@@ -33,7 +33,7 @@ class Everywhere:
         self._node.check_loop()
         if self._is_here(key):
             return LocalThread(self._node, kind, key)
-        return RemoteThread(self.nodes, kind, key, self._node.limits)
+        return RemoteThread(self.nodes, kind, key, self._node.limits, env=self._node.env)
 
     async def call_part(self, key: ThreadKey, part: str, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a part of a thread, even of a kind that plait itself uses."""

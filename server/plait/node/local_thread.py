@@ -19,6 +19,7 @@ from plait.errors import CallFailed
 from plait.limits import Limits
 from plait.node.json_calls import pass_arguments, pass_result
 from plait.node.remote_requests import Listed, ListThreads
+from plait.parts.env.app_env import AppEnv
 from plait.parts.part import Part
 from plait.state.change_log import Change
 from plait.state.source import SentClient
@@ -60,6 +61,7 @@ class OwnThreads(Protocol):
     """The threads of this node, for server code here and at other nodes."""
 
     limits: Limits
+    env: AppEnv
 
     def check_loop(self) -> None:
         """Raise RuntimeError if the calling code runs in another event loop."""

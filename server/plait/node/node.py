@@ -38,6 +38,7 @@ from plait.node.remote_requests import Listed, ListThreads
 from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
 from plait.node.transfers import Transfers
+from plait.parts.env.app_env import AppEnv
 from plait.store.protocol import Store, StoredThread, ThreadKey
 from plait.store.thread_rows import INCOMPLETE
 
@@ -68,6 +69,7 @@ class Node:
         owners: Owners = ALONE,
         runs: Runs | None = None,
         instruments: Instruments = NO_INSTRUMENTS,
+        env: AppEnv | None = None,
         sweep_interval: float = _SWEEP_INTERVAL,
         timer_interval: float = TIMER_INTERVAL,
     ) -> None:
@@ -78,6 +80,7 @@ class Node:
         self.limits = limits
         self.instruments = instruments
         self.failures = Failures()
+        self.env = env or AppEnv()
         self._store = store
         # A shared store tells of the threads of all nodes.
         self._alarms = Alarms(self.kinds, store, self._wake_due, self._is_up, self.owns, interval=timer_interval)
@@ -116,6 +119,7 @@ class Node:
         self._os_thread = get_ident()
         self._draining = None
         self._lifecycle.is_draining = False
+        self._host.services[AppEnv] = self.env
         self._store.watch_claims(self._lifecycle.drop_all, lambda: gate.is_open)
         self._runs.start()
         self._sweeper.start()

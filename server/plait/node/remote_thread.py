@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +30,9 @@ from plait.node.remote_requests import (
 )
 from plait.node.remote_values import decode_result, encode_attributes, find_part_result
 from plait.parts.encoding import encode_key, encode_named
+from plait.parts.env.app_env import AppEnv
+from plait.parts.env.env import Env
+from plait.parts.env.user_env import UserEnv
 from plait.parts.files.file import CHUNK, cut_content
 from plait.parts.part import Part
 from plait.parts.sql.reading import convert_rows, pack, unpack
@@ -50,11 +54,12 @@ _decode_state: Final = msgspec.msgpack.Decoder(StateReply).decode
 class RemoteThread:
     """Uses a thread of another node."""
 
-    def __init__(self, nodes: RemoteNodes, kind: Kind, key: ThreadKey, limits: Limits) -> None:
+    def __init__(self, nodes: RemoteNodes, kind: Kind, key: ThreadKey, limits: Limits, *, env: AppEnv) -> None:
         self._nodes = nodes
         self._kind = kind
         self._key = key
         self._limits = limits
+        self._env = env
 
     # The state
 
@@ -102,9 +107,9 @@ class RemoteThread:
             return await self._upload(found, method, args, kwargs)
         if isinstance(found, Sql) and method in ("__call__", "read"):
             return await self._run_sql(part, "run_packed" if method == "__call__" else "read_packed", *args, **kwargs)
-        request = CallPart(self._key, part, method, encode_arguments(f"{part}.{method}", args, kwargs))
-        answer = await self._nodes.ask(self._key, request, reads=method in found.reading)
-        return decode_result(answer, find_part_result(found, method), f"{part}.{method}")
+        if isinstance(found, Env) and method not in found.inner:
+            return await getattr(UserEnv(self._env, partial(self._ask_part, found)), method)(*args, **kwargs)
+        return await self._ask_part(found, method, *args, **kwargs)
 
     async def stream_part(
         self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -115,6 +120,12 @@ class RemoteThread:
                 yield chunk
 
     # Inside
+
+    async def _ask_part(self, part: Part[Any], method: str, *args: Any, **kwargs: Any) -> Any:
+        what = f"{part.name}.{method}"
+        request = CallPart(self._key, part.name, method, encode_arguments(what, args, kwargs))
+        answer = await self._nodes.ask(self._key, request, reads=method in part.reading)
+        return decode_result(answer, find_part_result(part, method), what)
 
     async def _gather(self, stream: AsyncGenerator[bytes]) -> bytes | None:
         """Return what is streamed as a whole; None after NotFound."""

@@ -1,0 +1,81 @@
+"""The variables of an app, which are read from memory, and how those of its threads and users are opened."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from plait.errors import NotFound
+from plait.parts.env.secret import Secret, Variable, check_variable, make_secret
+
+__all__ = ["AppEnv"]
+
+_SHOWN: Final = "***"
+_NO_SECRET: Final = (
+    "variables are encrypted with PLAIT_SECRET, which is not set: set it to the output of "
+    '`python -c "import secrets; print(secrets.token_hex(32))"`, and keep it when the server restarts'
+)
+
+
+async def _find_nothing(_: str) -> Mapping[str, Variable]:
+    return {}
+
+
+class AppEnv:
+    """The variables that a thread finds after its own and those of its user."""
+
+    def __init__(self, variables: Mapping[str, str | Secret] | None = None, secrets: Sequence[str] = ()) -> None:
+        found = {} if variables is None else variables
+        if not isinstance(found, Mapping):
+            raise TypeError(f"env must be a dict of names and values, not {type(found).__name__}")
+        for name in found:
+            check_variable(name)
+        self._variables = {name: make_secret(value) for name, value in found.items()}
+        self._secrets = secrets
+        # Returns the variables of a user.
+        self.read_user: Callable[[str], Awaitable[Mapping[str, Variable]]] = _find_nothing
+
+    def seal(self, name: str, value: str | Secret) -> bytes:
+        """Encrypt a value. Raises TypeError, ValueError, and RuntimeError without a secret or `cryptography`."""
+        data: bytes = self._sealer.seal(name, make_secret(value))
+        return data
+
+    def open(self, name: str, found: Variable | None) -> Secret:
+        """Return the value of a variable of a thread or a user, or else that of the app. Raises NotFound."""
+        if found is not None:
+            secret: Secret = self._sealer.open(name, found.data)
+            return secret
+        if (own := self._variables.get(name)) is None:
+            raise NotFound(f"the variable {name} is not set: not in the thread, nor for its user, nor in the app")
+        return own
+
+    def redact(self, text: str, found: Mapping[str, Variable]) -> str:
+        """Replace the values in a text that may not be shown: those of the app, and of variables that were found.
+
+        A value is also found as it is within JSON.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"redact takes a str, not {type(text).__name__}")
+        secrets = [self.open(name, each) for name, each in found.items() if each.type == "secret"]
+        secrets += [secret for name, secret in self._variables.items() if name not in found]
+        values = {value for secret in secrets if (value := secret.reveal())}
+        values |= {json.dumps(value, ensure_ascii=is_ascii)[1:-1] for value in values for is_ascii in (True, False)}
+        # A value may contain another one.
+        for value in sorted(values, key=len, reverse=True):
+            text = text.replace(value, _SHOWN)
+        return text
+
+    def close(self) -> None:
+        """Do nothing: the variables are those of the app, which may be started again."""
+
+    # Inside
+
+    @cached_property
+    def _sealer(self) -> Any:
+        if not self._secrets:
+            raise RuntimeError(_NO_SECRET)
+        try:
+            from plait.parts.env.sealer import Sealer  # noqa: PLC0415
+        except ModuleNotFoundError:
+            raise RuntimeError("variables are encrypted with cryptography: pip install 'plait[env]'") from None
+        return Sealer(self._secrets)

@@ -1,0 +1,200 @@
+"""`env = Env()`: variables such as keys and tokens, which a thread keeps encrypted."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from plait.actor.thread import Thread, ThreadActor
+from plait.errors import CorruptThread, TooLarge
+from plait.parts.env.app_env import AppEnv
+from plait.parts.env.env_draft import EnvDraft, Variables
+from plait.parts.env.secret import Secret, Variable, VariableType, check_variable
+from plait.parts.part import Part, check_writable, find_parts
+from plait.parts.stage import find_draft, use_draft
+from plait.parts.written import STAGED, Written
+from plait.state.commit import Commit
+from plait.store.thread_rows import Record, RecordRange
+from plait_schemas.codec import NOT_JSON, encode_json
+
+__all__ = ["Env", "ThreadEnv"]
+
+# More records than a thread can have.
+_ALL: Final = 1 << 30
+
+_decode: Final = msgspec.json.Decoder(Variable).decode
+
+
+class Env(Part["ThreadEnv"]):
+    """Declares variables: `env = Env()` in a Thread class gives each thread a `ThreadEnv` of that name.
+
+    Variables with `scoped` names are the thread's own: it does not take them from the thread that has made it.
+    """
+
+    reading: ClassVar = frozenset({"get", "type_of", "redact", "find", "find_all", "own"})
+    inner: ClassVar = frozenset({"find", "find_all", "own", "put", "take"})
+
+    def __init__(self, *, scoped: Collection[str] = ()) -> None:
+        super().__init__()
+        if isinstance(scoped, str):
+            raise TypeError("scoped must be a set of names, not a str")
+        for name in scoped:
+            check_variable(name)
+        self.scoped = frozenset(scoped)
+
+    def __set_name__(self, owner: type[Thread[Any]], name: str) -> None:
+        super().__set_name__(owner, name)
+        if any(isinstance(part, Env) and part is not self for part in find_parts(owner).values()):
+            raise TypeError(f"{owner.__name__} may have one Env")
+
+    def bind(self, actor: ThreadActor) -> "ThreadEnv":
+        return ThreadEnv(actor, self.name, self.scoped)
+
+    def ranges(self) -> list[RecordRange]:
+        return [RecordRange(self.name, limit=_ALL)]
+
+    async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+        if records[0]:
+            self.of(actor)._load(records[0])
+
+
+class ThreadEnv:
+    """The variables of one thread: names and texts, together at most `Limits.env` bytes (64 KiB), encrypted.
+
+    A name that the thread has not set is looked up for its user, `app.user(thread.user_id).env`, and then in the app,
+    `Plait(env={…})`. The methods that write do so when they are called, and awaiting the result waits until it is
+    durable. In a run of an agent, writes are staged; in the block of a transaction, they are stored with it. They raise
+    what `set_state` raises, and RuntimeError without PLAIT_SECRET.
+    """
+
+    def __init__(self, actor: ThreadActor, part: str, scoped: Collection[str]) -> None:
+        self._actor = actor
+        self._part = part
+        # The names that are not taken from a parent.
+        self._scoped = scoped
+        self._app = actor.use_service(AppEnv)
+        # What is stored, or about to be.
+        self._stored: Mapping[str, Variable] = {}
+
+    # Reading
+
+    async def get(self, name: str) -> Secret:
+        """Return the value of a variable. Raises NotFound if it is set nowhere, CorruptThread and StoreError."""
+        return self._app.open(name, await self.find(name))
+
+    async def type_of(self, name: str) -> VariableType:
+        """Return `text` for a variable that may be shown; `secret` for any other, even if it is set nowhere."""
+        found = await self.find(name)
+        return "secret" if found is None else found.type
+
+    async def redact(self, text: str) -> str:
+        """Return a text with `***` in place of the values of all secrets that `get` returns."""
+        return self._app.redact(text, await self.find_all())
+
+    # Writing
+
+    def set(self, name: str, value: str | Secret, *, type: VariableType | None = None) -> Awaitable[None]:
+        """Set a variable of the thread. Without `type`, it keeps its type; a new one is a `secret`.
+
+        Raises TypeError, ValueError and TooLarge.
+        """
+        check_variable(name, type)
+        return self.put(name, self._app.seal(name, value), type)
+
+    def delete(self, name: str) -> Awaitable[None]:
+        """Remove a variable of the thread, if it is set there."""
+        check_variable(name)
+        check_writable(self._actor)
+        return self._change({name: None}) if name in self._show() else STAGED
+
+    # Encrypted, for other processes and threads
+
+    async def find(self, name: str) -> Variable | None:
+        """Return a variable of the thread, or else of its user; None if neither has it."""
+        check_variable(name)
+        return (await self.own()).get(name) or (await self._read_user()).get(name)
+
+    async def find_all(self) -> dict[str, Variable]:
+        """Return the variables of the thread, and those of its user that the thread has not."""
+        return {**await self._read_user(), **await self.own()}
+
+    async def own(self) -> dict[str, Variable]:
+        """Return the variables of the thread."""
+        await self._actor.records.wait_for_shown()
+        return self.hand_down()
+
+    def hand_down(self) -> dict[str, Variable]:
+        """Return the variables that a child of the thread takes at its birth."""
+        return dict(self._show())
+
+    def put(self, name: str, data: bytes, type: VariableType | None) -> Awaitable[None]:
+        """Set a variable to an encrypted value."""
+        check_variable(name, type)
+        check_writable(self._actor)
+        known = self._show().get(name)
+        return self._change({name: Variable(type or ("secret" if known is None else known.type), data)})
+
+    def take(self, changes: Variables) -> None:
+        """Make the changes of the parent, except those of scoped names."""
+        self._store({name: each for name, each in changes.items() if name not in self._scoped}, is_own=False)
+
+    # Inside
+
+    def _load(self, records: Sequence[Record]) -> None:
+        """Read the stored variables of a waking thread. Raises CorruptThread."""
+        try:
+            self._stored = {each.key: _decode(each.value or b"") for each in records}
+        except NOT_JSON:
+            raise CorruptThread(f"the {self._part} of {self._actor.key} cannot be decoded") from None
+
+    async def _read_user(self) -> Mapping[str, Variable]:
+        user = self._actor.state.history.user
+        return {} if user is None else await self._app.read_user(user)
+
+    def _show(self) -> Mapping[str, Variable]:
+        """Return the variables as the calling code sees them: in a run, with those that it has staged."""
+        self._actor.state.end_abandoned()
+        draft = find_draft(self._actor, self, EnvDraft)
+        return self._stored if draft is None else _apply(self._stored, draft.changes)
+
+    def _change(self, changes: Variables) -> Awaitable[None]:
+        """Change variables: each change of them comes here, or from a draft to `_store`."""
+        transaction = self._actor.state.find_own_transaction()
+        if transaction is None:
+            draft = use_draft(self._actor, self, EnvDraft, lambda _: EnvDraft(self._store))
+            if draft is not None:
+                self._check_size(_apply(self._show(), changes))
+                draft.add(changes)
+                return STAGED
+        return Written(self._store(changes), transaction)
+
+    def _store(self, changes: Variables, *, undo: Callable[[], None] | None = None, is_own: bool = True) -> Commit:
+        self._actor.state.check_open()
+        before = {name: self._stored.get(name) for name in changes}
+        after = _apply(self._stored, changes)
+        if (
+            is_own
+        ):  # What is handed down was checked in the parent, which would hand it down forever if it were refused.
+            self._check_size(after)
+        records = [
+            Record(self._part, name, None if each is None else encode_json(each)) for name, each in changes.items()
+        ]
+
+        def take_back() -> None:
+            self._stored = _apply(self._stored, before)
+            if undo is not None:
+                undo()
+
+        commit = self._actor.records.write(records, undo=take_back)
+        self._stored = after
+        return commit
+
+    def _check_size(self, variables: Mapping[str, Variable]) -> None:
+        limit, size = self._actor.limits.env, sum(len(name) + len(each.data) for name, each in variables.items())
+        if size > limit:
+            what = f"the variables of {self._actor.key} would have {size} bytes; the limit is {limit}"
+            raise TooLarge(what, limit="env")
+
+
+def _apply(variables: Mapping[str, Variable], changes: Variables) -> Mapping[str, Variable]:
+    return {name: each for name, each in {**variables, **changes}.items() if each is not None}
