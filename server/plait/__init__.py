@@ -53,6 +53,7 @@ from plait.parts.env.user_env import UserEnv
 from plait.parts.files.file import File, FileMatch, FileStats, Upload
 from plait.parts.files.thread_files import Files, ThreadFiles
 from plait.parts.messages.message import Message, Page
+from plait.parts.messages.message_hooks import MessageHooks
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.parts.schedule.draft import EffectRun
@@ -109,6 +110,7 @@ __all__ = [
     "Limits",
     "MemoryStore",
     "Message",
+    "MessageHooks",
     "MessageStream",
     "Messages",
     "MethodNotFound",

@@ -81,6 +81,11 @@ async def stream(messages: Any, text: Any = "x", **options: Any) -> None:
         message.append(text)
 
 
+async def finish(messages: Any, **options: Any) -> None:
+    async with messages.stream() as message:
+        message.finish(**options)
+
+
 Write = Callable[[Any, Any], Any]
 
 VALUES: dict[str, Write] = {
@@ -123,6 +128,8 @@ MESSAGES: dict[str, Write] = {
         f"messages.stream({name})": lambda messages, odd, name=name: stream(messages, **{name: odd})
         for name in ("text", "role", "name", "parent_id", "depth", "silent", "metadata")
     },
+    "messages.stream.finish(tool_calls)": lambda messages, odd: finish(messages, tool_calls=odd),
+    "messages.stream.finish(metadata)": lambda messages, odd: finish(messages, metadata=odd),
     "messages.inject(tool_calls[])": lambda messages, odd: messages.inject("assistant", tool_calls=[odd]),
     "messages.inject(tool_calls[a])": lambda messages, odd: messages.inject("assistant", tool_calls=[{"a": odd}]),
     "messages.inject(metadata[a])": lambda messages, odd: messages.inject("user", metadata={"a": odd}),

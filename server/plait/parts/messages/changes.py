@@ -62,6 +62,9 @@ class Changes:
         # The written messages of the history, by id, and the ids of the removed ones.
         self.written: dict[str, Message] = {}
         self.removed: set[str] = set()
+        # The messages that were made, with their whole text, and those that were changed.
+        self.created: list[Message] = []
+        self.updated: list[Message] = []
         # The changes of the numbers of messages, by `count_key`.
         self.counts: dict[str, int] = {}
         # The frames for clients, in order.
@@ -106,6 +109,8 @@ class Changes:
         message = self._join(message, InsertFrame)
         if message.status == "streaming":
             self.note_stream(message)
+        else:
+            self.created.append(message)
         return message
 
     def note_stream(self, message: Message) -> None:
@@ -115,6 +120,7 @@ class Changes:
     def change(self, after: Message) -> Message:
         """Replace a message of the history, and return the stored message."""
         self.is_edit = True
+        self.updated.append(after)
         self._write(after)
         if self._tells(after):
             self._tell_changed(after.position)
@@ -129,6 +135,7 @@ class Changes:
         self._write(message)
         self._records.update(dict.fromkeys(pieces))
         if message.status == "completed":
+            self.created.append(message)
             self.attempts = self.attempts.without(message.position)
         place = next((each for each in self._streams if each.position == message.position), None)
         if place is not None:
@@ -172,6 +179,7 @@ class Changes:
             self._revision += 1
             message = replace(message, revision=self._revision)
             self.frames.append(InsertFrame(self._revision, message))
+        self.created.append(message)
         self.added[message.position] = self._put_pending(message)
         self._count(message, 1)
         return message
@@ -184,6 +192,7 @@ class Changes:
             self._revision += 1
             after = replace(after, revision=self._revision)
             self.frames.append(UpdateFrame(self._revision, after))
+        self.updated.append(after)
         size = self._put_pending(after)
         if after.position in self.added:
             self.added[after.position] = size

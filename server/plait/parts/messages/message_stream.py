@@ -22,7 +22,8 @@ from plait.parts.messages.message import (
     measure_message,
     piece_key,
 )
-from plait.parts.messages.message_writer import MessageWriter, check_message
+from plait.parts.messages.message_hooks import check_message
+from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.state import LostStream
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
@@ -132,8 +133,8 @@ class MessageStream:
         """
         self._check_open()
         known = self._message
-        metadata = {**known.metadata, **(metadata or {})}
-        whole = check_message(replace(known, tool_calls=tool_calls, metadata=metadata))
+        added = check_message(replace(known, tool_calls=tool_calls, metadata={} if metadata is None else metadata))
+        whole = replace(added, metadata={**known.metadata, **added.metadata})
         check_size(self._size + measure_message(whole) - measure_message(known), self._writer.actor.limits.record)
         self._whole = whole
 
@@ -170,12 +171,12 @@ class MessageStream:
             if error is None and self._error is not None:
                 raise self._error
             return
+        writer, message = self._writer, self._finish()
         self._write()
-        writer, message, is_whole = self._writer, self._finished("completed", self._whole), self.is_whole
         if self._draft is not None:
             self._draft.end(self, message)
             return
-        _, commit = writer.write(lambda changes: changes.end_stream(message, self.pieces, is_whole=is_whole))
+        _, commit = writer.write(lambda changes: changes.end_stream(message, self.pieces, is_whole=self.is_whole))
         writer.forget((), [self])
         await commit
 
@@ -202,6 +203,18 @@ class MessageStream:
             raise RuntimeError("nothing can be added to a message after `finish`")
         if self._error is not None:
             raise self._error
+
+    def _finish(self) -> Message:
+        """Return the message with its whole text. Raises what its hook raises; then it is failed."""
+        message = self._finished("completed", self._whole)
+        try:
+            made = self._writer.check(message)
+        except BaseException:
+            self.fail()
+            raise
+        if made is not message:
+            self._whole = made
+        return made
 
     def _finished(self, status: Status, whole: Message | None = None) -> Message:
         return replace(whole or self._message, content=self.text, status=status, taken=())

@@ -2,20 +2,22 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from plait.actor.actor import Actor
+from plait.actor.logs import log_error
 from plait.clock import read_due_clock, read_wall_clock
-from plait.parts.encoding import read_back
+from plait.errors import PlaitError
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
-from plait.parts.messages.message import Message, Role, decode_message, make_id
+from plait.parts.messages.message import Message, Role, make_id
+from plait.parts.messages.message_hooks import MessageHooks, check_message
 from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State, StreamPlace
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
 
-__all__ = ["MessageWriter", "check_message"]
+__all__ = ["MessageWriter"]
 
 T = TypeVar("T")
 
@@ -26,11 +28,12 @@ class MessageWriter:
     `agent` takes the queued messages, None if no agent is called for them; with `is_live`, clients get frames.
     """
 
-    def __init__(self, actor: Actor, part: str, *, agent: str | None, is_live: bool) -> None:
+    def __init__(self, actor: Actor, part: str, *, agent: str | None, is_live: bool, hooks: MessageHooks) -> None:
         self.actor = actor
         self.part = part
         self.agent = agent
         self.is_live = is_live
+        self.hooks = hooks
         self.state = State()
         self.numbers = Numbers(self.state.head)
         # The positions in the queue of messages that a run has taken, until it commits or raises.
@@ -55,8 +58,10 @@ class MessageWriter:
         self.state = state
         self.numbers = Numbers(state.head)
 
-    def make(self, role: Role, content: str | None, *, id: str | None = None, **fields: Any) -> Message:
-        """Return a new message at the next position. Raises ValueError and TypeError if it is invalid."""
+    def make(
+        self, role: Role, content: str | None, *, id: str | None = None, is_new: bool = True, **fields: Any
+    ) -> Message:
+        """Return a new message at the next position. Raises ValueError and TypeError, and what its hook raises."""
         position = self.numbers.next_position()
         made = Message(
             id=id or make_id(position),
@@ -66,7 +71,12 @@ class MessageWriter:
             created_at=self.numbers.next_time(read_wall_clock()),
             **fields,
         )
-        return check_message(made)
+        made = check_message(made)
+        return self.check(made) if is_new else made
+
+    def check(self, message: Message) -> Message:
+        """Return a message that is made, or whose text is complete, as its hook wants it. Raises what that raises."""
+        return self.hooks.create(self.actor.thread, message, self.actor.limits.record)
 
     def write(self, work: Callable[[Changes], T], *, undo: Callable[[], None] | None = None) -> tuple[T, Commit]:
         """Store the changes that `work` makes, and return its result.
@@ -100,6 +110,8 @@ class MessageWriter:
             raise
         if lost:
             commit.then(lambda error: None if error else self._forget_lost(lost))
+        if self.hooks.is_after and (changes.created or changes.updated):
+            commit.then(partial(self._call_after, changes))
         return result, commit
 
     def try_changes(self) -> Changes:
@@ -131,6 +143,16 @@ class MessageWriter:
     def _make_changes(self, *, is_live: bool) -> Changes:
         return Changes(self.part, self.state, self.numbers, limit=self.actor.limits.record, is_live=is_live)
 
+    def _call_after(self, changes: Changes, error: PlaitError | None) -> None:
+        """Call the hooks for what is durable, each in a turn of its own."""
+        if error is None:
+            for name, work in self.hooks.find_after(self.actor.thread, changes.created, changes.updated):
+                self.actor.begin(name, work, self._log)
+
+    def _log(self, _: object, error: BaseException | None) -> None:
+        if error is not None:
+            log_error(error, self.actor.key, None)
+
     def _forget_lost(self, lost: Iterable[StreamPlace]) -> None:
         for place in lost:
             self.lost.pop(place.position, None)
@@ -143,10 +165,3 @@ class MessageWriter:
     def _hand_on(self, frames: list[Frame]) -> None:
         for viewer in tuple(self.viewers):
             viewer(frames)
-
-
-def check_message(message: Message) -> Message:
-    """Return a message as it will be read. Raises TypeError or ValueError that names the field which it cannot have."""
-    if isinstance(message.role, str) and message.role not in (roles := get_args(Role)):
-        raise ValueError(f"role must be one of {', '.join(roles)}, not {message.role!r}")
-    return read_back(message, decode_message)

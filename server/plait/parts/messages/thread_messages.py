@@ -16,8 +16,9 @@ from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.history import Order
 from plait.parts.messages.message import SENT, Message, Page, Role, make_sent_id
+from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks, check_message
 from plait.parts.messages.message_stream import MessageStream
-from plait.parts.messages.message_writer import MessageWriter, check_message
+from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft, edit_message
 from plait.parts.messages.queue import Queue, find_sender
 from plait.parts.messages.reading import Feed, MessageListing, MessageReader
@@ -42,19 +43,22 @@ _ALL: Final = 1 << 30
 class Messages(Part["ThreadMessages"]):
     """Declares messages: `messages = Messages(agent="support", live=True)` gives each thread a `ThreadMessages`.
 
-    The agent is called while messages are queued, and takes them. With `live`, clients see the messages.
+    The agent is called while messages are queued, and takes them. With `live`, clients see the messages. `hooks` are
+    called before and after messages are made or changed.
     """
 
     reading: ClassVar = frozenset({"list", "get", "open_calls", "pending"})
 
-    def __init__(self, agent: str | None = None, *, live: bool = False) -> None:
+    def __init__(self, agent: str | None = None, *, live: bool = False, hooks: MessageHooks = NO_HOOKS) -> None:
         super().__init__()
         self.agent = agent
         self.is_live = live
+        self.hooks = hooks
+        hooks.check()
 
     def bind(self, actor: ThreadActor) -> "ThreadMessages":
         assert isinstance(actor, Actor)
-        return ThreadMessages(actor, self.name, agent=self.agent, is_live=self.is_live)
+        return ThreadMessages(MessageWriter(actor, self.name, agent=self.agent, is_live=self.is_live, hooks=self.hooks))
 
     def ranges(self) -> list[RecordRange]:
         keys = (HEAD, "q/", SENT)
@@ -76,13 +80,13 @@ class ThreadMessages:
     failed messages, and with silent ones.
     """
 
-    def __init__(self, actor: Actor, part: str, *, agent: str | None, is_live: bool) -> None:
-        self._actor = actor
-        self._writer = MessageWriter(actor, part, agent=agent, is_live=is_live)
+    def __init__(self, writer: MessageWriter) -> None:
+        self._actor = actor = writer.actor
+        self._writer = writer
         self._reader = MessageReader(self._writer, self._find_staged)
         # The messages that clients see.
         self.feed = Feed(self._writer)
-        self._caller = None if agent is None else AgentCaller(self._writer, agent)
+        self._caller = None if writer.agent is None else AgentCaller(writer, writer.agent)
         self._queue = Queue(self._writer, self._caller)
         if self._caller is not None:
             actor.timer.add(self._caller)
@@ -236,6 +240,7 @@ class ThreadMessages:
             attachments=attachments,
             sender=user,
             status="pending",
+            is_new=not is_known,
         )
         if is_known:
             queued = (each for each in self._writer.state.queue if each.id == id)
@@ -287,6 +292,7 @@ class ThreadMessages:
         # The added message, as it will be read.
         metadata = {} if metadata is None else metadata
         added = check_message(Message(id=id, role="user", content=content, metadata=metadata))
+        added = self._writer.hooks.update(self._actor.thread, added)
         return begin_staged(self._actor, self._update(added, self._use_draft()))
 
     async def _update(self, added: Message, draft: MessagesDraft | None) -> Message:

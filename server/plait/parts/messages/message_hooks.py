@@ -1,0 +1,96 @@
+"""Checks what messages are made of, and calls the author's functions before and after they are made or changed."""
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, get_args
+
+from msgspec.structs import replace
+
+from plait.actor.logs import about
+from plait.parts.encoding import read_back
+from plait.parts.messages.message import Message, Role, check_size, decode_message, measure_message
+
+__all__ = ["NO_HOOKS", "MessageHooks", "check_message"]
+
+log = logging.getLogger("plait.thread")
+
+# The fields that plait sets.
+_OWN: Final = ("id", "position", "created_at", "status", "sender", "taken", "revision")
+
+
+def check_message(message: Message) -> Message:
+    """Return a message as it will be read. Raises TypeError or ValueError that names the field which it cannot have."""
+    if isinstance(message.role, str) and message.role not in (roles := get_args(Role)):
+        raise ValueError(f"role must be one of {', '.join(roles)}, not {message.role!r}")
+    return read_back(message, decode_message)
+
+
+class MessageHooks(NamedTuple):
+    """Functions that are called before and after messages are made or changed, in runs and outside of them.
+
+    Each gets the thread first. Those before are plain functions; they return what is stored instead, or None.
+    """
+
+    # With a message: when it is made, which it refuses by raising, and once more when a stream has its whole text.
+    before_create_message: Callable[[Any, Message], Message | None] | None = None
+    # With the stored message, in a turn of its own.
+    after_create_message: Callable[[Any, Message], Awaitable[object] | object] | None = None
+    # With the id of a message, and its new `content` or more `metadata`, or both; an error is logged.
+    before_update_message: Callable[[Any, str, Mapping[str, Any]], Mapping[str, Any] | None] | None = None
+    # With the stored message, in a turn of its own.
+    after_update_message: Callable[[Any, Message], Awaitable[object] | object] | None = None
+
+    @property
+    def is_after(self) -> bool:
+        """Whether there is a function to call after a write."""
+        return self.after_create_message is not None or self.after_update_message is not None
+
+    def check(self) -> None:
+        """Raise TypeError for what cannot be called, or not at once."""
+        for name, hook in self._asdict().items():
+            if hook is not None and (not callable(hook) or (name[0] == "b" and inspect.iscoroutinefunction(hook))):
+                raise TypeError(f"{name} must be a function{' without async' * (name[0] == 'b')}, not {hook!r}")
+
+    def create(self, thread: Any, message: Message, most: int) -> Message:
+        """Return a message that is made, or whose text is complete, as the author wants it: of `most` bytes."""
+        if self.before_create_message is None:
+            return message
+        made = self.before_create_message(thread, message)
+        if made is None or made is message:
+            return message
+        if not isinstance(made, Message):
+            raise TypeError(f"before_create_message must return a message or None, not {type(made).__name__}")
+        made = check_message(replace(made, **{name: getattr(message, name) for name in _OWN}))
+        check_size(measure_message(made), most)
+        return made
+
+    def update(self, thread: Any, added: Message) -> Message:
+        """Return the content and the metadata that a message gets as the author wants them; an error is logged."""
+        if self.before_update_message is None:
+            return added
+        given = {"content": added.content, "metadata": added.metadata}
+        try:
+            found = self.before_update_message(thread, added.id, {key: each for key, each in given.items() if each})
+            return added if found is None else check_message(Message(id=added.id, role=added.role, **found))
+        except Exception:
+            log.exception(
+                "before_update_message has raised; the update stays as it was", extra=about(thread._actor.key)
+            )
+            return added
+
+    def find_after(
+        self, thread: Any, created: Iterable[Message], updated: Iterable[Message]
+    ) -> Iterator[tuple[str, Callable[[], object]]]:
+        """Yield the names and the calls of the functions after a write."""
+        for name, hook, messages in (
+            ("after_create_message", self.after_create_message, created),
+            ("after_update_message", self.after_update_message, updated),
+        ):
+            if hook is not None:
+                yield from ((name, partial(hook, thread, message)) for message in messages)
+
+
+NO_HOOKS: Final = MessageHooks()
+"""No functions."""
