@@ -80,7 +80,7 @@ async def test_a_tool_of_pydantic_ai_shows_no_secret(
             return ModelResponse(parts=[ToolCallPart("look", {})])
         return ModelResponse(parts=[TextPart("done")])
 
-    agent = Agent(FunctionModel(answer, stream_function=None), deps_type=Desk)
+    agent = Agent(FunctionModel(answer), deps_type=Desk)
 
     @agent.tool
     async def look(ctx: RunContext[Desk]) -> Any:
@@ -118,7 +118,7 @@ async def test_a_tool_of_langgraph_shows_no_secret(
             """Look."""
             return way(await ctx.thread.env.get("KEY"))
 
-        async def call(_: Said) -> Any:
+        async def call(state: Said) -> Any:
             kept = await ctx.thread.env.get("KEY") if keeps else None
             return {"messages": [AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "1"}])], "kept": kept}
 

@@ -160,13 +160,16 @@ class ThreadEnv:
     def _change(self, changes: Variables) -> Awaitable[None]:
         """Change variables: each change of them comes here, or from a draft to `_store`."""
         transaction = self._actor.state.find_own_transaction()
+        draft = use_draft(self._actor, self, EnvDraft, lambda _: EnvDraft(self._store))
+        if draft is None:
+            return Written(self._store(changes), transaction)
         if transaction is None:
-            draft = use_draft(self._actor, self, EnvDraft, lambda _: EnvDraft(self._store))
-            if draft is not None:
-                self._check_size(_apply(self._show(), changes))
-                draft.add(changes)
-                return STAGED
-        return Written(self._store(changes), transaction)
+            self._check_size(_apply(self._show(), changes))
+            draft.add(changes)
+            return STAGED
+        written = Written(self._store(changes, undo=draft.keep(changes)), transaction)
+        draft.remove(changes)  # They would replace what is stored when the run ends.
+        return written
 
     def _store(self, changes: Variables, *, undo: Callable[[], None] | None = None, is_own: bool = True) -> Commit:
         self._actor.state.check_open()

@@ -1,6 +1,6 @@
 """The changes of a run to the variables of its thread, until they are committed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from plait.parts.env.secret import Variable
@@ -44,15 +44,25 @@ class EnvDraft:
 
     def write(self) -> None:
         """Store the changes; if that is rolled back, they are staged again, before later ones."""
-        changes = self.changes
-
-        def undo() -> None:
-            if not self._is_dropped:
-                self.changes = {**changes, **self.changes}
-
-        self._store(changes, undo=undo)
+        self._store(self.changes, undo=self.keep(self.changes))
         self.changes = {}
 
     def drop(self) -> None:
         """Forget the changes."""
         self._is_dropped, self.changes = True, {}
+
+    # In a transaction
+
+    def keep(self, names: Collection[str]) -> Callable[[], None]:
+        """Return what stages the changes of some names again, before later ones."""
+        kept = {name: each for name, each in self.changes.items() if name in names}
+
+        def stage_again() -> None:
+            if not self._is_dropped:
+                self.changes = {**kept, **self.changes}
+
+        return stage_again
+
+    def remove(self, names: Collection[str]) -> None:
+        """Forget the changes of some names, as later ones were stored."""
+        self.changes = {name: each for name, each in self.changes.items() if name not in names}

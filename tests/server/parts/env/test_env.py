@@ -1,5 +1,7 @@
 """Variables: where they are found, and how they are written."""
 
+from contextlib import suppress
+
 import pytest
 from tests.server.parts.env.rooms import NO_CLOCK, VALUE, Child, Room, env_of, make_app
 
@@ -126,6 +128,29 @@ async def test_a_run_stages_its_variables(url: str) -> None:
         assert (await env.get("A")).reveal() == "staged"
         with pytest.raises(NotFound):
             await env.get("B")
+
+
+async def test_a_transaction_of_a_run_replaces_what_the_run_has_staged(url: str) -> None:
+    app = make_app(url)
+    seen: list[str] = []
+
+    @app.agent("work", thread=Room)
+    async def work(ctx: Context[Room]) -> None:
+        env = ctx.thread.env
+        env.set("A", "staged")
+        env.set("B", "staged")
+        with suppress(LookupError), ctx.thread.transaction():
+            env.set("B", "rolled back")
+            raise LookupError
+        with ctx.thread.transaction():
+            env.set("A", "stored")
+        seen.extend([(await env.get(name)).reveal() for name in "AB"])
+
+    async with app:
+        await app.run("work", thread="one")
+        env = await env_of(app)
+        assert seen == ["stored", "staged"]
+        assert [(await env.get(name)).reveal() for name in "AB"] == seen
 
 
 async def test_what_is_too_large_or_wrong_is_refused_and_changes_nothing() -> None:
