@@ -50,6 +50,8 @@ from plait.limits import Limits
 from plait.parts.env.env import Env, ThreadEnv
 from plait.parts.env.secret import Secret
 from plait.parts.env.user_env import UserEnv
+from plait.parts.family.rows import Child
+from plait.parts.family.thread_family import Family, Spawned, ThreadFamily
 from plait.parts.files.file import File, FileMatch, FileStats, Upload
 from plait.parts.files.thread_files import Files, ThreadFiles
 from plait.parts.messages.message import Message, Page
@@ -81,6 +83,7 @@ __all__ = [
     "Busy",
     "CallFailed",
     "Change",
+    "Child",
     "Commit",
     "Conflict",
     "Connection",
@@ -91,6 +94,7 @@ __all__ = [
     "EffectRun",
     "Env",
     "Event",
+    "Family",
     "Fenced",
     "File",
     "FileMatch",
@@ -133,6 +137,7 @@ __all__ = [
     "Secret",
     "Session",
     "Source",
+    "Spawned",
     "Sql",
     "SqlError",
     "SqliteStore",
@@ -144,6 +149,7 @@ __all__ = [
     "Text",
     "Thread",
     "ThreadEnv",
+    "ThreadFamily",
     "ThreadFiles",
     "ThreadIdProvider",
     "ThreadKey",

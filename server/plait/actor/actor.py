@@ -77,8 +77,9 @@ class ActorHost(NamedTuple):
     failures: Failures
     instruments: Instruments
     runs: AgentRuns
-    # Returns a handle to a thread of a class.
+    # Returns a handle to a thread of a class, and the class of a kind.
     make_handle: Callable[[type[Thread[Any]], str], Handle[Any]]
+    find_class: Callable[[str], type[Thread[Any]]]
     destroy: Callable[[ThreadKey], Awaitable[None]]
     # Called when the store has refused a change of a thread, which this process has lost.
     drop: Callable[["Actor", StoreError], None]

@@ -67,8 +67,15 @@ class OwnThreads(Protocol):
         """Raise RuntimeError if the calling code runs in another event loop."""
         ...
 
-    async def actor(self, key: ThreadKey, *, is_used: bool = True) -> Actor:
-        """Return the actor of a thread, waking it if needed; one that is only read is not used."""
+    async def actor(self, key: ThreadKey, *, is_used: bool = True, creates: bool = True) -> Actor:
+        """Return the actor of a thread, waking it if needed; one that is only read is not used.
+
+        Raises NotFound for one that is not stored, unless this `creates` it.
+        """
+        ...
+
+    async def is_stored(self, key: ThreadKey) -> bool:
+        """Whether a thread is stored; wakes none."""
         ...
 
     async def stored_actor(self, key: ThreadKey) -> Actor:
@@ -206,8 +213,10 @@ class LocalThread:
 
     async def call_part(self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         found = find_part(self._kind, part)
+        if method in found.existing and not await self._node.is_stored(self._key):
+            return found.existing[method]
         reads = method in found.reading
-        actor = await self._node.actor(self._key, is_used=not reads)
+        actor = await self._node.actor(self._key, is_used=not reads, creates=method not in found.existing)
         with actor.usage.keep_awake(is_used=not reads):
             result = await getattr(found.of(actor), method)(*args, **kwargs)
             # What was written is durable already; a later change that fails does not affect the result.

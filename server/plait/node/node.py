@@ -353,6 +353,7 @@ class Node:
             instruments=self.instruments,
             runs=self._runs,
             make_handle=self.handle,
+            find_class=lambda kind: self.kind(kind).cls,
             destroy=self.destroy,
             drop=self._lifecycle.drop,
             watch=self._sweeper.watch,

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeVar, overload
 
 from plait.actor.per_actor import PerActor
@@ -9,9 +10,10 @@ from plait.actor.thread import Thread, ThreadActor
 from plait.actor.turn import check_may_write
 from plait.store.thread_rows import Record, RecordRange
 
-__all__ = ["Part", "check_writable", "find_parts", "find_ranges", "load_parts"]
+__all__ = ["Part", "check_writable", "find_part_of", "find_parts", "find_ranges", "find_takers", "load_parts"]
 
 Bound = TypeVar("Bound")
+P = TypeVar("P", bound="Part[Any]")
 
 
 class Part(PerActor[ThreadActor, Bound]):
@@ -35,6 +37,8 @@ class Part(PerActor[ThreadActor, Bound]):
     uploading: ClassVar[Mapping[str, int]] = {}
     # The names of the methods that handles do not have.
     inner: ClassVar[frozenset[str]] = frozenset()
+    # The methods that create no thread, and what they return for one that is not stored.
+    existing: ClassVar[Mapping[str, Any]] = {}
 
     name = ""
 
@@ -84,6 +88,18 @@ class Part(PerActor[ThreadActor, Bound]):
     def unload(self, actor: ThreadActor) -> None:
         """Release what the part holds for a thread that goes to sleep; its last turns may still run. Must not raise."""
 
+    # Families
+
+    # The name of the items that this part gets from the same part of the thread's parent; empty for none.
+    item: ClassVar[str] = ""
+
+    def hand_down(self, actor: ThreadActor) -> object:
+        """Return what the part of a new child gets, as JSON; None for nothing."""
+        return None
+
+    def take_item(self, actor: ThreadActor, body: Any) -> None:
+        """Take what the parent's part has handed down or sent, in an open transaction."""
+
     # Forking
 
     def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
@@ -99,8 +115,24 @@ def check_writable(actor: ThreadActor) -> None:
 
 def find_parts(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:
     """Return the parts of a class, by name."""
+    key: type = cls
+    return _find_parts(key)
+
+
+@lru_cache(4096)
+def _find_parts(cls: type) -> Mapping[str, Part[Any]]:
     found = ((name, inspect.getattr_static(cls, name)) for name in dir(cls))
     return {name: part for name, part in found if isinstance(part, Part)}
+
+
+def find_part_of(cls: type[Thread[Any]], wanted: type[P]) -> P | None:
+    """Return the part of a class that is a `wanted`; None if there is none."""
+    return next((part for part in find_parts(cls).values() if isinstance(part, wanted)), None)
+
+
+def find_takers(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:
+    """Return the parts of a class that take items of a family, by the names of the items."""
+    return {part.item: part for part in find_parts(cls).values() if part.item}
 
 
 def find_ranges(parts: Mapping[str, Part[Any]]) -> list[RecordRange]:

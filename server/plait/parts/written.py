@@ -23,10 +23,14 @@ class Written:
         self._commit = commit
         self._transaction = transaction
 
+    @property
+    def is_in_block(self) -> bool:
+        """Whether the block of its transaction was not left."""
+        return self._transaction is not None and self._transaction.is_open
+
     def __await__(self) -> Generator[Any, None, None]:
-        transaction = self._transaction
-        if transaction is not None and transaction.is_open:
-            transaction.check()
+        if self._transaction is not None and self.is_in_block:
+            self._transaction.check()
         elif self._commit is not None:
             yield from self._commit.__await__()
 

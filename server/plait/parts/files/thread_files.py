@@ -22,7 +22,7 @@ from plait.parts.files.index import INDEX, FileEdit
 from plait.parts.files.paths import clean_path, compile_glob
 from plait.parts.files.search import Searcher, make_matcher
 from plait.parts.files.store import FileStore
-from plait.parts.part import Part, check_writable, find_parts
+from plait.parts.part import Part, check_writable, find_part_of, find_parts
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.store.thread_rows import Record, RecordRange
@@ -82,7 +82,7 @@ class Files(Part["ThreadFiles"]):
 
 def find_files(cls: type[Thread[Any]]) -> Files | None:
     """Return the files that a class declares; None if there are none."""
-    return next((part for part in find_parts(cls).values() if isinstance(part, Files)), None)
+    return find_part_of(cls, Files)
 
 
 class ThreadFiles:

@@ -1,0 +1,1 @@
+"""`family = Family()`: the parent and the children of a thread."""

@@ -1,0 +1,280 @@
+"""Sends the items of a thread to its parent and its children, each target for itself."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Party
+from plait.actor.logs import about
+from plait.backoff import Backoff
+from plait.clock import read_due_clock
+from plait.errors import Conflict, TooMany, is_outage
+from plait.parts.family.rows import (
+    BIRTH,
+    DESTROYED,
+    RUNNING,
+    STARTING,
+    STATUS,
+    TERMINATED,
+    Birth,
+    Child,
+    Head,
+    Item,
+    Row,
+)
+from plait.parts.family.store import HEAD, FamilyStore
+from plait.parts.part import find_takers
+from plait.state.commit import Commit
+from plait_schemas.codec import encode_json
+
+__all__ = ["EVERY_CHILD", "MOST_CHILDREN", "MOST_WAITING", "ItemSender", "Post", "has_thread"]
+
+log = logging.getLogger("plait.family")
+
+MOST_CHILDREN: Final = 10_000
+"""The maximum number of children of a thread."""
+
+MOST_WAITING: Final = 10_000
+"""The maximum number of items of a thread that wait for others."""
+
+EVERY_CHILD: Final = ""
+"""The target of an item for all children, except terminated and destroyed ones."""
+
+# The due time of a thread with items: at once.
+_DUE: Final = 2
+# The maximum number of targets to which a thread sends at the same time, and the pauses after failures.
+_MOST_AT_ONCE: Final = 64
+_PAUSES: Final = Backoff(0.1, 60.0)
+# The seconds for which a thread that is destroyed waits for one that it tells.
+_PATIENCE: Final = 5.0
+
+Deliver = Callable[[str, Sequence[Item]], Awaitable[str]]
+"""Takes items to a thread, which applies them; returns why they are refused for good, empty if they are not."""
+
+
+class Post(NamedTuple):
+    """An item to be written; that of a birth has the child."""
+
+    to: str
+    kind: str
+    body: Any
+    child: Child | None = None
+
+
+class ItemSender:
+    """Sends what waits in the outbox of one thread, as a part of its timer."""
+
+    def __init__(self, actor: Actor, store: FamilyStore, deliver: Deliver) -> None:
+        self._actor = actor
+        self._store = store
+        self._deliver = deliver
+        # The targets to which items can be sent, and those to which they are being sent.
+        self._ready: dict[str, None] = {}
+        self._busy: set[str] = set()
+        # The targets with failures in a row, and when it is their turn again (a heap).
+        self._failures: dict[str, int] = {}
+        self._pauses: list[tuple[int, str]] = []
+        # The callers that wait for births, by child.
+        self._births: dict[str, list[asyncio.Future[None]]] = {}
+
+    def load(self) -> None:
+        """Begin with the stored items."""
+        self._ready = dict.fromkeys(self._store.outbox.targets)
+
+    # Called by the timer of the thread
+
+    @property
+    def due(self) -> int:
+        """When the thread must be awake: at once, while items wait."""
+        return _DUE if self._store.outbox else 0
+
+    @property
+    def wakes_at(self) -> int:
+        """When items can be sent; 0 for never, or if a running call must end first."""
+        if len(self._busy) >= _MOST_AT_ONCE:
+            return 0
+        return _DUE if self._ready else self._pauses[0][0] if self._pauses else 0
+
+    @property
+    def keeps(self) -> bool:
+        """Items do not keep the thread from expiring."""
+        return False
+
+    def on_due(self, now: int) -> None:
+        """Begin to send to the targets whose turn it is."""
+        while self._pauses and self._pauses[0][0] <= now:
+            self._ready[heappop(self._pauses)[1]] = None
+        while self._ready and len(self._busy) < _MOST_AT_ONCE:
+            to = next(iter(self._ready))
+            del self._ready[to]
+            self._busy.add(to)
+            turn = self._actor.begin("family", partial(self._send, to), partial(self._end, to), is_used=False)
+            first = next(iter(self._store.outbox.find(to).values()), None)
+            if first is not None and first.kind == BIRTH:  # The child is created for its user.
+                turn.party = Party(msgspec.json.decode(first.body, type=Birth).user)
+
+    def terminate(self) -> None:
+        """Tell the parent, in an open transaction; what was written for others is still sent."""
+        if parent := self._store.head.parent:
+            self.post([Post(parent, STATUS, TERMINATED)])
+
+    # Writing
+
+    def post(self, posts: Sequence[Post]) -> Commit:
+        """Store items, and the rows of new children, as one write. Raises TooMany and TooLarge."""
+        store, number = self._store, self._store.outbox.last
+        changes: dict[str | int, Head | Row | Item | None] = {}
+        for post in self._expand(posts):
+            body = post.body
+            if post.child is not None:
+                if has_thread(store.rows.get(post.to)):
+                    continue  # It was also spawned outside of the run.
+                changes[post.to] = Row(post.child)
+                body = replace(body, parts=dict(self._find_handed_down()))
+            number += 1
+            epoch, data = self._actor.state.epoch, msgspec.Raw(encode_json(body))
+            changes[number] = Item(post.to, epoch, number, post.kind, data)
+        if len(store.outbox) + len(changes) > MOST_WAITING or len(store.rows) + len(posts) > MOST_CHILDREN:
+            many = f"{self._actor.key} may have {MOST_CHILDREN:,} children, and as many items that wait for others"
+            raise TooMany(many, retry_after=1.0)
+        commit = store.write(changes)
+        targets = [item.to for item in changes.values() if isinstance(item, Item)]
+        commit.then(partial(self._release, number, targets))
+        return commit
+
+    def _expand(self, posts: Sequence[Post]) -> Iterator[Post]:
+        for post in posts:
+            if post.to != EVERY_CHILD:
+                yield post
+                continue
+            for reference, row in self._store.rows.items():
+                if row.child.status not in (TERMINATED, DESTROYED):
+                    yield post._replace(to=reference)
+
+    def _find_handed_down(self) -> Iterator[tuple[str, msgspec.Raw]]:
+        """Yield what the parts of this thread give to a new child."""
+        for name, part in find_takers(self._actor.kind.cls).items():
+            if (body := part.hand_down(self._actor)) is not None:
+                yield name, msgspec.Raw(encode_json(body))
+
+    def _release(self, number: int, targets: Sequence[str], error: BaseException | None) -> None:
+        """Allow that items are sent, as they are durable."""
+        if error is None:
+            self._store.outbox.stored = max(self._store.outbox.stored, number)
+            self._ready.update((to, None) for to in targets if to not in self._busy and to not in self._failures)
+            self._actor.arm()
+
+    # Sending
+
+    async def _send(self, to: str) -> None:
+        """Send the durable items for a thread, in calls one after another."""
+        while items := self._store.outbox.take(to):
+            if refusal := await self._deliver(to, items):
+                self.give_up(to, refusal)
+                return
+            self._remove(to, items)
+
+    def _remove(self, to: str, items: Sequence[Item]) -> None:
+        """Remove delivered items."""
+        store = self._store
+        row, numbers = store.rows.get(to), [item.number for item in items if item.number in store.outbox.find(to)]
+        if not numbers:
+            return  # They were sent twice, as the thread is being destroyed.
+        changes: dict[str | int, Head | Row | Item | None] = dict.fromkeys(numbers)
+        changes[HEAD] = replace(store.head, sent=store.outbox.last)
+        if row is not None and row.child.status == STARTING:
+            changes[to] = replace(row, child=replace(row.child, status=RUNNING))
+        store.write(changes)
+        self._resolve(to, None)
+
+    def give_up(self, to: str, refusal: str) -> None:
+        """Remove all items for a thread that takes none; a child counts as destroyed, or was none."""
+        store, items = self._store, self._store.outbox.find(to)
+        log.info("%s takes nothing from %s: %s", to, self._actor.key, refusal, extra=about(self._actor.key))
+        changes: dict[str | int, Head | Row | Item | None] = dict.fromkeys(items)
+        if any(item.kind == BIRTH for item in items.values()):
+            changes[to] = None
+            error = Conflict(f"{to} cannot be a child of {self._actor.key}: {refusal}")
+            if not self._resolve(to, error):
+                self._actor.turns.report(error, None)
+        elif (row := store.rows.get(to)) is not None:
+            changes[to] = replace(row, child=replace(row.child, status=DESTROYED))
+        elif to == store.head.parent:
+            changes[HEAD] = replace(store.head, parent="")
+        store.write(changes)
+
+    def _end(self, to: str, _: object, error: BaseException | None) -> None:
+        self._busy.discard(to)
+        if error is None:
+            self._failures.pop(to, None)
+            if self._store.outbox.take(to):
+                self._ready[to] = None
+        else:
+            count = self._failures[to] = self._failures.get(to, 0) + 1
+            pause = _PAUSES.delay(count)
+            heappush(self._pauses, (read_due_clock() + int(pause * 1e6), to))
+            if isinstance(error, Exception) and not is_outage(error):
+                text = "items for %s could not be delivered, and are sent again in %.3g s"
+                log.warning(text, to, pause, exc_info=error, extra=about(self._actor.key))
+                self._resolve(to, error)
+        if not self._actor.is_ending:
+            self._actor.arm()
+
+    # Births
+
+    async def wait_for_birth(self, reference: str) -> None:
+        """Wait until a child was born, if it was not.
+
+        Raises Conflict if it cannot be, and what creating it has raised; in the second case, that is tried again.
+        """
+        row = self._store.rows.get(reference)
+        if row is not None and row.child.status == STARTING:
+            future: asyncio.Future[None] = self._actor.loop.create_future()
+            self._births.setdefault(reference, []).append(future)
+            await future
+
+    def _resolve(self, reference: str, error: Exception | None) -> bool:
+        """Resume the callers that wait for a birth; return whether there are any."""
+        waiting = [future for future in self._births.pop(reference, ()) if not future.done()]
+        for future in waiting:
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+        return bool(waiting)
+
+    # Destroying
+
+    async def flush(self) -> None:
+        """Send what waits, as the thread is about to be destroyed; each target once."""
+        await self._actor.state.wait_until_durable()
+        for to in self._store.outbox.targets:
+            await self._try(partial(self._send, to))
+
+    async def say_destroyed(self) -> None:
+        """Tell the parent that the thread was destroyed."""
+        if parent := self._store.head.parent:
+            number, body = self._store.outbox.last + 1, msgspec.Raw(encode_json(DESTROYED))
+            item = Item(parent, self._actor.state.epoch, number, STATUS, body)
+            await self._try(partial(self._deliver, parent, [item]))
+
+    async def _try(self, work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await work()
+        except Exception as error:
+            log.warning(
+                "a thread that is destroyed could not tell others", exc_info=error, extra=about(self._actor.key)
+            )
+
+
+def has_thread(row: Row | None) -> bool:
+    """Whether there is a child, as far as this is known."""
+    return row is not None and row.child.status != DESTROYED

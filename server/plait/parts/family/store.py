@@ -1,0 +1,102 @@
+"""Keeps the family of one thread: its parent, its children and its items, and writes their records."""
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+from plait.actor.actor import Actor
+from plait.errors import CorruptThread
+from plait.parts.family.rows import Head, Item, Outbox, Row
+from plait.state.commit import Commit
+from plait.store.thread_rows import Record
+from plait_schemas.codec import encode_json
+
+__all__ = ["HEAD", "Changes", "FamilyStore"]
+
+HEAD: Final = ""
+"""The key of the head in changes."""
+
+Changes = Mapping[str | int, Head | Row | Item | None]
+"""The new head, rows by the references of the children, and items by their numbers; None for those to remove."""
+
+_decode_head: Final = msgspec.json.Decoder(Head).decode
+_decode_row: Final = msgspec.json.Decoder(Row).decode
+_decode_item: Final = msgspec.json.Decoder(Item).decode
+
+
+class FamilyStore:
+    """The family of one thread in memory, and its writes."""
+
+    def __init__(self, actor: Actor, part: str) -> None:
+        self._actor = actor
+        self._part = part
+        self.head = Head()
+        self.rows: dict[str, Row] = {}
+        self.outbox = Outbox()
+
+    def load(self, records: Sequence[Record]) -> None:
+        """Load the stored records of a waking thread. Raises CorruptThread."""
+        for record in records:
+            assert record.value is not None
+            try:
+                match record.key[:2]:
+                    case "c/":
+                        row = _decode_row(record.value)
+                        self.rows[row.child.reference] = row
+                    case "o/":
+                        item = _decode_item(record.value)
+                        self.outbox.set(item.number, item)
+                    case _:
+                        self.head = _decode_head(record.value)
+            except msgspec.MsgspecError as error:
+                where = f"{self._part}/{record.key} of {self._actor.key}"
+                raise CorruptThread(f"{where} cannot be read", detail=str(error)) from None
+        self.outbox.stored = self.outbox.last = max(self.outbox.last, self.head.sent)
+
+    def write(self, changes: Changes) -> Commit:
+        """Store changes as one write. Raises what `Pipeline.store` raises; then nothing is changed."""
+        before = {key: self._set(key, value) for key, value in changes.items()}
+
+        def undo() -> None:
+            for key, value in reversed(before.items()):
+                self._set(key, value)
+
+        try:
+            return self._actor.records.write([self._encode(*each) for each in changes.items()], undo=undo)
+        except BaseException:
+            undo()
+            raise
+
+    def clear(self) -> Sequence[Record]:
+        """Forget everything, and return the records that store this."""
+        keys: tuple[str | int, ...] = (
+            HEAD,
+            *self.rows,
+            *(number for to in self.outbox.targets for number in self.outbox.find(to)),
+        )
+        self.head, self.rows, self.outbox = Head(), {}, Outbox()
+        return [self._encode(key, None) for key in keys]
+
+    # Inside
+
+    def _set(self, key: str | int, value: Head | Row | Item | None) -> Head | Row | Item | None:
+        """Replace a value in memory; return the earlier one."""
+        match key, value:
+            case int(), Item() | None:
+                return self.outbox.set(key, value)
+            case str(), Head():
+                head, self.head = self.head, value
+                return head
+        before = self.rows.pop(str(key), None)
+        if isinstance(value, Row):
+            self.rows[str(key)] = value
+        return before
+
+    def _encode(self, key: str | int, value: Head | Row | Item | None) -> Record:
+        if isinstance(key, int):
+            name = f"o/{key:016x}"
+        else:  # A name may be longer than a key.
+            name = f"c/{blake2b(key.encode(), digest_size=16).hexdigest()}" if key else "head"
+        return Record(self._part, name, None if value is None else encode_json(value))

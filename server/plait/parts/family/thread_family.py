@@ -1,0 +1,272 @@
+"""`family = Family()`: the parent and the children of a thread, and what it tells them."""
+
+import secrets
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from plait.actor.actor import Actor
+from plait.actor.handle import Handle
+from plait.actor.thread import Thread, ThreadActor
+from plait.clock import read_wall_clock
+from plait.parts.encoding import check_type, encode_named, read_back
+from plait.parts.family.family_draft import FamilyDraft
+from plait.parts.family.receiving import STRANGER, ItemReceiver
+from plait.parts.family.rows import (
+    BIRTH,
+    DESTROYED,
+    NOTICE,
+    STARTING,
+    STATUS,
+    TERMINATED,
+    Birth,
+    Child,
+    Item,
+    Notice,
+    find_key,
+)
+from plait.parts.family.sending import EVERY_CHILD, ItemSender, Post, has_thread
+from plait.parts.family.store import FamilyStore
+from plait.parts.files.paths import clean_path
+from plait.parts.files.thread_files import Files
+from plait.parts.messages.thread_messages import Messages
+from plait.parts.part import Part, check_writable, find_part_of
+from plait.parts.stage import find_draft, use_draft
+from plait.parts.written import STAGED, Result, Written
+from plait.state.commit import Commit
+from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import Record, RecordRange
+
+__all__ = ["Family", "Spawned", "ThreadFamily"]
+
+_ALL: Final = 1 << 30
+# The statuses that no child may set.
+_OWN: Final = (STARTING, TERMINATED, DESTROYED)
+
+_decode_child: Final = msgspec.json.Decoder(Child).decode
+
+
+class Family(Part["ThreadFamily"]):
+    """Declares a family: `family = Family()` in a Thread class gives each thread a `ThreadFamily`."""
+
+    reading: ClassVar = frozenset({"_has_parent"})
+    inner: ClassVar = frozenset({"spawn", "children", "child", "parent", "tell_children"})
+    existing: ClassVar = {"_receive": STRANGER, "_has_parent": False}
+
+    def bind(self, actor: ThreadActor) -> "ThreadFamily":
+        assert isinstance(actor, Actor)
+        return ThreadFamily(actor, self.name)
+
+    def ranges(self) -> list[RecordRange]:
+        return [RecordRange(self.name, limit=_ALL)]
+
+    async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+        self.of(actor)._load(records[0])
+
+    def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
+        return self.of(actor)._store.clear()
+
+
+class Spawned(Result[str]):
+    """The result of `spawn`: awaiting it returns the child's reference.
+
+    Outside of transactions and runs, that waits until the child is born.
+    """
+
+    __slots__ = ("_wait",)
+
+    def __init__(self, reference: str, written: Written, wait: Callable[[str], Coroutine[Any, Any, None]] | None):
+        super().__init__(reference, written)
+        self._wait = wait
+
+    def __await__(self) -> Generator[Any, None, str]:
+        reference = yield from super().__await__()
+        if self._wait is not None and not self._written.is_in_block:
+            yield from self._wait(reference).__await__()
+        return reference
+
+
+class ThreadFamily:
+    """The family of one thread: its parent, and at most 10,000 children.
+
+    What it tells them is stored with the thread's other changes, and delivered once and in order after that, even if
+    the server restarts. The methods that write do so when they are called; in a run, that is staged. They raise what
+    `set_state` raises for a thread that must not be changed, and TooMany if 10,000 items wait to be delivered.
+    """
+
+    def __init__(self, actor: Actor, part: str) -> None:
+        self._actor = actor
+        self._store = FamilyStore(actor, part)
+        self._sender = ItemSender(actor, self._store, self._deliver)
+        self._receiver = ItemReceiver(actor, self._store)
+        actor.timer.add(self._sender)
+
+    # Children
+
+    def spawn(
+        self,
+        kind: type[Thread[Any]],
+        name: str | None = None,
+        *,
+        title: str = "",
+        description: str = "",
+        message: str | None = None,
+        files: Iterable[str] = (),
+        user: str | UnsetType | None = UNSET,
+    ) -> Spawned:
+        """Create a child, by default with a random name, for the user of this thread or another one.
+
+        The child gets copies of `files` of this thread, and `message` in its queue. If there is a child with the name,
+        its reference is returned, and nothing else is done. Awaiting the result outside of a block and a run returns
+        when the child is born, and raises Conflict if the name is that of a thread with another parent or children,
+        and what its `on_start` raises; after that, its birth is tried again. Raises TypeError for a class that has no
+        Family, or lacks Messages or Files that are needed, NotFound for one that is not served, and Terminated.
+        """
+        key = ThreadKey(kind._kind.name, self._actor.make_handle(kind, name or secrets.token_hex(16)).name)
+        paths = self._check_files(kind, files)
+        _require(kind, Family, "be a child")
+        if message is not None:
+            _require(kind, Messages, "take a message")
+            encode_named("message", message)
+        if user is not None and not isinstance(user, UnsetType) and not user:
+            raise ValueError("a user id must not be empty")
+        child = read_back(
+            Child(
+                reference=str(key), name=key.name, title=title, description=description, created_at=read_wall_clock()
+            ),
+            _decode_child,
+        )
+        check_writable(self._actor)
+        self._actor.check_active()
+        born = self._sender.wait_for_birth
+        if child.reference in self._find_staged() or has_thread(self._store.rows.get(child.reference)):
+            return Spawned(child.reference, self._written(self._actor.records.write([])), born)
+        owner = self._actor.thread.user_id if isinstance(user, UnsetType) else user
+        written = self._post(Post(child.reference, BIRTH, Birth(user=owner, message=message, files=paths), child))
+        return Spawned(child.reference, written, None if written is STAGED else born)
+
+    @property
+    def children(self) -> list[Child]:
+        """The children, in the order in which they were spawned."""
+        children = {**{reference: row.child for reference, row in self._store.rows.items()}, **self._find_staged()}
+        return sorted(children.values(), key=lambda child: child.created_at)
+
+    async def child(self, reference: str) -> Handle[Any] | None:
+        """Return a handle to a child when it is born; None for another thread, and for a child that was destroyed."""
+        if not has_thread(self._store.rows.get(reference)):
+            return None
+        await self._sender.wait_for_birth(reference)
+        handle = self._make_handle(reference)
+        if not await self._call(reference, "_has_parent", str(self._actor.key)):
+            self._sender.give_up(reference, STRANGER)
+            return None
+        return handle
+
+    def tell_children(self, item: str, body: object) -> Written:
+        """Send an item to all children, except terminated ones, for their parts with that `Part.item`."""
+        return self._post(Post(EVERY_CHILD, item, body))
+
+    # The parent
+
+    @property
+    def parent(self) -> Handle[Any] | None:
+        """A handle to the parent; None if there is none."""
+        return self._make_handle(self._store.head.parent) if self._store.head.parent else None
+
+    def notify_parent(self, text: str, *, files: Iterable[str] = ()) -> Written:
+        """Add a silent message to the parent, which gets copies of `files` of this thread as its attachments.
+
+        Does nothing without a parent. Raises ValueError for an empty text, and TypeError if the parent has no Messages
+        or, for files, one of the two threads has no Files.
+        """
+        check_type("text", text, str)
+        if not text:
+            raise ValueError("the text of a notice must not be empty")
+        encode_named("text", text)
+        if not (parent := self._store.head.parent):
+            return self._skip()
+        cls = self._find_class(parent)
+        _require(cls, Messages, "take a notice")
+        return self._post(Post(parent, NOTICE, Notice(text=text, files=self._check_files(cls, files))))
+
+    def set_status(self, status: str) -> Written:
+        """Show a status in the parent's `children`. Does nothing without a parent."""
+        check_type("status", status, str)
+        status = status.strip()
+        if not status or status in _OWN:
+            raise ValueError(f"a status must not be empty, and not {', '.join(_OWN)}, which the family sets")
+        encode_named("status", status)
+        return self._post(Post(parent, STATUS, status)) if (parent := self._store.head.parent) else self._skip()
+
+    # Called by the threads of the family
+
+    async def _receive(self, sender: str, items: list[Item]) -> str:
+        return await self._receiver.receive(sender, items)
+
+    async def _begin(self, sender: str, items: list[Item]) -> str:
+        """Do what `_receive` does, even if this creates the thread."""
+        return await self._receiver.receive(sender, items)
+
+    async def _has_parent(self, reference: str) -> bool:
+        return self._store.head.parent == reference
+
+    # Inside
+
+    def _load(self, records: Sequence[Record]) -> None:
+        self._store.load(records)
+        self._sender.load()
+
+    def _post(self, post: Post) -> Written:
+        check_writable(self._actor)
+        transaction = self._actor.state.find_own_transaction()
+        if transaction is None:
+            draft = use_draft(self._actor, self, FamilyDraft, lambda _: FamilyDraft(self._sender.post))
+            if draft is not None:
+                draft.add(post)
+                return STAGED
+        return Written(self._sender.post([post]), transaction)
+
+    def _skip(self) -> Written:
+        check_writable(self._actor)
+        return self._written(self._actor.records.write([]))
+
+    def _written(self, commit: Commit) -> Written:
+        return Written(commit, self._actor.state.find_own_transaction())
+
+    def _find_staged(self) -> Mapping[str, Child]:
+        if self._actor.state.find_own_transaction() is not None:
+            return {}
+        draft = find_draft(self._actor, self, FamilyDraft)
+        return {} if draft is None else draft.children
+
+    def _check_files(self, target: type[Thread[Any]], files: Iterable[str]) -> list[str]:
+        paths = [clean_path(path) for path in files]
+        if paths:
+            for cls in (target, self._actor.kind.cls):
+                _require(cls, Files, "copy files")
+        return paths
+
+    def _find_class(self, reference: str) -> type[Thread[Any]]:
+        return self._actor.host.find_class(find_key(reference).kind)
+
+    def _make_handle(self, reference: str) -> Handle[Any]:
+        return self._actor.make_handle(self._find_class(reference), find_key(reference).name)
+
+    async def _deliver(self, to: str, items: Sequence[Item]) -> str:
+        method = "_begin" if items[0].kind == BIRTH else "_receive"
+        refusal: str = await self._call(to, method, str(self._actor.key), items)
+        return refusal
+
+    async def _call(self, reference: str, method: str, *args: object) -> Any:
+        """Call a method of the family of another thread."""
+        part = find_part_of(self._find_class(reference), Family)
+        if part is None:
+            raise TypeError(f"{self._find_class(reference).__name__} has no Family")
+        return await getattr(getattr(self._make_handle(reference), part.name), method)(*args)
+
+
+def _require(cls: type[Thread[Any]], part: type[Part[Any]], purpose: str) -> None:
+    if find_part_of(cls, part) is None:
+        raise TypeError(f"{cls.__name__} has no {part.__name__}: it cannot {purpose}")
