@@ -10,7 +10,16 @@ from plait.actor.thread import Thread, ThreadActor
 from plait.actor.turn import check_may_write
 from plait.store.thread_rows import Record, RecordRange
 
-__all__ = ["Part", "check_writable", "find_part_of", "find_parts", "find_ranges", "find_takers", "load_parts"]
+__all__ = [
+    "Part",
+    "check_writable",
+    "find_part_of",
+    "find_parts",
+    "find_ranges",
+    "find_takers",
+    "load_parts",
+    "require_part",
+]
 
 Bound = TypeVar("Bound")
 P = TypeVar("P", bound="Part[Any]")
@@ -128,6 +137,13 @@ def _find_parts(cls: type) -> Mapping[str, Part[Any]]:
 def find_part_of(cls: type[Thread[Any]], wanted: type[P]) -> P | None:
     """Return the part of a class that is a `wanted`; None if there is none."""
     return next((part for part in find_parts(cls).values() if isinstance(part, wanted)), None)
+
+
+def require_part(cls: type[Thread[Any]], wanted: type[P]) -> P:
+    """Return the part of a class that is a `wanted`. Raises TypeError."""
+    if (part := find_part_of(cls, wanted)) is None:
+        raise TypeError(f"{cls.__name__} has no {wanted.__name__}")
+    return part
 
 
 def find_takers(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:

@@ -1,20 +1,20 @@
 """Takes the items that the parent and the children of a thread send to it, each once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
-from plait.errors import TooMany, is_outage
+from plait.errors import NotFound, TooMany, is_outage
 from plait.parts.attachments import ATTACHMENTS
-from plait.parts.family import rows
-from plait.parts.family.copying import Copied, fetch_files, put_file
-from plait.parts.family.rows import DESTROYED, TERMINATED, Birth, Item, Notice, Seen, WithFiles
+from plait.parts.family.rows import Birth, Handed, Item, Notice, Seen, Status, find_key
 from plait.parts.family.store import HEAD, FamilyStore
-from plait.parts.messages.thread_messages import Messages, ThreadMessages
-from plait.parts.part import find_part_of, find_takers
+from plait.parts.files.file import File, Upload
+from plait.parts.files.thread_files import Files
+from plait.parts.messages.thread_messages import Messages
+from plait.parts.part import find_takers, require_part
 from plait.state.transaction import Transaction
 from plait_schemas.codec import decode_json
 
@@ -23,13 +23,12 @@ __all__ = ["STRANGER", "ItemReceiver"]
 STRANGER: Final = "it is not of its family"
 """Why a thread takes nothing from a thread outside of its family."""
 
-_decode_birth: Final = msgspec.json.Decoder(Birth).decode
-_decode_notice: Final = msgspec.json.Decoder(Notice).decode
-_decode_files: Final = msgspec.json.Decoder(WithFiles).decode
+Copies = Mapping[str, tuple[File, Upload]]
+"""Files of the sender of an item, by path, with their contents, which this thread has received."""
 
 
 class ItemReceiver:
-    """Applies items to one thread; each item and the record that it was taken are one write."""
+    """Applies items to one thread; each item, and that it was taken, are one write."""
 
     def __init__(self, actor: Actor, store: FamilyStore) -> None:
         self._actor = actor
@@ -38,15 +37,15 @@ class ItemReceiver:
     async def receive(self, sender: str, items: Sequence[Item]) -> str:
         """Apply the items of a thread that were not taken before; return when that is durable.
 
-        Returns why they are refused, empty if they are not. Raises an error if they must be sent again.
+        Returns why they are refused for good, empty if they are not. Raises an error if they must be sent again.
         """
         if refusal := self._refuse(sender, items[0]):
             return refusal
-        files = {item.number: await self._fetch(sender, item) for item in items}
+        copies = {item.number: await self._copy(sender, item) for item in items}
         with Transaction(self._actor.state, self._actor.key) as transaction:
             for item in items:
                 if not self._find_seen(sender).has(item):
-                    self._take_alone(sender, item, files[item.number])
+                    self._take_alone(sender, item, copies[item.number])
                     self._set_seen(sender, Seen(item.epoch, item.number))
         assert transaction.commit is not None
         await transaction.commit
@@ -56,11 +55,12 @@ class ItemReceiver:
 
     def _refuse(self, sender: str, first: Item) -> str:
         parent, children = self._store.head.parent, self._store.rows
-        if sender == parent or (sender in children and first.kind != rows.BIRTH):
+        is_birth = isinstance(first.body, Birth)
+        if sender == parent or (sender in children and not is_birth):
             return ""
-        if first.kind != rows.BIRTH:
+        if not is_birth:
             return STRANGER
-        if parent or children:  # A thread with children could have its own parent below it.
+        if parent or children:  # A thread with children could get a parent that is below it.
             return "it has another parent, or children"
         return "it was terminated" if self._actor.terminated_at is not None else ""
 
@@ -68,67 +68,74 @@ class ItemReceiver:
         row = self._store.rows.get(sender)
         return self._store.head.seen if row is None else row.seen
 
-    async def _fetch(self, sender: str, item: Item) -> Mapping[str, Copied]:
-        """Receive the files that come with an item."""
-        if item.kind not in (rows.BIRTH, rows.NOTICE) or self._find_seen(sender).has(item):
-            return {}
-        paths = _decode_files(item.body).files
-        return await fetch_files(self._actor, sender, paths) if paths else {}
-
     def _set_seen(self, sender: str, seen: Seen) -> None:
         store, row = self._store, self._store.rows.get(sender)
         store.write({HEAD: replace(store.head, seen=seen)} if row is None else {sender: replace(row, seen=seen)})
 
-    def _take_alone(self, sender: str, item: Item, files: Mapping[str, Copied]) -> None:
+    def _take_alone(self, sender: str, item: Item, copies: Copies) -> None:
         """Apply an item; one that cannot be applied is reported, and does not hold up the later ones."""
         try:
             with Transaction(self._actor.state, self._actor.key):
-                self._take(sender, item, files)
+                self._take(sender, item, copies)
         except Exception as error:
             if is_outage(error) or isinstance(error, TooMany):
                 raise
             self._actor.turns.report(error, None)
 
-    def _take(self, sender: str, item: Item, files: Mapping[str, Copied]) -> None:
-        match item.kind:
-            case rows.BIRTH:
-                self._be_born(sender, _decode_birth(item.body), files)
-            case rows.NOTICE:
-                self._add_notice(sender, item, _decode_notice(item.body), files)
-            case rows.STATUS:
-                self._set_status(sender, decode_json(bytes(item.body)))
-            case kind if (part := find_takers(self._actor.kind.cls).get(kind)) is not None:
-                part.take_item(self._actor, decode_json(bytes(item.body)))
+    def _take(self, sender: str, item: Item, copies: Copies) -> None:
+        match item.body:
+            case Birth(message=message, parts=parts):
+                self._store.write({HEAD: replace(self._store.head, parent=sender)})
+                for name, body in parts.items():
+                    self._hand(name, bytes(body))
+                paths = self._put(copies, "")
+                if message is not None:
+                    messages = require_part(self._actor.kind.cls, Messages).of(self._actor)
+                    messages.queue(message, attachments=[{"path": path} for path in paths])
+            case Notice(text=text) if self._actor.terminated_at is None:  # Otherwise it takes no messages.
+                paths = self._put(copies, f"{ATTACHMENTS}/{item.epoch}-{item.number}/")
+                messages = require_part(self._actor.kind.cls, Messages).of(self._actor)
+                attachments, metadata = [{"path": path} for path in paths], {"subagent_id": sender}
+                messages.inject("user", text, silent=True, metadata=metadata, attachments=attachments)
+            case Status(text=text):
+                row = self._store.rows[sender]
+                if row.child.status != "terminated" or text == "destroyed":
+                    self._store.write({sender: replace(row, child=replace(row.child, status=text))})
+            case Handed(item=name, body=body):
+                self._hand(name, bytes(body))
 
-    def _be_born(self, sender: str, birth: Birth, files: Mapping[str, Copied]) -> None:
-        self._store.write({HEAD: replace(self._store.head, parent=sender)})
-        takers = find_takers(self._actor.kind.cls)
-        for name, body in birth.parts.items():
-            if (part := takers.get(name)) is not None:
-                part.take_item(self._actor, decode_json(bytes(body)))
-        for path, copied in files.items():
-            put_file(self._actor, path, copied)
-        if birth.message is not None:
-            self._find_messages().queue(birth.message, attachments=[{"path": path} for path in files])
+    def _hand(self, name: str, body: bytes) -> None:
+        if (part := find_takers(self._actor.kind.cls).get(name)) is not None:
+            part.take_item(self._actor, decode_json(body))
 
-    def _add_notice(self, sender: str, item: Item, notice: Notice, files: Mapping[str, Copied]) -> None:
-        if self._actor.terminated_at is not None:
-            return  # It takes no messages.
-        folder = f"{ATTACHMENTS}/{item.epoch}-{item.number}"
-        places = {path: f"{folder}/{path}" for path in files}
-        for path, copied in files.items():
-            put_file(self._actor, places[path], copied)
-        attachments = [{"path": place} for place in places.values()]
-        metadata = {"subagent_id": sender}
-        self._find_messages().inject("user", notice.text, silent=True, metadata=metadata, attachments=attachments)
+    # Files
 
-    def _set_status(self, sender: str, status: str) -> None:
-        row = self._store.rows.get(sender)
-        if row is not None and (row.child.status != TERMINATED or status == DESTROYED):
-            self._store.write({sender: replace(row, child=replace(row.child, status=status))})
+    async def _copy(self, sender: str, item: Item) -> Copies:
+        """Receive the files that come with an item; one that the sender no longer has is reported."""
+        if not isinstance(item.body, Birth | Notice) or self._find_seen(sender).has(item):
+            return {}
+        found: dict[str, tuple[File, Upload]] = {}
+        for path in item.body.files:
+            try:
+                found[path] = await self._copy_file(sender, path)
+            except NotFound as error:
+                self._actor.turns.report(error, None)
+        return found
 
-    def _find_messages(self) -> ThreadMessages:
-        cls = self._actor.kind.cls
-        if (part := find_part_of(cls, Messages)) is None:
-            raise TypeError(f"{cls.__name__} has no Messages")
-        return part.of(self._actor)
+    async def _copy_file(self, sender: str, path: str) -> tuple[File, Upload]:
+        key, host = find_key(sender), self._actor.host
+        cls = host.find_class(key.kind)
+        theirs = getattr(host.make_handle(cls, key.name), require_part(cls, Files).name)
+        if (file := await theirs.stat(path)) is None:
+            raise NotFound(f"{sender} has no file {path} for {self._actor.key}")
+        async with aclosing(theirs.stream(path)) as content:
+            return file, await require_part(self._actor.kind.cls, Files).of(self._actor).receive(content)
+
+    def _put(self, copies: Copies, folder: str) -> Iterable[str]:
+        """Give received files paths in a folder; return these."""
+        if not copies:
+            return []
+        files = require_part(self._actor.kind.cls, Files).of(self._actor)
+        for path, (file, upload) in copies.items():
+            files.put(folder + path, upload, mime=file.mime, metadata=file.metadata)
+        return [folder + path for path in copies]

@@ -6,36 +6,9 @@ from typing import Final, Literal
 import msgspec
 
 from plait.store.protocol import ThreadKey
+from plait_schemas.codec import encode_json
 
-__all__ = [
-    "BIRTH",
-    "DESTROYED",
-    "NOTICE",
-    "RUNNING",
-    "STARTING",
-    "STATUS",
-    "TERMINATED",
-    "Birth",
-    "Child",
-    "Head",
-    "Item",
-    "Notice",
-    "Outbox",
-    "Row",
-    "Seen",
-    "WithFiles",
-    "find_key",
-]
-
-STARTING: Final = "starting"
-RUNNING: Final = "running"
-TERMINATED: Final = "terminated"
-DESTROYED: Final = "destroyed"
-
-# The kinds of the family's own items; an item of another part has the `item` of the part as its kind.
-BIRTH: Final = "birth"
-NOTICE: Final = "notice"
-STATUS: Final = "status"
+__all__ = ["Birth", "Child", "Handed", "Head", "Item", "Notice", "Outbox", "Row", "Seen", "Status", "find_key"]
 
 # The maximum number of items of one call, and the bytes after which no further one is added to it.
 _MOST_ITEMS: Final = 100
@@ -50,7 +23,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     title: str = ""
     description: str = ""
     # "starting" until it is born, then "running", or what it has set; in the end "terminated" or "destroyed".
-    status: str = STARTING
+    status: str = "starting"
     # In microseconds since the epoch.
     created_at: int
     # Set by what executes agents.
@@ -60,14 +33,60 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spawn_group_id: str | None = None
     parent_communication: Literal["implicit", "explicit"] | None = None
 
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether its thread is known to be destroyed."""
+        return self.status == "destroyed"
+
+
+class Birth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag="birth"):
+    """Creates a child, for a user."""
+
+    child: Child
+    user: str | None = None
+    message: str | None = None
+    # The paths of the files that it copies.
+    files: list[str] = []
+    # What parts hand down, by their `item`.
+    parts: dict[str, msgspec.Raw] = {}
+
+
+class Notice(msgspec.Struct, frozen=True, omit_defaults=True, tag="notice"):
+    """A message for the parent, with the paths of files that it copies."""
+
+    text: str
+    files: list[str] = []
+
+
+class Status(msgspec.Struct, frozen=True, tag="status"):
+    """The status of a child, for the parent."""
+
+    text: str
+
+
+class Handed(msgspec.Struct, frozen=True, tag="handed"):
+    """What a part sends to the part of a child that has the same `item`."""
+
+    item: str
+    body: msgspec.Raw
+
+
+class Item(msgspec.Struct, frozen=True):
+    """What one thread of a family tells another; the epoch in which it was written, and its number, are added then."""
+
+    to: str
+    body: Birth | Notice | Status | Handed
+    epoch: str = ""
+    number: int = 0
+
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
-    """The last item that was taken from a thread: the epoch in which the thread wrote it, and its number."""
+    """The last item that was taken from a thread."""
 
     epoch: str = ""
     number: int = 0
 
-    def has(self, item: "Item") -> bool:
+    def has(self, item: Item) -> bool:
         """Whether an item was taken before."""
         return item.epoch == self.epoch and item.number <= self.number
 
@@ -85,37 +104,6 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     parent: str = ""
     seen: Seen = Seen()
     sent: int = 0
-
-
-class Item(msgspec.Struct, frozen=True, array_like=True):
-    """What one thread of a family tells another, with the epoch in which it was written."""
-
-    to: str
-    epoch: str
-    number: int
-    kind: str
-    body: msgspec.Raw
-
-
-class WithFiles(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The body of an item with files, which the target copies: their paths in the thread that has sent it."""
-
-    files: list[str] = []
-
-
-class Birth(WithFiles, frozen=True, omit_defaults=True, kw_only=True):
-    """The body of the item that creates a child."""
-
-    user: str | None = None
-    message: str | None = None
-    # What parts hand down, by the `item` of the part.
-    parts: dict[str, msgspec.Raw] = {}
-
-
-class Notice(WithFiles, frozen=True, omit_defaults=True, kw_only=True):
-    """The body of a message for the parent."""
-
-    text: str
 
 
 class Outbox:
@@ -136,13 +124,16 @@ class Outbox:
         """The threads for which items wait."""
         return list(self._targets)
 
+    def find(self, to: str) -> Mapping[int, Item]:
+        """Return the items for a thread, even those that are not durable."""
+        return self._targets.get(to, {})
+
     def set(self, number: int, item: Item | None) -> Item | None:
         """Add the item with a number, or remove it; return the earlier one."""
         before = self._items.pop(number, None)
         if before is not None:
-            waiting = self._targets[before.to]
-            del waiting[number]
-            if not waiting:
+            del self._targets[before.to][number]
+            if not self._targets[before.to]:
                 del self._targets[before.to]
         if item is not None:
             self._items[number] = item
@@ -153,10 +144,6 @@ class Outbox:
             self.last = max(self.last, number)
         return before
 
-    def find(self, to: str) -> Mapping[int, Item]:
-        """Return the items for a thread, even those that are not durable."""
-        return self._targets.get(to, {})
-
     def take(self, to: str) -> list[Item]:
         """Return the first durable items for a thread, those of one call."""
         found, size = list[Item](), 0
@@ -164,7 +151,7 @@ class Outbox:
             if item.number > self.stored or len(found) == _MOST_ITEMS or size > _MOST_BYTES:
                 break
             found.append(item)
-            size += len(bytes(item.body))
+            size += len(encode_json(item))
         return found
 
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -16,25 +16,13 @@ from plait.actor.logs import about
 from plait.backoff import Backoff
 from plait.clock import read_due_clock
 from plait.errors import Conflict, TooMany, is_outage
-from plait.parts.family.rows import (
-    BIRTH,
-    DESTROYED,
-    RUNNING,
-    STARTING,
-    STATUS,
-    TERMINATED,
-    Birth,
-    Child,
-    Head,
-    Item,
-    Row,
-)
+from plait.parts.family.rows import Birth, Head, Item, Row, Status
 from plait.parts.family.store import HEAD, FamilyStore
 from plait.parts.part import find_takers
 from plait.state.commit import Commit
 from plait_schemas.codec import encode_json
 
-__all__ = ["EVERY_CHILD", "MOST_CHILDREN", "MOST_WAITING", "ItemSender", "Post", "has_thread"]
+__all__ = ["EVERY_CHILD", "MOST_CHILDREN", "MOST_WAITING", "ItemSender"]
 
 log = logging.getLogger("plait.family")
 
@@ -57,15 +45,6 @@ _PATIENCE: Final = 5.0
 
 Deliver = Callable[[str, Sequence[Item]], Awaitable[str]]
 """Takes items to a thread, which applies them; returns why they are refused for good, empty if they are not."""
-
-
-class Post(NamedTuple):
-    """An item to be written; that of a birth has the child."""
-
-    to: str
-    kind: str
-    body: Any
-    child: Child | None = None
 
 
 class ItemSender:
@@ -117,46 +96,45 @@ class ItemSender:
             self._busy.add(to)
             turn = self._actor.begin("family", partial(self._send, to), partial(self._end, to), is_used=False)
             first = next(iter(self._store.outbox.find(to).values()), None)
-            if first is not None and first.kind == BIRTH:  # The child is created for its user.
-                turn.party = Party(msgspec.json.decode(first.body, type=Birth).user)
+            if first is not None and isinstance(first.body, Birth):  # The child is created for its user.
+                turn.party = Party(first.body.user)
 
     def terminate(self) -> None:
         """Tell the parent, in an open transaction; what was written for others is still sent."""
         if parent := self._store.head.parent:
-            self.post([Post(parent, STATUS, TERMINATED)])
+            self.post([Item(parent, Status("terminated"))])
 
     # Writing
 
-    def post(self, posts: Sequence[Post]) -> Commit:
+    def post(self, items: Sequence[Item]) -> Commit:
         """Store items, and the rows of new children, as one write. Raises TooMany and TooLarge."""
-        store, number = self._store, self._store.outbox.last
+        store, number, epoch = self._store, self._store.outbox.last, self._actor.state.epoch
         changes: dict[str | int, Head | Row | Item | None] = {}
-        for post in self._expand(posts):
-            body = post.body
-            if post.child is not None:
-                if has_thread(store.rows.get(post.to)):
+        for item in self._expand(items):
+            body = item.body
+            if isinstance(body, Birth):
+                if (row := store.rows.get(item.to)) is not None and not row.child.is_destroyed:
                     continue  # It was also spawned outside of the run.
-                changes[post.to] = Row(post.child)
+                changes[item.to] = Row(body.child)
                 body = replace(body, parts=dict(self._find_handed_down()))
             number += 1
-            epoch, data = self._actor.state.epoch, msgspec.Raw(encode_json(body))
-            changes[number] = Item(post.to, epoch, number, post.kind, data)
-        if len(store.outbox) + len(changes) > MOST_WAITING or len(store.rows) + len(posts) > MOST_CHILDREN:
+            changes[number] = Item(item.to, body, epoch, number)
+        if len(store.outbox) + len(changes) > MOST_WAITING or len(store.rows) + len(items) > MOST_CHILDREN:
             many = f"{self._actor.key} may have {MOST_CHILDREN:,} children, and as many items that wait for others"
             raise TooMany(many, retry_after=1.0)
         commit = store.write(changes)
-        targets = [item.to for item in changes.values() if isinstance(item, Item)]
-        commit.then(partial(self._release, number, targets))
+        commit.then(partial(self._release, number, [item.to for item in changes.values() if isinstance(item, Item)]))
         return commit
 
-    def _expand(self, posts: Sequence[Post]) -> Iterator[Post]:
-        for post in posts:
-            if post.to != EVERY_CHILD:
-                yield post
+    def _expand(self, items: Sequence[Item]) -> Iterator[Item]:
+        """Yield an item for each child instead of one for every child."""
+        for item in items:
+            if item.to != EVERY_CHILD:
+                yield item
                 continue
             for reference, row in self._store.rows.items():
-                if row.child.status not in (TERMINATED, DESTROYED):
-                    yield post._replace(to=reference)
+                if row.child.status != "terminated" and not row.child.is_destroyed:
+                    yield replace(item, to=reference)
 
     def _find_handed_down(self) -> Iterator[tuple[str, msgspec.Raw]]:
         """Yield what the parts of this thread give to a new child."""
@@ -189,8 +167,8 @@ class ItemSender:
             return  # They were sent twice, as the thread is being destroyed.
         changes: dict[str | int, Head | Row | Item | None] = dict.fromkeys(numbers)
         changes[HEAD] = replace(store.head, sent=store.outbox.last)
-        if row is not None and row.child.status == STARTING:
-            changes[to] = replace(row, child=replace(row.child, status=RUNNING))
+        if row is not None and row.child.status == "starting":
+            changes[to] = replace(row, child=replace(row.child, status="running"))
         store.write(changes)
         self._resolve(to, None)
 
@@ -199,13 +177,13 @@ class ItemSender:
         store, items = self._store, self._store.outbox.find(to)
         log.info("%s takes nothing from %s: %s", to, self._actor.key, refusal, extra=about(self._actor.key))
         changes: dict[str | int, Head | Row | Item | None] = dict.fromkeys(items)
-        if any(item.kind == BIRTH for item in items.values()):
+        if any(isinstance(item.body, Birth) for item in items.values()):
             changes[to] = None
             error = Conflict(f"{to} cannot be a child of {self._actor.key}: {refusal}")
             if not self._resolve(to, error):
                 self._actor.turns.report(error, None)
         elif (row := store.rows.get(to)) is not None:
-            changes[to] = replace(row, child=replace(row.child, status=DESTROYED))
+            changes[to] = replace(row, child=replace(row.child, status="destroyed"))
         elif to == store.head.parent:
             changes[HEAD] = replace(store.head, parent="")
         store.write(changes)
@@ -235,7 +213,7 @@ class ItemSender:
         Raises Conflict if it cannot be, and what creating it has raised; in the second case, that is tried again.
         """
         row = self._store.rows.get(reference)
-        if row is not None and row.child.status == STARTING:
+        if row is not None and row.child.status == "starting":
             future: asyncio.Future[None] = self._actor.loop.create_future()
             self._births.setdefault(reference, []).append(future)
             await future
@@ -261,8 +239,7 @@ class ItemSender:
     async def say_destroyed(self) -> None:
         """Tell the parent that the thread was destroyed."""
         if parent := self._store.head.parent:
-            number, body = self._store.outbox.last + 1, msgspec.Raw(encode_json(DESTROYED))
-            item = Item(parent, self._actor.state.epoch, number, STATUS, body)
+            item = Item(parent, Status("destroyed"), self._actor.state.epoch, self._store.outbox.last + 1)
             await self._try(partial(self._deliver, parent, [item]))
 
     async def _try(self, work: Callable[[], Awaitable[object]]) -> None:
@@ -273,8 +250,3 @@ class ItemSender:
             log.warning(
                 "a thread that is destroyed could not tell others", exc_info=error, extra=about(self._actor.key)
             )
-
-
-def has_thread(row: Row | None) -> bool:
-    """Whether there is a child, as far as this is known."""
-    return row is not None and row.child.status != DESTROYED

@@ -14,36 +14,24 @@ from plait.clock import read_wall_clock
 from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.family.family_draft import FamilyDraft
 from plait.parts.family.receiving import STRANGER, ItemReceiver
-from plait.parts.family.rows import (
-    BIRTH,
-    DESTROYED,
-    NOTICE,
-    STARTING,
-    STATUS,
-    TERMINATED,
-    Birth,
-    Child,
-    Item,
-    Notice,
-    find_key,
-)
-from plait.parts.family.sending import EVERY_CHILD, ItemSender, Post, has_thread
+from plait.parts.family.rows import Birth, Child, Handed, Item, Notice, Status, find_key
+from plait.parts.family.sending import EVERY_CHILD, ItemSender
 from plait.parts.family.store import FamilyStore
 from plait.parts.files.paths import clean_path
 from plait.parts.files.thread_files import Files
 from plait.parts.messages.thread_messages import Messages
-from plait.parts.part import Part, check_writable, find_part_of
+from plait.parts.part import Part, check_writable, require_part
 from plait.parts.stage import find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
-from plait.state.commit import Commit
 from plait.store.protocol import ThreadKey
 from plait.store.thread_rows import Record, RecordRange
+from plait_schemas.codec import encode_json
 
 __all__ = ["Family", "Spawned", "ThreadFamily"]
 
 _ALL: Final = 1 << 30
 # The statuses that no child may set.
-_OWN: Final = (STARTING, TERMINATED, DESTROYED)
+_OWN: Final = ("starting", "terminated", "destroyed")
 
 _decode_child: Final = msgspec.json.Decoder(Child).decode
 
@@ -124,28 +112,26 @@ class ThreadFamily:
         and what its `on_start` raises; after that, its birth is tried again. Raises TypeError for a class that has no
         Family, or lacks Messages or Files that are needed, NotFound for one that is not served, and Terminated.
         """
-        key = ThreadKey(kind._kind.name, self._actor.make_handle(kind, name or secrets.token_hex(16)).name)
-        paths = self._check_files(kind, files)
-        _require(kind, Family, "be a child")
+        handle = self._actor.make_handle(kind, name or secrets.token_hex(16))
+        require_part(kind, Family)
         if message is not None:
-            _require(kind, Messages, "take a message")
+            require_part(kind, Messages)
             encode_named("message", message)
-        if user is not None and not isinstance(user, UnsetType) and not user:
+        paths = self._check_files(kind, files)
+        owner = self._actor.thread.user_id if isinstance(user, UnsetType) else user
+        if owner == "":
             raise ValueError("a user id must not be empty")
-        child = read_back(
-            Child(
-                reference=str(key), name=key.name, title=title, description=description, created_at=read_wall_clock()
-            ),
-            _decode_child,
-        )
+        reference = str(ThreadKey(kind._kind.name, handle.name))
+        now, name = read_wall_clock(), handle.name
+        child = Child(reference=reference, name=name, title=title, description=description, created_at=now)
+        child = read_back(child, _decode_child)
         check_writable(self._actor)
         self._actor.check_active()
-        born = self._sender.wait_for_birth
-        if child.reference in self._find_staged() or has_thread(self._store.rows.get(child.reference)):
-            return Spawned(child.reference, self._written(self._actor.records.write([])), born)
-        owner = self._actor.thread.user_id if isinstance(user, UnsetType) else user
-        written = self._post(Post(child.reference, BIRTH, Birth(user=owner, message=message, files=paths), child))
-        return Spawned(child.reference, written, None if written is STAGED else born)
+        if self._has_child(reference):
+            written = self._skip()
+        else:
+            written = self._post(reference, Birth(child=child, user=owner, message=message, files=paths))
+        return Spawned(reference, written, None if written is STAGED else self._sender.wait_for_birth)
 
     @property
     def children(self) -> list[Child]:
@@ -155,7 +141,8 @@ class ThreadFamily:
 
     async def child(self, reference: str) -> Handle[Any] | None:
         """Return a handle to a child when it is born; None for another thread, and for a child that was destroyed."""
-        if not has_thread(self._store.rows.get(reference)):
+        row = self._store.rows.get(reference)
+        if row is None or row.child.is_destroyed:
             return None
         await self._sender.wait_for_birth(reference)
         handle = self._make_handle(reference)
@@ -166,7 +153,7 @@ class ThreadFamily:
 
     def tell_children(self, item: str, body: object) -> Written:
         """Send an item to all children, except terminated ones, for their parts with that `Part.item`."""
-        return self._post(Post(EVERY_CHILD, item, body))
+        return self._post(EVERY_CHILD, Handed(item, msgspec.Raw(encode_json(body))))
 
     # The parent
 
@@ -188,8 +175,8 @@ class ThreadFamily:
         if not (parent := self._store.head.parent):
             return self._skip()
         cls = self._find_class(parent)
-        _require(cls, Messages, "take a notice")
-        return self._post(Post(parent, NOTICE, Notice(text=text, files=self._check_files(cls, files))))
+        require_part(cls, Messages)
+        return self._post(parent, Notice(text, self._check_files(cls, files)))
 
     def set_status(self, status: str) -> Written:
         """Show a status in the parent's `children`. Does nothing without a parent."""
@@ -198,7 +185,7 @@ class ThreadFamily:
         if not status or status in _OWN:
             raise ValueError(f"a status must not be empty, and not {', '.join(_OWN)}, which the family sets")
         encode_named("status", status)
-        return self._post(Post(parent, STATUS, status)) if (parent := self._store.head.parent) else self._skip()
+        return self._post(parent, Status(status)) if (parent := self._store.head.parent) else self._skip()
 
     # Called by the threads of the family
 
@@ -218,34 +205,33 @@ class ThreadFamily:
         self._store.load(records)
         self._sender.load()
 
-    def _post(self, post: Post) -> Written:
+    def _post(self, to: str, body: Birth | Notice | Status | Handed) -> Written:
         check_writable(self._actor)
         transaction = self._actor.state.find_own_transaction()
         if transaction is None:
             draft = use_draft(self._actor, self, FamilyDraft, lambda _: FamilyDraft(self._sender.post))
             if draft is not None:
-                draft.add(post)
+                draft.items.append(Item(to, body))
                 return STAGED
-        return Written(self._sender.post([post]), transaction)
+        return Written(self._sender.post([Item(to, body)]), transaction)
 
     def _skip(self) -> Written:
+        """Return a write that changes nothing: it is durable when those before it are."""
         check_writable(self._actor)
-        return self._written(self._actor.records.write([]))
-
-    def _written(self, commit: Commit) -> Written:
-        return Written(commit, self._actor.state.find_own_transaction())
+        return Written(self._actor.records.write([]), self._actor.state.find_own_transaction())
 
     def _find_staged(self) -> Mapping[str, Child]:
-        if self._actor.state.find_own_transaction() is not None:
-            return {}
         draft = find_draft(self._actor, self, FamilyDraft)
-        return {} if draft is None else draft.children
+        return {} if draft is None or self._actor.state.find_own_transaction() is not None else draft.children
+
+    def _has_child(self, reference: str) -> bool:
+        row = self._store.rows.get(reference)
+        return reference in self._find_staged() or (row is not None and not row.child.is_destroyed)
 
     def _check_files(self, target: type[Thread[Any]], files: Iterable[str]) -> list[str]:
         paths = [clean_path(path) for path in files]
-        if paths:
-            for cls in (target, self._actor.kind.cls):
-                _require(cls, Files, "copy files")
+        for cls in (target, self._actor.kind.cls) if paths else ():
+            require_part(cls, Files)
         return paths
 
     def _find_class(self, reference: str) -> type[Thread[Any]]:
@@ -255,18 +241,11 @@ class ThreadFamily:
         return self._actor.make_handle(self._find_class(reference), find_key(reference).name)
 
     async def _deliver(self, to: str, items: Sequence[Item]) -> str:
-        method = "_begin" if items[0].kind == BIRTH else "_receive"
+        method = "_begin" if isinstance(items[0].body, Birth) else "_receive"
         refusal: str = await self._call(to, method, str(self._actor.key), items)
         return refusal
 
     async def _call(self, reference: str, method: str, *args: object) -> Any:
         """Call a method of the family of another thread."""
-        part = find_part_of(self._find_class(reference), Family)
-        if part is None:
-            raise TypeError(f"{self._find_class(reference).__name__} has no Family")
+        part = require_part(self._find_class(reference), Family)
         return await getattr(getattr(self._make_handle(reference), part.name), method)(*args)
-
-
-def _require(cls: type[Thread[Any]], part: type[Part[Any]], purpose: str) -> None:
-    if find_part_of(cls, part) is None:
-        raise TypeError(f"{cls.__name__} has no {part.__name__}: it cannot {purpose}")
