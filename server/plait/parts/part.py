@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Self, TypeVar, overload
+from typing import Any, ClassVar, Final, Self, TypeVar, overload
 
 from plait.actor.per_actor import PerActor
 from plait.actor.thread import Thread, ThreadActor
@@ -11,6 +11,7 @@ from plait.actor.turn import check_may_write
 from plait.store.thread_rows import Record, RecordRange
 
 __all__ = [
+    "MESSAGE",
     "Part",
     "check_writable",
     "find_part_of",
@@ -20,6 +21,9 @@ __all__ = [
     "load_parts",
     "require_part",
 ]
+
+MESSAGE: Final = "message"
+"""The `Part.item` of messages."""
 
 Bound = TypeVar("Bound")
 P = TypeVar("P", bound="Part[Any]")
@@ -99,15 +103,15 @@ class Part(PerActor[ThreadActor, Bound]):
 
     # Families
 
-    # The name of the items that this part gets from the same part of the thread's parent; empty for none.
+    # The name of what this part takes from other threads of the family; empty for nothing.
     item: ClassVar[str] = ""
 
-    def hand_down(self, actor: ThreadActor) -> object:
-        """Return what the part of a new child gets, as JSON; None for nothing."""
+    def hand_down(self, actor: ThreadActor) -> Mapping[str, Any] | None:
+        """Return what the same part of a new child takes, as JSON; None for nothing."""
         return None
 
-    def take_item(self, actor: ThreadActor, body: Any) -> None:
-        """Take what the parent's part has handed down or sent, in an open transaction."""
+    def take_item(self, actor: ThreadActor, body: Mapping[str, Any]) -> None:
+        """Take what another thread has sent or handed down, in an open transaction; what this raises is reported."""
 
     # Forking
 

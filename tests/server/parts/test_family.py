@@ -37,7 +37,7 @@ async def test_a_notice_is_a_silent_message_of_the_parent_and_leaves_no_item(lab
     await lab.wait_for_sent(Kid, "k")
     assert await lab.keys(Kid, "k") == ["head"]
     message = (await (await lab.boss()).messages.list(include_silent=True)).messages[0]
-    assert (message.role, message.silent, message.metadata) == ("user", True, {"subagent_id": "kid/k"})
+    assert (message.role, message.silent, message.subagent_id) == ("user", True, "kid/k")
 
 
 async def test_notices_come_once_and_in_order(lab: FamilyLab) -> None:

@@ -1,22 +1,20 @@
 """Takes the items that the parent and the children of a thread send to it, each once."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
+from plait.actor.thread import Thread
 from plait.errors import NotFound, TooMany, is_outage
 from plait.parts.attachments import ATTACHMENTS
-from plait.parts.family.rows import Birth, Handed, Item, Notice, Seen, Status, find_key
+from plait.parts.family.rows import Birth, Handed, Item, Seen, Status, find_key
 from plait.parts.family.store import HEAD, FamilyStore
 from plait.parts.files.file import File, Upload
-from plait.parts.files.thread_files import Files
-from plait.parts.messages.thread_messages import Messages
-from plait.parts.part import find_takers, require_part
+from plait.parts.part import MESSAGE, Part, find_takers
 from plait.state.transaction import Transaction
-from plait_schemas.codec import decode_json
 
 __all__ = ["STRANGER", "ItemReceiver"]
 
@@ -26,13 +24,17 @@ STRANGER: Final = "it is not of its family"
 Copies = Mapping[str, tuple[File, Upload]]
 """Files of the sender of an item, by path, with their contents, which this thread has received."""
 
+FilesOf = Callable[[type[Thread[Any]]], Part[Any]]
+"""Returns the files of a class. Raises TypeError."""
+
 
 class ItemReceiver:
     """Applies items to one thread; each item, and that it was taken, are one write."""
 
-    def __init__(self, actor: Actor, store: FamilyStore) -> None:
+    def __init__(self, actor: Actor, store: FamilyStore, files_of: FilesOf) -> None:
         self._actor = actor
         self._store = store
+        self._files_of = files_of
 
     async def receive(self, sender: str, items: Sequence[Item]) -> str:
         """Apply the items of a thread that were not taken before; return when that is durable.
@@ -87,32 +89,27 @@ class ItemReceiver:
             case Birth(message=message, parts=parts):
                 self._store.write({HEAD: replace(self._store.head, parent=sender)})
                 for name, body in parts.items():
-                    self._hand(name, bytes(body))
-                paths = self._put(copies, "")
+                    self._hand(name, body)
+                attachments = self._put(copies, "")
                 if message is not None:
-                    messages = require_part(self._actor.kind.cls, Messages).of(self._actor)
-                    messages.queue(message, attachments=[{"path": path} for path in paths])
-            case Notice(text=text) if self._actor.terminated_at is None:  # Otherwise it takes no messages.
-                paths = self._put(copies, f"{ATTACHMENTS}/{item.epoch}-{item.number}/")
-                messages = require_part(self._actor.kind.cls, Messages).of(self._actor)
-                attachments, metadata = [{"path": path} for path in paths], {"subagent_id": sender}
-                messages.inject("user", text, silent=True, metadata=metadata, attachments=attachments)
+                    self._hand(MESSAGE, {"content": message, "attachments": attachments})
             case Status(text=text):
                 row = self._store.rows[sender]
                 if row.child.status != "terminated" or text == "destroyed":
                     self._store.write({sender: replace(row, child=replace(row.child, status=text))})
             case Handed(item=name, body=body):
-                self._hand(name, bytes(body))
+                attachments = self._put(copies, f"{ATTACHMENTS}/{item.epoch}-{item.number}/")
+                self._hand(name, {**body, "attachments": attachments} if attachments else body)
 
-    def _hand(self, name: str, body: bytes) -> None:
+    def _hand(self, name: str, body: Mapping[str, Any]) -> None:
         if (part := find_takers(self._actor.kind.cls).get(name)) is not None:
-            part.take_item(self._actor, decode_json(body))
+            part.take_item(self._actor, body)
 
     # Files
 
     async def _copy(self, sender: str, item: Item) -> Copies:
         """Receive the files that come with an item; one that the sender no longer has is reported."""
-        if not isinstance(item.body, Birth | Notice) or self._find_seen(sender).has(item):
+        if isinstance(item.body, Status) or self._find_seen(sender).has(item):
             return {}
         found: dict[str, tuple[File, Upload]] = {}
         for path in item.body.files:
@@ -125,17 +122,15 @@ class ItemReceiver:
     async def _copy_file(self, sender: str, path: str) -> tuple[File, Upload]:
         key, host = find_key(sender), self._actor.host
         cls = host.find_class(key.kind)
-        theirs = getattr(host.make_handle(cls, key.name), require_part(cls, Files).name)
+        theirs = getattr(host.make_handle(cls, key.name), self._files_of(cls).name)
         if (file := await theirs.stat(path)) is None:
             raise NotFound(f"{sender} has no file {path} for {self._actor.key}")
         async with aclosing(theirs.stream(path)) as content:
-            return file, await require_part(self._actor.kind.cls, Files).of(self._actor).receive(content)
+            return file, await self._files_of(self._actor.kind.cls).of(self._actor).receive(content)
 
-    def _put(self, copies: Copies, folder: str) -> Iterable[str]:
-        """Give received files paths in a folder; return these."""
-        if not copies:
-            return []
-        files = require_part(self._actor.kind.cls, Files).of(self._actor)
+    def _put(self, copies: Copies, folder: str) -> list[dict[str, str]]:
+        """Give received files paths in a folder; return attachments that name them."""
         for path, (file, upload) in copies.items():
+            files = self._files_of(self._actor.kind.cls).of(self._actor)
             files.put(folder + path, upload, mime=file.mime, metadata=file.metadata)
-        return [folder + path for path in copies]
+        return [{"path": folder + path} for path in copies]

@@ -1,14 +1,14 @@
-"""What a thread knows of its family, and the items that wait for its parent and its children. No I/O."""
+"""The parent and the children that a thread knows, and the items that wait for its parent and its children. No I/O."""
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
-__all__ = ["Birth", "Child", "Handed", "Head", "Item", "Notice", "Outbox", "Row", "Seen", "Status", "find_key"]
+__all__ = ["Birth", "Child", "Handed", "Head", "Item", "Outbox", "Row", "Seen", "Status", "find_key"]
 
 # The maximum number of items of one call, and the bytes after which no further one is added to it.
 _MOST_ITEMS: Final = 100
@@ -48,14 +48,7 @@ class Birth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag="
     # The paths of the files that it copies.
     files: list[str] = []
     # What parts hand down, by their `item`.
-    parts: dict[str, msgspec.Raw] = {}
-
-
-class Notice(msgspec.Struct, frozen=True, omit_defaults=True, tag="notice"):
-    """A message for the parent, with the paths of files that it copies."""
-
-    text: str
-    files: list[str] = []
+    parts: dict[str, Any] = {}
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):
@@ -64,18 +57,19 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     text: str
 
 
-class Handed(msgspec.Struct, frozen=True, tag="handed"):
-    """What a part sends to the part of a child that has the same `item`."""
+class Handed(msgspec.Struct, frozen=True, omit_defaults=True, tag="handed"):
+    """An object for the part of another thread that has this `item`, with the paths of files that the thread copies."""
 
     item: str
-    body: msgspec.Raw
+    body: dict[str, Any]
+    files: list[str] = []
 
 
 class Item(msgspec.Struct, frozen=True):
-    """What one thread of a family tells another; the epoch in which it was written, and its number, are added then."""
+    """A message from one thread of a family to another, with the epoch in which it was written, and its number."""
 
     to: str
-    body: Birth | Notice | Status | Handed
+    body: Birth | Status | Handed
     epoch: str = ""
     number: int = 0
 

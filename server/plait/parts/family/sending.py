@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from typing import Final
+from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
@@ -20,7 +19,6 @@ from plait.parts.family.rows import Birth, Head, Item, Row, Status
 from plait.parts.family.store import HEAD, FamilyStore
 from plait.parts.part import find_takers
 from plait.state.commit import Commit
-from plait_schemas.codec import encode_json
 
 __all__ = ["EVERY_CHILD", "MOST_CHILDREN", "MOST_WAITING", "ItemSender"]
 
@@ -136,11 +134,11 @@ class ItemSender:
                 if row.child.status != "terminated" and not row.child.is_destroyed:
                     yield replace(item, to=reference)
 
-    def _find_handed_down(self) -> Iterator[tuple[str, msgspec.Raw]]:
+    def _find_handed_down(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield what the parts of this thread give to a new child."""
         for name, part in find_takers(self._actor.kind.cls).items():
             if (body := part.hand_down(self._actor)) is not None:
-                yield name, msgspec.Raw(encode_json(body))
+                yield name, body
 
     def _release(self, number: int, targets: Sequence[str], error: BaseException | None) -> None:
         """Allow that items are sent, as they are durable."""

@@ -14,18 +14,16 @@ from plait.clock import read_wall_clock
 from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.family.family_draft import FamilyDraft
 from plait.parts.family.receiving import STRANGER, ItemReceiver
-from plait.parts.family.rows import Birth, Child, Handed, Item, Notice, Status, find_key
+from plait.parts.family.rows import Birth, Child, Handed, Item, Status, find_key
 from plait.parts.family.sending import EVERY_CHILD, ItemSender
 from plait.parts.family.store import FamilyStore
 from plait.parts.files.paths import clean_path
 from plait.parts.files.thread_files import Files
-from plait.parts.messages.thread_messages import Messages
-from plait.parts.part import Part, check_writable, require_part
+from plait.parts.part import MESSAGE, Part, check_writable, find_takers, require_part
 from plait.parts.stage import find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.store.protocol import ThreadKey
 from plait.store.thread_rows import Record, RecordRange
-from plait_schemas.codec import encode_json
 
 __all__ = ["Family", "Spawned", "ThreadFamily"]
 
@@ -88,7 +86,7 @@ class ThreadFamily:
         self._actor = actor
         self._store = FamilyStore(actor, part)
         self._sender = ItemSender(actor, self._store, self._deliver)
-        self._receiver = ItemReceiver(actor, self._store)
+        self._receiver = ItemReceiver(actor, self._store, lambda cls: require_part(cls, Files))
         actor.timer.add(self._sender)
 
     # Children
@@ -115,7 +113,7 @@ class ThreadFamily:
         handle = self._actor.make_handle(kind, name or secrets.token_hex(16))
         require_part(kind, Family)
         if message is not None:
-            require_part(kind, Messages)
+            _require_messages(kind)
             encode_named("message", message)
         paths = self._check_files(kind, files)
         owner = self._actor.thread.user_id if isinstance(user, UnsetType) else user
@@ -151,9 +149,9 @@ class ThreadFamily:
             return None
         return handle
 
-    def tell_children(self, item: str, body: object) -> Written:
-        """Send an item to all children, except terminated ones, for their parts with that `Part.item`."""
-        return self._post(EVERY_CHILD, Handed(item, msgspec.Raw(encode_json(body))))
+    def tell_children(self, item: str, body: dict[str, Any]) -> Written:
+        """Send an object to all children, except terminated ones, for their parts with that `Part.item`."""
+        return self._post(EVERY_CHILD, Handed(item, body))
 
     # The parent
 
@@ -175,8 +173,9 @@ class ThreadFamily:
         if not (parent := self._store.head.parent):
             return self._skip()
         cls = self._find_class(parent)
-        require_part(cls, Messages)
-        return self._post(parent, Notice(text, self._check_files(cls, files)))
+        _require_messages(cls)
+        body = {"role": "user", "content": text, "silent": True, "subagent_id": str(self._actor.key)}
+        return self._post(parent, Handed(MESSAGE, body, self._check_files(cls, files)))
 
     def set_status(self, status: str) -> Written:
         """Show a status in the parent's `children`. Does nothing without a parent."""
@@ -205,7 +204,7 @@ class ThreadFamily:
         self._store.load(records)
         self._sender.load()
 
-    def _post(self, to: str, body: Birth | Notice | Status | Handed) -> Written:
+    def _post(self, to: str, body: Birth | Status | Handed) -> Written:
         check_writable(self._actor)
         transaction = self._actor.state.find_own_transaction()
         if transaction is None:
@@ -249,3 +248,8 @@ class ThreadFamily:
         """Call a method of the family of another thread."""
         part = require_part(self._find_class(reference), Family)
         return await getattr(getattr(self._make_handle(reference), part.name), method)(*args)
+
+
+def _require_messages(cls: type[Thread[Any]]) -> None:
+    if MESSAGE not in find_takers(cls):
+        raise TypeError(f"{cls.__name__} has no Messages")

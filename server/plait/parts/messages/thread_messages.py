@@ -23,7 +23,7 @@ from plait.parts.messages.messages_draft import MessagesDraft, edit_message
 from plait.parts.messages.queue import Queue, find_sender
 from plait.parts.messages.reading import Feed, MessageListing, MessageReader
 from plait.parts.messages.state import HEAD, load_state
-from plait.parts.part import Part, check_writable
+from plait.parts.part import MESSAGE, Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
@@ -48,6 +48,7 @@ class Messages(Part["ThreadMessages"]):
     """
 
     reading: ClassVar = frozenset({"list", "get", "open_calls", "pending"})
+    item: ClassVar = MESSAGE
 
     def __init__(self, agent: str | None = None, *, live: bool = False, hooks: MessageHooks = NO_HOOKS) -> None:
         super().__init__()
@@ -69,6 +70,12 @@ class Messages(Part["ThreadMessages"]):
 
     def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
         return self.of(actor).clear_queue()
+
+    def take_item(self, actor: ThreadActor, body: Mapping[str, Any]) -> None:
+        """Queue a message, or add a silent one to the history; a terminated thread takes none."""
+        if actor.terminated_at is None:
+            messages = self.of(actor)
+            (messages.inject if body.get("silent") else messages.queue)(**body)
 
 
 class ThreadMessages:
