@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Self, TypeVar, overload
+from typing import Any, ClassVar, Self, TypeVar, overload
 
 from plait.actor.per_actor import PerActor
 from plait.actor.thread import Thread, ThreadActor
@@ -11,22 +11,16 @@ from plait.actor.turn import check_may_write
 from plait.store.thread_rows import Record, RecordRange
 
 __all__ = [
-    "MESSAGE",
     "Part",
     "check_writable",
-    "find_part_of",
     "find_parts",
     "find_ranges",
-    "find_takers",
+    "find_role",
     "load_parts",
-    "require_part",
+    "require_role",
 ]
 
-MESSAGE: Final = "message"
-"""The `Part.item` of messages."""
-
 Bound = TypeVar("Bound")
-P = TypeVar("P", bound="Part[Any]")
 
 
 class Part(PerActor[ThreadActor, Bound]):
@@ -41,6 +35,10 @@ class Part(PerActor[ThreadActor, Bound]):
     that read the store are coroutines. In a run of an agent, a `Draft` in its `Stage` keeps the writes until the end.
     """
 
+    # What it is to other parts and to other threads, such as "files"; empty for nothing.
+    role: ClassVar[str] = ""
+    # Whether a class may have one only.
+    is_only: ClassVar[bool] = False
     # The names of the methods that only read; they may read changes that are not durable.
     reading: ClassVar[frozenset[str]] = frozenset()
     # The names of the methods that yield bytes, and of those that return them as a whole, or None after NotFound.
@@ -62,6 +60,8 @@ class Part(PerActor[ThreadActor, Bound]):
         if self.name and self.name != name:
             raise TypeError(f"{owner.__name__}.{name} is already the part {self.name!r}: make another one")
         self.name = name
+        if self.is_only and find_role(owner, self.role) is not self:
+            raise TypeError(f"{owner.__name__} may have one {type(self).__name__}")
 
     @overload
     def __get__(self, thread: None, owner: type) -> Self: ...
@@ -103,11 +103,8 @@ class Part(PerActor[ThreadActor, Bound]):
 
     # Families
 
-    # The name of what this part takes from other threads of the family; empty for nothing.
-    item: ClassVar[str] = ""
-
     def hand_down(self, actor: ThreadActor) -> Mapping[str, Any] | None:
-        """Return what the same part of a new child takes, as JSON; None for nothing."""
+        """Return what the part with this role of a new child takes, as JSON; None for nothing."""
         return None
 
     def take_item(self, actor: ThreadActor, body: Mapping[str, Any]) -> None:
@@ -138,21 +135,16 @@ def _find_parts(cls: type) -> Mapping[str, Part[Any]]:
     return {name: part for name, part in found if isinstance(part, Part)}
 
 
-def find_part_of(cls: type[Thread[Any]], wanted: type[P]) -> P | None:
-    """Return the part of a class that is a `wanted`; None if there is none."""
-    return next((part for part in find_parts(cls).values() if isinstance(part, wanted)), None)
+def find_role(cls: type[Any], role: str) -> Part[Any] | None:
+    """Return the first part of a class with a role; None if there is none."""
+    return next((part for part in find_parts(cls).values() if part.role == role), None)
 
 
-def require_part(cls: type[Thread[Any]], wanted: type[P]) -> P:
-    """Return the part of a class that is a `wanted`. Raises TypeError."""
-    if (part := find_part_of(cls, wanted)) is None:
-        raise TypeError(f"{cls.__name__} has no {wanted.__name__}")
+def require_role(cls: type[Any], role: str) -> Part[Any]:
+    """Return the first part of a class with a role. Raises TypeError."""
+    if (part := find_role(cls, role)) is None:
+        raise TypeError(f"{cls.__name__} has no {role.capitalize()}")
     return part
-
-
-def find_takers(cls: type[Thread[Any]]) -> Mapping[str, Part[Any]]:
-    """Return the parts of a class that take items of a family, by the names of the items."""
-    return {part.item: part for part in find_parts(cls).values() if part.item}
 
 
 def find_ranges(parts: Mapping[str, Part[Any]]) -> list[RecordRange]:

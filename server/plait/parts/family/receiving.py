@@ -1,19 +1,18 @@
 """Takes the items that the parent and the children of a thread send to it, each once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
-from plait.actor.thread import Thread
 from plait.errors import NotFound, TooMany, is_outage
 from plait.parts.attachments import ATTACHMENTS
 from plait.parts.family.rows import Birth, Handed, Item, Seen, Status, find_key
 from plait.parts.family.store import HEAD, FamilyStore
 from plait.parts.files.file import File, Upload
-from plait.parts.part import MESSAGE, Part, find_takers
+from plait.parts.part import find_role, require_role
 from plait.state.transaction import Transaction
 
 __all__ = ["STRANGER", "ItemReceiver"]
@@ -24,17 +23,13 @@ STRANGER: Final = "it is not of its family"
 Copies = Mapping[str, tuple[File, Upload]]
 """Files of the sender of an item, by path, with their contents, which this thread has received."""
 
-FilesOf = Callable[[type[Thread[Any]]], Part[Any]]
-"""Returns the files of a class. Raises TypeError."""
-
 
 class ItemReceiver:
     """Applies items to one thread; each item, and that it was taken, are one write."""
 
-    def __init__(self, actor: Actor, store: FamilyStore, files_of: FilesOf) -> None:
+    def __init__(self, actor: Actor, store: FamilyStore) -> None:
         self._actor = actor
         self._store = store
-        self._files_of = files_of
 
     async def receive(self, sender: str, items: Sequence[Item]) -> str:
         """Apply the items of a thread that were not taken before; return when that is durable.
@@ -88,21 +83,21 @@ class ItemReceiver:
         match item.body:
             case Birth(message=message, parts=parts):
                 self._store.write({HEAD: replace(self._store.head, parent=sender)})
-                for name, body in parts.items():
-                    self._hand(name, body)
+                for role, body in parts.items():
+                    self._hand(role, body)
                 attachments = self._put(copies, "")
                 if message is not None:
-                    self._hand(MESSAGE, {"content": message, "attachments": attachments})
+                    self._hand("messages", {"content": message, "attachments": attachments})
             case Status(text=text):
                 row = self._store.rows[sender]
                 if row.child.status != "terminated" or text == "destroyed":
                     self._store.write({sender: replace(row, child=replace(row.child, status=text))})
-            case Handed(item=name, body=body):
+            case Handed(role=role, body=body):
                 attachments = self._put(copies, f"{ATTACHMENTS}/{item.epoch}-{item.number}/")
-                self._hand(name, {**body, "attachments": attachments} if attachments else body)
+                self._hand(role, {**body, "attachments": attachments} if attachments else body)
 
-    def _hand(self, name: str, body: Mapping[str, Any]) -> None:
-        if (part := find_takers(self._actor.kind.cls).get(name)) is not None:
+    def _hand(self, role: str, body: Mapping[str, Any]) -> None:
+        if (part := find_role(self._actor.kind.cls, role)) is not None:
             part.take_item(self._actor, body)
 
     # Files
@@ -122,15 +117,15 @@ class ItemReceiver:
     async def _copy_file(self, sender: str, path: str) -> tuple[File, Upload]:
         key, host = find_key(sender), self._actor.host
         cls = host.find_class(key.kind)
-        theirs = getattr(host.make_handle(cls, key.name), self._files_of(cls).name)
+        theirs = getattr(host.make_handle(cls, key.name), require_role(cls, "files").name)
         if (file := await theirs.stat(path)) is None:
             raise NotFound(f"{sender} has no file {path} for {self._actor.key}")
         async with aclosing(theirs.stream(path)) as content:
-            return file, await self._files_of(self._actor.kind.cls).of(self._actor).receive(content)
+            return file, await require_role(self._actor.kind.cls, "files").of(self._actor).receive(content)
 
     def _put(self, copies: Copies, folder: str) -> list[dict[str, str]]:
         """Give received files paths in a folder; return attachments that name them."""
         for path, (file, upload) in copies.items():
-            files = self._files_of(self._actor.kind.cls).of(self._actor)
+            files = require_role(self._actor.kind.cls, "files").of(self._actor)
             files.put(folder + path, upload, mime=file.mime, metadata=file.metadata)
         return [{"path": folder + path} for path in copies]

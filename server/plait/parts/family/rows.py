@@ -47,7 +47,7 @@ class Birth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag="
     message: str | None = None
     # The paths of the files that it copies.
     files: list[str] = []
-    # What parts hand down, by their `item`.
+    # What parts hand down, by their role.
     parts: dict[str, Any] = {}
 
 
@@ -58,9 +58,9 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
 
 
 class Handed(msgspec.Struct, frozen=True, omit_defaults=True, tag="handed"):
-    """An object for the part of another thread that has this `item`, with the paths of files that the thread copies."""
+    """An object for the part of another thread with a role, and the paths of files that the thread copies."""
 
-    item: str
+    role: str
     body: dict[str, Any]
     files: list[str] = []
 

@@ -17,7 +17,7 @@ from plait.clock import read_due_clock
 from plait.errors import Conflict, TooMany, is_outage
 from plait.parts.family.rows import Birth, Head, Item, Row, Status
 from plait.parts.family.store import HEAD, FamilyStore
-from plait.parts.part import find_takers
+from plait.parts.part import find_parts
 from plait.state.commit import Commit
 
 __all__ = ["EVERY_CHILD", "MOST_CHILDREN", "MOST_WAITING", "ItemSender"]
@@ -136,9 +136,9 @@ class ItemSender:
 
     def _find_handed_down(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield what the parts of this thread give to a new child."""
-        for name, part in find_takers(self._actor.kind.cls).items():
+        for part in find_parts(self._actor.kind.cls).values():
             if (body := part.hand_down(self._actor)) is not None:
-                yield name, body
+                yield part.role, body
 
     def _release(self, number: int, targets: Sequence[str], error: BaseException | None) -> None:
         """Allow that items are sent, as they are durable."""

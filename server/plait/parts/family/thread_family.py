@@ -18,8 +18,7 @@ from plait.parts.family.rows import Birth, Child, Handed, Item, Status, find_key
 from plait.parts.family.sending import EVERY_CHILD, ItemSender
 from plait.parts.family.store import FamilyStore
 from plait.parts.files.paths import clean_path
-from plait.parts.files.thread_files import Files
-from plait.parts.part import MESSAGE, Part, check_writable, find_takers, require_part
+from plait.parts.part import Part, check_writable, require_role
 from plait.parts.stage import find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.store.protocol import ThreadKey
@@ -37,6 +36,8 @@ _decode_child: Final = msgspec.json.Decoder(Child).decode
 class Family(Part["ThreadFamily"]):
     """Declares a family: `family = Family()` in a Thread class gives each thread a `ThreadFamily`."""
 
+    role: ClassVar = "family"
+    is_only: ClassVar = True
     reading: ClassVar = frozenset({"_has_parent"})
     inner: ClassVar = frozenset({"spawn", "children", "child", "parent", "tell_children"})
     existing: ClassVar = {"_receive": STRANGER, "_has_parent": False}
@@ -86,7 +87,7 @@ class ThreadFamily:
         self._actor = actor
         self._store = FamilyStore(actor, part)
         self._sender = ItemSender(actor, self._store, self._deliver)
-        self._receiver = ItemReceiver(actor, self._store, lambda cls: require_part(cls, Files))
+        self._receiver = ItemReceiver(actor, self._store)
         actor.timer.add(self._sender)
 
     # Children
@@ -111,9 +112,9 @@ class ThreadFamily:
         Family, or lacks Messages or Files that are needed, NotFound for one that is not served, and Terminated.
         """
         handle = self._actor.make_handle(kind, name or secrets.token_hex(16))
-        require_part(kind, Family)
+        require_role(kind, Family.role)
         if message is not None:
-            _require_messages(kind)
+            require_role(kind, "messages")
             encode_named("message", message)
         paths = self._check_files(kind, files)
         owner = self._actor.thread.user_id if isinstance(user, UnsetType) else user
@@ -149,9 +150,9 @@ class ThreadFamily:
             return None
         return handle
 
-    def tell_children(self, item: str, body: dict[str, Any]) -> Written:
-        """Send an object to all children, except terminated ones, for their parts with that `Part.item`."""
-        return self._post(EVERY_CHILD, Handed(item, body))
+    def tell_children(self, role: str, body: dict[str, Any]) -> Written:
+        """Send an object to all children, except terminated ones, for their parts with a role."""
+        return self._post(EVERY_CHILD, Handed(role, body))
 
     # The parent
 
@@ -173,9 +174,9 @@ class ThreadFamily:
         if not (parent := self._store.head.parent):
             return self._skip()
         cls = self._find_class(parent)
-        _require_messages(cls)
+        require_role(cls, "messages")
         body = {"role": "user", "content": text, "silent": True, "subagent_id": str(self._actor.key)}
-        return self._post(parent, Handed(MESSAGE, body, self._check_files(cls, files)))
+        return self._post(parent, Handed("messages", body, self._check_files(cls, files)))
 
     def set_status(self, status: str) -> Written:
         """Show a status in the parent's `children`. Does nothing without a parent."""
@@ -230,7 +231,7 @@ class ThreadFamily:
     def _check_files(self, target: type[Thread[Any]], files: Iterable[str]) -> list[str]:
         paths = [clean_path(path) for path in files]
         for cls in (target, self._actor.kind.cls) if paths else ():
-            require_part(cls, Files)
+            require_role(cls, "files")
         return paths
 
     def _find_class(self, reference: str) -> type[Thread[Any]]:
@@ -246,10 +247,5 @@ class ThreadFamily:
 
     async def _call(self, reference: str, method: str, *args: object) -> Any:
         """Call a method of the family of another thread."""
-        part = require_part(self._find_class(reference), Family)
+        part = require_role(self._find_class(reference), Family.role)
         return await getattr(getattr(self._make_handle(reference), part.name), method)(*args)
-
-
-def _require_messages(cls: type[Thread[Any]]) -> None:
-    if MESSAGE not in find_takers(cls):
-        raise TypeError(f"{cls.__name__} has no Messages")

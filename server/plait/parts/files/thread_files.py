@@ -22,7 +22,7 @@ from plait.parts.files.index import INDEX, FileEdit
 from plait.parts.files.paths import clean_path, compile_glob
 from plait.parts.files.search import Searcher, make_matcher
 from plait.parts.files.store import FileStore
-from plait.parts.part import Part, check_writable, find_part_of, find_parts
+from plait.parts.part import Part, check_writable, find_role
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.store.thread_rows import Record, RecordRange
@@ -49,6 +49,8 @@ _guess_mime: Final = mimetypes.guess_type
 class Files(Part["ThreadFiles"]):
     """Declares files: `files = Files()` in a Thread class gives each thread a `ThreadFiles`."""
 
+    role: ClassVar = "files"
+    is_only: ClassVar = True
     events: ClassVar = {"file_created": FileInfo, "file_updated": FileInfo, "file_deleted": RemovedFile}
     reading: ClassVar = frozenset({"stat", "listdir", "find", "stats", "read", "stream", "grep", "thumbnail"})
     streaming: ClassVar = frozenset({"stream"})
@@ -60,11 +62,6 @@ class Files(Part["ThreadFiles"]):
         super().__init__()
         # Makes one thumbnail at a time in each event loop, as a large image takes 160 MB of memory.
         self._drawing: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-
-    def __set_name__(self, owner: type[Thread[Any]], name: str) -> None:
-        super().__set_name__(owner, name)
-        if any(isinstance(part, Files) and part is not self for part in find_parts(owner).values()):
-            raise TypeError(f"{owner.__name__} may have one Files")
 
     def bind(self, actor: ThreadActor) -> "ThreadFiles":
         assert isinstance(actor, Actor)
@@ -82,7 +79,9 @@ class Files(Part["ThreadFiles"]):
 
 def find_files(cls: type[Thread[Any]]) -> Files | None:
     """Return the files that a class declares; None if there are none."""
-    return find_part_of(cls, Files)
+    found = find_role(cls, Files.role)
+    assert found is None or isinstance(found, Files)
+    return found
 
 
 class ThreadFiles:

@@ -23,7 +23,7 @@ from plait.parts.messages.messages_draft import MessagesDraft, edit_message
 from plait.parts.messages.queue import Queue, find_sender
 from plait.parts.messages.reading import Feed, MessageListing, MessageReader
 from plait.parts.messages.state import HEAD, load_state
-from plait.parts.part import MESSAGE, Part, check_writable
+from plait.parts.part import Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
@@ -48,7 +48,7 @@ class Messages(Part["ThreadMessages"]):
     """
 
     reading: ClassVar = frozenset({"list", "get", "open_calls", "pending"})
-    item: ClassVar = MESSAGE
+    role: ClassVar = "messages"
 
     def __init__(self, agent: str | None = None, *, live: bool = False, hooks: MessageHooks = NO_HOOKS) -> None:
         super().__init__()
