@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from plait.actor.connection import Connection, Party
-from plait.actor.ending import Ending, Termination
+from plait.actor.ending import Ending, Farewell, Termination
 from plait.actor.events import Events
 from plait.actor.handle import Handle
 from plait.actor.hooks import Hooks
@@ -100,6 +100,7 @@ class Actor:
         "due",
         "ending",
         "events",
+        "farewell",
         "hooks",
         "host",
         "instruments",
@@ -149,6 +150,7 @@ class Actor:
         self.timer = self.state.timer = Timer(loop, host.timer_interval)
         self.state.due = 0 if stored is None else stored.due
         self.usage = Usage(self, host.watch, None if stored is None else stored.due)
+        self.farewell: Farewell | None = None
         self.termination = Termination(key, self.state, self.records, self.timer)
         self.ending = Ending(self)
         self.thread._actor = self

@@ -17,6 +17,7 @@ from plait.errors import CorruptThread, Destroyed, Indeterminate, MigrationFaile
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.lifecycle import Lifecycle
 from plait.node.threads import Phase, Slot, start_task, wait_for_task
+from plait.parts.part import find_role
 from plait.store.protocol import Store, ThreadHeader, ThreadKey
 from plait.store.thread_rows import INCOMPLETE
 
@@ -55,8 +56,12 @@ class Endings:
         return asyncio.shield(task)
 
     async def _destroy(self, actor: Actor, callers: Sequence[Turn]) -> None:
+        # The threads that it tells may wait for its end, as when one of them destroys it in `on_destroyed`.
+        callers[0].enter()
         try:
             await actor.ending.run(callers)
+            if actor.farewell is not None:
+                await actor.farewell.say_destroyed()
         finally:
             self._lifecycle.threads.keep(actor)
 
@@ -80,7 +85,11 @@ class Endings:
             found = await self._store.find(key)
             if found is None or (expires_after is not None and not await self._has_expired(slot, found, expires_after)):
                 return False
-        if kind is not None and ("on_destroyed" in kind.overrides or self._events.has("thread.destroyed")):
+        if kind is not None and (
+            "on_destroyed" in kind.overrides
+            or self._events.has("thread.destroyed")
+            or find_role(kind.cls, "family") is not None
+        ):
             try:
                 actor = await self._lifecycle.load(slot, kind)
             except (CorruptThread, MigrationFailed, NewerState):

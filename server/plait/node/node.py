@@ -221,7 +221,7 @@ class Node:
 
     async def is_stored(self, key: ThreadKey) -> bool:
         """Whether a thread is stored; wakes none. Raises NotFound for an unknown kind, Unavailable and StoreError."""
-        while (slot := self._threads.find_unfilled(key)).phase is Phase.ENDING:
+        while (slot := self._threads.find_unfilled(key)).phase is Phase.ENDING and _find_in_call_chain(key) is None:
             await slot.wait()
         if slot.actor is not None and slot.phase is Phase.AWAKE:
             return slot.actor.state.is_stored

@@ -53,6 +53,12 @@ class Boss(Thread[dict[str, Any]]):
     messages = Messages()
     files = Files()
     values = Values()
+    # Whether it destroys its children when it is destroyed.
+    is_careful = False
+
+    async def on_destroyed(self) -> None:
+        for child in self.kin.children if self.is_careful else ():
+            await self.thread(Kid, child.name).destroy()
 
 
 class Plain(Thread[None]):
@@ -95,6 +101,23 @@ class FamilyLab:
         """Return a child of a parent, born."""
         await (await self.boss(parent)).kin.spawn(Kid, name)
         return await self.thread(Kid, name)
+
+    async def sleep(self, cls: type[Thread[Any]], name: str) -> None:
+        """Put a thread to sleep."""
+        actor, node = await self.actor(cls, name), self.app._node
+        await actor.wait_until_idle()
+        node._lifecycle.stop(actor)
+
+        async def is_asleep() -> bool:
+            return node._threads.find_awake(actor.key) is None
+
+        await until(is_asleep)
+
+    async def is_stored(self, cls: type[Thread[Any]], name: str) -> bool:
+        return await self.store.find(ThreadKey(cls._kind.name, name)) is not None
+
+    async def do_nothing(self) -> None:
+        """Stand for a message that a crash has lost."""
 
     async def notices(self, name: str = "b") -> list[str | None]:
         """Return the texts of the silent messages of a parent, in order."""

@@ -1,10 +1,11 @@
 """Families: children are created, and what one thread tells another is applied once and in order."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.server.parts.family_lab import FamilyLab, Kid, make_store, open_lab, until
+from tests.server.parts.family_lab import Boss, FamilyLab, Kid, make_store, open_lab, until
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
@@ -51,3 +52,66 @@ async def test_notices_come_once_and_in_order(lab: FamilyLab) -> None:
     await until(have_come)
     await lab.wait_for_sent(Kid, "k")
     assert await lab.notices() == [str(number) for number in range(250)]
+
+
+# The end of threads
+
+
+async def test_a_destroyed_child_delivers_its_notices_and_its_row_says_so(lab: FamilyLab) -> None:
+    kid, boss = await lab.kid(), await lab.boss()
+    kid.family.notify_parent("last words")
+    await lab.app.destroy(Kid, "k")
+    assert await lab.notices() == ["last words"]
+    assert [child.status for child in boss.kin.children] == ["destroyed"]
+    assert await boss.kin.child("kid/k") is None
+
+
+async def test_a_sleeping_child_that_is_destroyed_tells_its_parent(lab: FamilyLab) -> None:
+    await lab.kid()
+    await lab.wait_for_sent(Boss, "b", "kin")
+    await lab.sleep(Kid, "k")
+    await lab.app.destroy(Kid, "k")
+    assert [child.status for child in (await lab.boss()).kin.children] == ["destroyed"]
+
+
+async def test_a_parent_may_destroy_its_children_when_it_is_destroyed(lab: FamilyLab) -> None:
+    kid = await lab.kid("k", "careful")
+    (await lab.boss("careful")).is_careful = True
+    kid.family.notify_parent("too late")
+    await asyncio.wait_for(lab.app.destroy(Boss, "careful"), 4)
+    assert not await lab.is_stored(Boss, "careful")
+    assert not await lab.is_stored(Kid, "k")
+
+
+async def test_a_terminated_child_delivers_its_last_notice_and_its_row_says_so(lab: FamilyLab) -> None:
+    kid, boss = await lab.kid(), await lab.boss()
+    kid.family.notify_parent("last words")
+    await kid.terminate()
+    kid.family.set_status("busy")
+    await kid.family.notify_parent("really the last")
+    await lab.wait_for_sent(Kid, "k")
+    assert await lab.notices() == ["last words", "really the last"]
+    assert [child.status for child in boss.kin.children] == ["terminated"]
+    found = await boss.kin.child("kid/k")
+    assert found is not None
+    assert await found.terminated_at() is not None
+
+
+async def test_a_notice_never_creates_a_parent_that_is_gone(lab: FamilyLab) -> None:
+    kid = await lab.kid()
+    await lab.app.destroy(Boss, "b")
+    await kid.family.notify_parent("hello?")
+    await lab.wait_for_sent(Kid, "k")
+    assert not await lab.is_stored(Boss, "b")
+    assert kid.family.parent is None
+
+
+async def test_a_row_whose_thread_is_gone_says_so_when_it_is_asked_for(lab: FamilyLab) -> None:
+    kid, boss = await lab.kid(), await lab.boss()
+    await lab.wait_for_sent(Boss, "b", "kin")
+    kid.family._sender.say_destroyed = lab.do_nothing  # type: ignore[method-assign]
+    await lab.app.destroy(Kid, "k")
+    assert [child.status for child in boss.kin.children] == ["running"]
+    assert await boss.kin.child("kid/k") is None
+    assert [child.status for child in boss.kin.children] == ["destroyed"]
+    assert not await lab.is_stored(Kid, "k")
