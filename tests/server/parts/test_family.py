@@ -2,10 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.server.parts.family_lab import Boss, FamilyLab, Kid, make_store, open_lab, until
+
+from plait import Context, StoreError
+from plait.store.protocol import Write
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
@@ -115,3 +119,106 @@ async def test_a_row_whose_thread_is_gone_says_so_when_it_is_asked_for(lab: Fami
     assert await boss.kin.child("kid/k") is None
     assert [child.status for child in boss.kin.children] == ["destroyed"]
     assert not await lab.is_stored(Kid, "k")
+
+
+# One write
+
+
+async def test_a_transaction_that_raises_leaves_no_item_and_no_child(lab: FamilyLab) -> None:
+    boss = await lab.boss()
+    with suppress(LookupError), boss.transaction():
+        boss.kin.spawn(Kid, "k")
+        boss.set_state({"made": ["k"]})
+        raise LookupError
+    assert boss.kin.children == []
+    kid = await lab.kid("other")
+    with suppress(LookupError), kid.transaction():
+        kid.family.notify_parent("never")
+        raise LookupError
+    await kid.family.notify_parent("after")
+    await lab.wait_for_sent(Kid, "other")
+    await lab.wait_for_sent(Boss, "b", "kin")
+    assert await lab.notices() == ["after"]
+    assert not await lab.is_stored(Kid, "k")
+
+
+async def test_the_state_and_the_child_of_a_transaction_are_one_write(lab: FamilyLab) -> None:
+    boss = await lab.boss()
+    with boss.transaction():
+        spawned = boss.kin.spawn(Kid, "k", title="K", description="the first", message="begin")
+        boss.set_state({"made": ["k"]})
+        assert await spawned == "kid/k"  # It must not wait here.
+        assert [child.status for child in boss.kin.children] == ["starting"]
+    assert await spawned == "kid/k"  # It waits here.
+    (child,) = boss.kin.children
+    assert (child.reference, child.name, child.title, child.description) == ("kid/k", "k", "K", "the first")
+    assert child.status == "running"
+    assert child.created_at > 0
+    execution = (child.thread_name, child.resumable, child.blocking, child.spawn_group_id, child.parent_communication)
+    assert execution == (None,) * 5
+    kid = await lab.thread(Kid, "k")
+    assert [message.content for message in await kid.messages.pending()] == ["begin"]
+
+
+async def test_a_run_stages_its_children_and_notices_and_commits_them_together(lab: FamilyLab) -> None:
+    async def work(ctx: Context[Boss]) -> list[str]:
+        kin = ctx.thread.kin
+        assert await kin.spawn(Kid, "k") == "kid/k"
+        assert await kin.spawn(Kid, "k") == "kid/k"
+        assert not await lab.is_stored(Kid, "k")
+        return [child.reference for child in kin.children]
+
+    assert await lab.run(work) == ["kid/k"]
+    boss = await lab.boss()
+    assert await boss.kin.child("kid/k") is not None
+    assert len(boss.kin.children) == 1
+
+
+async def test_a_run_that_raises_leaves_no_child(lab: FamilyLab) -> None:
+    async def work(ctx: Context[Boss]) -> None:
+        await ctx.thread.kin.spawn(Kid, "k")
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        await lab.run(work)
+    boss = await lab.boss()
+    assert boss.kin.children == []
+    assert await boss.kin.spawn(Kid, "other") == "kid/other"
+    assert not await lab.is_stored(Kid, "k")
+
+
+async def test_a_write_that_the_store_refuses_leaves_no_item_and_later_ones_are_sent(lab: FamilyLab) -> None:
+    kid = await lab.kid()
+    submit = lab.store.submit
+
+    def refuse(write: Write) -> "asyncio.Future[int]":
+        refused: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        refused.set_exception(StoreError("the disk is full"))
+        return refused
+
+    lab.store.submit = refuse  # type: ignore[method-assign]
+    with pytest.raises(StoreError):
+        await kid.family.notify_parent("never")
+    lab.store.submit = submit  # type: ignore[method-assign]
+    await kid.family.notify_parent("after")
+    await lab.wait_for_sent(Kid, "k")
+    assert await lab.notices() == ["after"]
+
+
+async def test_a_removal_that_the_store_refuses_delivers_nothing_twice(lab: FamilyLab) -> None:
+    kid, refused = await lab.kid(), list[Write]()
+    submit = lab.store.submit
+
+    def refuse_one(write: Write) -> "asyncio.Future[int]":
+        if refused or not any(record.key.startswith("o/") and record.value is None for record in write.records):
+            return submit(write)
+        refused.append(write)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future.set_exception(StoreError("the disk is full"))
+        return future
+
+    lab.store.submit = refuse_one  # type: ignore[method-assign]
+    await kid.family.notify_parent("once")
+    await lab.wait_for_sent(Kid, "k")
+    assert len(refused) == 1
+    assert await lab.notices() == ["once"]
