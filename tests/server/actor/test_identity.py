@@ -31,6 +31,10 @@ class Hall(Thread[dict[str, Any]]):
     async def open(self, name: str) -> None:
         await self.thread(Room, name).call(Room.add)
 
+    @rpc
+    async def prepare(self, name: str) -> None:
+        await self.thread(Prepared, name).call(Prepared.look)
+
 
 class Room(Thread[dict[str, Any]]):
     initial_state = {"n": 0}  # noqa: RUF012
@@ -48,6 +52,9 @@ class Prepared(Thread[None]):
 
     def on_start(self) -> None:
         self.values.set("woken", True)
+
+    @rpc
+    def look(self) -> None: ...
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -81,6 +88,7 @@ async def test_the_user_is_the_creator_and_stays_the_same_after_a_restart(url: s
             pass
         async with t.connect(Hall, "hall", principal=bob) as hall:
             await hall.call("open", "opened")
+            await hall.call("prepare", "made")
         async with t.connect(Prepared, "woken", principal=ada):
             pass
         assert await app.thread(Room, "server").call(Room.add) is None
@@ -93,6 +101,7 @@ async def test_the_user_is_the_creator_and_stays_the_same_after_a_restart(url: s
             (Hall, "hall", "bob"),
             (Room, "opened", "bob"),
             (Prepared, "woken", "ada"),
+            (Prepared, "made", "bob"),
             (Room, "server", None),
             (Room, "eve:s1", "eve"),
         ):
