@@ -63,6 +63,11 @@ from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Planned, Schedule, Scheduled, ThreadSchedule
 from plait.parts.sql.sql import Sql
 from plait.parts.sql.thread_sql import ThreadSql
+from plait.parts.tasks.journal import ReplayDiverged
+from plait.parts.tasks.rows import TaskRun
+from plait.parts.tasks.step import Approval, GiveUp, Step, StepFailed, Unknown
+from plait.parts.tasks.task import task
+from plait.parts.tasks.thread_tasks import TaskReceipt, Tasks, ThreadTasks
 from plait.parts.values import ThreadValues, Values
 from plait.state.authors import Stretch
 from plait.state.change_log import Change
@@ -80,6 +85,7 @@ from plait.web.authentication import Action
 __all__ = [
     "KV",
     "Action",
+    "Approval",
     "Busy",
     "CallFailed",
     "Change",
@@ -102,6 +108,7 @@ __all__ = [
     "Files",
     "Forbidden",
     "Gap",
+    "GiveUp",
     "Handle",
     "Indeterminate",
     "Instruments",
@@ -130,6 +137,7 @@ __all__ = [
     "Principal",
     "Readonly",
     "Reject",
+    "ReplayDiverged",
     "Retention",
     "RolledBack",
     "Schedule",
@@ -141,10 +149,15 @@ __all__ = [
     "Sql",
     "SqlError",
     "SqliteStore",
+    "Step",
+    "StepFailed",
     "Store",
     "StoreError",
     "Stream",
     "Stretch",
+    "TaskReceipt",
+    "TaskRun",
+    "Tasks",
     "Terminated",
     "Text",
     "Thread",
@@ -157,6 +170,7 @@ __all__ = [
     "ThreadRow",
     "ThreadSchedule",
     "ThreadSql",
+    "ThreadTasks",
     "ThreadValues",
     "TooLarge",
     "TooMany",
@@ -165,6 +179,7 @@ __all__ = [
     "Unanswerable",
     "Unauthenticated",
     "Unavailable",
+    "Unknown",
     "Upload",
     "User",
     "UserEnv",
@@ -175,4 +190,5 @@ __all__ = [
     "endpoint",
     "migrate",
     "rpc",
+    "task",
 ]

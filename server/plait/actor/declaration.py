@@ -23,6 +23,7 @@ HOOKS: Final = (
     "on_stop",
     "on_destroyed",
     "on_terminated",
+    "on_task_end",
     "on_connect",
     "on_message",
     "on_close",

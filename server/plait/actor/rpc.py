@@ -93,13 +93,22 @@ class Method:
     is_for_clients = True
 
     def __init__(
-        self, name: str, attribute: str, function: Callable[..., Any], *, concurrent: bool, noun: str = "rpc"
+        self,
+        name: str,
+        attribute: str,
+        function: Callable[..., Any],
+        *,
+        concurrent: bool,
+        noun: str = "rpc",
+        leading: int = 1,
     ) -> None:
         # Its name for clients, and its name in the class.
         self.name = name
         self.attribute = attribute
         self.function = function
         self._noun = noun
+        # The number of its first parameters that callers do not give.
+        self._leading = leading
         self.is_generator = inspect.isasyncgenfunction(function)
         self._positional: list[str] = []
         self._required: set[str] = set()
@@ -170,7 +179,7 @@ class Method:
         # A method with a return annotation answers null for None; other methods answer without a result.
         self.returns_value = hints.get("return", type(None)) is not type(None)
         check_type(hints.get("return"))
-        for parameter in list(inspect.signature(self.function).parameters.values())[1:]:
+        for parameter in list(inspect.signature(self.function).parameters.values())[self._leading :]:
             annotation = hints.get(parameter.name, Any)
             if annotation is Stream:
                 self.stream_parameter = parameter.name

@@ -356,6 +356,9 @@ class Thread(ThreadSettings, Generic[State]):
     def on_terminated(self) -> Awaitable[None] | None:
         """Called when the thread was terminated and that is durable."""
 
+    def on_task_end(self, run: Any) -> Awaitable[None] | None:
+        """Called when a run of a task, a TaskRun, has ended, has failed or was cancelled, and that is durable."""
+
     def on_connect(self, connection: Connection, request: Request) -> Awaitable[None] | None:
         """Called when a connection has joined and the state has been sent to it. An exception closes it with 1011."""
 

@@ -4,13 +4,14 @@ An attempt is stored before it begins, so that one that ends its process is foun
 """
 
 import logging
+from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.logs import about
-from plait.actor.turn import Turn
+from plait.actor.turn import Turn, current_turn
 from plait.clock import read_due_clock
 from plait.errors import PlaitError, RolledBack, escape_traceback, is_outage
 from plait.parts.attempts import PAUSES, Attempts, RetryPolicy
@@ -84,10 +85,12 @@ class AttemptRunner(Generic[T]):
         run, finish = partial(self._run, id, running, begun), partial(self._finish, id, running)
         running.turn = self._actor.begin(name, run, finish)
 
-    def cancel(self, *, besides: str | None) -> None:
-        """Cancel the running attempts, except one."""
-        for id, running in self.running.items():
-            if running.turn is not None and id != besides:
+    def cancel(self, ids: Iterable[str]) -> None:
+        """Cancel the running attempts of some work, except the one that the calling code is a part of."""
+        turn = current_turn()
+        own = () if turn is None else (*turn.chain(),)
+        for id in ids:
+            if (running := self.running.get(id)) is not None and running.turn is not None and running.turn not in own:
                 running.turn.cancel()
 
     async def _run(self, id: str, running: _RunningAttempt[T], begun: Commit | None) -> None:

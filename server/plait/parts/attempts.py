@@ -4,7 +4,7 @@ An attempt is stored before it begins, so that one that ends its process is foun
 """
 
 import random
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from plait.backoff import Backoff
 __all__ = ["CRASHES", "PAUSES", "Attempts", "RetryPolicy"]
 
 CRASHES: Final = 3
-"""The number of attempts that ended the process after which work is given up."""
+"""The number of attempts that ended the process after which most work is given up."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
@@ -39,6 +39,8 @@ PAUSES: Final = RetryPolicy(5, 1.0, 300.0, is_random=False)
 class Attempts(msgspec.Struct, frozen=True, omit_defaults=True):
     """The attempts at one piece of work so far; stored with it. Times are in microseconds since the epoch."""
 
+    most_crashes: ClassVar = CRASHES
+
     # When the next attempt is due; 0 for never. It is kept during the attempt, so that the thread is found after a
     # crash.
     due: int = 0
@@ -56,12 +58,12 @@ class Attempts(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def has_crashed_out(self) -> bool:
         """Whether the work must be given up, as it has ended its process too often."""
-        return self.crashes >= CRASHES
+        return self.crashes >= self.most_crashes
 
     @property
     def is_suspect(self) -> bool:
         """Whether one more crash gives up the work, which may cause the crashes."""
-        return self.crashes == CRASHES - 1
+        return self.crashes == self.most_crashes - 1
 
     def begin(self, process: str) -> Self:
         """Begin an attempt."""

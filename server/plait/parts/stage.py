@@ -10,7 +10,7 @@ from plait.actor.turn import begin_write
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["Draft", "Stage", "begin_staged", "find_draft", "find_stage", "use_draft"]
+__all__ = ["Draft", "Stage", "begin_staged", "do_nothing", "find_draft", "find_stage", "use_draft"]
 
 T = TypeVar("T")
 D = TypeVar("D", bound="Draft")
@@ -120,6 +120,11 @@ class Stage:
         """Make this the stage of the calling task, and of the tasks that it starts."""
         _innermost.set(self)
 
+    def leave(self) -> None:
+        """Close, and make the stage around this one that of the calling task again."""
+        self.close()
+        _innermost.set(self.around)
+
     async def commit(self, *, is_last: bool = False) -> None:
         """Store the staged writes as one; return when they are durable.
 
@@ -169,8 +174,8 @@ class Stage:
     def close(self) -> None:
         """Stop staging; later writes are stored at once."""
         self.is_closed = True
-        self.check = _do_nothing  # Breaks a reference cycle.
+        self.check = do_nothing  # Breaks a reference cycle.
 
 
-def _do_nothing() -> None:
-    pass
+def do_nothing() -> None:
+    """Check nothing, as what a stage is for cannot be interrupted."""

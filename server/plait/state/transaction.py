@@ -182,6 +182,11 @@ class Transaction:
         return self._timer is not None
 
     @property
+    def is_empty(self) -> bool:
+        """Whether its block has changed nothing so far."""
+        return not self._steps
+
+    @property
     def revision(self) -> Revision:
         """The state at this point of the block."""
         assert self._start is not None

@@ -90,7 +90,7 @@ class ThreadJobs:
             self.runner.begin(id, f"job {id}")
 
     def terminate(self) -> None:
-        self.runner.cancel(besides=None)
+        self.runner.cancel(self.runner.running)
 
     # The work of `AttemptRunner`
 

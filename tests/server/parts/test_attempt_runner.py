@@ -313,7 +313,7 @@ async def test_work_whose_end_is_being_stored_when_its_turn_is_cancelled_is_not_
         jobs = await open_jobs(shop, do)
         await jobs.add("a")
         await until(lambda: len(store.waiting) == 1)
-        jobs.runner.cancel(besides=None)
+        jobs.runner.cancel(jobs.runner.running)
         store.resume()
         await until(lambda: is_idle(jobs))
         assert jobs.jobs == {"a": Attempts(due=clock.now + 60 * SECOND)}
@@ -345,7 +345,7 @@ async def test_an_error_after_the_end_is_told_and_repeats_nothing(store: FlakySt
         assert jobs.seen == ["begin a", "end a"]
 
 
-async def test_cancelling_leaves_out_one_attempt_and_counts_for_none(store: FlakyStore, clock: Clock) -> None:
+async def test_cancelling_an_attempt_leaves_the_others_and_counts_for_none(store: FlakyStore, clock: Clock) -> None:
     gate = asyncio.Event()
 
     async def do(jobs: ThreadJobs, id: str) -> None:
@@ -356,7 +356,7 @@ async def test_cancelling_leaves_out_one_attempt_and_counts_for_none(store: Flak
         jobs.add("a")
         jobs.add("b")
         await until(lambda: jobs.seen == ["begin a", "begin b"])
-        jobs.runner.cancel(besides="a")
+        jobs.runner.cancel(["b", "c"])
         await until(lambda: "end b" in jobs.seen)
         assert jobs.jobs["b"] == Attempts(due=clock.now + SECOND)
         gate.set()

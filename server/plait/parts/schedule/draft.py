@@ -33,7 +33,7 @@ class ScheduleDraft:
     is_ready = True
 
     def __init__(
-        self, agenda: Agenda, put: Callable[[Mapping[str, Row | None]], Commit], current: EffectRun | None = None
+        self, agenda: Agenda[Row], put: Callable[[Mapping[str, Row | None]], Commit], current: EffectRun | None = None
     ) -> None:
         self._agenda = agenda
         self._put = put

@@ -15,12 +15,11 @@ from plait.actor.rpc import Method
 from plait.actor.thread import Thread
 from plait.actor.turn import Turn, current_turn
 from plait.clock import read_due_clock
-from plait.errors import CorruptThread
-from plait.parts.attempt_runner import AttemptRunner
 from plait.parts.attempts import RetryPolicy
 from plait.parts.schedule.draft import EffectRun, ScheduleDraft
-from plait.parts.schedule.rows import Agenda, Row, decode_row
-from plait.parts.stage import Stage, find_draft
+from plait.parts.schedule.row_runner import RowRunner
+from plait.parts.schedule.rows import Row, decode_row
+from plait.parts.stage import Stage, do_nothing, find_draft
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
 
@@ -31,8 +30,6 @@ log = logging.getLogger("plait.schedule")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK: Final = "__plait_effect__"
-# Maximum number of effects of one thread that run at the same time.
-_MOST_AT_ONCE: Final = 64
 # Seconds after which an effect without a timeout is reported.
 _LONG: Final = 600.0
 
@@ -110,64 +107,21 @@ def find_effects(cls: type[Thread[Any]]) -> dict[str, Effect]:
     return found
 
 
-class EffectRunner:
-    """The rows of one thread: stores them, and runs the due ones."""
+class EffectRunner(RowRunner[Row]):
+    """The rows of one thread's schedule: stores them, and runs the due ones."""
+
+    noun = "effect"
 
     def __init__(self, actor: Actor, part: str, effects: Mapping[str, Effect]) -> None:
-        self._actor = actor
-        self._part = part
+        super().__init__(actor, part, effects, decode_row)
         self._effects = effects
-        self.agenda = Agenda(is_known=effects.__contains__)
-        self._runner = AttemptRunner(actor, self)
-        # The newest time at which a row was created.
-        self.newest = 0
         # Whether rows that were loaded may be due too late, as a clock that was ahead has set their times.
         self._is_late = False
 
-    # Called by the part
-
     def load(self, records: Sequence[Record]) -> None:
-        """Load the stored rows of a waking thread. Raises CorruptThread."""
+        super().load(records)
         now = read_due_clock()
-        for record in records:
-            assert record.value is not None
-            try:
-                row = decode_row(record.value).recover(self._actor.host.process)
-            except msgspec.MsgspecError as error:
-                raise CorruptThread(
-                    f"{self._part}/{record.key} of {self._actor.key} cannot be read", detail=str(error)
-                ) from None
-            self.newest = max(self.newest, row.created_at)
-            self._is_late |= row.correct(now) is not row
-            self.agenda.set(row.id, row)
-        if stranded := {row.effect for row in self.agenda.stranded}:
-            names = ", ".join(sorted(stranded))
-            log.warning(
-                "there are no effects with these names: %s; their rows wait for a class that has them",
-                names,
-                extra=about(self._actor.key),
-            )
-
-    def clear(self) -> Sequence[Record]:
-        """Forget all rows, and return the records that remove them."""
-        return [Record(self._part, id, None) for id in [*self.agenda.rows] if self.agenda.set(id, None)]
-
-    def store(self, rows: Mapping[str, Row | None]) -> Commit:
-        """Store or remove rows, as one write. No row is added to a terminated thread."""
-        if self._actor.terminated_at is not None:
-            rows = {id: row for id, row in rows.items() if row is None}
-        before = {id: self.agenda.set(id, row) for id, row in rows.items()}
-
-        def undo() -> None:
-            for id, row in reversed(before.items()):
-                self.agenda.set(id, row)
-
-        records = [Record(self._part, id, None if row is None else row.encode()) for id, row in rows.items()]
-        try:
-            return self._actor.records.write(records, undo=undo)
-        except BaseException:
-            undo()
-            raise
+        self._is_late = any(row.correct(now) is not row for row in self.agenda.rows.values())
 
     @property
     def current(self) -> EffectRun | None:
@@ -178,60 +132,31 @@ class EffectRunner:
     # Called by the timer of the thread
 
     @property
-    def due(self) -> int:
-        """When the first row is due; 0 for never, as in a terminated thread, which has none."""
-        return self.agenda.due
-
-    @property
     def wakes_at(self) -> int:
-        """When the next effect may begin; 0 for never, or if one of the running effects must end first."""
-        if self._is_late:
-            return 1
-        return 0 if len(self._runner.running) >= _MOST_AT_ONCE else self.agenda.wakes_at
-
-    @property
-    def keeps(self) -> bool:
-        """Whether there are rows that run once or are queued."""
-        return self.agenda.keeps
+        return 1 if self._is_late else super().wakes_at
 
     def on_due(self, now: int) -> None:
-        """Begin the due rows."""
         if self._is_late:
             self._is_late = False
             rows = self.agenda.rows.items()
             self.store({id: after for id, row in rows if (after := row.correct(now)) is not row})
-        for row in self.agenda.take_due(now, _MOST_AT_ONCE - len(self._runner.running)):
-            self._runner.begin(row.id, f"effect {row.effect}")
+        super().on_due(now)
 
     def terminate(self) -> None:
-        """Remove all rows, and cancel the running effects, except the one that the calling code is a part of."""
         self.store(dict.fromkeys(self.agenda.rows))
-        self._runner.cancel(besides=None if (current := self.current) is None else current.id)
-
-    def has(self, id: str) -> bool:
-        """Whether an attempt to run a row is running."""
-        return id in self._runner.running
+        self._runner.cancel(self._runner.running)
 
     # The work of `AttemptRunner`
 
-    def find(self, id: str) -> Row | None:
-        """Return a row."""
-        return self.agenda.rows.get(id)
-
     def retries(self, id: str) -> RetryPolicy:
-        """Return how often an effect is attempted."""
         return self._effects[self.agenda.rows[id].effect].retries
-
-    def put(self, id: str, attempts: Row) -> Commit:
-        """Store a row."""
-        return self.store({id: attempts})
 
     async def attempt(self, id: str) -> None:
         """Run an effect; what it writes to parts, and the end of its row, are one write."""
         row, turn = self.agenda.rows[id], current_turn()
         assert turn is not None
         current = EffectRun(row.id, row.run_id, row.attempt, row.at)
-        stage = Stage(self._actor, _do_nothing)
+        stage = Stage(self._actor, do_nothing)
         draft = stage.drafts[self] = ScheduleDraft(self.agenda, self.store, current)
         stage.enter()
         effect = self._effects[row.effect]
@@ -254,12 +179,6 @@ class EffectRunner:
         """End a failed run; a recurring row waits for its next one."""
         return self.store({id: self.agenda.rows[id].advance(read_due_clock())})
 
-    def ended(self, id: str, unstored: Row | None) -> None:
-        """Allow a row to run again when it is due."""
-        if unstored is not None:
-            self.agenda.set(id, unstored)
-        self.agenda.release(id)
-
     # Inside
 
     def _watch(self, turn: Turn, effect: Effect) -> asyncio.TimerHandle:
@@ -274,7 +193,3 @@ class EffectRunner:
         log.error(text, turn.name, seconds, what, turn.task.stack().rstrip(), extra=about(self._actor.key))
         if is_cancelled:
             turn.time_out()
-
-
-def _do_nothing() -> None:
-    pass

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -54,7 +54,7 @@ class Row(Attempts, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def has_crashed_out(self) -> bool:
         """Whether the run must be given up: after three crashes, or one if the run before was given up so."""
-        return self.crashes >= (1 if self.lost_runs else CRASHES)
+        return self.crashes >= (1 if self.lost_runs else self.most_crashes)
 
     @property
     def is_suspect(self) -> bool:
@@ -91,14 +91,16 @@ def _find_next(rule: Rule, last: int, now: int, lost_runs: int) -> int:
 
 decode_row: Final = msgspec.json.Decoder(Row).decode
 
+R = TypeVar("R", bound=Row)
 
-class Agenda:
+
+class Agenda(Generic[R]):
     """Finds the next row to run. A row whose effect the class does not have is kept, until a class has the effect.
 
     Of the queued rows, only the first may run.
     """
 
-    def __init__(self, rows: Iterable[Row] = (), *, is_known: Callable[[str], bool] = lambda _: True) -> None:
+    def __init__(self, rows: Iterable[R] = (), *, is_known: Callable[[str], bool] = lambda _: True) -> None:
         self.rows = {row.id: row for row in rows}
         # The rows that are running, or must not run now for another reason.
         self._held: set[str] = set()
@@ -116,13 +118,13 @@ class Agenda:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def find(self, identity: Identity) -> Row | None:
+    def find(self, identity: Identity) -> R | None:
         """Return the row with an identity."""
         id = self._identities.get(identity)
         return None if id is None else self.rows[id]
 
     @property
-    def stranded(self) -> list[Row]:
+    def stranded(self) -> list[R]:
         """The rows of effects that the class does not have."""
         return [self.rows[id] for id in self._stranded]
 
@@ -143,7 +145,7 @@ class Agenda:
         found = self._first()
         return 0 if found is None else found.due
 
-    def set(self, id: str, row: Row | None) -> Row | None:
+    def set(self, id: str, row: R | None) -> R | None:
         """Replace the row with an id, or remove it; return the earlier row."""
         before = self.rows.pop(id, None)
         if before is not None:
@@ -162,9 +164,9 @@ class Agenda:
             self._refill()
         return before
 
-    def take_due(self, now: int, most: int) -> list[Row]:
+    def take_due(self, now: int, most: int) -> list[R]:
         """Hold the first due rows, at most `most`, and return them."""
-        found: list[Row] = []
+        found: list[R] = []
         while len(found) < most and (row := self._first()) is not None and row.due <= now:
             self._held.add(row.id)
             found.append(row)
@@ -178,13 +180,13 @@ class Agenda:
 
     # Inside
 
-    def _first(self) -> Row | None:
+    def _first(self) -> R | None:
         timed, queued = self._first_timed(), self._first_queued()
         if timed is None or queued is None:
             return timed or queued
         return min(timed, queued, key=lambda row: (row.due, row.created_at))
 
-    def _first_timed(self) -> Row | None:
+    def _first_timed(self) -> R | None:
         while self._timed:
             due, _, id = self._timed[0]
             row = self.rows.get(id)
@@ -193,7 +195,7 @@ class Agenda:
             heappop(self._timed)
         return None
 
-    def _first_queued(self) -> Row | None:
+    def _first_queued(self) -> R | None:
         while self._queued:
             row = self.rows.get(self._queued[0][1])
             if row is not None:

@@ -1,0 +1,160 @@
+"""The rows of one part of a thread: stores them, and has the due ones attempted."""
+
+import logging
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import ClassVar, Final, Generic, TypeVar
+
+import msgspec
+
+from plait.actor.actor import Actor
+from plait.actor.logs import about
+from plait.errors import CorruptThread
+from plait.parts.attempt_runner import AttemptRunner
+from plait.parts.attempts import RetryPolicy
+from plait.parts.schedule.rows import Agenda, Row
+from plait.state.commit import Commit
+from plait.store.thread_rows import Record
+
+__all__ = ["RowRunner"]
+
+log = logging.getLogger("plait.schedule")
+
+R = TypeVar("R", bound=Row)
+
+# Maximum number of rows of one part that are attempted at the same time.
+_MOST_AT_ONCE: Final = 64
+
+
+class RowRunner(Generic[R]):
+    """The rows of one part of a thread; a subclass does their work, for `AttemptRunner`.
+
+    The timer of the thread calls it. `names` are those of the methods that the class has, and `prefix` begins the keys
+    of the records.
+    """
+
+    # What the methods are called, in messages.
+    noun: ClassVar[str]
+
+    def __init__(
+        self, actor: Actor, part: str, names: Container[str], decode: Callable[[bytes], R], *, prefix: str = ""
+    ) -> None:
+        self._actor = actor
+        self._part = part
+        self._decode = decode
+        self._prefix = prefix
+        self.agenda = Agenda[R](is_known=names.__contains__)
+        self._runner = AttemptRunner(actor, self)
+        # The newest time at which a row was created.
+        self.newest = 0
+
+    # Called by the part
+
+    def load(self, records: Sequence[Record]) -> None:
+        """Load the stored rows of a waking thread. Raises CorruptThread."""
+        for record in records:
+            assert record.value is not None
+            try:
+                row = self._decode(record.value).recover(self._actor.host.process)
+            except msgspec.MsgspecError as error:
+                raise CorruptThread(
+                    f"{self._part}/{record.key} of {self._actor.key} cannot be read", detail=str(error)
+                ) from None
+            self.newest = max(self.newest, row.created_at)
+            self.agenda.set(row.id, row)
+        if stranded := {row.effect for row in self.agenda.stranded}:
+            names = ", ".join(sorted(stranded))
+            text = "there are no %ss with these names: %s; their rows wait for a class that has them"
+            log.warning(text, self.noun, names, extra=about(self._actor.key))
+
+    def clear(self) -> Sequence[Record]:
+        """Forget all rows, and return the records that remove them."""
+        return [self._record(id, None) for id in [*self.agenda.rows] if self.agenda.set(id, None)]
+
+    def store(
+        self, rows: Mapping[str, R | None], records: Sequence[Record] = (), *, undo: Callable[[], None] | None = None
+    ) -> Commit:
+        """Store or remove rows, with other records, as one write. No row is added to a terminated thread."""
+        if self._actor.terminated_at is not None:
+            rows = {id: row for id, row in rows.items() if row is None}
+        before = {id: self.agenda.set(id, row) for id, row in rows.items()}
+
+        def undo_all() -> None:
+            for id, row in reversed(before.items()):
+                self.agenda.set(id, row)
+            if undo is not None:
+                undo()
+
+        written = [*(self._record(id, row) for id, row in rows.items()), *records]
+        try:
+            return self._actor.records.write(written, undo=undo_all)
+        except BaseException:
+            undo_all()
+            raise
+
+    # Called by the timer of the thread
+
+    @property
+    def due(self) -> int:
+        """When the first row is due; 0 for never, as in a terminated thread, which has none."""
+        return self.agenda.due
+
+    @property
+    def wakes_at(self) -> int:
+        """When the next row may be attempted; 0 for never, or if one of the running attempts must end first."""
+        return 0 if self.busy >= _MOST_AT_ONCE else self.agenda.wakes_at
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there are rows that run once or are queued."""
+        return self.agenda.keeps
+
+    @property
+    def busy(self) -> int:
+        """The number of the attempts that are running."""
+        return len(self._runner.running)
+
+    def on_due(self, now: int) -> None:
+        """Begin to attempt the due rows."""
+        for row in self.agenda.take_due(now, _MOST_AT_ONCE - self.busy):
+            self._runner.begin(row.id, f"{self.noun} {row.effect}")
+
+    def terminate(self) -> None:
+        """Remove all rows, and cancel the running attempts, except the one that the calling code is a part of."""
+        raise NotImplementedError
+
+    def has(self, id: str) -> bool:
+        """Whether an attempt at a row is running."""
+        return id in self._runner.running
+
+    # The work of `AttemptRunner`
+
+    def find(self, id: str) -> R | None:
+        """Return a row."""
+        return self.agenda.rows.get(id)
+
+    def retries(self, id: str) -> RetryPolicy:
+        """Return how often a row is attempted."""
+        raise NotImplementedError
+
+    def put(self, id: str, attempts: R) -> Commit:
+        """Store a row."""
+        return self.store({id: attempts})
+
+    async def attempt(self, id: str) -> None:
+        """Do the work of a row, and store its end."""
+        raise NotImplementedError
+
+    def give_up(self, id: str, error: BaseException) -> Commit:
+        """Store that the work of a row has failed."""
+        raise NotImplementedError
+
+    def ended(self, id: str, unstored: R | None) -> None:
+        """Allow a row to be attempted again when it is due."""
+        if unstored is not None:
+            self.agenda.set(id, unstored)
+        self.agenda.release(id)
+
+    # Inside
+
+    def _record(self, id: str, row: R | None) -> Record:
+        return Record(self._part, self._prefix + id, None if row is None else row.encode())

@@ -1,0 +1,1 @@
+"""Tasks: methods that survive kills, restarts and long waits."""

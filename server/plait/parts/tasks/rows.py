@@ -1,0 +1,152 @@
+"""The stored rows, steps and ends of runs of tasks. No I/O."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, Literal, Self
+
+import msgspec
+from msgspec.structs import replace
+
+from plait.parts.schedule.rows import Identity, Row
+from plait_schemas.codec import decode_json
+
+__all__ = [
+    "NULL",
+    "Checkpoint",
+    "EndedRun",
+    "JournalEntry",
+    "Status",
+    "TaskRow",
+    "TaskRun",
+    "decode_checkpoint",
+    "decode_ended",
+    "decode_entry",
+    "decode_row",
+]
+
+Status = Literal["waiting", "running", "sleeping", "done", "failed", "cancelled"]
+
+NULL: Final = msgspec.Raw(b"null")
+
+
+class TaskRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of a task as `get` and `list` return it. Times are in microseconds since the epoch."""
+
+    id: str
+    name: str
+    args: list[Any]
+    key: str | None = None
+    status: Status
+    # What `step.status` has told last.
+    value: Any = None
+    result: Any = None
+    # The class and the message of what its method has raised.
+    error: str | None = None
+    created_at: int
+    # When it goes on; 0 if it has ended.
+    due: int = 0
+    ended_at: int | None = None
+
+
+class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
+    """A run that has not ended."""
+
+    most_crashes: ClassVar = 10
+
+    # What `step.status` has told last, and how often it was called since the checkpoint.
+    value: msgspec.Raw = NULL
+    told: int = 0
+    # The names of the events that have come, or whose time is over, since the checkpoint: the first one counts.
+    events: tuple[str, ...] = ()
+    # Whether it has left the memory, and the events for which it waits then.
+    is_asleep: bool = False
+    awaits: tuple[str, ...] = ()
+    # Whether all of its step calls wait, so that it has no part in a crash.
+    is_resting: bool = False
+
+    @property
+    def identity(self) -> Identity | None:
+        return (self.effect, self.key, None) if self.key else None
+
+    @property
+    def status(self) -> Status:
+        """Whether its method runs, waits to be called, or has left the memory."""
+        return "running" if self.process else "sleeping" if self.is_asleep else "waiting"
+
+    def begin(self, process: str) -> Self:
+        return replace(self, process=process, is_asleep=False, awaits=(), is_resting=False)
+
+    def recover(self, process: str) -> Self:
+        if self.is_resting and self.process != process:
+            return replace(self, process="", is_resting=False)
+        return super().recover(process)
+
+    def sleep(self, until: int, awaits: Sequence[str], now: int) -> Self:
+        """Leave the memory until a time, or until an event comes, which may have happened already."""
+        due = until if set(awaits).isdisjoint(self.events) else now
+        return replace(self, process="", due=due, is_asleep=True, awaits=(*awaits,), is_resting=False)
+
+    def receive(self, event: str, now: int) -> Self:
+        """Note an event, which continues the run if it waits for it."""
+        due = now if event in self.awaits else self.due
+        return replace(self, events=(*self.events, event), due=due)
+
+    def retry(self, events: Sequence[str], now: int) -> Self:
+        """Begin it again, when only these events are still stored."""
+        return replace(self, process="", crashes=0, at=now, due=now, is_asleep=False, awaits=(), events=(*events,))
+
+    def show(self) -> TaskRun:
+        """Return the run as users see it."""
+        return TaskRun(
+            id=self.id,
+            name=self.effect,
+            args=decode_json(bytes(self.args)),
+            key=self.key or None,
+            status=self.status,
+            value=decode_json(bytes(self.value)),
+            created_at=self.created_at,
+            due=self.due,
+        )
+
+
+class EndedRun(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A run that has ended, as it is stored."""
+
+    row: TaskRow
+    status: Status
+    ended_at: int
+    result: msgspec.Raw = NULL
+    error: str | None = None
+
+    def show(self) -> TaskRun:
+        """Return the run as users see it."""
+        result = decode_json(bytes(self.result))
+        run = self.row.show()
+        return replace(run, status=self.status, result=result, error=self.error, due=0, ended_at=self.ended_at)
+
+
+class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One step of a run."""
+
+    kind: Literal["do", "sleep", "event"]
+    is_done: bool = False
+    # The result of a step that is done; its error, instead, if it has failed.
+    value: msgspec.Raw = NULL
+    error: str = ""
+    # When it has waited long enough: the end of a sleep or of a timeout, or the next attempt; 0 if it does not wait.
+    due: int = 0
+    failures: int = 0
+    # Whether it is done at most once, and has begun.
+    has_begun: bool = False
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """The last checkpoint of a run: its number, and its value."""
+
+    number: int = 0
+    value: msgspec.Raw = NULL
+
+
+decode_row: Final = msgspec.json.Decoder(TaskRow).decode
+decode_ended: Final = msgspec.json.Decoder(EndedRun).decode
+decode_entry: Final = msgspec.json.Decoder(JournalEntry).decode
+decode_checkpoint: Final = msgspec.json.Decoder(Checkpoint).decode

@@ -1,0 +1,240 @@
+"""Runs the tasks of a thread: each pass calls the method again, and its finished steps are not repeated."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from plait.actor.actor import Actor
+from plait.actor.turn import Turn
+from plait.clock import read_due_clock, read_wall_clock
+from plait.errors import PlaitError, TooMany
+from plait.parts.attempts import RetryPolicy
+from plait.parts.encoding import encode_named
+from plait.parts.schedule.row_runner import RowRunner
+from plait.parts.schedule.rules import LATEST
+from plait.parts.stage import Stage, do_nothing
+from plait.parts.tasks.journal import Journal, JournalWrite, find_event_key, find_prefix
+from plait.parts.tasks.rows import NULL, EndedRun, Status, TaskRow, TaskRun, decode_ended, decode_row
+from plait.parts.tasks.step import FinalDraft, Step, describe
+from plait.parts.tasks.task import Task
+from plait.state.commit import Commit
+from plait.store.thread_rows import Record, RecordRange
+from plait_schemas.codec import encode_json
+
+__all__ = ["ALL", "ENDED", "MOST_EVENTS", "ROWS", "TaskRunner", "Viewer"]
+
+ROWS: Final = "r/"
+ENDED: Final = "e/"
+
+MOST_EVENTS: Final = 1_000
+"""The maximum number of events of a run since its last checkpoint."""
+
+ALL: Final = 1 << 30
+
+Viewer = Callable[[TaskRun], None]
+
+# A method that raises outside of its steps would do so again.
+_NEVER: Final = RetryPolicy(1, 1.0, 300.0)
+
+
+class TaskRunner(RowRunner[TaskRow]):
+    """The runs of one thread that have not ended: stores them, and runs the due ones."""
+
+    noun = "task"
+
+    def __init__(self, actor: Actor, part: str, tasks: Mapping[str, Task]) -> None:
+        super().__init__(actor, part, tasks, decode_row, prefix=ROWS)
+        self._tasks = tasks
+        # The steps of the runs in memory, and how many of these only wait.
+        self._steps: dict[str, Step] = {}
+        self._resting = 0
+        # Are told of each change.
+        self.viewers: list[Viewer] = []
+
+    # Rows
+
+    def store(
+        self,
+        rows: Mapping[str, TaskRow | None],
+        records: Sequence[Record] = (),
+        *,
+        undo: Callable[[], None] | None = None,
+    ) -> Commit:
+        before = {id: self.agenda.rows.get(id) for id in rows} if self.viewers else {}
+        commit = super().store(rows, records, undo=undo)
+        for id, old in before.items():
+            row = self.agenda.rows.get(id)
+            if row is not None and (old is None or (old.status, old.value) != (row.status, row.value)):
+                commit.then(partial(self._tell, row.show()))
+        return commit
+
+    def end(self, id: str, status: Status, *, result: msgspec.Raw = NULL, error: str | None = None) -> Commit:
+        """Store the end of a run. The journal of one that may be retried is kept."""
+        step = self._steps.get(id)
+        ended = EndedRun(self.agenda.rows[id], status, read_wall_clock(), result, error)
+        records = [Record(self._part, ENDED + id, encode_json(ended))]
+        if step is not None:
+            records += step.journal.clear() if status == "done" else ()
+            step.close()
+        commit = self.store({id: None}, records)
+        commit.then(partial(self._tell_end, ended.show()))
+        return commit
+
+    def add(self, row: TaskRow) -> Commit | None:
+        """Store a new run; None if there is one with its key."""
+        if row.identity is not None and self.agenda.find(row.identity) is not None:
+            return None
+        return self.store({row.id: row})
+
+    def cancel(self, id: str) -> Commit | None:
+        """End a run, and cancel what it does; None if it has ended."""
+        if id not in self.agenda.rows:
+            return None
+        commit = self.end(id, "cancelled")
+        self._runner.cancel([id])
+        return commit
+
+    def send(self, id: str, event: str, data: msgspec.Raw) -> Commit | None:
+        """Store an event for a run; None if it has ended, or has got one of this name. Raises TooMany."""
+        row, step = self.agenda.rows.get(id), self._steps.get(id)
+        if row is None or not self.takes(row, event):
+            return None
+        if len(row.events) >= MOST_EVENTS:
+            raise TooMany(
+                f"the run {id} has got {MOST_EVENTS:,} events since its last checkpoint, and no more may come"
+            )
+        if step is None:
+            write: JournalWrite = [Record(self._part, find_event_key(id, event), bytes(data))], do_nothing
+        else:
+            row, write = step.journal.advance(row), step.journal.receive(event, data)
+        commit = self.store({id: row.receive(event, read_due_clock())}, write[0], undo=write[1])
+        if step is not None:
+            step.receive(event)
+        return commit
+
+    def takes(self, row: TaskRow, event: str) -> bool:
+        """Whether no event of a name has come to a run since its last checkpoint."""
+        step = self._steps.get(row.id)
+        return event not in row.events if step is None else not step.journal.has_come(event, row)
+
+    async def retry(self, id: str) -> Commit | None:
+        """Begin a run that has failed or was cancelled again, from its journal, without the steps that have failed.
+
+        None if it is not such a run, or another one has its key. Raises ValueError if there is no such task.
+        """
+        ended, journal = await self.read_ended(id), Journal(self._part, id)
+        if ended is None or ended.status == "done":
+            return None
+        await self._read(journal, id)
+        row = ended.row.retry([*journal.events], read_due_clock())
+        if id in self.agenda.rows or (row.identity is not None and self.agenda.find(row.identity) is not None):
+            return None
+        return self.store({id: row}, [Record(self._part, ENDED + id, None), *journal.find_failed()])
+
+    async def read_ended(self, id: str) -> EndedRun | None:
+        """Return a run that has ended. Raises StoreError."""
+        data = await self._actor.records.read(self._part, ENDED + id)
+        return None if data is None else decode_ended(data)
+
+    # The timer of the thread
+
+    @property
+    def busy(self) -> int:
+        return super().busy - self._resting
+
+    def terminate(self) -> None:
+        for id in [*self.agenda.rows]:
+            self.cancel(id)
+
+    # For steps
+
+    def store_step(self, row: TaskRow, write: JournalWrite) -> Commit:
+        records, undo = write
+        changes = {} if row is self.agenda.rows.get(row.id) else {row.id: row}
+        return self.store(changes, records, undo=undo)
+
+    def count_rest(self, change: int) -> None:
+        self._resting += change
+        if change > 0:
+            self._actor.arm()
+
+    # The work of `AttemptRunner`
+
+    def retries(self, id: str) -> RetryPolicy:
+        return _NEVER
+
+    async def attempt(self, id: str) -> None:
+        """Call the method, until it has ended or its run leaves the memory."""
+        row = self.agenda.rows[id]
+        # Before its journal is read, as an event may come in between.
+        step = self._steps[id] = Step(self, self._actor, row, Journal(self._part, id))
+        stage = Stage(self._actor, do_nothing)
+        final = stage.drafts[step] = FinalDraft()
+        stage.enter()
+        try:
+            await self._read(step.journal, id)
+            result = await self._call(step, row)
+            if not step.is_closed:
+                data = msgspec.Raw(encode_named("result", result))
+                final.end = partial(self.end, id, "done", result=data)
+                await stage.commit(is_last=True)
+            else:
+                stage.drop()
+        except BaseException:
+            stage.drop()
+            raise
+        finally:
+            step.close()
+            stage.leave()
+            del self._steps[id]
+        row_after = self.agenda.rows.get(id)
+        if step.left is not None and row_after is not None and row_after.process:
+            until, awaits = step.left
+            await self.put(id, row_after.sleep(min(until, self._find_deadline(row)), awaits, read_due_clock()))
+
+    def give_up(self, id: str, error: BaseException) -> Commit:
+        return self.end(id, "failed", error=describe(error))
+
+    # Inside
+
+    async def _read(self, journal: Journal, id: str) -> None:
+        journal.load(await self._actor.records.list(RecordRange(self._part, find_prefix(id), limit=ALL)))
+
+    async def _call(self, step: Step, row: TaskRow) -> Any:
+        """Call the method of a run, within its time; return None if it has ended before."""
+        task, current = self._tasks[row.effect], asyncio.current_task()
+        assert current is not None
+        args = task.decode(bytes(row.args), depth=self._actor.limits.depth)
+        left = (self._find_deadline(row) - read_due_clock()) / 1e6
+        try:
+            if left <= 0:
+                raise TimeoutError
+            async with asyncio.timeout(None if task.timeout is None else left):
+                step.begin(current)
+                return await task.function(self._actor.thread, step, *args)
+        except asyncio.CancelledError:
+            if not step.is_closed or current.cancelling() > (step.left is not None):
+                raise
+            return None
+        finally:
+            if step.left is not None:
+                current.uncancel()
+
+    def _find_deadline(self, row: TaskRow) -> int:
+        timeout = self._tasks[row.effect].timeout
+        return LATEST if timeout is None else min(row.at + round(timeout * 1e6), LATEST)
+
+    def _tell(self, run: TaskRun, failure: PlaitError | None) -> None:
+        if failure is None:
+            for viewer in (*self.viewers,):
+                viewer(run)
+
+    def _tell_end(self, run: TaskRun, failure: PlaitError | None) -> None:
+        self._tell(run, failure)
+        actor = self._actor
+        if failure is None and actor.hooks.has("on_task_end") and actor.turns.refusal is None:
+            turn = Turn("on_task_end", partial(actor.thread.on_task_end, run), actor=actor)
+            actor.turns.begin(turn, partial(actor.turns.report_turn, turn))

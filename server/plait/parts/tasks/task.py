@@ -1,0 +1,75 @@
+"""`@task`, which marks the methods of a Thread that its tasks may run."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar, overload
+
+import msgspec
+
+from plait.actor.rpc import Method
+from plait.actor.thread import Thread
+
+__all__ = ["Task", "find_tasks", "task"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK: Final = "__plait_task__"
+
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class _TaskOptions(msgspec.Struct, frozen=True):
+    timeout: float | None
+    clients: bool
+
+
+@overload
+def task(function: F, /) -> F: ...
+@overload
+def task(*, timeout: float | None = None, clients: bool = False) -> Callable[[F], F]: ...
+def task(function: F | None = None, /, *, timeout: float | None = None, clients: bool = False) -> F | Callable[[F], F]:
+    """Mark an `async def` of a Thread as a task: `async def f(self, step: Step, …)`, which `tasks.run("f", …)` runs.
+
+    It is called again after a crash, a restart or a long wait; its finished steps are not repeated, and what is outside
+    of steps is. A run that has not ended `timeout` seconds after it was begun fails; None means never. Clients may
+    begin it only with `clients`. Arguments are JSON, and are converted to their annotations.
+    """
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout must be above 0, or None for never, not {timeout!r}")
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, _TaskOptions(timeout, clients))
+        return function
+
+    return mark if function is None else mark(function)
+
+
+class Task:
+    """One method that tasks run, and the decoders of its arguments."""
+
+    def __init__(self, name: str, function: Callable[..., Any], options: _TaskOptions) -> None:
+        self.name = name
+        self.function = function
+        self.timeout = options.timeout
+        self.is_for_clients = options.clients
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"the task {name!r} must be an async def, as it awaits its steps")
+        self._method = Method(name, name, function, concurrent=False, noun="task", leading=2)
+
+    def decode(self, args: bytes, *, depth: int) -> list[Any]:
+        """Return the arguments of a JSON array. Raises InvalidArguments."""
+        found: Sequence[Any] = self._method.arguments(_decode_array(args), depth=depth)[0]
+        return list(found)
+
+
+def find_tasks(cls: type[Thread[Any]]) -> dict[str, Task]:
+    """Return the tasks of a class, by name. Raises TypeError."""
+    found: dict[str, Task] = {}
+    for name in dir(cls):
+        function = inspect.getattr_static(cls, name)
+        options = getattr(function, _MARK, None)
+        if isinstance(options, _TaskOptions):
+            if hasattr(Thread, name):
+                raise TypeError(f"{cls.__name__}.{name} is an attribute of Thread and cannot be a task")
+            found[name] = Task(name, function, options)
+    return found

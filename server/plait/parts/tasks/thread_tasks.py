@@ -1,0 +1,253 @@
+"""`tasks = Tasks()`: methods of a thread that survive kills, restarts and long waits."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from types import NoneType
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from plait.actor.actor import Actor
+from plait.actor.begun import Begun
+from plait.actor.thread import Thread, ThreadActor
+from plait.clock import read_due_clock, read_wall_clock
+from plait.errors import NotFound, TooMany, Unavailable
+from plait.parts.encoding import check_type, encode_named, read_back
+from plait.parts.part import Part, check_writable
+from plait.parts.stage import begin_staged, find_draft, use_draft
+from plait.parts.tasks.draft import TasksDraft
+from plait.parts.tasks.rows import Status, TaskRow, TaskRun, decode_ended, decode_row
+from plait.parts.tasks.running import ALL, ENDED, ROWS, TaskRunner, Viewer
+from plait.parts.tasks.task import Task, find_tasks
+from plait.parts.written import STAGED, Result, Written
+from plait.state.commit import Commit
+from plait.store.record_checks import is_key
+from plait.store.thread_rows import Record, RecordRange
+
+__all__ = ["MOST_RUNS", "TaskReceipt", "Tasks", "ThreadTasks"]
+
+MOST_RUNS: Final = 10_000
+"""The maximum number of runs of a thread that have not ended."""
+
+
+class TaskReceipt(Result[TaskRun]):
+    """The result of `run`: awaiting it returns the run when it is durable."""
+
+    __slots__ = ()
+
+    @property
+    def id(self) -> str:
+        """The id of the run, even before it is durable."""
+        return self.value.id
+
+    def __await__(self) -> Generator[Any, None, TaskRun]:
+        return super().__await__()
+
+
+class Tasks(Part["ThreadTasks"]):
+    """Declares tasks: `tasks = Tasks()` gives each thread a `ThreadTasks`. With `live`, clients see the runs."""
+
+    reading: ClassVar = frozenset({"list", "get", "wait"})
+    inner: ClassVar = frozenset({"watch", "find"})
+
+    def __init__(self, *, live: bool = False) -> None:
+        super().__init__()
+        self.is_live = live
+        self._tasks: dict[type[Thread[Any]], Mapping[str, Task]] = {}
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        super().__set_name__(owner, name)
+        find_tasks(owner)  # Raises for an invalid task.
+
+    def bind(self, actor: ThreadActor) -> "ThreadTasks":
+        assert isinstance(actor, Actor)
+        cls = type(actor.thread)
+        if (tasks := self._tasks.get(cls)) is None:
+            tasks = self._tasks[cls] = find_tasks(cls)
+        return ThreadTasks(actor, self.name, tasks)
+
+    def ranges(self) -> Sequence[RecordRange]:
+        return (RecordRange(self.name, ROWS, limit=ALL),)
+
+    async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+        self.of(actor)._runner.load(records[0])
+
+    def unload(self, actor: ThreadActor) -> None:
+        self.of(actor)._stop_waiting()
+
+    def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
+        return self.of(actor)._runner.clear()
+
+
+class ThreadTasks:
+    """The tasks of one thread.
+
+    The methods that write do so when they are called; awaiting the result waits until the write is durable. `retry`
+    reads first, so it only begins when it is called, and cannot be used in a transaction. In a run of an agent, an
+    effect or a task, writes are staged, and stored with the run, or with the step of the task. The methods raise
+    Readonly and Destroyed as `set_state` does.
+    """
+
+    def __init__(self, actor: Actor, part: str, tasks: Mapping[str, Task]) -> None:
+        self._actor = actor
+        self._part = part
+        self._tasks = tasks
+        self._runner = TaskRunner(actor, part, tasks)
+        # The calls of `wait`.
+        self._waiting: set[asyncio.Future[TaskRun]] = set()
+        actor.timer.add(self._runner)
+
+    # Writing
+
+    def run(self, name: str, *args: Any, key: str | None = None) -> TaskReceipt:
+        """Begin a run of a task, and return its receipt; with a `key`, that of the run with it that has not ended.
+
+        Raises ValueError for an unknown task, InvalidArguments for arguments that do not fit, TooMany, and Terminated.
+        """
+        check_writable(self._actor)
+        self._actor.check_active()
+        row, draft = self._make_row(name, args, key), self._use_draft()
+        finder = self._runner.agenda if draft is None else draft
+        same = None if row.identity is None else finder.find(row.identity)
+        if same is not None:
+            return TaskReceipt(same.show(), STAGED if draft is not None else self._written(None))
+        if len(finder.rows) >= MOST_RUNS:
+            raise TooMany(f"{self._actor.key} has {MOST_RUNS:,} runs of tasks, and no more may be begun")
+        if draft is not None:
+            draft.add(row, partial(self._runner.add, row))
+            return TaskReceipt(row.show(), STAGED)
+        return TaskReceipt(row.show(), self._written(self._runner.add(row)))
+
+    def send(self, id: str, event: str, data: Any = None) -> Result[bool]:
+        """Send an event, with data that is JSON, to a run, which may ask for it later; return whether it was taken.
+
+        It is not if the run has ended, or has got an event of this name since its last checkpoint. Raises TooMany.
+        """
+        check_writable(self._actor)
+        check_type("event", event, str)
+        if not is_key(event) or len(event.encode()) > 400:
+            raise ValueError(f"the name of an event must have 1 to 400 bytes, and no control characters, not {event!r}")
+        raw = msgspec.Raw(encode_named("data", data))
+        return self._do(id, lambda row: self._runner.takes(row, event), partial(self._runner.send, id, event, raw))
+
+    def cancel(self, id: str) -> Result[bool]:
+        """End a run, and cancel what it does; return whether it had not ended. `retry` begins it again."""
+        check_writable(self._actor)
+        return self._do(id, lambda _: True, partial(self._runner.cancel, id))
+
+    def retry(self, id: str) -> Begun[bool]:
+        """Begin a run that has failed or was cancelled again; return whether there is one.
+
+        Its finished steps are not repeated, and those that have failed are. Raises Terminated.
+        """
+        check_writable(self._actor)
+        self._actor.check_active()
+        return begin_staged(self._actor, self._retry(id))
+
+    async def _retry(self, id: str) -> bool:
+        commit = await self._runner.retry(id)
+        if commit is not None:
+            await commit
+        return commit is not None
+
+    # Reading
+
+    async def get(self, id: str) -> TaskRun | None:
+        """Return a run, also after its end; None if there is none."""
+        check_type("id", id, str)
+        await self._actor.records.wait_for_shown()
+        if (row := self._find_rows().get(id)) is not None:
+            return row.show()
+        ended = await self._runner.read_ended(id)
+        return None if ended is None else ended.show()
+
+    async def list(self, name: str | None = None, status: Status | None = None) -> list[TaskRun]:
+        """Return the runs in the order in which they were begun, or only those of a task or with a status."""
+        await self._actor.records.wait_for_shown()
+        ended = await self._actor.records.list(RecordRange(self._part, ENDED, limit=ALL))
+        rows = self._find_rows()
+        runs = [decode_ended(record.value or b"").show() for record in ended]
+        runs = [*(run for run in runs if run.id not in rows), *(row.show() for row in rows.values())]
+        fitting = [run for run in runs if name in (None, run.name) and status in (None, run.status)]
+        return sorted(fitting, key=lambda run: run.created_at)
+
+    async def wait(self, id: str) -> TaskRun:
+        """Return a run when it has ended. Raises NotFound if there is none, and Unavailable if the thread stops."""
+        future: asyncio.Future[TaskRun] = self._actor.loop.create_future()
+
+        def look(run: TaskRun) -> None:
+            if run.id == id and run.ended_at is not None and not future.done():
+                future.set_result(run)
+
+        stop = self.watch(look)
+        self._waiting.add(future)
+        try:
+            if (run := await self.get(id)) is None:
+                raise NotFound(f"there is no run {id} of a task")
+            return run if run.ended_at is not None else await future
+        finally:
+            self._waiting.discard(future)
+            stop()
+
+    def watch(self, viewer: Viewer) -> Callable[[], None]:
+        """Call a function for each change of the status or value of a run, in order, when it is durable.
+
+        Returns a function that ends this.
+        """
+        viewers = self._runner.viewers
+        viewers.append(viewer)
+        return lambda: viewers.remove(viewer)
+
+    def find(self, name: str) -> Task | None:
+        """Return a task of the class."""
+        return self._tasks.get(name)
+
+    # Inside
+
+    def _make_row(self, name: str, args: Sequence[Any], key: str | None) -> TaskRow:
+        check_type("key", key, str, NoneType)
+        if (task := self._tasks.get(name)) is None:
+            raise ValueError(f"there is no task {name!r}; there are: {', '.join(self._tasks) or 'none'}")
+        if key == "":
+            raise ValueError("a key must not be empty")
+        data = encode_named("args", args)
+        task.decode(bytes(data), depth=self._actor.limits.depth)
+        now, created_at = read_due_clock(), max(read_wall_clock(), self._runner.newest + 1)
+        self._runner.newest = created_at
+        id = secrets.token_hex(12)
+        row = TaskRow(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=now, due=now, key=key or "")
+        return read_back(row, decode_row)
+
+    def _do(self, id: str, may: Callable[[TaskRow], bool], work: Callable[[], Commit | None]) -> Result[bool]:
+        """Do something to a run that has not ended, if it may be done: now, or when the calling run commits."""
+        check_type("id", id, str)
+        draft = self._use_draft()
+        if draft is None:
+            commit = work()
+            return Result(commit is not None, self._written(commit))
+        row = draft.rows.get(id)
+        if is_done := row is not None and may(row):
+            draft.stage(work)
+        return Result(is_done, STAGED)
+
+    def _written(self, commit: Commit | None) -> Written:
+        return Written(commit or self._runner.store({}), self._actor.state.find_own_transaction())
+
+    def _use_draft(self) -> TasksDraft | None:
+        """Return the draft of the run; None outside of runs and in a transaction. Raises Interrupted."""
+        if self._actor.state.find_own_transaction() is not None:
+            return None
+        runner = self._runner
+        return use_draft(self._actor, runner, TasksDraft, lambda _: TasksDraft(runner.agenda, runner.store))
+
+    def _find_rows(self) -> Mapping[str, TaskRow]:
+        """Return the runs that have not ended, as the calling code sees them."""
+        draft = find_draft(self._actor, self._runner, TasksDraft)
+        return self._runner.agenda.rows if draft is None else draft.rows
+
+    def _stop_waiting(self) -> None:
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(Unavailable("the thread has been stopped: get it from the app again"))
