@@ -48,7 +48,7 @@ OUTSIDE = {
     "plait_client": ("plait.testing",),
     "prometheus_client": ("plait.instruments.prometheus",),
     "pydantic": ("plait.adapters.ag_ui",),
-    "pydantic_ai": ("plait.adapters.pydantic_ai",),
+    "pydantic_ai": ("plait.adapters.pydantic_ai", "plait.agents.execution"),
     "pydantic_core": ("plait.adapters.pydantic_ai",),
     "regex": ("plait.parts.files.search",),
     "starlette": ("plait.web", "plait.app", "plait.cli", "plait.adapters.ag_ui", "plait.testing"),

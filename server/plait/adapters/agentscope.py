@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from plait import Interrupted, Message, ThreadMessages, ThreadValues
-from plait.adapters.message_history import Fields, Format, call_tool, load_history, read_call
+from plait.adapters.message_history import Fields, Format, load_history
+from plait.parts.messages.tool_calls import make_call, read_call
 
 __all__ = ["load_state", "open_state", "save_state"]
 
@@ -183,7 +184,7 @@ def _tell(item: Item) -> Fields:
     """Return what an item is as a message; one that only models read is silent."""
     texts = [block["text"] for block in item["content"] if block["type"] == "text"]
     calls = [
-        call_tool(block["id"], block["name"], block["input"])
+        make_call(block["id"], block["name"], block["input"])
         for block in item["content"]
         if block["type"] == "tool_call"
     ]

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
 
-__all__ = ["Fields", "Format", "call_tool", "load_history", "read_call"]
+__all__ = ["Fields", "Format", "load_history"]
 
 # Messages that are read at first, and the most there can be.
 _FIRST: Final = 100
@@ -104,14 +104,3 @@ def _read_fields(message: Message) -> Fields:
         message.name,
         message.silent,
     )
-
-
-def call_tool(id: str | None, name: str, arguments: str) -> dict[str, Any]:
-    """Return a call of a tool."""
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def read_call(call: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return the id, the name and the arguments of a call of a tool."""
-    function = call.get("function") or {}
-    return str(call.get("id") or ""), str(function.get("name") or ""), str(function.get("arguments") or "")

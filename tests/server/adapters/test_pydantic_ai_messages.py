@@ -25,11 +25,10 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
-from pydantic_ai.models.test import TestModel
 
 from plait import Context, Interruption, Limits, Message, Messages, Plait, Thread, TooLarge
 from plait.adapters.pydantic_ai import open_run, run_agent
-from plait.adapters.pydantic_ai.message_format import read_messages, write_message
+from plait.agents.execution.message_format import read_messages, write_message
 from plait.parts.messages.frames import ChunkFrame
 from plait.parts.messages.message import decode_message
 from plait_schemas.codec import encode_json
@@ -356,17 +355,6 @@ async def test_a_prompt_that_cannot_be_kept_is_refused_before_the_model_is_calle
             await app.run("talk", "x" * 70_000, thread="one")
         assert await listed(app) == []
     assert model.seen == []
-
-
-async def test_the_history_is_in_one_part() -> None:
-    async with make_app(Model(agree).agent()) as app:
-
-        async def neither(ctx: Context[Desk]) -> None:
-            async with open_run(Agent(TestModel()), "one"):
-                pass
-
-        with pytest.raises(TypeError, match="one of them"):
-            await app.run("do", neither, thread="one")
 
 
 # As messages, and back

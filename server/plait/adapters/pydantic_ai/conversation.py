@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Text
 
 from plait import Message, MessageStream, ThreadMessages
 from plait.adapters.message_history import load_history
-from plait.adapters.pydantic_ai.message_format import NAME, read_messages, write_message
+from plait.agents.execution.message_format import NAME, read_messages, write_message
 
 __all__ = ["Conversation"]
 
@@ -19,6 +19,8 @@ class Conversation:
     """Reads the messages that a run continues, and writes those that it adds, each at its place."""
 
     def __init__(self, messages: ThreadMessages, most: int | None) -> None:
+        if most is not None and most < 1:
+            raise ValueError(f"max_messages must be at least 1, not {most!r}")
         self._messages = messages
         self._most = most
         # The messages that are the prompt, and whether they are to be removed if the agent does not begin.
@@ -68,7 +70,7 @@ class Conversation:
             await self._write(message, there)
             self._written += 1
 
-    async def finish(self, messages: Sequence[ModelMessage], new: Sequence[ModelMessage]) -> None:
+    async def finish(self, new: Sequence[ModelMessage]) -> None:
         """Write all that is left when the agent has ended; without new messages it has not begun."""
         await self._end(new)
         if not new and self._is_own_prompt:

@@ -22,18 +22,13 @@ from agents import (
 )
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
-from plait import Context, Message, Messages, Plait, Thread, Values, rpc
+from plait import Context, Message, Messages, Plait, Thread, rpc
 from plait.adapters.openai_agents import ThreadSession
 
 set_tracing_disabled(True)
 
 
-# In which part of the thread the items are.
-PLACES = ("values", "messages")
-
-
 class Conversation(Thread[None]):
-    values = Values()
     messages = Messages()
 
 
@@ -66,47 +61,44 @@ class Echo(Model):
         raise NotImplementedError
 
 
-def make_app(model: Echo, store: str = "memory:", *, place: str = "values", tools: Any = (), **options: Any) -> Plait:
+def make_app(model: Echo, store: str = "memory:", *, tools: Any = (), **options: Any) -> Plait:
     app = Plait(Conversation, store=store)
     agent = Agent(name="echo", model=model, tools=[*tools])
 
     @app.agent("talk", thread=Conversation)
     async def talk(ctx: Context, prompt: str) -> str:
-        session = session_of(ctx, place, session_id=ctx.thread.name, **options)
+        session = session_of(ctx, session_id=ctx.thread.name, **options)
         assert isinstance(session, Session)
         return str((await Runner.run(agent, prompt, session=session)).final_output)
 
     return app
 
 
-def session_of(ctx: Context, place: str, **options: Any) -> ThreadSession:
+def session_of(ctx: Context, **options: Any) -> ThreadSession:
     assert isinstance(ctx.thread, Conversation)
-    if place == "messages":
-        return ThreadSession(messages=ctx.thread.messages, **options)
-    return ThreadSession(ctx.thread.values, **options)
+    return ThreadSession(ctx.thread.messages, **options)
 
 
-async def use(work: Any, place: str, **options: Any) -> Any:
+async def use(work: Any, **options: Any) -> Any:
     """Run a function with a session in an agent, and return what it returns, and what is there afterwards."""
     app = Plait(Conversation, store="memory:")
 
     @app.agent("work", thread=Conversation)
     async def run(ctx: Context) -> Any:
-        return await work(session_of(ctx, place, **options))
+        return await work(session_of(ctx, **options))
 
     @app.agent("items", thread=Conversation)
     async def items(ctx: Context) -> Any:
-        return await session_of(ctx, place).get_items()
+        return await session_of(ctx).get_items()
 
     async with app:
         return await app.run("work", thread="one"), await app.run("items", thread="one")
 
 
-@pytest.mark.parametrize("place", PLACES)
-async def test_the_next_run_continues_the_items_also_after_a_restart(tmp_path: Path, place: str) -> None:
+async def test_the_next_run_continues_the_items_also_after_a_restart(tmp_path: Path) -> None:
     model = Echo()
     for number in (1, 2, 3):
-        async with make_app(model, f"sqlite:///{tmp_path}/a.db", place=place) as app:
+        async with make_app(model, f"sqlite:///{tmp_path}/a.db") as app:
             assert await app.run("talk", f"prompt {number}", thread="one") == f"That was {number}."
     assert [item["content"] for item in model.seen[-1] if item["role"] == "user"] == [
         "prompt 1",
@@ -115,32 +107,29 @@ async def test_the_next_run_continues_the_items_also_after_a_restart(tmp_path: P
     ]
 
 
-@pytest.mark.parametrize("place", PLACES)
-async def test_other_threads_have_other_items(place: str) -> None:
-    async with make_app(Echo(), place=place) as app:
+async def test_other_threads_have_other_items() -> None:
+    async with make_app(Echo()) as app:
         assert await app.run("talk", "one", thread="one") == "That was 1."
         assert await app.run("talk", "two", thread="two") == "That was 1."
 
 
-@pytest.mark.parametrize("place", PLACES)
-async def test_a_run_that_fails_keeps_the_items_of_those_before(place: str) -> None:
-    async with make_app(Echo(fails=lambda number: number == 2), place=place) as app:
+async def test_a_run_that_fails_keeps_the_items_of_those_before() -> None:
+    async with make_app(Echo(fails=lambda number: number == 2)) as app:
         await app.run("talk", "one", thread="one")
         with pytest.raises(LookupError):
             await app.run("talk", "two", thread="one")
         assert await app.run("talk", "three", thread="one") == "That was 2."
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("most", [2, 5])
-async def test_calls_of_tools_are_kept_and_cut_off_only_together_with_their_results(most: int, place: str) -> None:
+async def test_calls_of_tools_are_kept_and_cut_off_only_together_with_their_results(most: int) -> None:
     @function_tool
     def look() -> str:
         """Look."""
         return "found"
 
     model = Echo()
-    async with make_app(model, place=place, tools=[look], max_items=most) as app:
+    async with make_app(model, tools=[look], max_items=most) as app:
         for number in range(4):
             await app.run("talk", f"prompt {number}", thread="one")
     kinds = [item.get("type") or item["role"] for item in model.seen[-1]]
@@ -149,28 +138,17 @@ async def test_calls_of_tools_are_kept_and_cut_off_only_together_with_their_resu
     assert kinds == [*run, *run[:3]]
 
 
-async def test_what_is_kept_begins_with_the_last_message_of_the_user_if_more_came_after_it() -> None:
-    user, other = {"role": "user"}, {"role": "assistant"}
-
-    async def work(session: ThreadSession) -> None:
-        await session.add_items([user, other, user, other, other, other])
-
-    assert (await use(work, "values", max_items=2))[1] == [user, other, other, other]
-
-
-@pytest.mark.parametrize("place", PLACES)
-async def test_limits_give_the_last_items(place: str) -> None:
+async def test_limits_give_the_last_items() -> None:
     async def work(session: ThreadSession) -> Any:
         await session.add_items([{"role": "user", "content": str(number)} for number in range(4)])
         limited = [len(await session.get_items(limit)) for limit in (None, 0, 1, 4, 9)]
         session.session_settings = SessionSettings(limit=2)
         return [*limited, [item["content"] for item in await session.get_items()]]
 
-    assert (await use(work, place))[0] == [4, 0, 1, 4, 4, ["2", "3"]]
+    assert (await use(work))[0] == [4, 0, 1, 4, 4, ["2", "3"]]
 
 
-@pytest.mark.parametrize("place", PLACES)
-async def test_items_are_popped_from_the_end_and_cleared(place: str) -> None:
+async def test_items_are_popped_from_the_end_and_cleared() -> None:
     async def pop(session: ThreadSession) -> Any:
         await session.add_items([{"n": 1}, {"n": 2}])
         return [await session.pop_item(), await session.pop_item(), await session.pop_item()]
@@ -180,28 +158,22 @@ async def test_items_are_popped_from_the_end_and_cleared(place: str) -> None:
         await session.clear_session()
         await session.add_items([])
 
-    assert await use(pop, place) == ([{"n": 2}, {"n": 1}, None], [])
-    assert await use(clear, place) == (None, [])
+    assert await use(pop) == ([{"n": 2}, {"n": 1}, None], [])
+    assert await use(clear) == (None, [])
 
 
-@pytest.mark.parametrize("place", PLACES)
-async def test_changing_what_was_got_changes_nothing(place: str) -> None:
+async def test_changing_what_was_got_changes_nothing() -> None:
     async def work(session: ThreadSession) -> None:
         await session.add_items([{"content": ["a"]}])
         (item,) = await session.get_items()
         item["content"].append("b")
 
-    assert (await use(work, place))[1] == [{"content": ["a"]}]
+    assert (await use(work))[1] == [{"content": ["a"]}]
 
 
 def test_a_most_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1, not 0"):
         ThreadSession(None, max_items=0)  # type: ignore[arg-type]
-
-
-async def test_a_session_is_in_one_part() -> None:
-    with pytest.raises(TypeError, match="one of them"):
-        ThreadSession()
 
 
 # In messages
@@ -215,7 +187,7 @@ def chatting(model: Echo, work: Any = None, *, tools: Any = ()) -> tuple[Plait, 
     @app.agent("talk", thread=Chat)
     async def talk(ctx: Context[Chat]) -> None:
         assert await ctx.thread.messages.take()
-        await Runner.run(agent, [], session=ThreadSession(messages=ctx.thread.messages))
+        await Runner.run(agent, [], session=ThreadSession(ctx.thread.messages))
         ctx.wait_until(done())
 
     async def done() -> None:
@@ -279,12 +251,12 @@ async def test_each_item_comes_back_as_it_was(item: Any) -> None:
     async def work(session: ThreadSession) -> None:
         await session.add_items([item])
 
-    assert (await use(work, "messages"))[1] == [item]
+    assert (await use(work))[1] == [item]
 
 
 async def test_what_a_model_has_thought_is_for_agents_only() -> None:
     async def work(messages: Any) -> Any:
-        session = ThreadSession(messages=messages)
+        session = ThreadSession(messages)
         await session.add_items([{"role": "user", "content": "Hi"}, {"type": "reasoning", "id": "r1", "summary": []}])
         return [each.silent for each in (await messages.list()).messages]
 
@@ -297,7 +269,7 @@ async def test_an_item_whose_message_was_changed_is_what_the_message_says() -> N
     answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}], "id": "1"}
 
     async def work(messages: Any) -> Any:
-        session = ThreadSession(messages=messages)
+        session = ThreadSession(messages)
         await session.add_items([answer])
         (message,) = (await messages.list()).messages
         await messages.update(message.id, "b")
@@ -311,7 +283,7 @@ async def test_an_item_is_popped_of_a_message_that_has_several() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
     async def work(messages: Any) -> Any:
-        session = ThreadSession(messages=messages)
+        session = ThreadSession(messages)
         await messages.inject("assistant", "I look.", tool_calls=[call])
         return [await session.pop_item(), await session.get_items()]
 
@@ -326,7 +298,7 @@ async def test_the_agent_gets_the_last_items_and_the_thread_keeps_all() -> None:
             messages.inject("user", str(number))
             messages.inject("assistant", "yes")
             messages.inject("assistant", "and no")
-        items = await ThreadSession(messages=messages, max_items=250).get_items()
+        items = await ThreadSession(messages, max_items=250).get_items()
         return [len(items), items[0], (await messages.list()).total]
 
     async with chatting(Echo(), work)[0] as app:
@@ -345,7 +317,7 @@ async def test_failed_and_pending_messages_are_no_items_outside_of_runs_either()
                     m.append("so far")
                     raise LookupError
             self.messages.inject("system", "hush", silent=True)
-            return await ThreadSession(messages=self.messages).get_items()
+            return await ThreadSession(self.messages).get_items()
 
     async with Plait(Desk, store="memory:") as app:
         assert await app.thread(Desk, "one").items() == [{"role": "system", "content": "hush"}]

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
-from plait import Message
-from plait.adapters.message_history import call_tool, read_call
+from plait.parts.messages.message import Message
+from plait.parts.messages.tool_calls import make_call, read_call
 
 __all__ = ["NAME", "read_messages", "write_message"]
 
@@ -99,7 +99,7 @@ def _write_parts(parts: Sequence[Part]) -> tuple[dict[str, Any], list[Part]]:
 
 def _write_calls(calls: Sequence[Part]) -> list[dict[str, Any]] | None:
     return [
-        call_tool(part["tool_call_id"], part["tool_name"], _write_arguments(part["args"])) for part in calls
+        make_call(part["tool_call_id"], part["tool_name"], _write_arguments(part["args"])) for part in calls
     ] or None
 
 

@@ -1,0 +1,1 @@
+"""Agents that call a model and tools, with the extra `plait[execution]`."""

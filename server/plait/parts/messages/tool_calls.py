@@ -1,0 +1,17 @@
+"""The calls of tools in a message."""
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["make_call", "read_call"]
+
+
+def make_call(id: str | None, name: str, arguments: str) -> dict[str, Any]:
+    """Return a call of a tool."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def read_call(call: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the id, the name and the arguments of a call of a tool."""
+    function = call.get("function") or {}
+    return str(call.get("id") or ""), str(function.get("name") or ""), str(function.get("arguments") or "")
