@@ -16,6 +16,7 @@ from plait.parts.encoding import encode_named
 from plait.parts.schedule.row_runner import RowRunner
 from plait.parts.schedule.rules import LATEST
 from plait.parts.stage import Stage, do_nothing
+from plait.parts.tasks.failed import FailedRuns
 from plait.parts.tasks.journal import Journal, JournalWrite, find_event_key, find_prefix
 from plait.parts.tasks.rows import NULL, EndedRun, Status, TaskRow, TaskRun, decode_ended, decode_row
 from plait.parts.tasks.step import FinalDraft, Step, describe
@@ -51,6 +52,7 @@ class TaskRunner(RowRunner[TaskRow]):
         # The steps of the runs in memory, and how many of these only wait.
         self._steps: dict[str, Step] = {}
         self._resting = 0
+        self.failed = FailedRuns(part)
         # Are told of each change.
         self.viewers: list[Viewer] = []
 
@@ -79,7 +81,8 @@ class TaskRunner(RowRunner[TaskRow]):
         if step is not None:
             records += step.journal.clear() if status == "done" else ()
             step.close()
-        commit = self.store({id: None}, records)
+        failed, undo = self.failed.change(add=id if status == "failed" else "")
+        commit = self.store({id: None}, [*records, *failed], undo=undo)
         commit.then(partial(self._tell_end, ended.show()))
         return commit
 
@@ -132,7 +135,9 @@ class TaskRunner(RowRunner[TaskRow]):
         row = ended.row.retry([*journal.events], read_due_clock())
         if id in self.agenda.rows or (row.identity is not None and self.agenda.find(row.identity) is not None):
             return None
-        return self.store({id: row}, [Record(self._part, ENDED + id, None), *journal.find_failed()])
+        failed, undo = self.failed.change(remove=[id])
+        records = [Record(self._part, ENDED + id, None), *journal.find_failed(), *failed]
+        return self.store({id: row}, records, undo=undo)
 
     async def read_ended(self, id: str) -> EndedRun | None:
         """Return a run that has ended. Raises StoreError."""

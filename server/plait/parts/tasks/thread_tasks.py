@@ -18,6 +18,7 @@ from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.part import Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, use_draft
 from plait.parts.tasks.draft import TasksDraft
+from plait.parts.tasks.failed import FAILED
 from plait.parts.tasks.rows import Status, TaskRow, TaskRun, decode_ended, decode_row
 from plait.parts.tasks.running import ALL, ENDED, ROWS, TaskRunner, Viewer
 from plait.parts.tasks.task import Task, find_tasks
@@ -69,10 +70,12 @@ class Tasks(Part["ThreadTasks"]):
         return ThreadTasks(actor, self.name, tasks)
 
     def ranges(self) -> Sequence[RecordRange]:
-        return (RecordRange(self.name, ROWS, limit=ALL),)
+        return RecordRange(self.name, ROWS, limit=ALL), RecordRange(self.name, FAILED)
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
-        self.of(actor)._runner.load(records[0])
+        runner = self.of(actor)._runner
+        runner.load(records[0])
+        runner.failed.load(records[1])
 
     def unload(self, actor: ThreadActor) -> None:
         self.of(actor)._stop_waiting()
