@@ -13,9 +13,10 @@ from tests.integration.native_client import joined, put
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
 from tests.integration.test_event_stream import STREAM, Reader
 from tests.running import running
+from tests.server.parts.tasks.desks import rest_at_once
 from tests.server.recorder import Raising, Recorder
 
-from plait import Connection, Instruments, Limits, MemoryStore, Plait, Thread, rpc
+from plait import Connection, Instruments, Limits, MemoryStore, Plait, Step, Tasks, Thread, rpc, task
 from plait.web.sockets.handshake import Handshake
 
 PATH = "/threads/room/one"
@@ -28,6 +29,7 @@ ENDLESS = 100_000_000
 
 class Room(Thread[Any]):
     initial_state = {"n": 0}  # noqa: RUF012
+    tasks = Tasks()
 
     def on_connect(self, connection: Connection, request: Request) -> None:
         pass
@@ -41,6 +43,15 @@ class Room(Thread[Any]):
     def set(self, n: Any) -> int:
         self.set_state({"n": n})
         return self.version
+
+    @task
+    async def wait(self, step: Step) -> None:
+        await step.sleep("rest", 0.1)
+        await step.do("nothing", lambda: None)
+
+    @rpc
+    async def work(self) -> str:
+        return (await self.tasks.wait((await self.tasks.run("wait")).id)).status
 
     @rpc
     def pour(self) -> None:
@@ -242,8 +253,9 @@ async def test_a_connection_over_the_limit_of_its_address_is_told_before_its_req
 
 
 async def test_two_clients_work_while_every_method_of_the_instruments_raises(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rest_at_once(monkeypatch)
     limits = Limits(presence=10)
     recorder = Recorder()
     async with watched(instruments=[Raising(), recorder], limits=limits) as (address, _), http(address) as web:
@@ -260,6 +272,7 @@ async def test_two_clients_work_while_every_method_of_the_instruments_raises(
             assert (await web.put(PATH, json={"n": 4})).status_code == 200
             await one.until_state({"n": 4})
             await other.until_state({"n": 4})
+            assert await other.call("work") == "done"
         assert (await web.get(f"{PATH}/own")).text == "hello"
     told = {each.name for each in recorder.events}
     methods = {name for name in vars(Instruments) if not name.startswith("_")}

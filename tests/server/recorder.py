@@ -66,6 +66,19 @@ class Recorder(NoInstruments):
         assert seconds >= 0
         self.events.append(Event("turn_ended", (outcome,), trace))
 
+    def step_began(self, kind: str, name: str, task: str, step: str, parent: int | None) -> int:
+        return self._begin("step_began", (kind, name, task, step), parent)
+
+    def step_ended(self, trace: int, seconds: float, outcome: str) -> None:
+        assert seconds >= 0
+        self.events.append(Event("step_ended", (outcome,), trace))
+
+    def task_slept(self, kind: str, task: str, seconds: float) -> None:
+        self.events.append(Event("task_slept", (kind, task, round(seconds))))
+
+    def task_ended(self, kind: str, task: str, status: str) -> None:
+        self.events.append(Event("task_ended", (kind, task, status)))
+
     def change_made(self, kind: str, name: str, size: int, parent: int | None) -> int:
         return self._begin("change_made", (kind, name, size), parent)
 

@@ -13,7 +13,7 @@ log = logging.getLogger("plait.instruments")
 
 _METHODS: Final = tuple(name for name in vars(Instruments) if not name.startswith("_"))
 # The methods that get a parent as their last argument, and those that get a trace as their first.
-_WITH_PARENT: Final = frozenset({"turn_began", "change_made"})
+_WITH_PARENT: Final = frozenset({"turn_began", "step_began", "change_made"})
 _WITH_TRACE: Final = frozenset(
     name for name in _METHODS if "trace" in inspect.signature(vars(Instruments)[name]).parameters
 )

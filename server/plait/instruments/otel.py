@@ -29,7 +29,7 @@ _FINE: Final = frozenset({"ok", "cancelled"})
 
 
 class _Trace:
-    """A span, and, for a turn, the token that detaches it."""
+    """A span, and, for a turn or a step, the token that detaches it."""
 
     __slots__ = ("span", "token")
 
@@ -39,10 +39,10 @@ class _Trace:
 
 
 class OpenTelemetry(NoInstruments):
-    """Makes spans of requests, messages, turns, changes and their sending: `Plait(instruments=OpenTelemetry())`.
+    """Makes spans of requests, messages, turns, steps of tasks, changes and their sending.
 
-    Each is a child of what caused it. During a turn, its span is the current one, so spans of the author's code are
-    its children. Without `tracer_provider`, the global one is used.
+    `Plait(instruments=OpenTelemetry())` uses it. Each span is a child of what caused it. During a turn, its span is the
+    current one, so spans of the author's code are its children. Without `tracer_provider`, the global one is used.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
@@ -72,14 +72,19 @@ class OpenTelemetry(NoInstruments):
 
     def turn_began(self, kind: str, name: str, turn: str, waited: float, parent: Any) -> Any:
         attributes: _Attributes = {"plait.kind": kind, "plait.thread": name, "plait.turn": turn, "plait.waited": waited}
-        trace = self._start(f"{turn} {kind}", _make_context(parent), attributes)
-        trace.token = attach(set_span_in_context(trace.span))
-        return trace
+        return self._enter(f"{turn} {kind}", parent, attributes)
 
     def turn_ended(self, trace: Any, seconds: float, outcome: str) -> None:
         if trace is not None and trace.token is not None:
             detach(trace.token)
         _end(trace, outcome)
+
+    def step_began(self, kind: str, name: str, task: str, step: str, parent: Any) -> Any:
+        attributes: _Attributes = {"plait.kind": kind, "plait.thread": name, "plait.task": task, "plait.step": step}
+        return self._enter(f"step {task} {kind}", parent, attributes)
+
+    def step_ended(self, trace: Any, seconds: float, outcome: str) -> None:
+        self.turn_ended(trace, seconds, outcome)
 
     def make_traceparent(self, trace: Any) -> str | None:
         if trace is None:
@@ -111,6 +116,12 @@ class OpenTelemetry(NoInstruments):
         if trace is not None:
             sent = self._start("send", _make_context(trace), {"plait.connections": connections}, SpanKind.PRODUCER)
             sent.span.end()
+
+    def _enter(self, name: str, parent: Any, attributes: _Attributes) -> _Trace:
+        """Start a span, and make it the current one."""
+        trace = self._start(name, _make_context(parent), attributes)
+        trace.token = attach(set_span_in_context(trace.span))
+        return trace
 
     def _start(
         self,

@@ -49,6 +49,7 @@ class Metric(NamedTuple):
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _BYTES: Final = (64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0)
+_ASLEEP: Final = (1.0, 60.0, 600.0, 3600.0, 86400.0, 604800.0, 2592000.0)
 _WRITES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 
 METRICS: Final = (
@@ -66,6 +67,10 @@ METRICS: Final = (
     Metric("plait_turn_wait_seconds", "histogram", ("kind",), "Time that turns waited for others", _SECONDS),
     Metric("plait_blocked_seconds", "histogram", ("kind", "turn"), "Time that turns blocked the event loop", _SECONDS),
     Metric("plait_turns_running", "gauge", ("kind",), "Turns that run"),
+    Metric("plait_task_runs_total", "counter", ("kind", "task", "status"), "Runs of tasks that ended"),
+    Metric("plait_task_steps_total", "counter", ("kind", "task", "outcome"), "Attempts at steps of tasks"),
+    Metric("plait_task_step_seconds", "histogram", ("kind", "task"), "Time of attempts at steps", _SECONDS),
+    Metric("plait_task_asleep_seconds", "histogram", ("kind", "task"), "Time that runs of tasks waited", _ASLEEP),
     Metric("plait_changes_total", "counter", ("kind", "outcome"), "Changes that were stored, or failed"),
     Metric("plait_change_bytes", "histogram", ("kind",), "Bytes of the operations of a change", _BYTES),
     Metric("plait_changes_sent_total", "counter", ("kind",), "Changes sent, by connection that follows the state"),
@@ -126,6 +131,7 @@ class Metrics(NoInstruments):
         self._turns, self._turn_seconds = self._get("plait_turns_total", "plait_turn_seconds")
         self._changes, self._commit_seconds = self._get("plait_changes_total", "plait_commit_seconds")
         self._pushes, self._waits = self._get("plait_pushes_total", "plait_turn_wait_seconds")
+        self._steps, self._step_seconds = self._get("plait_task_steps_total", "plait_task_step_seconds")
         self._writes = self._histograms["plait_commit_writes"][()]
         # The counts of other functions.
         self._measures: list[Callable[[], Mapping[str, float]]] = []
@@ -199,6 +205,7 @@ class Metrics(NoInstruments):
             **{name: {(): value} for read in self._measures for name, value in read().items()},
             "plait_messages_total": add_fine(self._messages, self._message_seconds),
             "plait_turns_total": add_fine(self._turns, self._turn_seconds),
+            "plait_task_steps_total": add_fine(self._steps, self._step_seconds),
             "plait_changes_total": add_fine(self._changes, self._commit_seconds),
             "plait_turns_running": running,
             "plait_changes_sent_total": Counter(
@@ -246,6 +253,22 @@ class Metrics(NoInstruments):
         else:
             trace.add_failed(seconds)
             self._turns[*trace.labels, outcome] += 1
+
+    def step_began(self, kind: str, name: str, task: str, step: str, parent: Any) -> Any:
+        return self._step_seconds[kind, task]
+
+    def step_ended(self, trace: Any, seconds: float, outcome: str) -> None:
+        if outcome == "ok":
+            trace.add(seconds)
+        else:
+            trace.add_failed(seconds)
+            self._steps[*trace.labels, outcome] += 1
+
+    def task_slept(self, kind: str, task: str, seconds: float) -> None:
+        self._histograms["plait_task_asleep_seconds"][kind, task].add(seconds)
+
+    def task_ended(self, kind: str, task: str, status: str) -> None:
+        self._counters["plait_task_runs_total"][kind, task, status] += 1
 
     def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
         found = self._kinds[kind]

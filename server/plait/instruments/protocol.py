@@ -84,6 +84,22 @@ class Instruments(Protocol):
         """Called when code outside of this app's turns uses a thread, and returns the parent of the turns it causes."""
         return None
 
+    def step_began(self, kind: str, name: str, task: str, step: str, parent: Any) -> Any:
+        """Called when an attempt at a step of a task begins, and returns its trace."""
+        return None
+
+    def step_ended(self, trace: Any, seconds: float, outcome: str) -> None:
+        """Called when an attempt at a step has ended, by the task that began it; `ok` when its result is durable."""
+        return
+
+    def task_slept(self, kind: str, task: str, seconds: float) -> None:
+        """Called when a run of a task goes on that has slept, or waited for an event or for its next attempt."""
+        return
+
+    def task_ended(self, kind: str, task: str, status: str) -> None:
+        """Called when the end of a run of a task is durable: `done`, `failed` or `cancelled`."""
+        return
+
     def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
         """Called when a change is made, before it is durable, with its bytes, and returns its trace."""
         return None

@@ -57,8 +57,8 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
     told: int = 0
     # The names of the events that have come, or whose time is over, since the checkpoint: the first one counts.
     events: tuple[str, ...] = ()
-    # Whether it has left the memory, and the events for which it waits then.
-    is_asleep: bool = False
+    # When it has left the memory, 0 while it has not, and the events for which it waits then.
+    asleep_since: int = 0
     awaits: tuple[str, ...] = ()
     # Whether all of its step calls wait, so that it has no part in a crash.
     is_resting: bool = False
@@ -70,10 +70,10 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def status(self) -> Status:
         """Whether its method runs, waits to be called, or has left the memory."""
-        return "running" if self.process else "sleeping" if self.is_asleep else "waiting"
+        return "running" if self.process else "sleeping" if self.asleep_since else "waiting"
 
     def begin(self, process: str) -> Self:
-        return replace(self, process=process, is_asleep=False, awaits=(), is_resting=False)
+        return replace(self, process=process, asleep_since=0, awaits=(), is_resting=False)
 
     def recover(self, process: str) -> Self:
         if self.is_resting and self.process != process:
@@ -83,7 +83,7 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
     def sleep(self, until: int, awaits: Sequence[str], now: int) -> Self:
         """Leave the memory until a time, or until an event comes, which may have happened already."""
         due = until if set(awaits).isdisjoint(self.events) else now
-        return replace(self, process="", due=due, is_asleep=True, awaits=(*awaits,), is_resting=False)
+        return replace(self, process="", due=due, asleep_since=now, awaits=(*awaits,), is_resting=False)
 
     def receive(self, event: str, now: int) -> Self:
         """Note an event, which continues the run if it waits for it."""
@@ -92,7 +92,7 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
 
     def retry(self, events: Sequence[str], now: int) -> Self:
         """Begin it again, when only these events are still stored."""
-        return replace(self, process="", crashes=0, at=now, due=now, is_asleep=False, awaits=(), events=(*events,))
+        return replace(self, process="", crashes=0, at=now, due=now, asleep_since=0, awaits=(), events=(*events,))
 
     def show(self) -> TaskRun:
         """Return the run as users see it."""

@@ -171,6 +171,12 @@ class TaskRunner(RowRunner[TaskRow]):
     def retries(self, id: str) -> RetryPolicy:
         return _NEVER
 
+    def put(self, id: str, attempts: TaskRow) -> Commit:
+        if attempts.process and (since := self.agenda.rows[id].asleep_since):
+            seconds = max(0, read_due_clock() - since) / 1e6
+            self._actor.instruments.task_slept(self._actor.key.kind, attempts.effect, seconds)
+        return super().put(id, attempts)
+
     async def attempt(self, id: str) -> None:
         """Call the method, until it has ended or its run leaves the memory."""
         row = self.agenda.rows[id]
@@ -240,6 +246,8 @@ class TaskRunner(RowRunner[TaskRow]):
     def _tell_end(self, run: TaskRun, failure: PlaitError | None) -> None:
         self._tell(run, failure)
         actor = self._actor
+        if failure is None:
+            actor.instruments.task_ended(actor.key.kind, run.name, run.status)
         if failure is None and actor.hooks.has("on_task_end") and actor.turns.refusal is None:
             turn = Turn("on_task_end", partial(actor.thread.on_task_end, run), actor=actor)
             actor.turns.begin(turn, partial(actor.turns.report_turn, turn))

@@ -23,6 +23,7 @@ from plait.parts.schedule.rules import LATEST, to_microseconds
 from plait.parts.stage import Stage, do_nothing
 from plait.parts.tasks.journal import Journal, JournalWrite
 from plait.parts.tasks.rows import JournalEntry, TaskRow
+from plait.parts.tasks.telling import telling_step
 from plait.parts.written import Result, Written
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
@@ -123,6 +124,7 @@ class Step:
 
     def __init__(self, runner: StepRunner, actor: Actor, row: TaskRow, journal: Journal) -> None:
         self.id = row.id
+        self._task_name = row.effect
         self._runner = runner
         self._actor = actor
         self.journal = journal
@@ -199,7 +201,7 @@ class Step:
             if once:
                 await self._put(name, replace(entry, has_begun=True))
             try:
-                with self._running(name):
+                with self._running(name), telling_step(self._actor, self._task_name, name):
                     entry = await self._attempt(name, function, timeout)
             except Exception as error:
                 if is_outage(error) or isinstance(error, Uncounted):

@@ -85,7 +85,7 @@ def find_row(desk: Desk, id: str) -> TaskRow:
 
 async def sleeps(desk: Desk, id: str) -> None:
     """Wait until a run has left the memory."""
-    await until(lambda: find_row(desk, id).is_asleep and not desk.tasks._runner.has(id))
+    await until(lambda: find_row(desk, id).asleep_since > 0 and not desk.tasks._runner.has(id))
 
 
 async def keys(store: FlakyStore) -> list[str]:
