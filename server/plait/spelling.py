@@ -1,10 +1,11 @@
-"""Words for messages: the known name that a misspelt one probably means, numbers with their nouns, and URLs."""
+"""Words for messages: the known name that a misspelt one probably means, numbers with their nouns, times and URLs."""
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from difflib import get_close_matches
 
-__all__ = ["count", "find_misspelt", "find_nearest", "hide_password", "is_camel_case"]
+__all__ = ["count", "find_misspelt", "find_nearest", "format_time", "hide_password", "is_camel_case"]
 
 # Endings that do not make another word: `closed` and `closing` count as `close`.
 _ENDINGS = ("ing", "ed", "es", "s", "d", "e")
@@ -85,6 +86,11 @@ def _without_doubles(word: str) -> str:
 def count(number: int, noun: str) -> str:
     """Return a number with its noun, such as `1 thread` or `2 threads`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def format_time(at: int) -> str:
+    """Return a time in microseconds since the epoch as text, in UTC."""
+    return datetime.fromtimestamp(at / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def hide_password(url: str) -> str:

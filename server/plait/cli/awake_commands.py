@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final, TypeVar
 from urllib.error import HTTPError, URLError
@@ -15,7 +16,7 @@ from plait.node.awake import AwakeReport
 from plait.spelling import count
 from plait.web.operators import Kick, Kicked
 
-__all__ = ["awake", "kick"]
+__all__ = ["Url", "ask_server", "awake", "kick", "print_table"]
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ def awake(
 
     PLAIT_OPERATOR_TOKEN is the server's operator_token.
     """
-    found = _ask(url, "awake", AwakeReport)
+    found = ask_server(url, "awake", AwakeReport)
     if json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return
@@ -52,9 +53,7 @@ def awake(
             for each in found.busiest
         ),
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-    for row in rows:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    print_table(rows)
     print(f"{count(found.threads, 'thread')} awake, {count(found.sockets, 'socket')}")
     if found.silent:
         print(f"plait: {found.silent} of its workers or nodes did not answer", file=sys.stderr)
@@ -73,11 +72,18 @@ def kick(
     """
     if (user is None) == (thread is None):
         fail("name either --user or --thread")
-    kicked = _ask(url, "kick", Kicked, Kick(user, thread))
+    kicked = ask_server(url, "kick", Kicked, Kick(user, thread))
     print(f"{count(kicked.closed, 'socket')} closed")
 
 
-def _ask(url: str, path: str, answer: type[T], body: Any = None) -> T:
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of equally many cells, in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def ask_server(url: str, path: str, answer: type[T], body: Any = None) -> T:
     """Return the answer of a server, or fail."""
     token = os.environ.get("PLAIT_OPERATOR_TOKEN", "")
     if not token:

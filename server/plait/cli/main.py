@@ -17,6 +17,7 @@ from plait.cli.maintenance import back_up_store, check_store, restore_store
 from plait.cli.options import LoadError, StoreName, Target, fail, find_store, give_up, show_store
 from plait.cli.serving import demo, dev, serve_command
 from plait.cli.stores import store_commands
+from plait.cli.task_commands import tasks
 from plait.cli.thread_commands import threads
 from plait.errors import MigrationFailed, PlaitError, operator_message
 from plait.spelling import count, hide_password
@@ -34,6 +35,7 @@ cli.command(serve_command, name="serve")
 cli.command(dev)
 cli.command(demo)
 cli.command(threads)
+cli.command(tasks)
 cli.command(store_commands)
 cli.command(cluster_commands)
 

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 from contextlib import aclosing, nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,7 @@ from plait.cli.options import LoadError, StoreName, Target, fail, find_store, gi
 from plait.errors import NotFound, PlaitError, operator_message
 from plait.node.export_file import export_thread
 from plait.node.listing import INNER_KINDS
-from plait.spelling import hide_password
+from plait.spelling import format_time, hide_password
 from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey, ThreadQuery, ThreadRow
 from plait.store.whole import WholeStore
@@ -55,7 +54,7 @@ def list_threads(
             while rows := await opened.threads(ThreadQuery(kind=kind, prefix=prefix, after=after)):
                 for row in rows:
                     if all or kind in INNER_KINDS or row.key.kind not in INNER_KINDS:
-                        times = f"{_format_time(row.created_at)}  {_format_time(row.changed_at)}"
+                        times = f"{format_time(row.created_at)}  {format_time(row.changed_at)}"
                         print(f"{row.version:>10}  {times}  {row.key}")
                 after = rows[-1]
 
@@ -156,7 +155,3 @@ def destroy(
             print(asyncio.run(destroy_in_file(files, key)))
     except PlaitError as error:
         fail(operator_message(error))
-
-
-def _format_time(at: int) -> str:
-    return datetime.fromtimestamp(at / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")

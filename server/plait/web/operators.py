@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Final, Literal, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -13,12 +13,16 @@ from starlette.routing import Route
 from plait.errors import InvalidState, PlaitError, Unauthenticated
 from plait.node.awake import MOST_AWAKE, AwakeReport, find_busiest, report_awake
 from plait.node.remote_requests import Disconnect, ReadAwake
+from plait.parts.part import find_parts
+from plait.parts.tasks.thread_tasks import Tasks
 from plait.settings import make_setting_error
 from plait.store.protocol import ThreadKey
 from plait.web.server_context import ServerContext, error_response
 from plait_schemas.codes import UNAUTHENTICATED
 
-__all__ = ["Kick", "Kicked", "Operators", "disconnect", "disconnect_here"]
+__all__ = ["ChangeRun", "ChangedRun", "Kick", "Kicked", "Operators", "disconnect", "disconnect_here"]
+
+T = TypeVar("T")
 
 # The fewest characters of a token, so that it cannot be guessed.
 _LEAST: Final = 16
@@ -41,6 +45,21 @@ class Kicked(msgspec.Struct, frozen=True):
     closed: int
 
 
+class ChangeRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `POST /operator/tasks`: what to do with a run of a task."""
+
+    # As kind/name.
+    thread: str
+    run: str
+    do: Literal["retry", "cancel"]
+
+
+class ChangedRun(msgspec.Struct, frozen=True):
+    """The answer to `POST /operator/tasks`: whether there was a run for it."""
+
+    changed: bool
+
+
 class Operators:
     """Answers operators, who show the token of the server."""
 
@@ -52,6 +71,7 @@ class Operators:
         self.routes = [
             Route("/operator/awake", partial(self._answer, self._read_awake)),
             Route("/operator/kick", partial(self._answer, self._kick), methods=["POST"]),
+            Route("/operator/tasks", partial(self._answer, self._change_run), methods=["POST"]),
         ]
 
     async def _answer(self, do: Callable[[Request], Awaitable[msgspec.Struct]], request: Request) -> Response:
@@ -80,6 +100,17 @@ class Operators:
             sum(data is None for data in others),
         )
 
+    async def _change_run(self, request: Request) -> ChangedRun:
+        change, node = _decode(await request.body(), ChangeRun), self._context.node
+        key = _read_key(change.thread)
+        # A 404 would say that there is no operator's token.
+        if key is None or (kind := node.kinds.get(key.kind)) is None:
+            raise InvalidState(f"{change.thread!r} is no thread, given as kind/name")
+        for part in find_parts(kind.cls).values():
+            if isinstance(part, Tasks):
+                return ChangedRun(await node.everywhere.call_part(key, part.name, change.do, change.run))
+        raise InvalidState(f"{key.kind} has no tasks")
+
     async def _kick(self, request: Request) -> Kicked:
         return Kicked(await disconnect(self._context, _read_kick(await request.body())))
 
@@ -100,11 +131,22 @@ def disconnect_here(context: ServerContext, target: Disconnect) -> int:
 
 def _read_kick(body: bytes) -> Disconnect:
     """Return whom to disconnect. Raises InvalidState."""
+    kick = _decode(body, Kick)
+    key = _read_key(kick.thread or "")
+    if (kick.user is None) == (kick.thread is None) or (kick.thread is not None and key is None):
+        raise InvalidState('name a user, {"user": "ada"}, or a thread, {"thread": "room/one"}')
+    return Disconnect(kick.user, None, key)
+
+
+def _decode(body: bytes, type: type[T]) -> T:
+    """Return a body. Raises InvalidState."""
     try:
-        kick = msgspec.json.decode(body, type=Kick)
+        return msgspec.json.decode(body, type=type)
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidState(str(error)) from None
-    kind, _, name = (kick.thread or "").partition("/")
-    if (kick.user is None) == (kick.thread is None) or (kick.thread is not None and not (kind and name)):
-        raise InvalidState('name a user, {"user": "ada"}, or a thread, {"thread": "room/one"}')
-    return Disconnect(kick.user, None, None if kick.thread is None else ThreadKey(kind, name))
+
+
+def _read_key(thread: str) -> ThreadKey | None:
+    """Return the key of a thread that is given as kind/name; None for another text."""
+    kind, _, name = thread.partition("/")
+    return ThreadKey(kind, name) if kind and name else None
