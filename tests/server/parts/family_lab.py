@@ -10,7 +10,21 @@ import pytest
 from tests.postgres import new_schema
 from tests.server.parts.workshop import Flaky
 
-from plait import Context, Family, Files, Limits, MemoryStore, Messages, Plait, Store, Thread, ThreadKey, Values, rpc
+from plait import (
+    Connection,
+    Context,
+    Family,
+    Files,
+    Limits,
+    MemoryStore,
+    Messages,
+    Plait,
+    Store,
+    Thread,
+    ThreadKey,
+    Values,
+    rpc,
+)
 from plait.actor.actor import Actor
 from plait.store.sqlite.store import SqliteStore
 from plait.store.thread_rows import RecordRange
@@ -53,8 +67,16 @@ class Boss(Thread[dict[str, Any]]):
     messages = Messages()
     files = Files()
     values = Values()
+    # The errors that were reported to it.
+    errors: list[BaseException]
     # Whether it destroys its children when it is destroyed.
     is_careful = False
+
+    def on_start(self) -> None:
+        self.errors = []
+
+    def on_error(self, error: BaseException, connection: Connection | None) -> None:
+        self.errors.append(error)
 
     async def on_destroyed(self) -> None:
         for child in self.kin.children if self.is_careful else ():
