@@ -34,6 +34,7 @@ __all__ = ["Boss", "FamilyLab", "FlakyMemory", "Kid", "Plain", "make_store", "op
 
 PATIENCE = 20.0
 
+S = TypeVar("S")
 T = TypeVar("T", bound=Thread[Any])
 Work = Callable[[Context["Boss"]], Awaitable[Any]]
 
@@ -42,7 +43,19 @@ class FlakyMemory(Flaky, MemoryStore):
     """A MemoryStore that keeps the writes, and refuses some when a test says so."""
 
 
-class Kid(Thread[dict[str, Any]]):
+class Reporting(Thread[S]):
+    """A thread that keeps the errors that are reported to it."""
+
+    errors: list[BaseException]
+
+    def on_start(self) -> None:
+        self.errors = []
+
+    def on_error(self, error: BaseException, connection: Connection | None) -> None:
+        self.errors.append(error)
+
+
+class Kid(Reporting[dict[str, Any]]):
     """A child, which may have children itself."""
 
     initial_state = {"n": 0}  # noqa: RUF012
@@ -59,7 +72,7 @@ class Kid(Thread[dict[str, Any]]):
         return int(self.state["n"])
 
 
-class Boss(Thread[dict[str, Any]]):
+class Boss(Reporting[dict[str, Any]]):
     """A parent with a family part of another name."""
 
     initial_state = {"made": []}  # noqa: RUF012
@@ -67,16 +80,8 @@ class Boss(Thread[dict[str, Any]]):
     messages = Messages()
     files = Files()
     values = Values()
-    # The errors that were reported to it.
-    errors: list[BaseException]
     # Whether it destroys its children when it is destroyed.
     is_careful = False
-
-    def on_start(self) -> None:
-        self.errors = []
-
-    def on_error(self, error: BaseException, connection: Connection | None) -> None:
-        self.errors.append(error)
 
     async def on_destroyed(self) -> None:
         for child in self.kin.children if self.is_careful else ():

@@ -174,7 +174,8 @@ class ItemSender:
         """Remove all items for a thread that takes none; a child counts as destroyed, or was none."""
         store, items = self._store, self._store.outbox.find(to)
         log.info("%s takes nothing from %s: %s", to, self._actor.key, refusal, extra=about(self._actor.key))
-        changes: dict[str | int, Head | Row | Item | None] = dict.fromkeys(items)
+        head = replace(store.head, sent=store.outbox.last)
+        changes: dict[str | int, Head | Row | Item | None] = {**dict.fromkeys(items), HEAD: head}
         if any(isinstance(item.body, Birth) for item in items.values()):
             changes[to] = None
             error = Conflict(f"{to} cannot be a child of {self._actor.key}: {refusal}")
@@ -183,7 +184,7 @@ class ItemSender:
         elif (row := store.rows.get(to)) is not None:
             changes[to] = replace(row, child=replace(row.child, status="destroyed"))
         elif to == store.head.parent:
-            changes[HEAD] = replace(store.head, parent="")
+            changes[HEAD] = replace(head, parent="")
         store.write(changes)
 
     def _end(self, to: str, _: object, error: BaseException | None) -> None:
