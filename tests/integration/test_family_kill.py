@@ -1,0 +1,51 @@
+"""Families on servers that are killed: each child is born once, and each notice comes once and in order."""
+
+import asyncio
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from tests.families import ask, playing
+from tests.integration.socket_client import http
+from tests.postgres import new_schema
+from tests.running import Process
+from tests.schedules import SEED, TIMES, in_soak, schedules
+from tests.workers.group import Group
+
+ROUNDS = {"sqlite": schedules(8), "workers": schedules(2), "postgresql": schedules(3)}
+
+
+async def hurt(server: Process, chance: random.Random) -> None:
+    """Kill a server, or of workers the one that owns the parent, or all of them at once."""
+    if not isinstance(server, Group):
+        server.end(signal.SIGKILL)
+        await asyncio.to_thread(server.start)
+    elif chance.random() < 0.7:
+        async with http(server.address) as client:
+            os.kill(await ask(client, "boss/b", "where"), signal.SIGKILL)
+    else:
+        for worker in server.processes().values():
+            worker.kill()
+        server.end(signal.SIGKILL)
+        await asyncio.to_thread(server.start)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(120 * TIMES)
+@pytest.mark.parametrize("engine", ["sqlite", "workers", *in_soak(["postgresql"])])
+async def test_a_killed_family_has_each_child_once_and_each_notice_once_and_in_order(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = new_schema(request.getfixturevalue("postgres").url) if engine == "postgresql" else "sqlite:///family.db"
+    make, chance = Group if engine == "workers" else Process, random.Random(SEED)
+    with make("tests.family_app:app", cwd=tmp_path, environment={"PLAIT_STORE": url}) as server:
+        async with playing() as players:
+            for number in range(ROUNDS[engine]):
+                names = (f"{number}-{child}" for child in range(4 if number == 0 else 1))
+                players.begin(server.address, *names)
+                await players.until_stepped()
+                await asyncio.sleep(chance.random() * 0.3)  # The moment at which it is killed.
+                await hurt(server, chance)
+        assert await players.check(server.address) > 0
