@@ -54,7 +54,7 @@ from plait.parts.family.rows import Child
 from plait.parts.family.thread_family import Family, Spawned, ThreadFamily
 from plait.parts.files.file import File, FileMatch, FileStats, Upload
 from plait.parts.files.thread_files import Files, ThreadFiles
-from plait.parts.messages.message import Message, Page
+from plait.parts.messages.message import Message, Page, Subagent
 from plait.parts.messages.message_hooks import MessageHooks
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
@@ -155,6 +155,7 @@ __all__ = [
     "StoreError",
     "Stream",
     "Stretch",
+    "Subagent",
     "TaskReceipt",
     "TaskRun",
     "Tasks",

@@ -107,6 +107,10 @@ class Part(PerActor[ThreadActor, Bound]):
         """Return what the part with this role of a new child takes, as JSON; None for nothing."""
         return None
 
+    def find_child(self, actor: ThreadActor, reference: str) -> object:
+        """Return what is known of a child of the thread; None for another thread."""
+        return None
+
     def take_item(self, actor: ThreadActor, body: Mapping[str, Any]) -> None:
         """Take what another thread has sent or handed down, in an open transaction; what this raises is reported."""
 

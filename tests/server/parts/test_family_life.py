@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from tests.server.parts.family_lab import Boss, FamilyLab, Kid, Plain, make_store, open_lab, until
 
-from plait import Child, Conflict, Terminated
+from plait import Child, Conflict, Subagent, Terminated, ThreadKey
+from plait.store.thread_rows import RecordRange
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -63,6 +64,29 @@ async def test_a_status_is_shown_to_the_parent_and_the_last_one_counts(lab: Fami
     for number in range(20):
         kid.family.set_status(f"at {number}")
     await wait_for_status(lab, "at 19")
+
+
+async def test_a_message_about_a_child_is_read_with_what_is_known_of_it_then(lab: FamilyLab) -> None:
+    boss = await lab.boss()
+    await boss.kin.spawn(Kid, "k", title="Cook", description="makes soup")
+    kid = await lab.thread(Kid, "k")
+    await kid.family.notify_parent("ready")
+    await wait_for_notices(lab, "ready")
+    other = await boss.messages.inject("tool", "gone", subagent_id="kid/unknown")
+    listed = (await lab.app.thread(Boss, "b").part(Boss.messages).list(include_silent=True)).messages
+    assert [(each.content, each.subagent_id) for each in listed] == [("ready", "kid/k"), ("gone", "kid/unknown")]
+    await wait_for_status(lab, "running")
+    await kid.family.set_status("resting")
+    await wait_for_status(lab, "resting")
+    found = await boss.messages.get(listed[0].id)
+    assert found is not None
+    assert found.subagent == Subagent(name="k", title="Cook", description="makes soup", status="resting")
+    assert (await boss.messages.get(other.id)) == other
+    # It is not stored, even if the message is changed.
+    await boss.messages.update(found.id, "eaten")
+    records = await lab.store.records(ThreadKey("boss", "b"), RecordRange("messages", "m/", limit=10))
+    assert [b"subagent_id" in (each.value or b"") for each in records] == [True, True]
+    assert [b"Cook" in (each.value or b"") for each in records] == [False, False]
 
 
 async def test_a_family_is_the_same_after_a_restart(request: pytest.FixtureRequest, tmp_path: Path) -> None:

@@ -52,6 +52,9 @@ class Family(Part["ThreadFamily"]):
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         self.of(actor)._load(records[0])
 
+    def find_child(self, actor: ThreadActor, reference: str) -> Child | None:
+        return self.of(actor)._find_child(reference)
+
     def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
         return self.of(actor)._store.clear()
 
@@ -127,7 +130,8 @@ class ThreadFamily:
         child = read_back(child, _decode_child)
         check_writable(self._actor)
         self._actor.check_active()
-        if self._has_child(reference):
+        known = self._find_child(reference)
+        if known is not None and not known.is_destroyed:
             written = self._skip()
         else:
             written = self._post(reference, Birth(child=child, user=owner, message=message, files=paths))
@@ -225,9 +229,9 @@ class ThreadFamily:
         draft = find_draft(self._actor, self, FamilyDraft)
         return {} if draft is None or self._actor.state.find_own_transaction() is not None else draft.children
 
-    def _has_child(self, reference: str) -> bool:
+    def _find_child(self, reference: str) -> Child | None:
         row = self._store.rows.get(reference)
-        return reference in self._find_staged() or (row is not None and not row.child.is_destroyed)
+        return self._find_staged().get(reference, None if row is None else row.child)
 
     def _check_files(self, target: type[Thread[Any]], files: Iterable[str]) -> list[str]:
         paths = [clean_path(path) for path in files]

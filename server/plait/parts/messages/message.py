@@ -18,6 +18,7 @@ __all__ = [
     "Role",
     "SentKeys",
     "Status",
+    "Subagent",
     "check_size",
     "decode_message",
     "encode_message",
@@ -53,6 +54,19 @@ _DEEPEST: Final = 1000
 _SPARE: Final = 256
 
 
+class Subagent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What the thread of a message knows of a child when the message is read."""
+
+    name: str
+    title: str
+    description: str
+    status: str
+    thread_name: str | None = None
+    resumable: bool | None = None
+    blocking: bool | None = None
+    spawn_group_id: str | None = None
+
+
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One message of a thread. Times are in microseconds since the epoch."""
 
@@ -67,6 +81,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     tool_call_id: str | None = None
     # The child of the thread's family that it is from, or about.
     subagent_id: str | None = None
+    # What is known of that child. It is added when the message is listed or got, and never stored.
+    subagent: Subagent | None = None
     # When it was made; later than all earlier messages of the thread.
     created_at: int = 0
     # The message in which this one is nested, and its depth; 0 is the conversation itself.

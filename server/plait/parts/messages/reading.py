@@ -3,16 +3,21 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec import convert
+from msgspec.structs import replace
+
+from plait.actor.actor import Actor
 from plait.errors import Conflict
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame, Missed
 from plait.parts.messages.history import Order
-from plait.parts.messages.message import Message, Page, measure_message
+from plait.parts.messages.message import Message, Page, Subagent, measure_message
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.model_history import find_open_calls, is_decisive, select_history
 from plait.parts.messages.state import State
+from plait.parts.part import find_role
 
-__all__ = ["Feed", "MessageListing", "MessageReader"]
+__all__ = ["Feed", "MessageListing", "MessageReader", "add_subagent", "add_subagents"]
 
 Viewer = Callable[[list[Frame]], None]
 
@@ -75,6 +80,18 @@ class MessageReader:
             removed=() if staged is None else staged.removed,
         )
         return [each async for page in pages for each in page if each.tool_call_id in wanted]
+
+
+def add_subagent(actor: Actor, message: Message) -> Message:
+    """Return a message with what the family of its thread knows of the child that it is about."""
+    family = find_role(actor.kind.cls, "family") if message.subagent_id else None
+    child = None if family is None else family.find_child(actor, message.subagent_id or "")
+    return message if child is None else replace(message, subagent=convert(child, Subagent, from_attributes=True))
+
+
+def add_subagents(actor: Actor, page: Page) -> Page:
+    """Return a page with what the family of its thread knows of the children that its messages are about."""
+    return replace(page, messages=[add_subagent(actor, each) for each in page.messages])
 
 
 class MessageListing:

@@ -21,7 +21,7 @@ from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft, edit_message
 from plait.parts.messages.queue import Queue, find_sender
-from plait.parts.messages.reading import Feed, MessageListing, MessageReader
+from plait.parts.messages.reading import Feed, MessageListing, MessageReader, add_subagent, add_subagents
 from plait.parts.messages.state import HEAD, load_state
 from plait.parts.part import Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
@@ -140,12 +140,13 @@ class ThreadMessages:
             is_silent=is_run if include_silent is None else include_silent,
             max_depth=max_depth,
         )
-        return await listing.read(limit, offset, order, after=after, before=before)
+        return add_subagents(self._actor, await listing.read(limit, offset, order, after=after, before=before))
 
     async def get(self, id: str) -> Message | None:
         """Return a message by its id, even if it is silent or nested; None if there is none."""
         await self._actor.records.wait_for_shown()
-        return await self._reader.find(id)
+        found = await self._reader.find(id)
+        return found and add_subagent(self._actor, found)
 
     async def open_calls(self) -> Sequence[Mapping[str, Any]]:
         """Return the calls of tools that have no result yet, in order; a model may only be asked if there are none.
