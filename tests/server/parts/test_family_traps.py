@@ -90,6 +90,39 @@ async def test_a_thread_has_one_parent(lab: FamilyLab) -> None:
     assert parent.name == "b"
 
 
+class HeldStore(FlakyMemory):
+    """Holds reads of the contents of one thread's files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = ThreadKey("boss", "slow")
+        self.is_reading, self.may_read = asyncio.Event(), asyncio.Event()
+
+    async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
+        if key == self.held and part == "files":
+            self.is_reading.set()
+            await self.may_read.wait()
+        return await super().record(key, part, name)
+
+
+async def test_a_thread_that_copies_files_for_its_birth_has_one_parent_all_the_same() -> None:
+    store = HeldStore()
+    async with open_lab(store) as lab, asyncio.timeout(20):
+        slow, quick = await lab.boss("slow"), await lab.boss("quick")
+        await slow.files.write("a.txt", "a")
+        begun = asyncio.ensure_future(slow.kin.spawn(Kid, "k", files=["a.txt"]))
+        await store.is_reading.wait()
+        await quick.kin.spawn(Kid, "k")
+        store.may_read.set()
+        with pytest.raises(Conflict):
+            await begun
+        parent = (await lab.thread(Kid, "k")).family.parent
+        assert parent is not None
+        assert parent.name == "quick"
+        assert slow.kin.children == []
+        assert [each.status for each in quick.kin.children] == ["running"]
+
+
 async def test_a_class_without_a_family_or_that_is_not_served_is_no_child(lab: FamilyLab) -> None:
     class Loner(Thread[None]):
         pass

@@ -39,6 +39,8 @@ class ItemReceiver:
         if refusal := self._refuse(sender, items[0]):
             return refusal
         copies = {item.number: await self._copy(sender, item) for item in items}
+        if refusal := self._refuse(sender, items[0]):  # It has got another parent since, for example.
+            return refusal
         with Transaction(self._actor.state, self._actor.key) as transaction:
             for item in items:
                 if not self._find_seen(sender).has(item):
@@ -53,7 +55,7 @@ class ItemReceiver:
     def _refuse(self, sender: str, first: Item) -> str:
         parent, children = self._store.head.parent, self._store.rows
         is_birth = isinstance(first.body, Birth)
-        if sender == parent or (sender in children and not is_birth):
+        if (parent and sender == parent) or (sender in children and not is_birth):
             return ""
         if not is_birth:
             return STRANGER
