@@ -55,7 +55,7 @@ _SPARE: Final = 256
 
 
 class Subagent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What the thread of a message knows of a child when the message is read."""
+    """A child as the thread of a message knows it when the message is read."""
 
     name: str
     title: str
