@@ -1,4 +1,4 @@
-"""A family whose threads are on two nodes, of which one is killed."""
+"""The threads of a family are on two nodes, and one node is killed."""
 
 import asyncio
 import random
