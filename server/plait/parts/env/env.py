@@ -5,15 +5,16 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from plait.actor.thread import Thread, ThreadActor
+from plait.actor.thread import ThreadActor
 from plait.errors import CorruptThread, TooLarge
 from plait.parts.env.app_env import AppEnv
 from plait.parts.env.env_draft import EnvDraft, Variables
 from plait.parts.env.secret import Secret, Variable, VariableType, check_variable
-from plait.parts.part import Part, check_writable, find_parts
+from plait.parts.part import Part, check_writable, find_role
 from plait.parts.stage import find_draft, use_draft
 from plait.parts.written import STAGED, Written
 from plait.state.commit import Commit
+from plait.state.transaction import Transaction
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import NOT_JSON, encode_json
 
@@ -28,11 +29,13 @@ _decode: Final = msgspec.json.Decoder(Variable).decode
 class Env(Part["ThreadEnv"]):
     """Declares variables: `env = Env()` in a Thread class gives each thread a `ThreadEnv` of that name.
 
-    Variables with `scoped` names are the thread's own: it does not take them from the thread that has made it.
+    Variables with `scoped` names are the thread's own: it does not take them from its parent.
     """
 
+    role: ClassVar = "env"
+    is_only: ClassVar = True
     reading: ClassVar = frozenset({"get", "type_of", "redact", "find", "find_all", "own"})
-    inner: ClassVar = frozenset({"find", "find_all", "own", "put", "take"})
+    inner: ClassVar = frozenset({"find", "find_all", "own", "put"})
 
     def __init__(self, *, scoped: Collection[str] = ()) -> None:
         super().__init__()
@@ -41,11 +44,6 @@ class Env(Part["ThreadEnv"]):
         for name in scoped:
             check_variable(name)
         self.scoped = frozenset(scoped)
-
-    def __set_name__(self, owner: type[Thread[Any]], name: str) -> None:
-        super().__set_name__(owner, name)
-        if any(isinstance(part, Env) and part is not self for part in find_parts(owner).values()):
-            raise TypeError(f"{owner.__name__} may have one Env")
 
     def bind(self, actor: ThreadActor) -> "ThreadEnv":
         return ThreadEnv(actor, self.name, self.scoped)
@@ -56,6 +54,12 @@ class Env(Part["ThreadEnv"]):
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         if records[0]:
             self.of(actor)._load(records[0])
+
+    def hand_down(self, actor: ThreadActor) -> Variables:
+        return self.of(actor)._show()
+
+    def take_item(self, actor: ThreadActor, body: Mapping[str, Any]) -> None:
+        self.of(actor)._take(msgspec.convert(body, dict[str, Variable | None]))
 
 
 class ThreadEnv:
@@ -121,10 +125,6 @@ class ThreadEnv:
     async def own(self) -> dict[str, Variable]:
         """Return the variables of the thread."""
         await self._actor.records.wait_for_shown()
-        return self.hand_down()
-
-    def hand_down(self) -> dict[str, Variable]:
-        """Return the variables that a child of the thread takes at its birth."""
         return dict(self._show())
 
     def put(self, name: str, data: bytes, type: VariableType | None) -> Awaitable[None]:
@@ -133,10 +133,6 @@ class ThreadEnv:
         check_writable(self._actor)
         known = self._show().get(name)
         return self._change({name: Variable(type or ("secret" if known is None else known.type), data)})
-
-    def take(self, changes: Variables) -> None:
-        """Make the changes of the parent, except those of scoped names."""
-        self._store({name: each for name, each in changes.items() if name not in self._scoped}, is_own=False)
 
     # Inside
 
@@ -171,14 +167,23 @@ class ThreadEnv:
         draft.remove(changes)  # They would replace what is stored when the run ends.
         return written
 
-    def _store(self, changes: Variables, *, undo: Callable[[], None] | None = None, is_own: bool = True) -> Commit:
+    def _store(self, changes: Variables, *, undo: Callable[[], None] | None = None) -> Commit:
         self._actor.state.check_open()
+        self._check_size(_apply(self._stored, changes))
+        return self._write(changes, undo)
+
+    def _take(self, changes: Variables) -> None:
+        """Make the changes of the parent, except those of scoped names; a terminated thread only hands them down."""
+        changes = {name: each for name, each in changes.items() if name not in self._scoped}
+        # Their size is checked in the parent, which would send what is refused again and again.
+        if self._actor.terminated_at is not None:
+            self._tell_children(changes)
+        elif changes:
+            self._write(changes)
+
+    def _write(self, changes: Variables, undo: Callable[[], None] | None = None) -> Commit:
+        """Store changes, and tell the children of them, in one write."""
         before = {name: self._stored.get(name) for name in changes}
-        after = _apply(self._stored, changes)
-        if (
-            is_own
-        ):  # What is handed down was checked in the parent, which would hand it down forever if it were refused.
-            self._check_size(after)
         records = [
             Record(self._part, name, None if each is None else encode_json(each)) for name, each in changes.items()
         ]
@@ -188,9 +193,15 @@ class ThreadEnv:
             if undo is not None:
                 undo()
 
-        commit = self._actor.records.write(records, undo=take_back)
-        self._stored = after
+        with Transaction(self._actor.state, self._actor.key):
+            commit = self._actor.records.write(records, undo=take_back)
+            self._stored = _apply(self._stored, changes)
+            self._tell_children(changes)
         return commit
+
+    def _tell_children(self, changes: Variables) -> None:
+        if (family := find_role(type(self._actor.thread), "family")) is not None:
+            family.of(self._actor).tell_children(Env.role, changes)
 
     def _check_size(self, variables: Mapping[str, Variable]) -> None:
         limit, size = self._actor.limits.env, sum(len(name) + len(each.data) for name, each in variables.items())

@@ -31,7 +31,7 @@ MOST_WAITING: Final = 10_000
 """The maximum number of items of a thread that wait for others."""
 
 EVERY_CHILD: Final = ""
-"""The target of an item for all children, except terminated and destroyed ones."""
+"""The target of an item for all children, except destroyed ones."""
 
 # The due time of a thread with items: at once.
 _DUE: Final = 2
@@ -131,7 +131,7 @@ class ItemSender:
                 yield item
                 continue
             for reference, row in self._store.rows.items():
-                if row.child.status != "terminated" and not row.child.is_destroyed:
+                if not row.child.is_destroyed:
                     yield replace(item, to=reference)
 
     def _find_handed_down(self) -> Iterator[tuple[str, Mapping[str, Any]]]:

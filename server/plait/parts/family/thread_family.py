@@ -156,7 +156,7 @@ class ThreadFamily:
         return handle
 
     def tell_children(self, role: str, body: dict[str, Any]) -> Written:
-        """Send an object to all children, except terminated ones, for their parts with a role."""
+        """Send an object to all children for their parts with a role."""
         return self._post(EVERY_CHILD, Handed(role, body))
 
     # The parent

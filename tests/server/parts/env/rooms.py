@@ -6,7 +6,7 @@ from plait import Env, Plait, Thread, rpc
 from plait.parts.env.env import ThreadEnv
 from plait.store.protocol import ThreadKey
 
-__all__ = ["NEW", "NO_CLOCK", "OLD", "VALUE", "Child", "Room", "env_of", "make_app"]
+__all__ = ["NEW", "NO_CLOCK", "OLD", "VALUE", "Room", "env_of", "make_app"]
 
 # The clock runs by itself.
 NO_CLOCK: Any = None
@@ -17,7 +17,7 @@ OLD, NEW = "an old secret of the server", "a new secret of the server"
 
 class Room(Thread[dict[str, Any]]):
     initial_state = {"n": 0}  # noqa: RUF012
-    env = Env(scoped={"OWN"})
+    env = Env()
 
     @rpc
     async def reveal(self, name: str) -> str:
@@ -38,14 +38,8 @@ class Room(Thread[dict[str, Any]]):
         self.set_state(lambda state: {**state, "value": value})
 
 
-class Child(Thread[None]):
-    """A thread of another kind."""
-
-    env = Env(scoped={"OWN"})
-
-
 def make_app(url: str = "memory://", *, secret: Any = NEW, **options: Any) -> Plait:
-    return Plait(Room, Child, store=url, secret=secret, **options)
+    return Plait(Room, store=url, secret=secret, **options)
 
 
 async def env_of(app: Plait, name: str = "one", cls: type[Thread[Any]] = Room) -> ThreadEnv:

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from tests.server.parts.env.rooms import NO_CLOCK, VALUE, Child, Room, env_of, make_app
+from tests.server.parts.env.rooms import NO_CLOCK, VALUE, Room, env_of, make_app
 
 from plait import Context, Env, Limits, NotFound, Principal, Secret, Thread, TooLarge
 from plait.testing import Served
@@ -190,21 +190,3 @@ async def test_empty_and_long_values_are_kept() -> None:
             await env.set("A", Secret(value))
             assert await env.get("A") == Secret(value)
             assert await env.redact("nothing") == "nothing"
-
-
-# Handing down
-
-
-async def test_a_thread_of_another_kind_takes_what_is_handed_down_except_its_scoped_names(url: str) -> None:
-    async with make_app(url) as app:
-        parent, child = await env_of(app), await env_of(app, cls=Child)
-        await parent.set("KEY", VALUE)
-        await parent.set("LABEL", "shown", type="text")
-        await parent.set("OWN", "the parent's")
-        await child.set("MINE", "the child's")
-        child.take(parent.hand_down())
-        assert (await child.get("KEY")).reveal() == VALUE
-        assert await child.type_of("LABEL") == "text"
-        assert (await child.get("MINE")).reveal() == "the child's"
-        with pytest.raises(NotFound):
-            await child.get("OWN")
