@@ -20,7 +20,7 @@ from agentscope.tool import FunctionTool, Toolkit
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 from pydantic import BaseModel
 
-from plait import Context, Env, Plait, Secret, Thread, Values
+from plait import Context, Env, Messages, Plait, Secret, Thread, Values
 from plait.adapters.agentscope import open_state
 from plait.adapters.openai_agents import ThreadSession
 
@@ -32,6 +32,7 @@ VALUE = "sk-7f3Qx0Zz9leak"
 class Desk(Thread[None]):
     env = Env()
     values = Values()
+    messages = Messages()
 
 
 def give(secret: Secret) -> Any:
@@ -101,7 +102,7 @@ async def test_a_tool_of_the_openai_agents_sdk_shows_no_secret(
             """Look."""
             return way(await ctx.thread.env.get("KEY"))
 
-        session = ThreadSession(ctx.thread.values, session_id="one")
+        session = ThreadSession(ctx.thread.messages, session_id="one")
         result = await Runner.run(Agent(name="a", model=model, tools=[look]), "look", session=session)
         return [result.final_output, repr(result.to_input_list())]
 
