@@ -168,6 +168,65 @@ async def test_what_is_queued_is_the_prompt_and_each_message_is_at_its_place() -
     assert prompts(model.seen[2]) == ["Look!", "Again!"]
 
 
+async def test_a_question_that_is_queued_in_mid_run_steers_it() -> None:
+    model = Model(look)
+    agent = model.agent()
+    hurried = asyncio.Event()
+
+    @agent.tool_plain(name="look")
+    async def find(at: int) -> str:
+        await hurried.wait()
+        return f"seen {at}"
+
+    async with make_app(agent) as app:
+        messages = app.thread(Desk, "one").part(Desk.messages)
+        await messages.queue("Where?")
+        async with asyncio.timeout(10):
+            while len(model.seen) < 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        await messages.queue("Hurry!")
+        await messages.queue("Please!")
+        hurried.set()
+        found = await answered(app)
+        await app.run("do", checked, thread="one")
+    assert len(model.seen) == 2
+    assert prompts(model.seen[1]) == ["Where?", "Hurry!", "Please!"]
+    kinds = [part.part_kind for part in model.seen[1][-1].parts]
+    assert kinds == ["tool-return", "tool-return", "user-prompt", "user-prompt"]
+    assert [(each.role, each.content) for each in found if not each.silent] == [
+        ("user", "Where?"),
+        ("assistant", "I look."),
+        ("assistant", None),
+        ("tool", "seen 1"),
+        ("tool", "seen 2"),
+        ("user", "Hurry!"),
+        ("user", "Please!"),
+        ("assistant", "Found."),
+    ]
+
+
+async def checked(ctx: Context[Desk]) -> None:
+    """Check that the history has nothing that only the run needs."""
+    history = read_messages((await ctx.thread.messages.list()).messages)
+    assert [each.metadata for each in history] == [None] * len(history)
+
+
+async def test_what_is_queued_waits_in_a_run_with_a_prompt_of_its_own_and_after_the_last_call_of_the_model() -> None:
+    async def queue(messages: list[ModelMessage]) -> AsyncIterator[Any]:
+        if len(model.seen) < 3:
+            await app.thread(Desk, "one").part(Desk.messages).queue(f"late {len(model.seen)}")
+        yield "Yes."
+
+    model = Model(queue)
+    app = make_app(model.agent())
+    async with app:
+        await app.run("talk", "first", thread="one")
+        found = await answered(app)
+    assert prompts(model.seen[0]) == ["first"]
+    assert [prompts(each)[-1] for each in model.seen] == ["first", "late 1", "late 2"]
+    assert [each.content for each in found] == ["first", "Yes.", "late 1", "Yes.", "late 2", "Yes."]
+
+
 async def test_several_messages_that_are_queued_are_one_prompt() -> None:
     model = Model(agree)
     async with make_app(model.agent()) as app:

@@ -10,7 +10,7 @@ from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextP
 from pydantic_core import to_jsonable_python
 
 from plait import Context, Interrupted, ThreadMessages
-from plait.adapters.pydantic_ai.conversation import Conversation
+from plait.adapters.pydantic_ai.conversation import Conversation, Steering
 
 __all__ = ["open_run", "run_agent"]
 
@@ -73,7 +73,10 @@ async def _open(
     agent: Agent[Any, Any], prompt: Any, history: Conversation, options: dict[str, Any]
 ) -> AsyncIterator[AgentRunEvents[Any]]:
     before, prompt = await history.begin(prompt)
-    async with agent.run_stream_events(prompt, message_history=before, **options) as events:
+    capabilities = [*(options.pop("capabilities", None) or ()), Steering(history)]
+    running = agent.run_stream_events(prompt, message_history=before, capabilities=capabilities, **options)
+    async with running as events:
+        history.run = events
         try:
             yield events
         except Exception as error:

@@ -1,18 +1,23 @@
 """The messages of a thread in one run of an agent of Pydantic AI."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from pydantic_ai import AgentRunEvents
+from pydantic_ai import AgentRunEvents, RunContext
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, UserPromptPart
+from pydantic_ai.models import ModelRequestContext
 
-from plait import Message, MessageStream, ThreadMessages
+from plait import Interrupted, Message, MessageStream, ThreadMessages
 from plait.adapters.message_history import load_history
 from plait.agents.execution.message_format import NAME, read_messages, write_message
 
-__all__ = ["Conversation"]
+__all__ = ["Conversation", "Steering"]
+
+# The member of the metadata of a message in a run with the id of what it is in the thread.
+_ID: Final = "plait_id"
 
 
 class Conversation:
@@ -33,6 +38,8 @@ class Conversation:
         # The texts that were shown while they came, by the number of their message in the run; the last may be open.
         self._said: dict[int, MessageStream] = {}
         self._open = AsyncExitStack()
+        # The run, when it has begun.
+        self.run: AgentRunEvents[Any] | None = None
 
     async def begin(self, prompt: Any) -> tuple[list[ModelMessage], Any]:
         """Return the messages before the prompt, and the prompt: without one, what the user has said last."""
@@ -48,6 +55,24 @@ class Conversation:
         first = len(found) - count
         self._prompts = found[first:]
         return read_messages(found[:first]), _read_prompt(self._prompts)
+
+    async def take(self) -> list[ModelMessage]:
+        """Take what was queued since the run has begun, after all that it has so far, and return it for the model.
+
+        Nothing is taken in a run that has a prompt of its own, or is interrupted.
+        """
+        if self.run is None or self._is_own_prompt or not await self._messages.pending():
+            return []
+        new = self.run.new_messages()
+        await self._end(new)
+        await self.write(new)
+        taken: list[ModelMessage] = []
+        with suppress(Interrupted):
+            for message in await self._messages.take():
+                taken += [replace(each, metadata={_ID: message.id}) for each in read_messages([message])]
+        while taken and isinstance(taken[-1], ModelResponse):
+            taken.pop()  # No model answers its own message.
+        return taken
 
     async def say(self, text: str, run: AgentRunEvents[Any]) -> None:
         """Show text of the model, in a message after the new ones that the run has so far."""
@@ -65,6 +90,9 @@ class Conversation:
             if self._written == 0 and self._prompts and isinstance(message, ModelRequest):
                 message = _split_prompt(message, self._prompts)
                 there = [each.id for each in self._prompts]
+            elif message.metadata is not None and _ID in message.metadata:
+                there = [message.metadata[_ID]]
+                message = replace(message, metadata=None)
             else:
                 there = [self._said[self._written].id] if self._is_said(message) else []
             await self._write(message, there)
@@ -109,6 +137,19 @@ class Conversation:
             result = self._messages.inject(**{**fields, "metadata": _link(fields["metadata"], first)})
             self._added.append(result.value.id)
             first = first or result.value.id
+
+
+class Steering(AbstractCapability[Any]):
+    """Gives the model, before each of its calls, what was queued since."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+
+    async def before_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        ctx.enqueue(*await self._conversation.take())
+        return request_context
 
 
 def _link(metadata: Mapping[str, Any], first: str | None) -> Mapping[str, Any]:
