@@ -33,6 +33,18 @@ class ThreadSession:
         self.session_settings: Any = session_settings
         self._messages = messages
         self._most = max_items
+        self._is_steered = False
+
+    async def steer(self, call: Any) -> Any:
+        """Give the model what was queued since its last call: `RunConfig(call_model_input_filter=session.steer)`.
+
+        The model of such a run gets all items of the session then, as it is in its order.
+        """
+        if await self._messages.pending() and await self._messages.take():
+            self._is_steered = True
+        if self._is_steered:
+            call.model_data.input = await self.get_items()
+        return call.model_data
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
         """Return the items in order; with a limit, only the last ones."""

@@ -13,6 +13,7 @@ from agents import (
     Agent,
     Model,
     ModelResponse,
+    RunConfig,
     Runner,
     Session,
     SessionSettings,
@@ -20,7 +21,13 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseFunctionToolCall,
+    ResponseOutputMessage,
+    ResponseOutputText,
+)
 
 from plait import Context, Message, Messages, Plait, Thread, rpc
 from plait.adapters.openai_agents import ThreadSession
@@ -57,8 +64,11 @@ class Echo(Model):
             ]
         return ModelResponse(output=output, usage=Usage(), response_id=None)
 
-    def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        raise NotImplementedError
+    async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        output = (await self.get_response(*args, **kwargs)).output
+        options: Any = {"tools": [], "tool_choice": "auto", "parallel_tool_calls": False, "object": "response"}
+        response = Response(id="r", created_at=0, model="echo", output=output, **options)
+        yield ResponseCompletedEvent(response=response, sequence_number=0, type="response.completed")
 
 
 def make_app(model: Echo, store: str = "memory:", *, tools: Any = (), **options: Any) -> Plait:
@@ -321,3 +331,50 @@ async def test_failed_and_pending_messages_are_no_items_outside_of_runs_either()
 
     async with Plait(Desk, store="memory:") as app:
         assert await app.thread(Desk, "one").items() == [{"role": "system", "content": "hush"}]
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+async def test_a_question_that_is_queued_in_mid_run_steers_it(*, is_streamed: bool) -> None:
+    @function_tool
+    async def look() -> str:
+        if len(model.seen) == 1:
+            await app.thread(Conversation, "one").part(Conversation.messages).queue("Hurry!")
+        return "found"
+
+    class Twice(Echo):
+        """A model that calls its tool twice."""
+
+        async def get_response(
+            self, system_instructions: Any, input: Any, model_settings: Any, tools: Any, *args: Any, **kwargs: Any
+        ) -> ModelResponse:
+            last = [*input, {"role": "user"}] if len(self.seen) == 1 else input
+            found = await super().get_response(system_instructions, last, model_settings, tools, *args, **kwargs)
+            self.seen[-1] = [*input]
+            return found
+
+    model = Twice()
+    app = Plait(Conversation, store="memory:")
+
+    @app.agent("support", thread=Conversation)
+    async def support(ctx: Context[Conversation]) -> None:
+        await ctx.thread.messages.take()
+        session = ThreadSession(ctx.thread.messages)
+        agent = Agent(name="echo", model=model, tools=[look])
+        config = RunConfig(call_model_input_filter=session.steer)
+        if is_streamed:
+            running = Runner.run_streamed(agent, [], session=session, run_config=config)
+            async for _ in running.stream_events():
+                pass
+        else:
+            await Runner.run(agent, [], session=session, run_config=config)
+
+    async with app:
+        messages = app.thread(Conversation, "one").part(Conversation.messages)
+        await messages.queue("Look!")
+        await app.run("support", thread="one")
+        kinds = [[each.get("role") or each["type"] for each in seen] for seen in model.seen]
+        found = (await messages.list()).messages
+    asked = ["user", "function_call", "function_call_output", "user"]
+    assert kinds == [["user"], asked, [*asked, "function_call", "function_call_output"]]
+    assert [each.content for each in found if each.role == "user"] == ["Look!", "Hurry!"]
+    assert [each.role for each in found] == ["user", "assistant", "tool", "user", "assistant", "tool", "assistant"]
