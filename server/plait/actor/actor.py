@@ -239,8 +239,8 @@ class Actor:
         """Set the timer again, after a part has changed its time."""
         self.timer.arm()
 
-    async def start(self, user: str | None = None) -> None:
-        """Give a new thread its initial state, and run `on_start`, for its creator `user`.
+    async def start(self, user: str | None = None, prepare: "Callable[[Actor], None] | None" = None) -> None:
+        """Give a new thread its initial state, `prepare` it, and run `on_start`, for its creator `user`.
 
         Raises what `on_start` raises.
         """
@@ -250,6 +250,8 @@ class Actor:
             except InvalidState as error:  # A mistake of the author; an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
         creator = None if user is None or self.state.is_stored else Party(user)
+        if prepare is not None and not self.state.is_stored:
+            prepare(self)
         await self.hooks.run("on_start", party=creator)
 
     async def stop(self) -> None:

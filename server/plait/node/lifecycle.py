@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.ending import MARK
@@ -33,7 +33,7 @@ from plait.store.deletion import delete_thread
 from plait.store.protocol import Store, StoredThread, ThreadHeader, ThreadKey, Write
 from plait.store.thread_rows import INCOMPLETE, RecordRange
 
-__all__ = ["Lifecycle", "Missing"]
+__all__ = ["Lifecycle", "Missing", "Waking"]
 
 log = logging.getLogger("plait.node")
 
@@ -48,6 +48,18 @@ MakeActor = Callable[[ThreadKey, Kind, StoredThread | None, int], Actor]
 
 class Missing(NotFound):
     """A thread is not stored, and must not be created."""
+
+
+class Waking(NamedTuple):
+    """Why a thread is woken: to use it or only to read it, for which user, and whether it may be created.
+
+    `prepare` is called for a thread that is not stored, before `on_start`.
+    """
+
+    is_used: bool
+    creates: bool
+    user: str | None
+    prepare: Callable[[Actor], None] | None
 
 
 class Lifecycle:
@@ -90,28 +102,23 @@ class Lifecycle:
 
     # Waking
 
-    def wake(self, slot: Slot, kind: Kind, *, is_used: bool, creates: bool, user: str | None) -> None:
-        """Begin to wake a thread that is asleep, to use it or only to read it.
+    def wake(self, slot: Slot, kind: Kind, waking: Waking) -> None:
+        """Begin to wake a thread that is asleep; the task raises Missing if none is stored and none is created."""
+        self.threads.begin(slot, Phase.WAKING, start_task(self._wake(slot, kind, waking), f"wake {slot.key}"))
 
-        Unless this `creates` a thread, the task raises Missing if none is stored. `user` is the id of the user for whom
-        it is woken.
-        """
-        task = start_task(self._wake(slot, kind, is_used=is_used, creates=creates, user=user), f"wake {slot.key}")
-        self.threads.begin(slot, Phase.WAKING, task)
-
-    async def _wake(self, slot: Slot, kind: Kind, *, is_used: bool, creates: bool, user: str | None) -> None:
+    async def _wake(self, slot: Slot, kind: Kind, waking: Waking) -> None:
         began, losses = time.perf_counter(), self._losses
         actor = await self._claim_and_load(slot, kind)
-        if not creates and not actor.state.is_stored:
+        if not waking.creates and not actor.state.is_stored:
             actor.abort()
             raise Missing(f"there is no thread {slot.key}")
-        await self.start(slot, actor, user=user)
+        await self.start(slot, actor, user=waking.user, prepare=waking.prepare)
         if losses != self._losses:  # The loaded data may be lost.
             actor.abort()
             raise StoreError(f"{slot.key} must be loaded again: {_MAY_BE_LOST}")
         if self.is_draining:
             actor.sockets.close(Unavailable(SHUTTING_DOWN))
-        actor.usage.renew(is_used=is_used)
+        actor.usage.renew(is_used=waking.is_used)
         self._instruments.woke(kind.name, time.perf_counter() - began)
         self.threads.set_awake(slot)
         if not self.is_draining:
@@ -179,14 +186,16 @@ class Lifecycle:
             self._lossy.add(kind.name)
             log.warning("%s; other threads of the kind may, too", explain_lost(key, lost), extra=about(key))
 
-    async def start(self, slot: Slot, actor: Actor, *, user: str | None = None) -> None:
-        """Run `on_start`, of a new thread for its creator `user`.
+    async def start(
+        self, slot: Slot, actor: Actor, *, user: str | None = None, prepare: Callable[[Actor], None] | None = None
+    ) -> None:
+        """Run `on_start`, of a new thread for its creator `user`, after `prepare`.
 
         Raises what it raises, or Destroyed if it has destroyed the thread.
         """
         try:
             try:
-                await actor.start(user)
+                await actor.start(user, prepare)
             finally:
                 if (lost := actor.state.lost) is not None:  # `on_start` may not have waited for the write.
                     raise lost

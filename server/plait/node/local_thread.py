@@ -67,10 +67,17 @@ class OwnThreads(Protocol):
         """Raise RuntimeError if the calling code runs in another event loop."""
         ...
 
-    async def actor(self, key: ThreadKey, *, is_used: bool = True, creates: bool = True) -> Actor:
+    async def actor(
+        self,
+        key: ThreadKey,
+        *,
+        is_used: bool = True,
+        creates: bool = True,
+        prepare: Callable[[Actor], None] | None = None,
+    ) -> Actor:
         """Return the actor of a thread, waking it if needed; one that is only read is not used.
 
-        Raises NotFound for one that is not stored, unless this `creates` it.
+        Raises NotFound for one that is not stored, unless this `creates` it; then `prepare` is called with it first.
         """
         ...
 
@@ -216,7 +223,8 @@ class LocalThread:
         if method in found.existing and not await self._node.is_stored(self._key):
             return found.existing[method]
         reads = method in found.reading
-        actor = await self._node.actor(self._key, is_used=not reads, creates=method not in found.existing)
+        creates, prepare = method not in found.existing, found.find_preparation(method, args)
+        actor = await self._node.actor(self._key, is_used=not reads, creates=creates, prepare=prepare)
         with actor.usage.keep_awake(is_used=not reads):
             result = await getattr(found.of(actor), method)(*args, **kwargs)
             # What was written is durable already; a later change that fails does not affect the result.

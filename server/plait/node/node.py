@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from asyncio import _get_running_loop
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from threading import get_ident
 from typing import Any, Final, TypeVar
@@ -28,7 +28,7 @@ from plait.node.alarms import Alarms
 from plait.node.draining import drain
 from plait.node.endings import Endings
 from plait.node.everywhere import Everywhere
-from plait.node.lifecycle import Lifecycle, Missing
+from plait.node.lifecycle import Lifecycle, Missing, Waking
 from plait.node.listing import list_own
 from plait.node.moving import Moving
 from plait.node.remote_calls import RemoteCalls
@@ -184,13 +184,20 @@ class Node:
     # Finding threads
 
     async def actor(
-        self, key: ThreadKey, *, is_used: bool = True, creates: bool = True, user: str | None = None
+        self,
+        key: ThreadKey,
+        *,
+        is_used: bool = True,
+        creates: bool = True,
+        user: str | None = None,
+        prepare: Callable[[Actor], None] | None = None,
     ) -> Actor:
         """Return a thread, waking it if needed. Use it before awaiting anything else, or it may be stopped again.
 
         A thread that is only read is not used, and expires as if it had not been read. Unless this `creates` a thread,
         one that is not stored is not woken: raises Missing. `user` is the id of the user who wakes it, by
-        default that of the calling code: what `on_start` stores creates a thread for that user.
+        default that of the calling code: what `on_start` stores creates a thread for that user. `prepare` is called
+        for a thread that is not stored, before `on_start`.
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
         while True:
@@ -201,7 +208,8 @@ class Node:
             if caller is not None and (slot.phase is not Phase.AWAKE or slot.actor is caller):
                 return caller
             if slot.phase is Phase.ASLEEP:
-                self._wake(slot, is_used=is_used, creates=creates, user=user or find_calling_user())
+                waking = Waking(is_used, creates, user or find_calling_user(), prepare)
+                self._wake(slot, waking)
             was_waking = slot.phase is Phase.WAKING
             error = await slot.wait()
             if slot.phase is Phase.AWAKE:
@@ -333,7 +341,7 @@ class Node:
         if not self.may_begin:
             raise Unavailable(SHUTTING_DOWN if self._draining else _NOT_RUNNING)
 
-    def _wake(self, slot: Slot, *, is_used: bool, creates: bool, user: str | None) -> None:
+    def _wake(self, slot: Slot, waking: Waking) -> None:
         key = slot.key
         # Threads that plait itself uses are woken until the end, for the work that continues until then.
         if key.kind in self.kinds or self._loop is None:
@@ -343,7 +351,7 @@ class Node:
         if self._threads.count >= self.limits.awake_threads:
             many = f"{self.limits.awake_threads} threads are awake, which is the limit; try again later"
             raise TooMany(many, limit="awake_threads")
-        self._lifecycle.wake(slot, kind, is_used=is_used, creates=creates, user=user)
+        self._lifecycle.wake(slot, kind, waking)
 
     def _make_host(self, timer_interval: float) -> ActorHost:
         return ActorHost(

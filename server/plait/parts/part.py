@@ -1,7 +1,7 @@
 """Parts, which a Thread class declares and each of its threads has."""
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeVar, overload
 
@@ -90,6 +90,10 @@ class Part(PerActor[ThreadActor, Bound]):
 
         May read further records. Raises StoreError.
         """
+
+    def find_preparation(self, method: str, args: Sequence[Any]) -> Callable[[Any], None] | None:
+        """Return what to do with the actor of a thread that a call of a method creates, before `on_start`."""
+        return None
 
     # Files
 

@@ -14,7 +14,7 @@ from plait.store.sqlite.store import SqliteStore
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
 async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FamilyLab]:
-    async with open_lab(make_store(request, request.param, tmp_path), Fragile, Loose) as lab:
+    async with open_lab(make_store(request, request.param, tmp_path), Early, Fragile, Loose) as lab:
         yield lab
 
 
@@ -27,6 +27,17 @@ class Fragile(Thread[None]):
     def on_start(self) -> None:
         if self.is_broken:
             raise LookupError("there is no plan")
+
+
+class Early(Thread[None]):
+    """A child that uses its family when it starts."""
+
+    family = Family()
+
+    async def on_start(self) -> None:
+        parent = self.family.parent
+        self.found = None if parent is None else parent.name, self.user_id
+        await self.family.notify_parent("started")
 
 
 class Loose(Thread[None]):
@@ -48,6 +59,14 @@ async def test_a_child_belongs_to_the_user_of_its_parent_or_another_one(
     assert (await lab.thread(Kid, "k")).user_id == expected
     found = [row.key.name async for row in lab.app.threads(kind=Kid, user_id="bob")]
     assert found == (["k", "last"] if expected == "bob" else [])
+
+
+async def test_a_child_has_its_parent_and_its_user_when_it_starts(lab: FamilyLab) -> None:
+    boss = await lab.boss()
+    await boss.kin.spawn(Early, "e", user="ada")
+    assert (await lab.thread(Early, "e")).found == ("b", "ada")
+    await lab.wait_for_sent(Early, "e")
+    assert await lab.notices() == ["started"]
 
 
 # With what

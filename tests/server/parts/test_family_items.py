@@ -190,6 +190,7 @@ class Bag(Part[None]):
     def __init__(self) -> None:
         super().__init__()
         self.got: dict[str, list[Any]] = {}
+        self.started: dict[str, list[Any]] = {}
 
     def bind(self, actor: Any) -> None:
         return None
@@ -207,6 +208,9 @@ class Sack(Thread[None]):
     family = Family()
     bag = Bag()
 
+    def on_start(self) -> None:
+        Sack.bag.started[self.name] = list(Sack.bag.got.get(self.name, []))
+
 
 async def test_a_part_hands_down_a_value_at_birth_and_sends_more_to_living_children() -> None:
     async with open_lab(FlakyMemory(), Sack) as lab:
@@ -222,6 +226,7 @@ async def test_a_part_hands_down_a_value_at_birth_and_sends_more_to_living_child
         await lab.wait_for_sent(Sack, "root")
         expected = {name: [{"from": "root"}, {"n": 1}] for name in ("a", "b")}
         assert Sack.bag.got == {**expected, "ended": [{"from": "root"}]}
+        assert Sack.bag.started == {"root": [], **{name: [{"from": "root"}] for name in ("a", "b", "ended")}}
 
 
 # The outbox

@@ -50,6 +50,14 @@ class ItemReceiver:
         await transaction.commit
         return ""
 
+    def prepare(self, sender: str, item: Item) -> None:
+        """Make a new thread a child before `on_start`; the message and the files come after that."""
+        assert isinstance(item.body, Birth)
+        history = self._actor.state.history
+        history.set_owner(history.user or item.body.user)
+        with Transaction(self._actor.state, self._actor.key):
+            self._adopt(sender, item.body)
+
     # Inside
 
     def _refuse(self, sender: str, first: Item) -> str:
@@ -83,10 +91,9 @@ class ItemReceiver:
 
     def _take(self, sender: str, item: Item, copies: Copies) -> None:
         match item.body:
-            case Birth(message=message, parts=parts):
-                self._store.write({HEAD: replace(self._store.head, parent=sender)})
-                for role, body in parts.items():
-                    self._hand(role, body)
+            case Birth(message=message) as birth:
+                if self._store.head.parent != sender:
+                    self._adopt(sender, birth)
                 attachments = self._put(copies, "")
                 if message is not None:
                     self._hand("messages", {"content": message, "attachments": attachments})
@@ -97,6 +104,11 @@ class ItemReceiver:
             case Handed(role=role, body=body):
                 attachments = self._put(copies, f"{ATTACHMENTS}/{item.epoch}-{item.number}/")
                 self._hand(role, {**body, "attachments": attachments} if attachments else body)
+
+    def _adopt(self, sender: str, birth: Birth) -> None:
+        self._store.write({HEAD: replace(self._store.head, parent=sender)})
+        for role, body in birth.parts.items():
+            self._hand(role, body)
 
     def _hand(self, role: str, body: Mapping[str, Any]) -> None:
         if (part := find_role(self._actor.kind.cls, role)) is not None:

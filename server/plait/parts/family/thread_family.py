@@ -55,6 +55,12 @@ class Family(Part["ThreadFamily"]):
     def find_child(self, actor: ThreadActor, reference: str) -> Child | None:
         return self.of(actor)._find_child(reference)
 
+    def find_preparation(self, method: str, args: Sequence[Any]) -> Callable[[Any], None] | None:
+        if method != "_begin":
+            return None
+        sender, items = args
+        return lambda actor: self.of(actor)._receiver.prepare(sender, items[0])
+
     def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
         return self.of(actor)._store.clear()
 
