@@ -1,5 +1,6 @@
 """Births of children: for whom, with what, and when there is none."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from tests.server.parts.family_lab import Boss, FamilyLab, FlakyMemory, Kid, Plain, make_store, open_lab, until
 
-from plait import Conflict, Family, NotFound, Terminated, Thread, TooMany
+from plait import Conflict, Family, NotFound, Terminated, Thread, ThreadKey, TooMany
 from plait.parts.family import sending
 from plait.store.sqlite.store import SqliteStore
 
@@ -149,6 +150,24 @@ async def test_a_thread_without_a_family_yet_becomes_a_child(lab: FamilyLab) -> 
 
 
 # Not at all
+
+
+async def test_of_two_births_the_first_one_counts_even_if_its_files_come_later(lab: FamilyLab) -> None:
+    slow, quick = await lab.boss("slow"), await lab.boss("quick")
+    await slow.files.write("a.txt", bytes(3_000_000))
+    begun = asyncio.ensure_future(slow.kin.spawn(Kid, "k", files=["a.txt"]))
+
+    async def is_known() -> bool:
+        actor = lab.app._node._threads.find_awake(ThreadKey("kid", "k"))
+        return actor is not None and actor.thread.family.parent is not None
+
+    await until(is_known)
+    with pytest.raises(Conflict):
+        await quick.kin.spawn(Kid, "k")
+    assert await begun == "kid/k"
+    parent = (await lab.thread(Kid, "k")).family.parent
+    assert parent is not None
+    assert parent.name == "slow"
 
 
 async def test_a_child_of_another_parent_a_parent_and_a_terminated_thread_are_refused(lab: FamilyLab) -> None:

@@ -212,21 +212,21 @@ class Sack(Thread[None]):
         Sack.bag.started[self.name] = list(Sack.bag.got.get(self.name, []))
 
 
-async def test_a_part_hands_down_a_value_at_birth_and_sends_more_to_living_children() -> None:
+async def test_a_part_hands_down_a_value_at_birth_and_sends_more_to_all_children() -> None:
     async with open_lab(FlakyMemory(), Sack) as lab:
         root = await lab.thread(Sack, "root")
-        for name in ("a", "b", "ended"):
+        for name in ("a", "b", "ended", "gone"):
             await root.family.spawn(Sack, name)
         assert await root.family.spawn(Kid, "plain") == "kid/plain"
-        child = await root.family.child("sack/ended")
-        assert child is not None
-        await child.terminate()
-        await lab.wait_for_sent(Sack, "ended")
+        await lab.app.thread(Sack, "ended").terminate()
+        await lab.app.destroy(Sack, "gone")
         await root.family.tell_children("bag", {"n": 1})
         await lab.wait_for_sent(Sack, "root")
-        expected = {name: [{"from": "root"}, {"n": 1}] for name in ("a", "b")}
-        assert Sack.bag.got == {**expected, "ended": [{"from": "root"}]}
-        assert Sack.bag.started == {"root": [], **{name: [{"from": "root"}] for name in ("a", "b", "ended")}}
+        expected = {name: [{"from": "root"}, {"n": 1}] for name in ("a", "b", "ended")}
+        assert Sack.bag.got == {**expected, "gone": [{"from": "root"}]}
+        at_start = {name: [{"from": "root"}] for name in ("a", "b", "ended", "gone")}
+        assert Sack.bag.started == {"root": [], **at_start}
+        assert not await lab.is_stored(Sack, "gone")
 
 
 # The outbox

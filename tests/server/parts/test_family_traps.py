@@ -110,6 +110,8 @@ async def test_a_thread_that_copies_files_for_its_birth_has_one_parent_all_the_s
     async with open_lab(store) as lab, asyncio.timeout(20):
         slow, quick = await lab.boss("slow"), await lab.boss("quick")
         await slow.files.write("a.txt", "a")
+        # A new thread would know its parent before it copies files.
+        await (await lab.thread(Kid, "k")).set_state({"n": 1})
         begun = asyncio.ensure_future(slow.kin.spawn(Kid, "k", files=["a.txt"]))
         await store.is_reading.wait()
         await quick.kin.spawn(Kid, "k")
