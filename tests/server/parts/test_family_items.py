@@ -158,7 +158,7 @@ async def test_a_delivered_item_leaves_no_record_and_nothing_in_memory(lab: Fami
     assert len(await lab.keys(Boss, "b", "kin")) == 2  # The head, and the row of the child.
     sender = kid.family._sender
     assert len(kid.family._store.outbox) == 0
-    assert (kid.family._store.outbox.targets, sender._ready, sender._failures, sender._pauses) == ([], {}, {}, [])
+    assert (kid.family._store.outbox.targets, sender._ready, sender._paused, sender._pauses) == ([], {}, set(), [])
     assert len(boss.kin._store.outbox) == 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from tests.clocks import stopped_clock
 from tests.server.parts.family_lab import Boss, FamilyLab, FlakyMemory, Kid, Plain, make_store, open_lab, until
 
 from plait import Conflict, Family, NotFound, Plait, Thread, ThreadKey
@@ -255,6 +256,27 @@ async def test_a_target_that_refuses_its_writes_holds_up_no_other_and_is_tried_l
             assert await boss.kin.child("kid/bad") is not None
         pending = await (await lab.thread(Kid, "bad")).messages.pending()
         assert [each.content for each in pending] == ["begin"]
+
+
+async def test_the_pauses_before_a_target_grow_although_the_thread_sleeps_in_between() -> None:
+    store = FlakyMemory()
+    with stopped_clock() as clock:
+        async with open_lab(store) as lab:
+            kid, pauses = await lab.kid(), list[float]()
+            await lab.wait_for_sent(Boss, "b", "kin")
+            store.refuses = lambda write: write.key == ThreadKey("boss", "b")
+            await kid.family.notify_parent("hello")
+            for _ in range(13):
+
+                async def has_failed() -> bool:
+                    return (await lab.actor(Kid, "k")).timer.wakes_at > clock.now
+
+                await until(has_failed)
+                pauses.append(((await lab.actor(Kid, "k")).timer.wakes_at - clock.now) / 1e6)
+                await lab.sleep(Kid, "k")
+                clock.move(pauses[-1])
+            assert pauses[:4] == pytest.approx([0.1, 0.1, 0.2, 0.4])
+            assert pauses[-2:] == [60.0, 60.0]
 
 
 async def test_a_refused_write_of_a_parent_leaves_neither_row_nor_child() -> None:

@@ -66,12 +66,13 @@ class Handed(msgspec.Struct, frozen=True, omit_defaults=True, tag="handed"):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A message from one thread of a family to another, with the epoch in which it was written, and its number."""
+    """A message from one thread of a family to another: its epoch, number and time are those of its write."""
 
     to: str
     body: Birth | Status | Handed
     epoch: str = ""
     number: int = 0
+    written_at: int = 0
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):

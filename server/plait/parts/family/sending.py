@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from plait.actor.actor import Actor
 from plait.actor.connection import Party
 from plait.actor.logs import about
-from plait.backoff import Backoff
 from plait.clock import read_due_clock
 from plait.errors import Conflict, TooMany, is_outage
 from plait.parts.family.rows import Birth, Head, Item, Row, Status
@@ -35,9 +34,11 @@ EVERY_CHILD: Final = ""
 
 # The due time of a thread with items: at once.
 _DUE: Final = 2
-# The maximum number of targets to which a thread sends at the same time, and the pauses after failures.
+# The maximum number of targets to which a thread sends at the same time.
 _MOST_AT_ONCE: Final = 64
-_PAUSES: Final = Backoff(0.1, 60.0)
+# The pauses after failures, in microseconds.
+_SHORTEST: Final = 100_000
+_LONGEST: Final = 60_000_000
 # The seconds for which a thread that is destroyed waits for one that it tells.
 _PATIENCE: Final = 5.0
 
@@ -55,8 +56,8 @@ class ItemSender:
         # The targets to which items can be sent, and those to which they are being sent.
         self._ready: dict[str, None] = {}
         self._busy: set[str] = set()
-        # The targets with failures in a row, and when it is their turn again (a heap).
-        self._failures: dict[str, int] = {}
+        # The targets that have failed, and when it is their turn again (a heap).
+        self._paused: set[str] = set()
         self._pauses: list[tuple[int, str]] = []
         # The callers that wait for births, by child.
         self._births: dict[str, list[asyncio.Future[None]]] = {}
@@ -87,7 +88,9 @@ class ItemSender:
     def on_due(self, now: int) -> None:
         """Begin to send to the targets whose turn it is."""
         while self._pauses and self._pauses[0][0] <= now:
-            self._ready[heappop(self._pauses)[1]] = None
+            _, to = heappop(self._pauses)
+            self._paused.discard(to)
+            self._ready[to] = None
         while self._ready and len(self._busy) < _MOST_AT_ONCE:
             to = next(iter(self._ready))
             del self._ready[to]
@@ -106,7 +109,7 @@ class ItemSender:
 
     def post(self, items: Sequence[Item]) -> Commit:
         """Store items, and the rows of new children, as one write. Raises TooMany and TooLarge."""
-        store, number, epoch = self._store, self._store.outbox.last, self._actor.state.epoch
+        store, number, epoch, now = self._store, self._store.outbox.last, self._actor.state.epoch, read_due_clock()
         changes: dict[str | int, Head | Row | Item | None] = {}
         for item in self._expand(items):
             body = item.body
@@ -116,7 +119,7 @@ class ItemSender:
                 changes[item.to] = Row(body.child)
                 body = replace(body, parts=dict(self._find_handed_down()))
             number += 1
-            changes[number] = Item(item.to, body, epoch, number)
+            changes[number] = Item(item.to, body, epoch, number, now)
         if len(store.outbox) + len(changes) > MOST_WAITING or len(store.rows) + len(items) > MOST_CHILDREN:
             many = f"{self._actor.key} may have {MOST_CHILDREN:,} children, and as many items that wait for others"
             raise TooMany(many, retry_after=1.0)
@@ -144,7 +147,7 @@ class ItemSender:
         """Allow that items are sent, as they are durable."""
         if error is None:
             self._store.outbox.stored = max(self._store.outbox.stored, number)
-            self._ready.update((to, None) for to in targets if to not in self._busy and to not in self._failures)
+            self._ready.update((to, None) for to in targets if to not in self._busy and to not in self._paused)
             self._actor.arm()
 
     # Sending
@@ -190,16 +193,17 @@ class ItemSender:
     def _end(self, to: str, _: object, error: BaseException | None) -> None:
         self._busy.discard(to)
         if error is None:
-            self._failures.pop(to, None)
             if self._store.outbox.take(to):
                 self._ready[to] = None
-        else:
-            count = self._failures[to] = self._failures.get(to, 0) + 1
-            pause = _PAUSES.delay(count)
-            heappush(self._pauses, (read_due_clock() + int(pause * 1e6), to))
+        elif (first := next(iter(self._store.outbox.find(to).values()), None)) is not None:
+            now = read_due_clock()
+            # It doubles with each failure, and needs no count, which would be lost when the thread sleeps.
+            pause = min(_LONGEST, max(_SHORTEST, now - first.written_at))
+            heappush(self._pauses, (now + pause, to))
+            self._paused.add(to)
             if isinstance(error, Exception) and not is_outage(error):
                 text = "items for %s could not be delivered, and are sent again in %.3g s"
-                log.warning(text, to, pause, exc_info=error, extra=about(self._actor.key))
+                log.warning(text, to, pause / 1e6, exc_info=error, extra=about(self._actor.key))
                 self._resolve(to, error)
         if not self._actor.is_ending:
             self._actor.arm()
