@@ -63,8 +63,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def serve(folder: Path) -> Process:
-    return Process("desks:app", cwd=folder, environment={"PLAIT_OPERATOR_TOKEN": TOKEN})
+def serve(folder: Path, *options: str) -> Process:
+    return Process("desks:app", cwd=folder, environment={"PLAIT_OPERATOR_TOKEN": TOKEN}, options=options)
 
 
 def plait(folder: Path, *arguments: str, token: str = TOKEN) -> Done:
@@ -105,17 +105,21 @@ def test_a_failed_run_is_found_among_the_threads_of_a_kind_with_and_without_a_se
     assert (found["thread"], found["run"]["id"], found["run"]["args"]) == ("desk/odd", id, ["toys"])
 
 
-def test_a_failed_run_is_retried_in_a_running_server_and_no_longer_found(folder: Path) -> None:
-    with serve(folder) as server:
-        id = call(server, "odd", "begin", "import_orders", ["toys"])
-        assert call(server, "odd", "ended", id) == "failed"
+@pytest.mark.parametrize("workers", [1, 2])
+def test_failed_runs_are_retried_in_a_running_server_and_no_longer_found(folder: Path, workers: int) -> None:
+    with serve(folder, f"--workers={workers}") as server:
+        # Either worker owns some of the threads, and may be the one that is asked.
+        ids = {name: call(server, name, "begin", "import_orders", ["toys"]) for name in ("a", "b", "c", "d")}
+        assert {call(server, name, "ended", id) for name, id in ids.items()} == {"failed"}
+        assert [run[:2] for run in rows(plait(folder, "desk"))] == [[f"desk/{name}", id] for name, id in ids.items()]
         (folder / "shop").touch()
-        done = plait(folder, "retry", "desk", "odd", id, f"http://{server.address}")
-        assert (done.returncode, done.stdout) == (0, f"{id} is waiting\n")
-        assert call(server, "odd", "ended", id) == "done"
+        for name, id in ids.items():
+            done = plait(folder, "retry", "desk", name, id, f"http://{server.address}")
+            assert (done.returncode, done.stdout) == (0, f"{id} is waiting\n")
+            assert call(server, name, "ended", id) == "done"
         assert rows(plait(folder, "desk")) == []
-        (run,) = rows(plait(folder, "desk", "odd"))
-        assert run[:4] == ["desk/odd", id, "import_orders", "done"]
+        (run,) = rows(plait(folder, "desk", "a"))
+        assert run[:4] == ["desk/a", ids["a"], "import_orders", "done"]
 
 
 def test_a_run_that_waits_is_listed_and_cancelled(folder: Path) -> None:
