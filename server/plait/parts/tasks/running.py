@@ -220,12 +220,18 @@ class TaskRunner(RowRunner[TaskRow]):
         assert current is not None
         args = task.decode(bytes(row.args), depth=self._actor.limits.depth)
         left = (self._find_deadline(row) - read_due_clock()) / 1e6
+        late = TimeoutError(f"the run has taken longer than {task.timeout} s")
+        if left <= 0:
+            raise late
+        limit = asyncio.timeout(None if task.timeout is None else left)
+        step.begin(current)
         try:
-            if left <= 0:
-                raise TimeoutError
-            async with asyncio.timeout(None if task.timeout is None else left):
-                step.begin(current)
+            async with limit:
                 return await task.function(self._actor.thread, step, *args)
+        except TimeoutError:
+            if limit.expired():
+                raise late from None
+            raise
         except asyncio.CancelledError:
             if not step.is_closed or current.cancelling() > (step.left is not None):
                 raise

@@ -336,6 +336,8 @@ class Step:
             made = function()
             if inspect.isawaitable(made) and not isinstance(made, _WRITES):
                 if not transaction.is_empty:
+                    if inspect.iscoroutine(made):
+                        made.close()
                     raise TypeError(
                         f"the function of the step {name!r} writes, and returns an awaitable: use async def"
                     )
