@@ -16,6 +16,7 @@ from plait.agents.agent import Agent
 from plait.agents.context import Context
 from plait.agents.runs import Runs
 from plait.errors import Unavailable
+from plait.parts.tasks import step as steps
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import task
 from plait.parts.tasks.thread_tasks import Tasks
@@ -65,6 +66,7 @@ async def test_an_event_that_comes_while_the_journal_is_read_is_not_lost() -> No
         assert await desk.tasks.send(id, "go", 1)
         store.gate.set()
         assert (await desk.tasks.wait(id)).result == 1
+        assert desk.seen == ["begin"]
 
 
 async def test_an_event_that_comes_while_the_run_leaves_the_memory_continues_it(
@@ -437,7 +439,10 @@ async def test_rows_of_tasks_that_the_class_no_longer_has_are_listed(
         assert "there are no tasks with these names: gone" in caplog.text
 
 
-async def test_runs_that_only_wait_do_not_keep_others_from_beginning(store: FlakyStore) -> None:
+async def test_runs_that_only_wait_do_not_keep_others_from_beginning(
+    store: FlakyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "_REST", 3600.0)
     async with open_desk(store, wait_for_go) as (_, desk):
         ids = [(await desk.tasks.run("work")).id for _ in range(70)]
         await until(lambda: len(desk.seen) == 70)
