@@ -1,6 +1,8 @@
 """Keeps the writes of a run to the parts of its thread until they are committed."""
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Protocol, TypeVar
 
@@ -10,10 +12,15 @@ from plait.actor.turn import begin_write
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["Draft", "Stage", "begin_staged", "do_nothing", "find_draft", "find_stage", "use_draft"]
+__all__ = ["Draft", "LastBlock", "Stage", "begin_staged", "do_nothing", "find_draft", "find_stage", "use_draft"]
 
 T = TypeVar("T")
 D = TypeVar("D", bound="Draft")
+
+_BROKEN: Final = (
+    "the transaction of a step was rolled back, because the step awaited something in its block or after it: "
+    "await before the block"
+)
 
 _innermost: Final[ContextVar["Stage | None"]] = ContextVar("plait_stage", default=None)
 
@@ -106,6 +113,8 @@ class Stage:
         self.senders = set[str | None]()
         # The last write.
         self._commit: Commit | None = None
+        # The transaction of the next commit, if a block of `open` has begun it.
+        self._transaction: Transaction | None = None
         self.around = _innermost.get()
 
     @property
@@ -115,6 +124,11 @@ class Stage:
             return bool(self.begun) or any(draft.is_dirty for draft in self.drafts.values())
         except (TypeError, ValueError):  # A value was changed in place, and is not JSON.
             return True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a block of `open` has begun the next commit."""
+        return self._transaction is not None
 
     def enter(self) -> None:
         """Make this the stage of the calling task, and of the tasks that it starts."""
@@ -132,6 +146,25 @@ class Stage:
         TypeError for a `push` to a value that is not a list, and what the function of an `update` raises; then nothing
         is stored, and the writes stay staged until they are dropped.
         """
+        drafts = await self.prepare() if self._transaction is None else self._find_dirty()
+        if is_last:
+            self.close()
+        if self._transaction is None and not drafts:
+            return
+        transaction, self._transaction = self._transaction, None
+        with ExitStack() as leaving:
+            if transaction is None:
+                transaction = leaving.enter_context(Transaction(self.actor.state, self.actor.key))
+            else:
+                leaving.push(transaction)
+            for draft in drafts:
+                draft.write()
+        assert transaction.commit is not None
+        self._commit = transaction.commit
+        await transaction.commit
+
+    async def prepare(self) -> list[Draft]:
+        """Finish the writes that read first, read what the others need, and return the drafts that can be written."""
         while True:
             while self.begun:
                 await self.begun.pop(0).finish()
@@ -139,22 +172,44 @@ class Stage:
                 # Its writes must be stored first, or be staged again if it fails.
                 await self._commit.wait()
                 continue
-            drafts = [draft for draft in self.drafts.values() if draft.is_dirty]
+            drafts = self._find_dirty()
             waiting = [draft for draft in drafts if not draft.is_ready]
             if not waiting:
-                break
+                return drafts
             for draft in waiting:
                 await draft.prepare()
-        if is_last:
-            self.close()
-        if not drafts:
+
+    def open(self) -> "LastBlock":
+        """Return a block whose changes the next commit stores, before which the calling task must not await.
+
+        The staged writes come before the block's. If the block raises, it changes nothing. If the task awaits before
+        the commit, that raises RuntimeError, and nothing is stored. `async with` reads first what the writes need.
+        """
+        return LastBlock(self)
+
+    @contextmanager
+    def enter_last(self) -> Iterator[None]:
+        """Enter the block of `open`."""
+        if self._transaction is not None:
+            with Transaction(self.actor.state, self.actor.key):
+                yield
             return
-        with Transaction(self.actor.state, self.actor.key) as transaction:
-            for draft in drafts:
-                draft.write()
-        assert transaction.commit is not None
-        self._commit = transaction.commit
-        await transaction.commit
+        if self.actor.state.find_own_transaction() is not None:
+            raise RuntimeError("the transaction of a step cannot begin in the block of another transaction")
+        if not all(begun.is_over for begun in self.begun):
+            raise RuntimeError("await each write of this step before the block of its transaction")
+        self._transaction = Transaction(self.actor.state, self.actor.key, broken=_BROKEN)
+        try:
+            with ExitStack() as leaving:
+                leaving.enter_context(self._transaction)
+                for draft in self._find_dirty():
+                    draft.write()
+                yield
+                self._transaction.check()
+                leaving.pop_all()  # The commit leaves it.
+        except BaseException:
+            self._transaction = None
+            raise
 
     async def has_committed(self) -> bool:
         """Wait for the write that is being stored, if there is one; return whether all writes are durable."""
@@ -167,6 +222,10 @@ class Stage:
         """Forget the writes that are not committed."""
         while self.begun:
             self.begun.pop().cancel()
+        if self._transaction is not None:
+            error = asyncio.CancelledError()
+            self._transaction.__exit__(type(error), error, None)
+            self._transaction = None
         for draft in self.drafts.values():
             draft.drop()
         self.drafts.clear()
@@ -175,6 +234,30 @@ class Stage:
         """Stop staging; later writes are stored at once."""
         self.is_closed = True
         self.check = do_nothing  # Breaks a reference cycle.
+
+    def _find_dirty(self) -> list[Draft]:
+        return [draft for draft in self.drafts.values() if draft.is_dirty]
+
+
+class LastBlock:
+    """A block that begins the last write of a stage: see `Stage.open`."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._block = stage.enter_last()
+
+    def __enter__(self) -> None:
+        self._block.__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._block.__exit__(*raised)
+
+    async def __aenter__(self) -> None:
+        await self._stage.prepare()
+        self._block.__enter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        self._block.__exit__(*raised)
 
 
 def do_nothing() -> None:

@@ -76,6 +76,7 @@ class Transaction:
     """
 
     __slots__ = (
+        "_broken",
         "_callbacks",
         "_failure",
         "_key",
@@ -90,9 +91,11 @@ class Transaction:
         "owner",
     )
 
-    def __init__(self, owner: TransactionOwner, key: ThreadKey) -> None:
+    def __init__(self, owner: TransactionOwner, key: ThreadKey, *, broken: str = _BROKEN) -> None:
         self.owner = owner
         self._key = key
+        # The error when the loop continues before the block is left.
+        self._broken = broken
         self._outer: Transaction | None = None
         # The revision at the beginning, and the number of steps and callbacks that the outer transaction had.
         self._start: tuple[Revision, int, int] | None = None
@@ -224,8 +227,8 @@ class Transaction:
         """Undo the block, as other code runs before it was left, or because of a failure, which leaving it raises."""
         if self._failure is None:
             if failure is None:
-                failure = RuntimeError(_BROKEN)
-                log.error(_BROKEN, extra={"plait_thread": str(self._key)})
+                failure = RuntimeError(self._broken)
+                log.error(self._broken, extra={"plait_thread": str(self._key)})
             self._failure = failure
             self.owner.end(self)
             self._undo()

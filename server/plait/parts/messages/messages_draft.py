@@ -176,6 +176,8 @@ class MessagesDraft:
 
     def write(self) -> None:
         """Carry out the operations on the stored messages; if that is rolled back, they are staged again."""
+        if not self.is_ready:
+            raise RuntimeError("a stored message was changed before the block: use `async with step.transaction():`")
         writer, ops, seen, bases = self._writer, self._ops, self._seen, self._bases
         taken, streams = self._taken, self._streams
         is_attempt = self._stage.is_attempt
