@@ -20,7 +20,7 @@ from plait.parts.attempt_runner import Uncounted
 from plait.parts.attempts import RetryPolicy
 from plait.parts.encoding import check_type, encode_named
 from plait.parts.schedule.rules import LATEST, to_microseconds
-from plait.parts.stage import Stage, do_nothing
+from plait.parts.stage import LastBlock, Stage, do_nothing, find_stage
 from plait.parts.tasks.journal import Journal, JournalWrite
 from plait.parts.tasks.rows import JournalEntry, TaskRow
 from plait.parts.tasks.telling import telling_step
@@ -34,8 +34,9 @@ __all__ = ["Approval", "FinalDraft", "GiveUp", "Step", "StepFailed", "Unknown", 
 
 T = TypeVar("T")
 
-# Seconds that a run stays in memory while all of its step calls wait.
+# Seconds that a run stays in memory while all of its step calls wait, and after which it is stored that they do.
 _REST: Final = 1.0
+_SOON: Final = 0.05
 
 # The key of the step in whose function the calling code runs; None outside of steps.
 _key: Final[ContextVar[str | None]] = ContextVar("plait_step", default=None)
@@ -83,7 +84,9 @@ class FinalDraft:
 
     is_ready = True
 
-    def __init__(self) -> None:
+    def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
+        # Of a step: the task that calls its function.
+        self.task = task
         # Stores it, in an open transaction; None until it has ended.
         self.end: Callable[[], object] | None = None
 
@@ -285,6 +288,20 @@ class Step:
             raise RuntimeError("step.key is the key of a step: use it in the function of one")
         return found
 
+    def transaction(self) -> LastBlock:
+        """Store what a block changes with the result of the step: `with step.transaction():` in its `async def`.
+
+        The block is the last that the function does: it may not await in it or after it. What it has written to parts
+        before is stored, too. `async with` is needed after changes of stored messages. Raises RuntimeError outside of
+        the function of a step, and in tasks that it has started.
+        """
+        self._find_row()
+        stage = find_stage(self._actor)
+        final = None if stage is None else stage.drafts.get(self)
+        if stage is None or not isinstance(final, FinalDraft) or final.task is not asyncio.current_task():
+            raise RuntimeError("step.transaction() is for the async def of a step itself, not for tasks that it starts")
+        return stage.open()
+
     # Called by the runner
 
     def begin(self, task: asyncio.Task[Any]) -> None:
@@ -303,6 +320,10 @@ class Step:
         self._look()
 
     # Inside
+
+    @property
+    def _has_row(self) -> bool:
+        return self._runner.find(self.id) is not None
 
     def _find_row(self) -> TaskRow:
         row = self._runner.find(self.id)
@@ -343,7 +364,8 @@ class Step:
                     )
                 raise _IsAwaitable
             entry = _finish(name, made)
-            self._put(name, entry)
+            if self._has_row:  # The function may have cancelled its run.
+                self._put(name, entry)
         if transaction.commit is None:
             return await self._attempt_staged(name, cast(Awaitable[object], made), timeout)
         await transaction.commit
@@ -351,12 +373,13 @@ class Step:
 
     async def _attempt_staged(self, name: str, work: Awaitable[object], timeout: float | None) -> JournalEntry:
         stage = Stage(self._actor, do_nothing)
-        final = stage.drafts[self] = FinalDraft()
+        final = stage.drafts[self] = FinalDraft(asyncio.current_task())
         stage.enter()
         try:
             async with asyncio.timeout(timeout):
                 entry = _finish(name, await work)
-            final.end = partial(self._put, name, entry)
+            has_cancelled = stage.is_open and not self._has_row  # In the block of its transaction.
+            final.end = do_nothing if has_cancelled else partial(self._put, name, entry)
             await stage.commit(is_last=True)
         except BaseException:
             stage.drop()
@@ -407,7 +430,14 @@ class Step:
         self._runner.count_rest(1 if is_resting else -1)
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._actor.loop.call_later(_REST, self._leave, context=Context()) if is_resting else None
+        self._timer = self._actor.loop.call_later(_SOON, self._rest, context=Context()) if is_resting else None
+
+    def _rest(self) -> None:
+        """Store that all calls wait, unless it is: the run has no part in a crash from here on."""
+        row = self._runner.find(self.id)
+        if row is not None and not row.is_resting:
+            self._runner.store_step(replace(row, is_resting=True), ((), do_nothing))
+        self._timer = self._actor.loop.call_later(_REST, self._leave, context=Context())
 
     def _leave(self) -> None:
         """Leave the memory: cancel the method, which is called again when the first call has waited long enough."""
