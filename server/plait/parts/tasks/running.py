@@ -16,6 +16,7 @@ from plait.parts.encoding import encode_named
 from plait.parts.schedule.row_runner import RowRunner
 from plait.parts.schedule.rules import LATEST
 from plait.parts.stage import Stage, do_nothing
+from plait.parts.tasks.ended import ENDED, KeptRuns
 from plait.parts.tasks.failed import FailedRuns
 from plait.parts.tasks.journal import Journal, JournalWrite, find_event_key, find_prefix
 from plait.parts.tasks.rows import NULL, EndedRun, Status, TaskRow, TaskRun, decode_ended, decode_row
@@ -25,10 +26,9 @@ from plait.state.commit import Commit
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import encode_json
 
-__all__ = ["ALL", "ENDED", "MOST_EVENTS", "ROWS", "TaskRunner", "Viewer"]
+__all__ = ["ALL", "MOST_EVENTS", "ROWS", "TaskRunner", "Viewer"]
 
 ROWS: Final = "r/"
-ENDED: Final = "e/"
 
 MOST_EVENTS: Final = 1_000
 """The maximum number of events of a run since its last checkpoint."""
@@ -53,6 +53,7 @@ class TaskRunner(RowRunner[TaskRow]):
         self._steps: dict[str, Step] = {}
         self._resting = 0
         self.failed = FailedRuns(part)
+        self.kept = KeptRuns(actor, part, self.agenda.rows, self.failed)
         # Are told of each change.
         self.viewers: list[Viewer] = []
 
@@ -77,11 +78,17 @@ class TaskRunner(RowRunner[TaskRow]):
         """Store the end of a run. The journal of one that may be retried is kept."""
         step = self._steps.get(id)
         ended = EndedRun(self.agenda.rows[id], status, read_wall_clock(), result, error)
-        records = [Record(self._part, ENDED + id, encode_json(ended))]
+        records, undo_ends = self.kept.add(id, has_journal=status != "done")
+        records.append(Record(self._part, ENDED + id, encode_json(ended)))
         if step is not None:
             records += step.journal.clear() if status == "done" else ()
             step.close()
-        failed, undo = self.failed.change(add=id if status == "failed" else "")
+        failed, undo_failed = self.failed.change(add=id if status == "failed" else "")
+
+        def undo() -> None:
+            undo_ends()
+            undo_failed()
+
         commit = self.store({id: None}, [*records, *failed], undo=undo)
         commit.then(partial(self._tell_end, ended.show()))
         return commit
@@ -143,6 +150,11 @@ class TaskRunner(RowRunner[TaskRow]):
         """Return a run that has ended. Raises StoreError."""
         data = await self._actor.records.read(self._part, ENDED + id)
         return None if data is None else decode_ended(data)
+
+    def clear(self) -> Sequence[Record]:
+        # What is left of their journals is removed as that of ended runs is.
+        ends, _ = self.kept.add(*self.agenda.rows, has_journal=True)
+        return [*super().clear(), *ends]
 
     # The timer of the thread
 

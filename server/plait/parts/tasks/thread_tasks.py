@@ -18,9 +18,10 @@ from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.part import Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, use_draft
 from plait.parts.tasks.draft import TasksDraft
+from plait.parts.tasks.ended import ENDED, ENDS
 from plait.parts.tasks.failed import FAILED
 from plait.parts.tasks.rows import Status, TaskRow, TaskRun, decode_ended, decode_row
-from plait.parts.tasks.running import ALL, ENDED, ROWS, TaskRunner, Viewer
+from plait.parts.tasks.running import ALL, ROWS, TaskRunner, Viewer
 from plait.parts.tasks.task import Task, find_tasks
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
@@ -70,12 +71,13 @@ class Tasks(Part["ThreadTasks"]):
         return ThreadTasks(actor, self.name, tasks)
 
     def ranges(self) -> Sequence[RecordRange]:
-        return RecordRange(self.name, ROWS, limit=ALL), RecordRange(self.name, FAILED)
+        return [RecordRange(self.name, prefix, limit=ALL) for prefix in (ROWS, FAILED, ENDS)]
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         runner = self.of(actor)._runner
         runner.load(records[0])
         runner.failed.load(records[1])
+        runner.kept.load(records[2])
 
     def unload(self, actor: ThreadActor) -> None:
         self.of(actor)._stop_waiting()
@@ -101,6 +103,7 @@ class ThreadTasks:
         # The calls of `wait`.
         self._waiting: set[asyncio.Future[TaskRun]] = set()
         actor.timer.add(self._runner)
+        actor.timer.add(self._runner.kept)
 
     # Writing
 
@@ -169,11 +172,12 @@ class ThreadTasks:
     async def list(self, name: str | None = None, status: Status | None = None) -> list[TaskRun]:
         """Return the runs in the order in which they were begun, or only those of a task or with a status."""
         await self._actor.records.wait_for_shown()
+        # Runs may end while the others are read, or be tried again.
+        runs = {row.id: row.show() for row in self._find_rows().values()}
         ended = await self._actor.records.list(RecordRange(self._part, ENDED, limit=ALL))
-        rows = self._find_rows()
-        runs = [decode_ended(record.value or b"").show() for record in ended]
-        runs = [*(run for run in runs if run.id not in rows), *(row.show() for row in rows.values())]
-        fitting = [run for run in runs if name in (None, run.name) and status in (None, run.status)]
+        runs.update((run.id, run) for run in (decode_ended(record.value or b"").show() for record in ended))
+        runs.update((row.id, row.show()) for row in self._find_rows().values())
+        fitting = [run for run in runs.values() if name in (None, run.name) and status in (None, run.status)]
         return sorted(fitting, key=lambda run: run.created_at)
 
     async def wait(self, id: str) -> TaskRun:

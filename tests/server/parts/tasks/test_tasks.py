@@ -30,7 +30,7 @@ async def test_a_run_returns_the_result_of_its_method_with_its_arguments(store: 
         assert await desk.tasks.get(run.id) == ended
         assert await desk.tasks.list() == [ended]
         await until(lambda: desk.ended == [ended])
-        assert await keys(store) == ["e"]
+        assert await keys(store) == ["e", "x"]
 
 
 async def test_the_receipt_has_the_id_before_the_run_is_durable(store: FlakyStore) -> None:
