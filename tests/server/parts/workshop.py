@@ -16,7 +16,18 @@ from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey, Write
 from plait.store.sqlite.store import SqliteStore
 
-__all__ = ["PATIENCE", "SECOND", "SOON", "Flaky", "FlakyStore", "Workshop", "make_store", "open_workshop", "until"]
+__all__ = [
+    "PATIENCE",
+    "SECOND",
+    "SOON",
+    "Flaky",
+    "FlakyMemory",
+    "FlakyStore",
+    "Workshop",
+    "make_store",
+    "open_workshop",
+    "until",
+]
 
 PATIENCE = 10.0
 # Seconds after which timers read the clock.
