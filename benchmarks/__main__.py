@@ -40,6 +40,7 @@ from benchmarks.sync_tables import (
     timing_table,
 )
 from benchmarks.table import memory, speed
+from benchmarks.tasks import tasks
 from benchmarks.text_tables import rejoin_table, text_table
 from benchmarks.texts import texts
 from benchmarks.values import values
@@ -154,8 +155,11 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
         readings = messages(folder, pace, tell)
         measured["messages"] = readings, record_table(readings, title="messages, SQLite, processor time", unit="")
     if "schedules" in wanted:
-        readings = schedules(folder, pace, tell)
-        measured["schedules"] = readings, record_table(readings, title="threads with schedules, SQLite", unit="")
+        readings = [*schedules(folder, pace, tell), *tasks(folder, pace, tell)]
+        measured["schedules"] = (
+            readings,
+            record_table(readings, title="schedules and tasks, SQLite", unit=""),
+        )
     if "texts" in wanted:
         costs = texts(folder, options.without, pace, tell)
         measured["texts"] = costs, text_table(costs)

@@ -3,7 +3,8 @@
 import asyncio
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ from plait.store.protocol import Write
 from plait.store.thread_rows import Record
 from plait.web.lifespan import collect_rarely
 
-__all__ = ["schedules"]
+__all__ = ["LATE_AIM", "fill", "measure_memory", "schedules"]
 
 PENDING = 100_000
 DUE = 1_000
@@ -76,16 +77,17 @@ def schedules(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list
 async def _measure(path: Path, pending: int, due: int) -> tuple[float, float, float, float]:
     _late.clear()
     async with SqliteStore(path) as store:
-        await _fill(store, pending, first=read_due_clock() + 3600 * _SECOND)
+        make = partial(_make_write, store)
+        await fill(store, pending, make, first=read_due_clock() + 3600 * _SECOND)
         begin = read_due_clock() + _LEAD * _SECOND
-        await _fill(store, due, first=begin, prefix="due ", step=_SECOND // due)
+        await fill(store, due, make, first=begin, prefix="due ", step=_SECOND // due)
     async with SqliteStore(path) as store:
         node = Node([_Reminder._kind], store, DEFAULT_LIMITS)
-        before = _memory()
+        before = measure_memory()
         node.start()
         while read_due_clock() < begin:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        grown = _memory() - before
+        grown = measure_memory() - before
         used = time.process_time()
         while len(_late) < due or node.actors:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -97,21 +99,31 @@ async def _measure(path: Path, pending: int, due: int) -> tuple[float, float, fl
     return late[int(due * 0.99)], late[due // 2], each, max(grown, 0.0)
 
 
-async def _fill(store: SqliteStore, count: int, *, first: int, prefix: str = "", step: int = 1) -> None:
-    """Store sleeping threads with a schedule each."""
+async def fill(
+    store: SqliteStore,
+    count: int,
+    make: Callable[[str, int], Awaitable[Write]],
+    *,
+    first: int,
+    prefix: str = "",
+    step: int = 1,
+) -> None:
+    """Store sleeping threads, each with work that is due; `make` returns the write for a name and a time."""
     for start in range(0, count, _AT_ONCE):
-        writes = []
-        for number in range(start, min(start + _AT_ONCE, count)):
-            at = first + number * step
-            data = msgspec.Raw(b'["late"]')
-            row = Row(id=f"{number}", effect="remind", args=data, created_at=first, at=at, due=at)
-            record = Record("schedule", row.id, row.encode())
-            key = ThreadKey("reminder", f"{prefix}{number}")
-            fence = await store.claim(key)
-            writes.append(Write(key, "e", None, 0, records=[record], due=at, fence=fence))
+        numbers = range(start, min(start + _AT_ONCE, count))
+        writes = [await make(f"{prefix}{number}", first + number * step) for number in numbers]
         await asyncio.gather(*(store.submit(write) for write in writes))
 
 
-def _memory() -> float:
+async def _make_write(store: SqliteStore, name: str, at: int) -> Write:
+    """Return the write of a thread with a schedule."""
+    row = Row(id=name, effect="remind", args=msgspec.Raw(b'["late"]'), created_at=at, at=at, due=at)
+    key = ThreadKey("reminder", name)
+    records = [Record("schedule", row.id, row.encode())]
+    return Write(key, "e", None, 0, records=records, due=at, fence=await store.claim(key))
+
+
+def measure_memory() -> float:
+    """Return the MiB that this process has in memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20
