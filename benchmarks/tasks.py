@@ -118,7 +118,7 @@ def _make_write(key: ThreadKey, ids: range, due: int, fence: int) -> Write:
     records = []
     for number in ids:
         args = msgspec.Raw(b"[%d]" % due)
-        row = TaskRow(id=f"{number}", effect="nap", args=args, created_at=due, at=due, due=due, is_asleep=True)
+        row = TaskRow(id=f"{number}", effect="nap", args=args, created_at=due, at=due, due=due, asleep_since=1)
         nap = encode_json(JournalEntry("sleep", is_done=True, due=due))
         records += [Record("tasks", f"r/{number}", row.encode()), Record("tasks", f"j/{number}/s/until", nap)]
     return Write(key, "e", None, 0, records=records, due=due, fence=fence)

@@ -278,13 +278,13 @@ async def test_retry_begins_a_failed_run_again_without_its_finished_steps(store:
         id = (await desk.tasks.run("work", key="k")).id
         await desk.tasks.send(id, "go")
         assert (await desk.tasks.wait(id)).error == "StepFailed: ValueError: not yet"
-        assert await keys(store) == ["e", "j/e/go", "j/s/count", "j/s/refuse"]
+        assert await keys(store) == ["e", "failed", "j/e/go", "j/s/count", "j/s/refuse", "x"]
         assert await desk.tasks.retry(id)
         assert not await desk.tasks.retry(id)
         ended = await desk.tasks.wait(id)
         assert (ended.status, ended.result, ended.key) == ("done", [1, 2], "k")
         assert desk.seen == ["count", "refuse", "refuse"]
-        assert await keys(store) == ["e"]
+        assert await keys(store) == ["e", "x"]
         assert not await desk.tasks.retry(id)
         assert not await desk.tasks.retry("none")
 
@@ -457,5 +457,5 @@ async def test_a_fork_leaves_the_runs_behind(store: FlakyStore, monkeypatch: pyt
     async with open_desk(store, wait_for_go) as (_, desk):
         id = (await desk.tasks.run("work")).id
         await sleeps(desk, id)
-        assert [record.key for record in Desk.tasks.leave_work(desk._actor)] == [f"r/{id}"]
+        assert [record.key for record in Desk.tasks.leave_work(desk._actor)] == [f"r/{id}", "x/00000000"]
         assert desk.tasks._runner.due == 0
