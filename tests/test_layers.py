@@ -66,6 +66,7 @@ STARLETTE_TYPES = (
 # Imports in a function: of what is not always installed.
 LAZY = {
     ("plait.instruments.prometheus", "prometheus_client"),
+    ("plait.agents.execution.loading", "plait.agents.execution.model_call"),
     ("plait.cli.watching", "watchfiles"),
     ("plait.parts.env.app_env", "plait.parts.env.sealer"),
     ("plait.parts.files.images", "PIL"),

@@ -1,6 +1,6 @@
 """The messages of a thread in one run of an agent of Pydantic AI."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -12,7 +12,7 @@ from pydantic_ai.models import ModelRequestContext
 
 from plait import Interrupted, Message, MessageStream, ThreadMessages
 from plait.adapters.message_history import load_history
-from plait.agents.execution.message_format import NAME, read_messages, write_message
+from plait.agents.execution.message_format import link, read_messages, write_message
 
 __all__ = ["Conversation", "Steering"]
 
@@ -132,9 +132,9 @@ class Conversation:
         written = write_message(message, is_said=bool(there))
         first = there[0] if there else None
         for id, fields in zip(there, written, strict=False):
-            await self._messages.update(id, metadata=_link(fields["metadata"], None if id == first else first))
+            await self._messages.update(id, metadata=link(fields["metadata"], None if id == first else first))
         for fields in written[len(there) :]:
-            result = self._messages.inject(**{**fields, "metadata": _link(fields["metadata"], first)})
+            result = self._messages.inject(**{**fields, "metadata": link(fields["metadata"], first)})
             self._added.append(result.value.id)
             first = first or result.value.id
 
@@ -150,11 +150,6 @@ class Steering(AbstractCapability[Any]):
     ) -> ModelRequestContext:
         ctx.enqueue(*await self._conversation.take())
         return request_context
-
-
-def _link(metadata: Mapping[str, Any], first: str | None) -> Mapping[str, Any]:
-    """Return metadata with the id of the first message of those that belong together."""
-    return metadata if first is None else {NAME: {**metadata[NAME], "of": first}}
 
 
 def _read_text(message: ModelMessage) -> str | None:

@@ -1,7 +1,7 @@
 """The messages of Pydantic AI as messages of a thread, and back."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
@@ -9,7 +9,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from plait.parts.messages.message import Message
 from plait.parts.messages.tool_calls import make_call, read_call
 
-__all__ = ["NAME", "read_messages", "write_message"]
+__all__ = ["NAME", "link", "read_messages", "write_message"]
 
 NAME: Final = "pydantic_ai"
 """The member of a message's metadata that has what its fields do not tell."""
@@ -46,6 +46,11 @@ def write_message(message: ModelMessage, *, is_said: bool = False) -> list[dict[
     return written
 
 
+def link(metadata: Mapping[str, Any], first: str | None) -> Mapping[str, Any]:
+    """Return the metadata of a message that belongs to the one with the id `first`, which was written before it."""
+    return metadata if first is None else {NAME: {**metadata[NAME], "of": first}}
+
+
 def read_messages(found: Sequence[Message]) -> list[ModelMessage]:
     """Return messages of a thread as those of Pydantic AI, also messages that others have written."""
     made: list[dict[str, Any]] = []
@@ -53,6 +58,9 @@ def read_messages(found: Sequence[Message]) -> list[ModelMessage]:
     open: dict[str, dict[int, Part | None]] = {}
     for each in found:
         kept = each.metadata.get(NAME, {})
+        if kept and not _fits(each, kept):
+            made += _make_plain(each)
+            continue
         if "message" in kept:
             places = open[each.id] = dict[int, Part | None]()
             made.append({**kept["message"], "parts": places})
@@ -66,6 +74,13 @@ def read_messages(found: Sequence[Message]) -> list[ModelMessage]:
         if isinstance(places := message["parts"], dict):
             message["parts"] = [part for _, part in sorted(places.items()) if part is not None]
     return ModelMessagesTypeAdapter.validate_python(made)
+
+
+def _fits(message: Message, kept: Mapping[str, Any]) -> bool:
+    """Whether a message still is what it was written as: it has its calls, and is no answer of the other side."""
+    is_answer = kept.get("message", {}).get("kind") == "response"
+    calls = sum(part["part_kind"] == _CALL for part in kept["parts"])
+    return not (is_answer and message.role == "user") and calls == len(message.tool_calls or ())
 
 
 def _group_request(parts: Sequence[Part]) -> list[list[int]]:

@@ -1,0 +1,21 @@
+"""Imports Pydantic AI when a model is called for the first time, as that takes a second."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from plait.agents.execution.models import Answer
+
+__all__ = ["load_model_call"]
+
+
+async def load_model_call() -> Callable[..., AsyncIterator[str | Answer]]:
+    """Return `call_model`. Raises ModuleNotFoundError without the extra `plait[execution]`."""
+    return await asyncio.to_thread(_load)
+
+
+def _load() -> Callable[..., AsyncIterator[str | Answer]]:
+    try:
+        from plait.agents.execution.model_call import call_model  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("agents that call models need the extra plait[execution]", name=error.name) from error
+    return call_model
