@@ -1,0 +1,198 @@
+"""The models, prompts, sides and agents of an execution, as their author defines them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from plait.actor.thread import Thread
+from plait.agents.execution.tools import Tool, Variable, check_tool_name
+
+__all__ = ["Agent", "Handoff", "Model", "Prompt", "PromptTool", "Receiver", "Side", "Subagent"]
+
+Receiver = Literal["a", "b"]
+"""The side of an agent that answers a message."""
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A model by the name that prompts use: its id, such as `"openai:gpt-5"`, or a model of pydantic-ai.
+
+    When the model fails, each `fallback` is tried in order. `settings` are those of pydantic-ai, such as `temperature`.
+    """
+
+    name: str
+    model: Any
+    fallback: Sequence[Any] = ()
+    settings: Mapping[str, Any] = {}
+
+
+class Handoff(msgspec.Struct, frozen=True):
+    """A tool by which a prompt hands the thread over to another agent, which keeps the history."""
+
+    agent: str
+    name: str = ""
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        check_tool_name(self.tool_name)
+
+    @property
+    def tool_name(self) -> str:
+        """The name under which models call it."""
+        return self.name or self.agent
+
+
+class Subagent(msgspec.Struct, frozen=True):
+    """A tool by which a prompt has an agent work in a thread of its own, a child of the prompt's thread.
+
+    The model waits for the result of a `blocking` one. A `resumable` one stays when it has reported, and can be sent
+    further messages, which its side `receives`; at most `max_instances` of these live. An `immediate` one begins before
+    the first step. An `optional` one is a tool only if the variable of this name is "true", "1" or "yes". With `report`
+    False, the child reports by `family.notify_parent` alone. `variables` are those that the child must have.
+    """
+
+    agent: str
+    thread: type[Thread[Any]]
+    name: str = ""
+    description: str = ""
+    blocking: bool = True
+    resumable: bool = False
+    max_instances: int | None = None
+    immediate: bool = False
+    optional: str = ""
+    receives: Receiver = "a"
+    report: bool = True
+    variables: Sequence[Variable] = ()
+
+    def __post_init__(self) -> None:
+        check_tool_name(self.tool_name)
+        if self.max_instances is not None and self.max_instances < 1:
+            raise ValueError(f"max_instances of {self.tool_name!r} must be at least 1, not {self.max_instances!r}")
+
+    @property
+    def tool_name(self) -> str:
+        """The name under which models call it."""
+        return self.name or self.agent
+
+
+class PromptTool(msgspec.Struct, frozen=True):
+    """A tool that answers by one step of another prompt, whose messages are below the call."""
+
+    prompt: str
+    name: str = ""
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        check_tool_name(self.tool_name)
+
+    @property
+    def tool_name(self) -> str:
+        """The name under which models call it."""
+        return self.name or self.prompt
+
+
+AnyTool = Tool | Handoff | Subagent | PromptTool
+
+
+class Prompt:
+    """What a model is told and may call: a text, or a function of the thread that returns one, and tools.
+
+    `history` is the number of messages that it is shown. `hooks` are those of its steps; without any, those of the
+    agent. `env` are the values of variables that no other layer has.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str | Callable[[Any], Any],
+        model: str,
+        tools: Sequence[AnyTool] = (),
+        *,
+        env: Mapping[str, str] = {},
+        variables: Sequence[Variable] = (),
+        hooks: Any = None,
+        history: int = 200,
+        settings: Mapping[str, Any] = {},
+    ) -> None:
+        if not (isinstance(text, str) or callable(text)):
+            raise TypeError(f"the text of the prompt {name!r} must be a str or a function, not {text!r}")
+        if isinstance(history, bool) or not isinstance(history, int) or history < 1:
+            raise ValueError(f"history of the prompt {name!r} must be an integer of at least 1, not {history!r}")
+        self.name = name
+        self.text = text
+        self.model = model
+        self.tools: dict[str, AnyTool] = {}
+        for each in tools:
+            if not isinstance(each, AnyTool):
+                what = (
+                    "use @tool for a function"
+                    if callable(each)
+                    else "it must be a Tool, Handoff, Subagent or PromptTool"
+                )
+                raise TypeError(f"{each!r} is no tool of the prompt {name!r}: {what}")
+            tool_name = each.name if isinstance(each, Tool) else each.tool_name
+            if tool_name in self.tools:
+                raise ValueError(f"the prompt {name!r} has two tools named {tool_name!r}")
+            self.tools[tool_name] = each
+        self.env = dict(env)
+        self.variables = tuple(variables)
+        self.hooks = hooks
+        self.history = history
+        self.settings = dict(settings)
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One side of an agent: its prompt, and what ends its turn or the session.
+
+    A text without calls ends the turn, with `stop_on_response`, and so does a call of `stop_tool`. A successful call of
+    `session_stop` or `session_fail` ends the session, and its result is what the agent reports. `max_steps` limits the
+    side's steps in a session.
+    """
+
+    prompt: str
+    label: str = ""
+    stop_on_response: bool = True
+    stop_tool: str = ""
+    session_stop: str = ""
+    session_fail: str = ""
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_steps is not None and self.max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, not {self.max_steps!r}")
+
+    @property
+    def stops(self) -> dict[str, str]:
+        """The tools that end the turn or the session, by the option that names them."""
+        names = ("stop_tool", "session_stop", "session_fail")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+
+class Agent(msgspec.Struct, frozen=True):
+    """An agent: side A answers people, or talks with side B, if there is one, until one of them ends the session."""
+
+    name: str
+    a: Side
+    b: Side | None = None
+    title: str = ""
+    description: str = ""
+    env: Mapping[str, str] = {}
+    hooks: Any = None
+    max_session_turns: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_session_turns is not None and (self.b is None or self.max_session_turns < 1):
+            what = "must be at least 1" if self.b is not None else "is for agents with two sides"
+            raise ValueError(f"max_session_turns of the agent {self.name!r} {what}, not {self.max_session_turns!r}")
+
+    def side(self, side: Receiver) -> Side:
+        """Return a side. Raises ValueError for B of an agent without it."""
+        found = self.a if side == "a" else self.b
+        if found is None:
+            raise ValueError(f"the agent {self.name!r} has no side {side!r}")
+        return found
+
+    @property
+    def sides(self) -> dict[Receiver, Side]:
+        """The sides that it has."""
+        return {"a": self.a} if self.b is None else {"a": self.a, "b": self.b}

@@ -1,0 +1,105 @@
+"""What the threads of one kind execute: agents, prompts and models by name, checked when the app is made."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from plait.actor.thread import Thread
+from plait.agents.execution.definitions import Agent, Handoff, Model, Prompt, PromptTool, Subagent
+from plait.errors import NotFound
+from plait.spelling import find_nearest
+
+__all__ = ["Execution"]
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
+
+
+class Execution:
+    """The agents, prompts and models of one class of threads. Raises TypeError or ValueError if a name is missing."""
+
+    def __init__(
+        self,
+        thread: type[Thread[Any]],
+        *,
+        agents: Iterable[Agent],
+        prompts: Iterable[Prompt],
+        models: Iterable[Model] = (),
+    ) -> None:
+        self.thread = thread
+        self.agents = _by_name("agent", agents)
+        self.prompts = _by_name("prompt", prompts)
+        self.models = _by_name("model", models)
+        # The tools of all prompts, which `queue_tool` and `invoke_tool` find.
+        self.tools: dict[str, Any] = {}
+        for prompt in self.prompts.values():
+            self._check_prompt(prompt)
+        for agent in self.agents.values():
+            self._check_agent(agent)
+
+    def load_agent(self, name: str) -> Agent:
+        """Return an agent. Raises NotFound."""
+        return _find("agent", self.agents, name)
+
+    def load_prompt(self, name: str) -> Prompt:
+        """Return a prompt. Raises NotFound."""
+        return _find("prompt", self.prompts, name)
+
+    def load_model(self, name: str) -> Model:
+        """Return a model; one that no definition has is a model by its id, such as "openai:gpt-5". Raises NotFound."""
+        if name not in self.models and ":" in name:
+            return Model(name, name)
+        return _find("model", self.models, name)
+
+    def check_subagents(self, executions: Mapping[type[Thread[Any]], "Execution"]) -> None:
+        """Check that the classes of the app's threads have the agents that work for these ones. Raises NotFound."""
+        for name, each in self.tools.items():
+            if isinstance(each, Subagent):
+                other = executions.get(each.thread)
+                found: Mapping[str, Agent] = {} if other is None else other.agents
+                _find("agent", found, each.agent, f"the tool {name!r}: {each.thread.__name__}: ")
+
+    def _check_prompt(self, prompt: Prompt) -> None:
+        where = f"the prompt {prompt.name!r}: "
+        if prompt.model not in self.models and ":" not in prompt.model:
+            _find("model", self.models, prompt.model, where)
+        for name, each in prompt.tools.items():
+            if isinstance(each, Handoff) and _find("agent", self.agents, each.agent, where).b is not None:
+                raise ValueError(
+                    f"{where}{each.agent!r} has two sides, and no thread is handed over to it: use Subagent"
+                )
+            if isinstance(each, PromptTool):
+                _find("prompt", self.prompts, each.prompt, where)
+            if self.tools.setdefault(name, each) != each:
+                raise ValueError(f"{where}another prompt has a different tool named {name!r}")
+
+    def _check_agent(self, agent: Agent) -> None:
+        for letter, side in agent.sides.items():
+            where = f"side {letter} of the agent {agent.name!r}: "
+            prompt = _find("prompt", self.prompts, side.prompt, where)
+            for option, name in side.stops.items():
+                if name not in prompt.tools:
+                    raise ValueError(f"{where}{option} is {name!r}, but the prompt {prompt.name!r} has no such tool")
+
+
+def _by_name(what: str, found: Iterable[T]) -> dict[str, T]:
+    named: dict[str, T] = {}
+    for each in found:
+        if not isinstance(each.name, str) or not each.name:
+            raise ValueError(f"the name of a {what} must be a text that is not empty, not {each.name!r}")
+        if each.name in named:
+            raise ValueError(f"there are two {what}s named {each.name!r}")
+        named[each.name] = each
+    return named
+
+
+def _find(what: str, named: Mapping[str, T], name: str, where: str = "") -> T:
+    """Return a definition by its name. Raises NotFound."""
+    if (found := named.get(name)) is not None:
+        return found
+    near = find_nearest(name, named)
+    raise NotFound(f"{where}there is no {what} named {name!r}" + (f"; did you mean {near!r}?" if near else ""))

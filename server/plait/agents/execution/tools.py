@@ -1,0 +1,145 @@
+"""`@tool`, which makes a function that a model may call, and what such a function returns."""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, overload
+
+import msgspec
+
+from plait.actor.rpc import Method
+from plait.errors import InvalidArguments
+from plait.state.types import parse_json_error
+from plait_schemas.codec import NOT_JSON
+from plait_schemas.schema import components
+
+__all__ = ["Tool", "ToolResult", "Variable", "check_tool_name", "tool"]
+
+# What all providers accept.
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def check_tool_name(name: object) -> str:
+    """Return a name under which a model may call something. Raises ValueError."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot be the name of a tool: use {_NAME.pattern}")
+    return name
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """A variable of the thread's `env` that a tool or prompt needs.
+
+    A `scoped` variable is not handed down to a thread that declares it; its own children get it.
+    """
+
+    name: str
+    type: str = "secret"
+    required: bool = True
+    scoped: bool = False
+    description: str = ""
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """The result of a tool: the text for the model, and the paths of files of the thread.
+
+    With `is_error` the model is told that the call has failed, without an exception.
+    """
+
+    text: str = ""
+    attachments: Sequence[str] = ()
+    is_error: bool = False
+
+
+class Tool:
+    """A function that a model may call, with a thread as its first argument. It can still be called as a function."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        idempotent: bool = False,
+        needs_approval: bool = False,
+        approval_timeout: float | None = None,
+        timeout: float | None = None,
+        variables: Sequence[Variable] = (),
+    ) -> None:
+        self.name = check_tool_name(function.__name__ if name is None else name)
+        self.description = inspect.cleandoc((function.__doc__ if description is None else description) or "")
+        if not self.description:
+            raise ValueError(f"the tool {self.name!r} needs a docstring or a description, which tells models its use")
+        for option, value in (("timeout", timeout), ("approval_timeout", approval_timeout)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{option} of the tool {self.name!r} must be above 0, or None, not {value!r}")
+        self.function = function
+        self.idempotent = idempotent
+        self.needs_approval = needs_approval
+        self.approval_timeout = approval_timeout
+        self.timeout = timeout
+        self.variables = tuple(variables)
+        self._method = Method(self.name, self.name, function, concurrent=False, noun="tool")
+        if self._method.is_stream:
+            raise TypeError(f"the tool {self.name!r} must not stream: models read results as a whole")
+        self.schema = _describe(function, self._method)
+
+    def __call__(self, thread: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.function(thread, *args, **kwargs)
+
+    def decode(self, arguments: str | bytes, *, depth: int) -> dict[str, Any]:
+        """Return the arguments of a call, by name, from a JSON object. Raises InvalidArguments with the path."""
+        try:
+            given = _decode_object(arguments or b"{}")
+        except NOT_JSON as error:
+            message, path = parse_json_error(error)
+            raise InvalidArguments(f"{self.name}: the arguments{path}: {message}", path=path) from None
+        return self._method.arguments([], given, depth=depth)[1]
+
+    async def run(self, thread: Any, arguments: Mapping[str, Any]) -> Any:
+        """Call the function, and return what it returns. Raises what it raises."""
+        result = self.function(thread, **arguments)
+        return await result if isinstance(result, Awaitable) else result
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    idempotent: bool = False,
+    needs_approval: bool = False,
+    approval_timeout: float | None = None,
+    timeout: float | None = None,
+    variables: Sequence[Variable] = (),
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a function a tool, which models call by its name: `async def find_order(desk: Desk, number: int) -> str`.
+
+    The first parameter is the thread; the others are described to the model by their annotations, and the tool by its
+    docstring. A crash during a call that is not `idempotent` is told to the model, as it is not known whether the tool
+    had its effect; an idempotent tool is called again. With `needs_approval`, a person must approve each call within
+    `approval_timeout` seconds. A call may take `timeout` seconds.
+    """
+
+    def make(function: Callable[..., Any]) -> Tool:
+        return Tool(function, **options)
+
+    return make if function is None else make(function)
+
+
+def _describe(function: Callable[..., Any], method: Method) -> dict[str, Any]:
+    """Return the JSON Schema of a tool's arguments. Raises TypeError for a type that has none."""
+    types = method.read_types()[1]
+    parameters = [*inspect.signature(function).parameters.values()][1:]
+    schemas, named = components([types.get(each.name, Any) for each in parameters])
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {each.name: found for each, found in zip(parameters, schemas, strict=True)},
+        "required": [each.name for each in parameters if each.default is each.empty],
+        "additionalProperties": False,
+    }
+    return {**schema, "$defs": named} if named else schema
