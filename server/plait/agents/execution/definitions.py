@@ -95,7 +95,7 @@ AnyTool = Tool | Handoff | Subagent | PromptTool
 
 
 class Prompt:
-    """What a model is told and may call: a text, or a function of the thread that returns one, and tools.
+    """The instructions for a model and its tools: a text, or a function of the thread that returns one, and tools.
 
     `history` is the number of messages that it is shown. `hooks` are those of its steps; without any, those of the
     agent. `env` are the values of variables that no other layer has.

@@ -1,4 +1,4 @@
-"""What the threads of one kind execute: agents, prompts and models by name, checked when the app is made."""
+"""The agents, prompts and models that the threads of one class execute, by name, checked when the app is made."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
