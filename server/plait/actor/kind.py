@@ -62,6 +62,8 @@ class Kind:
         self.attributes = {method.attribute: method for method in methods.values()}
         self.methods: dict[str, Method] = {name: each for name, each in methods.items() if each.is_for_clients}
         self._inner_methods = {name: each for name, each in methods.items() if not each.is_for_clients}
+        # The tasks that an app adds to those of the class, by name.
+        self.tasks: dict[str, Any] = {}
         # What answers HTTP requests below its threads.
         self.endpoints = Endpoints(cls, frozenset(dir(hooks)))
         # The attributes of rpcs, by the functions of the class and of those that it derives from.
@@ -97,6 +99,7 @@ class Kind:
         """Return a copy for one app, which may add methods."""
         kind = copy.copy(self)
         kind.methods = dict(self.methods)
+        kind.tasks = {}
         return kind
 
     def method(self, name: str, *, by_client: bool = True) -> Method:

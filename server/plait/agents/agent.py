@@ -78,6 +78,7 @@ class Agent:
         wait_timeout: float = 60.0,
         timeout: float | None = None,
         background_timeout: float | None = 300.0,
+        durable: bool = False,
     ) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name == _RESERVED:
             raise ValueError(f"{name!r} cannot be the name of an agent: use {_NAME.pattern}, and not {_RESERVED!r}")
@@ -104,6 +105,9 @@ class Agent:
         self.wait_timeout = wait_timeout
         self.timeout = timeout
         self.background_timeout = background_timeout
+        self.is_durable = durable
+        if durable and self.is_stream:
+            raise TypeError(f"the durable agent {name!r} must not stream: it is called again after a crash")
         self._read_signature(input, output)
 
     def decode(self, data: msgspec.Raw | bytes, *, depth: int) -> Any:

@@ -18,6 +18,7 @@ from plait.agents.run import Run
 from plait.agents.session import Session
 from plait.kv.kv import KV
 from plait.kv.user import User
+from plait.parts.tasks.step import Step
 
 __all__ = ["Context", "check_interrupt", "current_context", "find_context", "read_attributes"]
 
@@ -27,6 +28,10 @@ Output = TypeVar("Output")
 ThreadT = TypeVar("ThreadT", bound=Thread[Any])
 
 log = logging.getLogger("plait.agents")
+
+_REFUSAL: Final = (
+    "a durable agent takes messages and writes to parts in its steps only: use `await ctx.step.do(name, function)`"
+)
 
 _current: Final[ContextVar["Context[Any] | None"]] = ContextVar("plait_context", default=None)
 
@@ -117,6 +122,7 @@ class Context(Generic[ThreadT]):
         self.attributes: dict[str, Any] = {}
         self._typed: dict[type, Any] = {}
         self._put_all(attributes)
+        self._step: Step | None = None
         self._logger: logging.LoggerAdapter[logging.Logger] | None = None
 
     @property
@@ -132,6 +138,13 @@ class Context(Generic[ThreadT]):
             return self._user
         first, *others = run.stage.senders
         return self._caller.find_user(run.session_user if others or first is None else first)
+
+    @property
+    def step(self) -> Step:
+        """The steps of a durable agent. Raises RuntimeError in any other one."""
+        if self._step is None:
+            raise RuntimeError(f"the agent {self.agent!r} has no steps: add it with durable=True")
+        return self._step
 
     @property
     def run_id(self) -> str:
@@ -286,6 +299,11 @@ class Context(Generic[ThreadT]):
         inner = copy.copy(self)
         inner._run, inner._user, inner._logger = run, self._user or user, None
         return inner
+
+    def give_steps(self, step: Step) -> None:
+        """Give the run the steps of its task; nothing can be staged outside of them."""
+        self._step = step
+        self._run.stage.refusal = _REFUSAL
 
     def enter(self) -> Any:
         """Make this the context of the calling task; return a token for `leave`."""

@@ -21,7 +21,7 @@ from plait.agents.run import Interruption, Run
 from plait.agents.run_ends import RunEnds
 from plait.agents.session import Session
 from plait.agents.session_names import find_session, remember_session
-from plait.parts.attempt_runner import Uncounted
+from plait.parts.attempts import Uncounted
 from plait.spelling import find_nearest
 
 __all__ = ["Runs"]
@@ -100,7 +100,7 @@ class Runs(ActiveRuns):
         `on_begin` is called when the run begins. Raises TooMany, Busy, Unavailable, what the agent raises, and the
         error that prevented the commit.
         """
-        context = await self._enter(agent, thread, given)
+        context = await self.enter(agent, thread, given)
         on_begin(run := context._run)
         output, error = None, None
         token, timer = context.enter(), None if agent.timeout is None else asyncio.timeout(agent.timeout)
@@ -128,7 +128,7 @@ class Runs(ActiveRuns):
 
         Raises what `run` raises. Its writes are committed, however it ends, unless it is tried again.
         """
-        context = await self._enter(agent, thread, given)
+        context = await self.enter(agent, thread, given)
         on_begin(run := context._run)
         error, timer = None, asyncio.timeout(agent.timeout)
         try:
@@ -184,6 +184,12 @@ class Runs(ActiveRuns):
             raise
         return begun[0].is_interrupted
 
+    # For durable agents
+
+    async def finish(self, context: Context[Any], error: BaseException | None) -> None:
+        """End a run that `enter` has begun. Raises its error."""
+        await self._ends.finish(context, error)
+
     # For contexts
 
     async def call(self, context: Context[Any], agent: str | Callable[..., Any], input: Any) -> Any:
@@ -207,7 +213,7 @@ class Runs(ActiveRuns):
 
     # Inside
 
-    async def _enter(self, agent: Agent, thread: Thread[Any], given: Given) -> Context[Any]:
+    async def enter(self, agent: Agent, thread: Thread[Any], given: Given) -> Context[Any]:
         """Begin a run when the queue admits it, and return its context. A run inside of another one does not wait."""
         actor = thread._actor
         assert isinstance(actor, Actor)

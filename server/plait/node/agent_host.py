@@ -14,6 +14,7 @@ from plait.actor.thread import Thread
 from plait.agents.address import is_of_another, make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
 from plait.agents.context import Context, check_interrupt, read_attributes
+from plait.agents.durable import AgentTask
 from plait.agents.run import Interruption
 from plait.agents.runs import Runs
 from plait.cluster.owners import ALONE, Owners
@@ -26,6 +27,7 @@ from plait.limits import Limits
 from plait.node.node import Node
 from plait.parts.env.app_env import AppEnv
 from plait.parts.env.secret import Variable
+from plait.parts.tasks.task import find_tasks
 from plait.store.protocol import Store, ThreadKey
 
 __all__ = ["AgentHost"]
@@ -87,6 +89,7 @@ class AgentHost:
         wait_timeout: float = 60.0,
         timeout: float | None = None,
         background_timeout: float | None = 300.0,
+        durable: bool = False,
     ) -> Callable[[F], F]:
         """Add the agent `name`, a function that runs in threads of a class: `async def support(ctx, input)`.
 
@@ -110,8 +113,13 @@ class AgentHost:
                 wait_timeout=wait_timeout,
                 timeout=timeout,
                 background_timeout=background_timeout,
+                durable=durable,
             )
             method = self._runs.add(agent)
+            if durable:
+                task = AgentTask(agent, self._runs)
+                self._add_task(task, kind)
+                method.function = task.call
             kind.methods[method.name] = method
             kind.methods.setdefault(INTERRUPT, self._runs.make_interrupt_method())
             return function
@@ -237,6 +245,11 @@ class AgentHost:
             ThreadKey(USER, user_prefix(user)), "env", "own"
         )
         return found
+
+    def _add_task(self, task: AgentTask, kind: Kind) -> None:
+        if task.name in find_tasks(kind.cls):
+            raise ValueError(f"{kind.cls.__name__} has a task named {task.name!r}: give the agent another name")
+        kind.tasks[task.name] = task
 
     def _may_by_default(self, principal: Principal | None, key: ThreadKey, action: str) -> bool:
         """Whether a principal may do something with a thread in an app without `authorize`.

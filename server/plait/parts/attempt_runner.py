@@ -14,10 +14,10 @@ from plait.actor.logs import about
 from plait.actor.turn import Turn, current_turn
 from plait.clock import read_due_clock
 from plait.errors import PlaitError, RolledBack, escape_traceback, is_outage
-from plait.parts.attempts import PAUSES, Attempts, RetryPolicy
+from plait.parts.attempts import PAUSES, Attempts, RetryPolicy, Uncounted
 from plait.state.commit import Commit
 
-__all__ = ["AttemptRunner", "Uncounted", "Work"]
+__all__ = ["AttemptRunner", "Work"]
 
 log = logging.getLogger("plait.thread")
 log.addFilter(escape_traceback)
@@ -49,10 +49,6 @@ class Work(Protocol[T]):
 
     def ended(self, id: str, unstored: T | None) -> None:
         """Record that an attempt has ended; `unstored` is what could not be stored, and holds until it can be."""
-
-
-class Uncounted(Exception):
-    """Raised by an attempt that was interrupted, or could not begin: it says nothing about the work."""
 
 
 class _RunningAttempt(Generic[T]):

@@ -11,10 +11,14 @@ from msgspec.structs import replace
 
 from plait.backoff import Backoff
 
-__all__ = ["CRASHES", "PAUSES", "Attempts", "RetryPolicy"]
+__all__ = ["CRASHES", "PAUSES", "Attempts", "RetryPolicy", "Uncounted"]
 
 CRASHES: Final = 3
 """The number of attempts that ended the process after which most work is given up."""
+
+
+class Uncounted(Exception):
+    """Raised by an attempt that was interrupted, or could not begin: it says nothing about the work."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):

@@ -32,6 +32,9 @@ def begin_staged(actor: ThreadActor, work: Coroutine[Any, Any, T]) -> Begun[T]:
         raise RuntimeError("what must be read first cannot be written in a transaction: read it before the block")
     if (stage := find_stage(actor)) is None:
         return begin_write(work)
+    if stage.refusal:
+        work.close()
+        raise RuntimeError(stage.refusal)
     begun = Begun(work)
     stage.begun = keep_begun(stage.begun, begun)
     return begun
@@ -60,7 +63,7 @@ def use_draft(actor: ThreadActor, part: object, cls: type[D], make: "Callable[[S
     """
     if (stage := find_stage(actor)) is None:
         return None
-    stage.check()
+    stage.check_open()
     if (draft := find_draft(actor, part, cls)) is None:
         draft = stage.drafts[part] = make(stage)
     return draft
@@ -107,6 +110,8 @@ class Stage:
         self.begun: list[Begun[Any]] = []
         # Whether later writes are stored at once instead of staged.
         self.is_closed = False
+        # Why nothing may be staged; empty if it may.
+        self.refusal = ""
         # Whether the run is an attempt of the queue.
         self.is_attempt = False
         # The ids of the users that have sent what it took last, from one commit to the next.
@@ -129,6 +134,12 @@ class Stage:
     def is_open(self) -> bool:
         """Whether a block of `open` has begun the next commit."""
         return self._transaction is not None
+
+    def check_open(self) -> None:
+        """Raise RuntimeError if nothing may be staged, and Interrupted if the run is interrupted."""
+        if self.refusal:
+            raise RuntimeError(self.refusal)
+        self.check()
 
     def enter(self) -> None:
         """Make this the stage of the calling task, and of the tasks that it starts."""

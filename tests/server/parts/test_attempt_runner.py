@@ -13,8 +13,7 @@ from tests.server.parts.jobs import KEY, Desk, ThreadJobs, decode_job
 from tests.server.parts.workshop import SECOND, FlakyStore, Workshop, open_workshop, until
 
 from plait.errors import Indeterminate, StoreError, Unavailable
-from plait.parts.attempt_runner import Uncounted
-from plait.parts.attempts import CRASHES, Attempts
+from plait.parts.attempts import CRASHES, Attempts, Uncounted
 from plait.store.protocol import Write
 
 Do = Callable[[ThreadJobs, str], Awaitable[None]]

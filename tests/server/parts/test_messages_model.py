@@ -179,7 +179,7 @@ async def play(store: Any, seed: int, steps: int) -> None:
     chance = random.Random(seed)
     async with open_lab(store) as lab:
         messages = await lab.messages()
-        messages._caller._is_missing = True  # type: ignore[union-attr]
+        messages.caller._is_missing = True  # type: ignore[union-attr]
         player = Player(lab, chance)
         viewer, away = Viewer(messages), Viewer(messages)
         await viewer.open()
@@ -201,7 +201,7 @@ async def play(store: Any, seed: int, steps: int) -> None:
                 away.close()
                 await lab.restart()
                 messages = await lab.messages()
-                messages._caller._is_missing = True  # type: ignore[union-attr]
+                messages.caller._is_missing = True  # type: ignore[union-attr]
                 await viewer.open(messages)
             if chance.random() < 0.3:
                 if away._leave is None:

@@ -369,7 +369,7 @@ async def test_what_a_run_has_taken_leaves_no_room_in_the_queue_until_that_is_st
 
     async with open_lab(MemoryStore(), limits=Limits(record=100_000)) as lab:
         messages = await lab.messages()
-        messages._caller._is_missing = True  # type: ignore[union-attr]
+        messages.caller._is_missing = True  # type: ignore[union-attr]
         for _ in range(many):
             messages.queue("x" * size)
         await lab.do(work)

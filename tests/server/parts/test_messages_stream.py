@@ -524,7 +524,7 @@ async def test_a_viewer_that_has_missed_more_than_is_kept_begins_anew(chats: Mes
 
 async def test_a_viewer_that_has_missed_a_part_of_a_revision_begins_with_the_newest(chats: MessagesLab) -> None:
     messages = await chats.messages()
-    messages._caller._is_missing = True  # type: ignore[union-attr]
+    messages.caller._is_missing = True  # type: ignore[union-attr]
     for number in range(999):
         messages.queue(f"{number}")
     await messages.queue("last")

@@ -17,7 +17,7 @@ from plait.agents.agent import Agent
 from plait.agents.context import Context
 from plait.agents.runs import Runs
 from plait.errors import Busy, NotFound, StoreError, Terminated, Unavailable, is_outage
-from plait.parts.attempt_runner import Uncounted
+from plait.parts.attempts import Uncounted
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values

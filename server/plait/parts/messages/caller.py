@@ -6,8 +6,8 @@ from typing import Final
 from plait.actor.logs import about
 from plait.clock import read_due_clock
 from plait.errors import PlaitError
-from plait.parts.attempt_runner import AttemptRunner, Uncounted
-from plait.parts.attempts import PAUSES, RetryPolicy
+from plait.parts.attempt_runner import AttemptRunner
+from plait.parts.attempts import PAUSES, RetryPolicy, Uncounted
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.state import QueueAttempts

@@ -12,7 +12,6 @@ from plait.actor.turn import find_user
 from plait.errors import NotFound
 from plait.parts.attachments import unlink_attachments
 from plait.parts.encoding import check_type, encode_key
-from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.history import Order
 from plait.parts.messages.message import SENT, Message, Page, Role, make_sent_id
@@ -23,6 +22,7 @@ from plait.parts.messages.messages_draft import MessagesDraft, edit_message
 from plait.parts.messages.queue import Queue, find_sender
 from plait.parts.messages.reading import Feed, MessageListing, MessageReader, add_subagent, add_subagents
 from plait.parts.messages.state import HEAD, load_state
+from plait.parts.messages.task_caller import make_caller
 from plait.parts.part import Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
@@ -93,10 +93,11 @@ class ThreadMessages:
         self._reader = MessageReader(self._writer, self._find_staged)
         # The messages that clients see.
         self.feed = Feed(self._writer)
-        self._caller = None if writer.agent is None else AgentCaller(writer, writer.agent)
-        self._queue = Queue(self._writer, self._caller)
-        if self._caller is not None:
-            actor.timer.add(self._caller)
+        # Has the agent called for the queue; None without one.
+        self.caller = make_caller(writer)
+        self._queue = Queue(self._writer, self.caller)
+        if self.caller is not None:
+            actor.timer.add(self.caller)
 
     async def load(self, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> None:
         """Load the stored records of a waking thread. Raises StoreError."""
@@ -105,8 +106,8 @@ class ThreadMessages:
         for place in writer.state.head.streams:
             if (found := await writer.history.read_stream(place.position)) is not None:
                 writer.lost[place.position] = found
-        if self._caller is not None:
-            self._caller.recover()
+        if self.caller is not None:
+            self.caller.recover()
 
     def clear_queue(self) -> Sequence[Record]:
         """Forget what is queued, and return the records that store this."""

@@ -23,6 +23,7 @@ from plait.parts.tasks.rows import NULL, EndedRun, Status, TaskRow, TaskRun, dec
 from plait.parts.tasks.step import FinalDraft, Step, describe
 from plait.parts.tasks.task import Task
 from plait.state.commit import Commit
+from plait.state.transaction import Transaction
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import encode_json
 
@@ -89,7 +90,10 @@ class TaskRunner(RowRunner[TaskRow]):
             undo_ends()
             undo_failed()
 
-        commit = self.store({id: None}, [*records, *failed], undo=undo)
+        with Transaction(self._actor.state, self._actor.key):
+            commit = self.store({id: None}, [*records, *failed], undo=undo)
+            if (task := self._tasks.get(ended.row.effect)) is not None:
+                task.follow_end(self._actor.thread, has_failed=status == "failed")
         commit.then(partial(self._tell_end, ended.show()))
         return commit
 

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from plait.actor.actor import Actor
 from plait.clock import read_due_clock
 from plait.errors import is_outage
-from plait.parts.attempt_runner import Uncounted
-from plait.parts.attempts import RetryPolicy
+from plait.parts.attempts import RetryPolicy, Uncounted
 from plait.parts.encoding import check_type, encode_named
 from plait.parts.schedule.rules import LATEST, to_microseconds
 from plait.parts.stage import LastBlock, Stage, do_nothing, find_stage

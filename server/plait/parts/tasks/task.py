@@ -47,14 +47,19 @@ def task(function: F | None = None, /, *, timeout: float | None = None, clients:
 class Task:
     """One method that tasks run, and the decoders of its arguments."""
 
-    def __init__(self, name: str, function: Callable[..., Any], options: _TaskOptions) -> None:
+    def __init__(
+        self, name: str, function: Callable[..., Any], *, timeout: float | None = None, clients: bool = False
+    ) -> None:
         self.name = name
         self.function = function
-        self.timeout = options.timeout
-        self.is_for_clients = options.clients
+        self.timeout = timeout
+        self.is_for_clients = clients
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"the task {name!r} must be an async def, as it awaits its steps")
         self._method = Method(name, name, function, concurrent=False, noun="task", leading=2)
+
+    def follow_end(self, thread: Thread[Any], *, has_failed: bool) -> None:
+        """Write what follows from the end of a run, in the same write."""
 
     def decode(self, args: bytes, *, depth: int) -> list[Any]:
         """Return the arguments of a JSON array. Raises InvalidArguments."""
@@ -71,5 +76,5 @@ def find_tasks(cls: type[Thread[Any]]) -> dict[str, Task]:
         if isinstance(options, _TaskOptions):
             if hasattr(Thread, name):
                 raise TypeError(f"{cls.__name__}.{name} is an attribute of Thread and cannot be a task")
-            found[name] = Task(name, function, options)
+            found[name] = Task(name, function, timeout=options.timeout, clients=options.clients)
     return found

@@ -15,7 +15,7 @@ from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import NotFound, TooMany, Unavailable
 from plait.parts.encoding import check_type, encode_named, read_back
-from plait.parts.part import Part, check_writable
+from plait.parts.part import Part, check_writable, find_parts
 from plait.parts.stage import begin_staged, find_draft, use_draft
 from plait.parts.tasks.draft import TasksDraft
 from plait.parts.tasks.ended import ENDED, ENDS
@@ -28,7 +28,7 @@ from plait.state.commit import Commit
 from plait.store.record_checks import is_key
 from plait.store.thread_rows import Record, RecordRange
 
-__all__ = ["MOST_RUNS", "TaskReceipt", "Tasks", "ThreadTasks"]
+__all__ = ["MOST_RUNS", "TaskReceipt", "Tasks", "ThreadTasks", "find_tasks_part"]
 
 MOST_RUNS: Final = 10_000
 """The maximum number of runs of a thread that have not ended."""
@@ -52,7 +52,7 @@ class Tasks(Part["ThreadTasks"]):
     """Declares tasks: `tasks = Tasks()` gives each thread a `ThreadTasks`. With `live`, clients see the runs."""
 
     reading: ClassVar = frozenset({"list", "get", "wait"})
-    inner: ClassVar = frozenset({"watch", "find"})
+    inner: ClassVar = frozenset({"watch", "find", "is_running"})
 
     def __init__(self, *, live: bool = False) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Tasks(Part["ThreadTasks"]):
         cls = type(actor.thread)
         if (tasks := self._tasks.get(cls)) is None:
             tasks = self._tasks[cls] = find_tasks(cls)
-        return ThreadTasks(actor, self.name, tasks)
+        return ThreadTasks(actor, self.name, {**tasks, **actor.kind.tasks} if actor.kind.tasks else tasks)
 
     def ranges(self) -> Sequence[RecordRange]:
         return [RecordRange(self.name, prefix, limit=ALL) for prefix in (ROWS, FAILED, ENDS)]
@@ -84,6 +84,11 @@ class Tasks(Part["ThreadTasks"]):
 
     def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
         return self.of(actor)._runner.clear()
+
+
+def find_tasks_part(cls: type[Thread[Any]]) -> Tasks | None:
+    """Return the tasks that a class declares; None if there are none."""
+    return next((part for part in find_parts(cls).values() if isinstance(part, Tasks)), None)
 
 
 class ThreadTasks:
@@ -206,6 +211,10 @@ class ThreadTasks:
         viewers = self._runner.viewers
         viewers.append(viewer)
         return lambda: viewers.remove(viewer)
+
+    def is_running(self, name: str, key: str) -> bool:
+        """Whether there is a run of a task with a key that has not ended."""
+        return self._runner.agenda.find((name, key, None)) is not None
 
     def find(self, name: str) -> Task | None:
         """Return a task of the class."""

@@ -1,0 +1,104 @@
+"""Durable agents: a task runs the agent, so that its steps are not repeated after a crash or a long wait."""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+
+from plait.actor.actor import Actor
+from plait.actor.thread import Thread
+from plait.agents.agent import Agent, Given
+from plait.agents.runs import Runs
+from plait.errors import Busy, CallFailed, TooMany, Unavailable
+from plait.parts.attempts import Uncounted
+from plait.parts.messages.task_caller import QueuedRuns, TaskCaller
+from plait.parts.messages.thread_messages import Messages
+from plait.parts.part import find_parts
+from plait.parts.tasks.step import Step
+from plait.parts.tasks.task import Task
+from plait.parts.tasks.thread_tasks import ThreadTasks, find_tasks_part
+
+__all__ = ["AgentTask"]
+
+# The key of the runs that the queue begins.
+_QUEUE: Final = "queue"
+
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class _QueuedRuns:
+    """The runs that the queue of one thread begins, one at a time."""
+
+    def __init__(self, tasks: ThreadTasks, name: str) -> None:
+        self._tasks = tasks
+        self._name = name
+
+    @property
+    def is_running(self) -> bool:
+        return self._tasks.is_running(self._name, _QUEUE)
+
+    def begin(self) -> object:
+        return self._tasks.run(self._name, key=_QUEUE)
+
+
+class AgentTask(Task):
+    """The task of a durable agent: each pass is a run, which holds the run queue of the thread while it is in memory.
+
+    Raises TypeError if the class of the threads declares no tasks.
+    """
+
+    def __init__(self, agent: Agent, runs: Runs) -> None:
+        part = find_tasks_part(agent.kind.cls)
+        if part is None:
+            raise TypeError(f"the agent {agent.name!r} is durable: {agent.kind.cls.__name__} needs `tasks = Tasks()`")
+        super().__init__(agent.name, self._run, timeout=agent.timeout)
+        self._part = part
+        self._agent = agent
+        self._runs = runs
+
+    def bind(self, actor: Actor) -> QueuedRuns:
+        """Return the runs for the queue of a thread."""
+        return _QueuedRuns(self._part.of(actor), self.name)
+
+    async def call(self, thread: Thread[Any], given: Given) -> Any:
+        """Begin a run of its own for a caller, and return its output. Raises CallFailed if it has not ended well."""
+        tasks = self._part.of(thread._actor)
+        run = await tasks.wait((await tasks.run(self.name, given.input)).id)
+        if run.status != "done":
+            raise CallFailed(f"the agent {self.name} has {run.status}: {run.error or 'it was cancelled'}")
+        return run.result
+
+    def decode(self, args: bytes, *, depth: int) -> list[Any]:
+        """Return the input of the agent, from a JSON array."""
+        given = _decode_array(args)
+        return [self._agent.decode(given[0] if given else msgspec.Raw(), depth=depth)]
+
+    def follow_end(self, thread: Thread[Any], *, has_failed: bool) -> None:
+        for part in find_parts(type(thread)).values():
+            if isinstance(part, Messages) and part.agent == self.name:
+                caller = part.of(thread._actor).caller
+                assert isinstance(caller, TaskCaller)
+                caller.follow_end(has_failed=has_failed)
+
+    async def _run(self, thread: Thread[Any], step: Step, input: Any) -> Any:
+        agent, runs = self._agent, self._runs
+        try:
+            context = await runs.enter(agent, thread, Given(input=input))
+        except (Busy, TooMany, Unavailable) as refusal:
+            raise Uncounted from refusal
+        run, output, error = context._run, None, None
+        context.give_steps(step)
+        token = context.enter()
+        try:
+            output = agent.check_output(await agent.call(context, input))
+        except asyncio.CancelledError as failure:
+            if step.is_closed:  # The run leaves the memory, or was cancelled.
+                runs.leave(run)
+                raise
+            error = run.explain(failure, False)
+        except BaseException as failure:
+            error = run.explain(failure, False)
+        finally:
+            context.leave(token)
+        await runs.finish(context, error)
+        return output

@@ -1,0 +1,253 @@
+"""Durable agents: the queue begins them, and their steps survive a restart."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from tests.server.parts.workshop import until
+
+from plait import CallFailed, Context, Messages, Plait, Tasks, Thread, Values, rpc, task
+from plait.parts.attempts import RetryPolicy
+from plait.parts.tasks import step as steps
+
+Script = Callable[[Context["Desk"]], Awaitable[Any]]
+
+
+class Desk(Thread[dict[str, Any]]):
+    initial_state: ClassVar[dict[str, Any]] = {}
+    idle_timeout = 0.05
+    values = Values()
+    tasks = Tasks()
+    messages = Messages(agent="clerk")
+
+    @task
+    async def other(self, step: Any) -> None: ...
+
+    @rpc
+    async def ask(self, *, text: str) -> None:
+        await self.messages.queue(text)
+
+
+class Lab:
+    def __init__(self, app: Plait, seen: list[Any]) -> None:
+        self.app = app
+        self.seen = seen
+        self.handle = app.thread(Desk, "one")
+
+    async def texts(self, *statuses: str) -> list[str]:
+        page = await self.handle.messages.list(include_silent=True)
+        return [f"{m.role} {m.content}" for m in page.messages if m.status in (statuses or ("completed",))]
+
+    async def statuses(self) -> list[str]:
+        return [run.status for run in await self.handle.tasks.list()]
+
+
+@asynccontextmanager
+async def open_lab(folder: Path, script: Script) -> AsyncIterator[Lab]:
+    app, seen = Plait(Desk, store=f"sqlite:///{folder / 'plait.db'}"), list[Any]()
+
+    @app.agent("clerk", thread=Desk, durable=True)
+    async def clerk(ctx: Context[Desk]) -> Any:
+        seen.append(ctx.run_id)
+        return await script(ctx)
+
+    @app.agent("plain", thread=Desk)
+    async def plain(ctx: Context[Desk]) -> str:
+        return "plain"
+
+    async with app:
+        yield Lab(app, seen)
+
+
+async def answer(ctx: Context[Desk]) -> None:
+    messages = ctx.thread.messages
+
+    async def take() -> list[str | None]:
+        return [each.content for each in await messages.take()]
+
+    taken = await ctx.step.do("take", take)
+
+    async def say() -> None:
+        await messages.inject("assistant", f"re {','.join(taken)}")
+
+    await ctx.step.do("say", say)
+
+
+async def test_the_queue_begins_a_run_that_takes_messages_in_its_steps(tmp_path: Path) -> None:
+    async with open_lab(tmp_path, answer) as lab:
+        await lab.handle.messages.queue("hello")
+        await until_texts(lab, ["user hello", "assistant re hello"])
+        assert await lab.statuses() == ["done"]
+        await lab.handle.messages.queue("more")
+        await until_texts(lab, ["user hello", "assistant re hello", "user more", "assistant re more"])
+        assert len(lab.seen) == 2
+
+
+async def until_texts(lab: Lab, texts: list[str]) -> None:
+    """Wait until the history has these texts, and no run is under way."""
+
+    async def look() -> bool:
+        return await lab.texts() == texts and not set(await lab.statuses()) - {"done", "failed"}
+
+    await until(look)
+
+
+async def until_text(lab: Lab, text: str) -> None:
+    async def look() -> bool:
+        return text in await lab.texts()
+
+    await until(look)
+
+
+async def until_status(lab: Lab, status: str) -> None:
+    async def look() -> bool:
+        return await lab.statuses() == [status]
+
+    await until(look)
+
+
+async def test_messages_that_come_during_a_run_wait_for_it_and_begin_the_next_one(tmp_path: Path) -> None:
+    async def wait_first(ctx: Context[Desk]) -> None:
+        await answer(ctx)
+        await ctx.step.event("go")
+
+    async with open_lab(tmp_path, wait_first) as lab:
+        await lab.handle.messages.queue("a")
+        await until_text(lab, "assistant re a")
+        await lab.handle.messages.queue("b")
+        await lab.handle.messages.queue("c")
+        assert await lab.texts("pending") == ["user b", "user c"]
+        (run,) = await lab.handle.tasks.list()
+        await lab.handle.tasks.send(run.id, "go")
+        await until_text(lab, "assistant re b,c")
+
+
+async def test_a_run_goes_on_after_a_restart_without_its_finished_steps(tmp_path: Path) -> None:
+    async def wait_between(ctx: Context[Desk]) -> None:
+        done: list[str] = []
+        await ctx.step.do("first", lambda: done.append("first"))
+        await ctx.step.event("go")
+        await answer(ctx)
+        assert done == []
+
+    async with open_lab(tmp_path, wait_between) as lab:
+        await lab.handle.messages.queue("hello")
+        await until_status(lab, "running")
+    async with open_lab(tmp_path, wait_between) as lab:
+        (run,) = await lab.handle.tasks.list()
+        assert await lab.handle.tasks.send(run.id, "go")
+        await until_texts(lab, ["user hello", "assistant re hello"])
+
+
+async def test_a_run_that_waits_leaves_the_run_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "_REST", 0.0)
+
+    async def wait(ctx: Context[Desk]) -> None:
+        await ctx.step.event("go")
+        await answer(ctx)
+
+    async with open_lab(tmp_path, wait) as lab:
+        await lab.handle.messages.queue("hello")
+        await until_status(lab, "sleeping")
+        async with asyncio.timeout(10):
+            assert await lab.app.run("plain", thread=lab.handle) == "plain"
+
+
+async def test_outside_of_steps_parts_cannot_be_written(tmp_path: Path) -> None:
+    errors = list[str]()
+
+    async def write(ctx: Context[Desk]) -> None:
+        for write in (
+            lambda: ctx.thread.values.set("a", 1),
+            ctx.thread.messages.take,
+            lambda: ctx.thread.messages.inject("assistant", "x"),
+        ):
+            with pytest.raises(RuntimeError, match="in its steps only") as caught:
+                await write()
+            errors.append(str(caught.value))
+        await answer(ctx)
+
+    async with open_lab(tmp_path, write) as lab:
+        await lab.handle.messages.queue("hello")
+        await until_texts(lab, ["user hello", "assistant re hello"])
+        assert len(errors) == 3
+        assert await lab.handle.values.get("a") is None
+
+
+async def test_a_run_that_takes_nothing_is_tried_five_times_and_its_message_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.parts.messages.task_caller.PAUSES", RetryPolicy(5, 0.001, 0.001, is_random=False))
+
+    async def fail(ctx: Context[Desk]) -> None:
+        if [each.content for each in await ctx.thread.messages.pending()][:1] == ["bad"]:
+            raise ValueError("no")
+        await answer(ctx)
+
+    async with open_lab(tmp_path, fail) as lab:
+        await lab.handle.messages.queue("bad")
+        await lab.handle.messages.queue("good")
+        await until_texts(lab, ["user good", "assistant re good"])
+        assert await lab.texts("failed") == ["user bad"]
+        assert (await lab.statuses()).count("failed") == 5
+
+
+async def test_a_run_that_fails_after_it_took_its_message_ends_with_it(tmp_path: Path) -> None:
+    async def fail(ctx: Context[Desk]) -> None:
+        await answer(ctx)
+        raise ValueError("later")
+
+    async with open_lab(tmp_path, fail) as lab:
+        await lab.handle.messages.queue("hello")
+        await until_texts(lab, ["user hello", "assistant re hello"])
+        assert await lab.statuses() == ["failed"]
+        await until(lambda: len(lab.seen) == 1)
+
+
+async def test_a_durable_agent_needs_tasks_and_a_name_of_its_own() -> None:
+    class Bare(Thread[None]):
+        messages = Messages(agent="clerk")
+
+    async def clerk(ctx: Context[Any]) -> None: ...
+
+    async def stream(ctx: Context[Any]) -> AsyncIterator[str]:
+        yield ""
+
+    app = Plait(Bare, Desk)
+    with pytest.raises(TypeError, match="Bare needs `tasks = Tasks\\(\\)`"):
+        app.agent("clerk", thread=Bare, durable=True)(clerk)
+    with pytest.raises(ValueError, match="Desk has a task named 'other'"):
+        app.agent("other", thread=Desk, durable=True)(clerk)
+    with pytest.raises(TypeError, match="must not stream"):
+        app.agent("clerk", thread=Desk, durable=True)(stream)
+
+
+async def test_only_a_durable_agent_has_steps(tmp_path: Path) -> None:
+    async def nothing(ctx: Context[Desk]) -> None: ...
+
+    async with open_lab(tmp_path, nothing) as lab:
+
+        @lab.app.agent("asks", thread=Desk)
+        async def asks(ctx: Context[Desk]) -> None:
+            _ = ctx.step
+
+        with pytest.raises(RuntimeError, match="add it with durable=True"):
+            await lab.app.run("asks", thread=lab.handle)
+
+
+async def test_a_caller_gets_the_output_of_a_run_of_its_own(tmp_path: Path) -> None:
+    async def wait(ctx: Context[Desk]) -> str:
+        await ctx.step.sleep("rest", 0.01)
+        return str(await ctx.step.do("value", lambda: 7))
+
+    async def fail(ctx: Context[Desk]) -> None:
+        raise ValueError("no")
+
+    async with open_lab(tmp_path, wait) as lab:
+        assert await lab.app.run("clerk", thread=lab.handle) == "7"
+    async with open_lab(tmp_path, fail) as lab:
+        with pytest.raises(CallFailed, match="the agent clerk has failed: ValueError: no"):
+            await lab.app.run("clerk", thread=lab.handle)
