@@ -21,7 +21,7 @@ import asyncio
 import os
 import signal
 
-from plait import Context, Messages, Plait, Thread, Values, rpc
+from plait import Context, Messages, Plait, Tasks, Thread, Values, rpc
 
 
 class Chat(Thread[dict]):
@@ -76,11 +76,36 @@ async def bot(ctx: Context[Chat]) -> None:
                 await ctx.flush()
 """
 
+# The agent is a durable one: it takes and answers in steps.
+DURABLE = """
+
+@app.agent("bot", thread=Chat, durable=True)
+async def bot(ctx: Context[Chat]) -> None:
+    messages = ctx.thread.messages
+
+    async def take() -> str | None:
+        taken = await messages.take(limit=1)
+        return taken[0].content if taken else None
+
+    async def answer() -> None:
+        await asyncio.sleep(0.002)
+        await messages.inject("assistant", f"re {content}")
+        await ctx.thread.values.push("answered", content)
+
+    while (content := await ctx.step.do("take", take)) is not None:
+        await ctx.step.do("answer", answer)
+        ctx.step.checkpoint(None)
+"""
+DURABLE = (
+    APP[: APP.index("\n\n@app.agent")].replace("values = Values()", "values = Values()\n    tasks = Tasks()") + DURABLE
+)
+
 
 class Sender:
     """A client that sends messages to one thread until the server is gone."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, is_durable: bool = False) -> None:
+        self.is_durable = is_durable
         self._url = f"/threads/chat/{number}/rpc/"
         # The last message that was stored for certain, and set when one was answered since the server began.
         self.stored = 0
@@ -108,7 +133,7 @@ class Sender:
         async with http(address) as client:
             async with asyncio.timeout(60):
                 found = await self.look(client)
-                while waits and any(status == "pending" for _, _, status in found["messages"]):
+                while waits and len(found["answered"]) < found["state"]:
                     await asyncio.sleep(0.01)
                     found = await self.look(client)
         count, messages = found["state"], found["messages"]
@@ -119,6 +144,9 @@ class Sender:
         # Each question is there once, in order, and each that is history has one answer, stored with its value.
         assert [content for role, content, _ in messages if role == "user"] == [f"q{n}" for n in range(1, count + 1)]
         history = [content for role, content, status in messages if role == "user" and status == "completed"]
+        # A durable agent answers in the write after the one that takes.
+        assert len(history) <= len(found["answered"]) + (self.is_durable and not waits)
+        history = history[: len(found["answered"])]
         assert [content for role, content, status in messages if role == "assistant" and status == "completed"] == [
             f"re {content}" for content in history
         ]
@@ -134,10 +162,10 @@ class Sender:
 
 @pytest.mark.soak
 @pytest.mark.timeout(300 * TIMES)
-@pytest.mark.parametrize("limit", [None, 1])
-async def test_each_message_is_answered_once_on_a_server_that_is_killed(tmp_path: Path, limit: int | None) -> None:
-    (tmp_path / "chat_app.py").write_text(APP.replace("LIMIT = None", f"LIMIT = {limit}"))
-    senders, chance = [Sender(number) for number in range(THREADS)], random.Random(SEED)
+@pytest.mark.parametrize("app", [APP, APP.replace("LIMIT = None", "LIMIT = 1"), DURABLE], ids=["all", "one", "durable"])
+async def test_each_message_is_answered_once_on_a_server_that_is_killed(tmp_path: Path, app: str) -> None:
+    (tmp_path / "chat_app.py").write_text(app)
+    senders, chance = [Sender(number, is_durable=app == DURABLE) for number in range(THREADS)], random.Random(SEED)
     for _ in range(ROUNDS):
         with Process("chat_app:app", cwd=tmp_path) as server:
             for sender in senders:

@@ -107,7 +107,7 @@ async def test_a_message_that_others_have_removed_is_not_made_again_by_a_run(cha
 
 
 async def test_a_run_may_change_what_it_has_taken_and_what_is_pending(chats: MessagesLab) -> None:
-    (await chats.messages())._caller._is_missing = True  # type: ignore[union-attr]
+    (await chats.messages()).caller._is_missing = True  # type: ignore[union-attr]
 
     async def work(ctx: Context[Chat]) -> None:
         messages = ctx.thread.messages
@@ -175,7 +175,7 @@ async def test_a_run_goes_on_with_what_a_failed_flush_could_not_store(troubled: 
 
 
 async def test_a_run_may_queue_with_a_key_again_after_a_message_that_was_too_large(chats: MessagesLab) -> None:
-    (await chats.messages())._caller._is_missing = True  # type: ignore[union-attr]
+    (await chats.messages()).caller._is_missing = True  # type: ignore[union-attr]
 
     async def work(ctx: Context[Chat]) -> None:
         messages = ctx.thread.messages
@@ -233,7 +233,7 @@ async def test_a_run_encodes_each_message_as_often_whatever_it_has_done_before(o
                     sys.setprofile(None)
 
         async with open_lab(MemoryStore(), limits=Limits(record=2000)) as lab:
-            (await lab.messages())._caller._is_missing = True  # type: ignore[union-attr]
+            (await lab.messages()).caller._is_missing = True  # type: ignore[union-attr]
             await lab.do(work)
         return encoded
 
@@ -243,7 +243,7 @@ async def test_a_run_encodes_each_message_as_often_whatever_it_has_done_before(o
 async def test_what_a_run_has_queued_taken_and_removed_is_not_counted_when_others_have_sent_it(
     chats: MessagesLab,
 ) -> None:
-    (await chats.messages())._caller._is_missing = True  # type: ignore[union-attr]
+    (await chats.messages()).caller._is_missing = True  # type: ignore[union-attr]
 
     async def work(ctx: Context[Chat]) -> None:
         messages = ctx.thread.messages
@@ -261,7 +261,7 @@ async def test_what_a_run_has_queued_taken_and_removed_is_not_counted_when_other
 async def test_a_run_sees_what_it_has_queued_with_a_key_when_the_same_message_of_others_is_lost(
     troubled: MessagesLab,
 ) -> None:
-    (await troubled.messages())._caller._is_missing = True  # type: ignore[union-attr]
+    (await troubled.messages()).caller._is_missing = True  # type: ignore[union-attr]
 
     async def send_at_once(thread: Chat) -> None:
         async with thread.transaction():
@@ -346,7 +346,7 @@ async def test_what_a_run_sees_at_its_end_is_what_it_leaves_whatever_others_have
         return [(each.id, each.content) for each in (*page.messages, *await messages.pending())]
 
     async with open_lab(store) as lab:
-        (await lab.messages())._caller._is_missing = True  # type: ignore[union-attr]
+        (await lab.messages()).caller._is_missing = True  # type: ignore[union-attr]
         for _ in range(5):
             found = await lab.do(work)
             assert found == [(each.id, each.content) for each in await lab.all()]
