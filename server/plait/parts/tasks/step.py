@@ -203,7 +203,7 @@ class Step:
             if once:
                 await self._put(name, replace(entry, has_begun=True))
             try:
-                with self._running(name), telling_step(self._actor, self._task_name, name):
+                with self._running(name), telling_step(self._actor.instruments, self._actor.key, self._task_name, name):
                     entry = await self._attempt(name, function, timeout)
             except Exception as error:
                 if is_outage(error) or isinstance(error, Uncounted):
