@@ -65,7 +65,8 @@ from plait.parts.sql.sql import Sql
 from plait.parts.sql.thread_sql import ThreadSql
 from plait.parts.tasks.journal import ReplayDiverged
 from plait.parts.tasks.rows import TaskRun
-from plait.parts.tasks.step import Approval, GiveUp, Step, StepFailed, Unknown
+from plait.parts.tasks.step import Approval, Step
+from plait.parts.tasks.step_errors import GiveUp, StepFailed, Unknown
 from plait.parts.tasks.task import task
 from plait.parts.tasks.thread_tasks import TaskReceipt, Tasks, ThreadTasks
 from plait.parts.values import ThreadValues, Values

@@ -16,11 +16,13 @@ from plait.parts.encoding import encode_named
 from plait.parts.schedule.row_runner import RowRunner
 from plait.parts.schedule.rules import LATEST
 from plait.parts.stage import Stage, do_nothing
+from plait.parts.tasks.attempting import FinalDraft
 from plait.parts.tasks.ended import ENDED, KeptRuns
 from plait.parts.tasks.failed import FailedRuns
 from plait.parts.tasks.journal import Journal, JournalWrite, find_event_key, find_prefix
 from plait.parts.tasks.rows import NULL, EndedRun, Status, TaskRow, TaskRun, decode_ended, decode_row
-from plait.parts.tasks.step import FinalDraft, Step, describe
+from plait.parts.tasks.step import Step
+from plait.parts.tasks.step_errors import describe
 from plait.parts.tasks.task import Task
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction

@@ -10,7 +10,7 @@ from tests.server.parts.workshop import FlakyStore, Workshop, open_workshop, unt
 from plait.actor.connection import Connection
 from plait.actor.thread import Thread
 from plait.parts.schedule.schedule import Schedule
-from plait.parts.tasks import step as steps
+from plait.parts.tasks import waits
 from plait.parts.tasks.rows import TaskRow, TaskRun
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import task
@@ -75,7 +75,7 @@ async def open_desk(store: FlakyStore, script: Script | None = None) -> AsyncIte
 
 def rest_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have runs leave the memory as soon as their calls wait."""
-    monkeypatch.setattr(steps, "_REST", 0.0)
+    monkeypatch.setattr(waits, "_REST", 0.0)
 
 
 def find_row(desk: Desk, id: str) -> TaskRow:

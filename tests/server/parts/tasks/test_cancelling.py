@@ -65,7 +65,7 @@ async def test_a_run_that_is_cancelled_stores_nothing_more_and_can_be_tried_agai
     phase: Phase, rests: bool, store: FlakyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if rests:
-        monkeypatch.setattr("plait.parts.tasks.step._REST", 0.001)
+        monkeypatch.setattr("plait.parts.tasks.waits._REST", 0.001)
 
     async def do(desk: Desk, step: Step) -> str:
         await step.do("first", lambda: desk.values.push("log", "first"))

@@ -132,7 +132,7 @@ async def test_the_clock_of_tests_drives_retries_and_timeouts() -> None:
 async def test_a_clock_that_jumps_ends_no_sleep_early_and_none_late(
     hours: int, store: FlakyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plait.parts.tasks.step._REST", 0.01)
+    monkeypatch.setattr("plait.parts.tasks.waits._REST", 0.01)
     async with open_workshop(store, Clerk) as shop:
         clerk = await shop.thread(Clerk)
         id = (await clerk.tasks.run("wait", [])).id

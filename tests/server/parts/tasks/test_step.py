@@ -10,7 +10,8 @@ from tests.server.parts.tasks.desks import Desk, find_row, keys, open_desk, rest
 from tests.server.parts.workshop import FlakyStore, until
 
 from plait.parts.schedule.rules import LATEST
-from plait.parts.tasks.step import GiveUp, Step, StepFailed, Unknown
+from plait.parts.tasks.step import Step
+from plait.parts.tasks.step_errors import GiveUp, StepFailed, Unknown
 
 
 async def run(desk: Desk, name: str = "work") -> Any:

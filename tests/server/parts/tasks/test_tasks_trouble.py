@@ -16,7 +16,7 @@ from plait.agents.agent import Agent
 from plait.agents.context import Context
 from plait.agents.runs import Runs
 from plait.errors import Unavailable
-from plait.parts.tasks import step as steps
+from plait.parts.tasks import waits
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import task
 from plait.parts.tasks.thread_tasks import Tasks
@@ -442,7 +442,7 @@ async def test_rows_of_tasks_that_the_class_no_longer_has_are_listed(
 async def test_runs_that_only_wait_do_not_keep_others_from_beginning(
     store: FlakyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "_REST", 3600.0)
+    monkeypatch.setattr(waits, "_REST", 3600.0)
     async with open_desk(store, wait_for_go) as (_, desk):
         ids = [(await desk.tasks.run("work")).id for _ in range(70)]
         await until(lambda: len(desk.seen) == 70)

@@ -59,7 +59,7 @@ async def test_an_event_that_comes_while_the_journal_is_read_continues_the_run()
 async def test_an_event_that_comes_while_the_run_is_being_paused_continues_it(
     is_new: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plait.parts.tasks.step._REST", 0.01)
+    monkeypatch.setattr("plait.parts.tasks.waits._REST", 0.01)
     leaving, gate = asyncio.Event(), asyncio.Event()
 
     async def do(desk: Desk, step: Step) -> list[Any]:

@@ -1,0 +1,118 @@
+"""One attempt at a step: it calls the function, and stores the result with what the function has written."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+
+from plait.actor.thread import ThreadActor
+from plait.parts.encoding import encode_named
+from plait.parts.stage import Stage, do_nothing
+from plait.parts.tasks.rows import JournalEntry
+from plait.parts.written import Result, Written
+from plait.state.commit import Commit
+from plait.state.transaction import Transaction
+
+__all__ = ["FinalDraft", "attempt_step"]
+
+
+class Attempted(Protocol):
+    """The steps of a run."""
+
+    @property
+    def has_row(self) -> bool:
+        """Whether the run has not ended."""
+        ...
+
+    def put(self, name: str, entry: JournalEntry) -> Commit:
+        """Store a step."""
+        ...
+
+
+# What the methods return that write at once; in a transaction, they need not be awaited.
+_WRITES: Final = (Commit, Written, Result)
+
+
+class _IsAwaitable(Exception):
+    """Undoes the transaction of a function that turns out to be asynchronous."""
+
+
+class FinalDraft:
+    """The end of a step or run, which is stored with what its stage has."""
+
+    is_ready = True
+
+    def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
+        # Of a step: the task that calls its function.
+        self.task = task
+        # Stores it, in an open transaction; None until it has ended.
+        self.end: Callable[[], object] | None = None
+
+    @property
+    def is_dirty(self) -> bool:
+        return self.end is not None
+
+    async def prepare(self) -> None:
+        """Do nothing, as nothing must be read."""
+
+    def write(self) -> None:
+        end, self.end = self.end, None
+        assert end is not None
+        end()
+
+    def drop(self) -> None:
+        self.end = None
+
+
+async def attempt_step(
+    actor: ThreadActor, steps: Attempted, name: str, function: Callable[[], object], *, timeout: float | None
+) -> JournalEntry:
+    """Call the function of a step, and return the step when it is stored. Raises what the function raises."""
+    if inspect.iscoroutinefunction(function):
+        return await _attempt_staged(actor, steps, name, cast(Awaitable[object], function()), timeout=timeout)
+    with suppress(_IsAwaitable), Transaction(actor.state, actor.key) as transaction:
+        made = function()
+        if inspect.isawaitable(made) and not isinstance(made, _WRITES):
+            if not transaction.is_empty:
+                if inspect.iscoroutine(made):
+                    made.close()
+                raise TypeError(f"the function of the step {name!r} writes, and returns an awaitable: use async def")
+            raise _IsAwaitable
+        entry = _finish(name, made)
+        if steps.has_row:  # The function may have cancelled its run.
+            steps.put(name, entry)
+    if transaction.commit is None:
+        return await _attempt_staged(actor, steps, name, cast(Awaitable[object], made), timeout=timeout)
+    await transaction.commit
+    return entry
+
+
+async def _attempt_staged(
+    actor: ThreadActor, steps: Attempted, name: str, work: Awaitable[object], *, timeout: float | None
+) -> JournalEntry:
+    stage = Stage(actor, do_nothing)
+    final = stage.drafts[steps] = FinalDraft(asyncio.current_task())
+    stage.enter()
+    try:
+        async with asyncio.timeout(timeout):
+            entry = _finish(name, await work)
+        has_cancelled = stage.is_open and not steps.has_row  # In the block of its transaction.
+        final.end = do_nothing if has_cancelled else partial(steps.put, name, entry)
+        await stage.commit(is_last=True)
+    except BaseException:
+        stage.drop()
+        raise
+    finally:
+        stage.leave()
+    return entry
+
+
+def _finish(name: str, value: object) -> JournalEntry:
+    """Return a step that is done with a value, or with that of a write."""
+    if isinstance(value, _WRITES):
+        value = value.value if isinstance(value, Result) else None
+    return JournalEntry("do", is_done=True, value=msgspec.Raw(encode_named(name, value)))

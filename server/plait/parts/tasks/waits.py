@@ -1,0 +1,136 @@
+"""The step calls of one run that wait; if all of them do, the run leaves the memory after some rest."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Final
+
+from plait.clock import read_due_clock
+
+__all__ = ["Waits"]
+
+# Seconds that a run stays in memory while all of its step calls wait, and after which it is stored that they do.
+_REST: Final = 1.0
+_SOON: Final = 0.05
+
+
+class Waits:
+    """The calls of one run that wait.
+
+    The clock is read at least every `interval` seconds. While all calls wait, the run rests, which `count` counts;
+    `rest` is called soon after that, and `leave` when the run leaves the memory.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        interval: float,
+        *,
+        count: Callable[[int], None],
+        rest: Callable[[], None],
+        leave: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._interval = interval
+        self._count = count
+        self._rest = rest
+        self._leave = leave
+        # The number of calls whose function runs, and the calls that wait.
+        self.active = 0
+        self._waiting: set[_Wait] = set()
+        self._is_resting = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        # Until when, and for which events, the run has left the memory; None while it has not.
+        self.left: tuple[int, list[str]] | None = None
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a call works or waits."""
+        return self.active > 0 or len(self._waiting) > 0
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Count a call whose function runs in the block."""
+        self.active += 1
+        self._look()
+        try:
+            yield
+        finally:
+            self.active -= 1
+            self._look()
+
+    async def wait(self, until: int, event: str) -> None:
+        """Wait until a time, or until `end` is called for an event."""
+        if until <= read_due_clock():
+            return
+        wait = _Wait(self._loop, self._interval, until, event)
+        self._waiting.add(wait)
+        self._look()
+        try:
+            await wait.future
+        finally:
+            wait.timer.cancel()
+            self._waiting.discard(wait)
+            self._look()
+
+    def end(self, event: str) -> None:
+        """Continue the calls that wait for an event."""
+        for wait in self._waiting:
+            if wait.event == event:
+                wait.end()
+
+    def close(self) -> None:
+        """Rest no more, as the method ends."""
+        self._is_closed = True
+        self._look()
+
+    # Inside
+
+    def _look(self) -> None:
+        """Set the timer if all calls wait."""
+        is_resting = len(self._waiting) > 0 and not self.active and not self._is_closed
+        if is_resting is self._is_resting:
+            return
+        self._is_resting = is_resting
+        self._count(1 if is_resting else -1)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_SOON, self._begin_rest, context=Context()) if is_resting else None
+
+    def _begin_rest(self) -> None:
+        self._timer = self._loop.call_later(_REST, self._end_rest, context=Context())
+        self._rest()
+
+    def _end_rest(self) -> None:
+        self.left = min(each.until for each in self._waiting), [each.event for each in self._waiting if each.event]
+        self.close()
+        self._leave()
+
+
+class _Wait:
+    """A step call that waits until a time, or for an event."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, interval: float, until: int, event: str) -> None:
+        self._loop = loop
+        self._interval = interval
+        self.until = until
+        self.event = event
+        self.future: asyncio.Future[None] = loop.create_future()
+        self.timer = self._set()
+
+    def end(self) -> None:
+        """Continue the call."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def _set(self) -> asyncio.TimerHandle:
+        delay = (self.until - read_due_clock()) / 1e6
+        return self._loop.call_later(min(delay, self._interval), self._check, context=Context())
+
+    def _check(self) -> None:
+        if read_due_clock() >= self.until:
+            self.end()
+        else:
+            self.timer = self._set()
