@@ -42,10 +42,10 @@ async def test_a_killed_family_has_each_child_once_and_each_notice_once_and_in_o
     make, chance = Group if engine == "workers" else Process, random.Random(SEED)
     with make("tests.family_app:app", cwd=tmp_path, environment={"PLAIT_STORE": url}) as server:
         async with playing() as players:
+            players.begin(server.address, *"abcd")
             for number in range(ROUNDS[engine]):
-                names = (f"{number}-{child}" for child in range(4 if number == 0 else 1))
-                players.begin(server.address, *names)
                 await players.until_stepped()
-                await asyncio.sleep(chance.random() * 0.3)  # The moment at which it is killed.
+                players.begin(server.address, *(f"{number}-{child}" for child in range(3)))
+                await asyncio.sleep(chance.random() * 0.1)  # The moment at which it is killed: some are being born.
                 await hurt(server, chance)
         assert await players.check(server.address) > 0
