@@ -93,9 +93,11 @@ class Players:
         for player in self.all:
             if player.name in stepped:
                 parent, began, steps = stepped[player.name]
-                assert (parent, began) == ("b", ["begin"])
+                assert (parent, began) == ("b", [["begin", player.name]])
                 assert steps >= player.answered
-                assert found["notices"].get(f"kid/{player.name}", []) == [*range(1, steps + 1)]
+                assert found["notices"].get(f"kid/{player.name}", []) == [
+                    [str(number)] * (2 if number % 5 == 0 else 1) for number in range(1, steps + 1)
+                ]
         return sum(map(len, found["notices"].values()))
 
 
