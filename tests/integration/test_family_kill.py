@@ -6,6 +6,7 @@ import random
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.families import ask, playing
 from tests.integration.socket_client import http
@@ -26,9 +27,12 @@ async def hurt(server: Process, chance: random.Random) -> None:
         async with http(server.address) as client:
             os.kill(await ask(client, "boss/b", "where"), signal.SIGKILL)
     else:
-        for worker in server.processes().values():
-            worker.kill()
+        server.signal(signal.SIGSTOP)  # It starts no more workers.
+        workers = psutil.Process(server.pid).children(recursive=True)
         server.end(signal.SIGKILL)
+        for worker in workers:
+            worker.kill()
+        psutil.wait_procs(workers, timeout=30)
         await asyncio.to_thread(server.start)
 
 
