@@ -293,6 +293,24 @@ async def test_a_thread_has_a_limited_number_of_children(monkeypatch: pytest.Mon
         assert len(boss.kin.children) == 2
 
 
+async def test_a_full_family_still_tells_things_and_forgets_destroyed_children(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending, "MOST_CHILDREN", 2)
+    async with open_lab(FlakyMemory()) as lab:
+        boss, kid = await lab.boss(), await lab.kid()
+        for name in ("a", "b"):
+            await kid.family.spawn(Plain, name)
+        await kid.family.notify_parent("full")
+        await lab.wait_for_sent(Kid, "k")
+        assert await lab.notices() == ["full"]
+        await lab.app.destroy(Plain, "a")
+        assert await kid.family.spawn(Plain, "c") == "plain/c"
+        assert [child.reference for child in kid.family.children] == ["plain/b", "plain/c"]
+        assert await kid.family.spawn(Plain, "b") == "plain/b"
+        assert len(boss.kin.children) == 1
+
+
 # Copies
 
 

@@ -32,6 +32,7 @@ async def is_stored(lab: FamilyLab, cls: type[Thread[Any]], name: str) -> bool:
 async def test_an_item_from_outside_the_family_changes_nothing(lab: FamilyLab) -> None:
     boss = await lab.boss()
     await boss.kin.spawn(Kid, "k")
+    await lab.wait_for_sent(Boss, "b", "kin")
     keys = await lab.keys(Boss, "b", "kin")
     epoch = (await lab.actor(Boss, "b")).state.epoch
     item = Item("boss/b", Status("mine"), epoch, 1)

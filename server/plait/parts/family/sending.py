@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from typing import Any, Final
@@ -15,7 +15,7 @@ from plait.actor.logs import about
 from plait.clock import read_due_clock
 from plait.errors import Conflict, TooMany, is_outage
 from plait.parts.family.rows import Birth, Head, Item, Row, Status
-from plait.parts.family.store import HEAD, FamilyStore
+from plait.parts.family.store import HEAD, Changes, FamilyStore
 from plait.parts.part import find_parts
 from plait.state.commit import Commit
 
@@ -60,7 +60,7 @@ class ItemSender:
         self._paused: set[str] = set()
         self._pauses: list[tuple[int, str]] = []
         # The callers that wait for births, by child.
-        self._births: dict[str, list[asyncio.Future[None]]] = {}
+        self._births: dict[str, set[asyncio.Future[None]]] = {}
 
     def load(self) -> None:
         """Begin with the stored items."""
@@ -110,22 +110,32 @@ class ItemSender:
     def post(self, items: Sequence[Item]) -> Commit:
         """Store items, and the rows of new children, as one write. Raises TooMany and TooLarge."""
         store, number, epoch, now = self._store, self._store.outbox.last, self._actor.state.epoch, read_due_clock()
-        changes: dict[str | int, Head | Row | Item | None] = {}
+        rows, changes = dict[str, Row](), dict[str | int, Head | Row | Item | None]()
         for item in self._expand(items):
             body = item.body
             if isinstance(body, Birth):
                 if (row := store.rows.get(item.to)) is not None and not row.child.is_destroyed:
                     continue  # It was also spawned outside of the run.
-                changes[item.to] = Row(body.child)
+                rows[item.to] = Row(body.child)
                 body = replace(body, parts=dict(self._find_handed_down()))
             number += 1
             changes[number] = Item(item.to, body, epoch, number, now)
-        if len(store.outbox) + len(changes) > MOST_WAITING or len(store.rows) + len(items) > MOST_CHILDREN:
-            many = f"{self._actor.key} may have {MOST_CHILDREN:,} children, and as many items that wait for others"
-            raise TooMany(many, retry_after=1.0)
+        if len(store.outbox) + len(changes) > MOST_WAITING:
+            raise TooMany(f"{MOST_WAITING:,} items of {self._actor.key} wait for other threads", retry_after=1.0)
+        changes.update(self._make_room(rows.keys()), **rows)
         commit = store.write(changes)
         commit.then(partial(self._release, number, [item.to for item in changes.values() if isinstance(item, Item)]))
         return commit
+
+    def _make_room(self, new: Collection[str]) -> Changes:
+        """Return what removes the oldest destroyed children, if there is no room for new ones. Raises TooMany."""
+        rows = self._store.rows
+        if (excess := len(rows.keys() | new) - MOST_CHILDREN) <= 0 or not new:
+            return {}
+        removed = [each for each, row in rows.items() if row.child.is_destroyed and each not in new][:excess]
+        if len(removed) < excess:
+            raise TooMany(f"{self._actor.key} has {MOST_CHILDREN:,} children that are not destroyed")
+        return dict.fromkeys(removed)
 
     def _expand(self, items: Sequence[Item]) -> Iterator[Item]:
         """Yield an item for each child instead of one for every child."""
@@ -218,8 +228,12 @@ class ItemSender:
         row = self._store.rows.get(reference)
         if row is not None and row.child.status == "starting":
             future: asyncio.Future[None] = self._actor.loop.create_future()
-            self._births.setdefault(reference, []).append(future)
-            await future
+            waiting = self._births.setdefault(reference, set())
+            waiting.add(future)
+            try:
+                await future
+            finally:
+                waiting.discard(future)
 
     def _resolve(self, reference: str, error: Exception | None) -> bool:
         """Resume the callers that wait for a birth; return whether there are any."""
@@ -235,9 +249,7 @@ class ItemSender:
 
     async def flush(self) -> None:
         """Send what waits, as the thread is about to be destroyed; each target once."""
-        await self._actor.state.wait_until_durable()
-        for to in self._store.outbox.targets:
-            await self._try(partial(self._send, to))
+        await self._try(self._send_all)
 
     async def say_destroyed(self) -> None:
         """Tell the parent that the thread was destroyed."""
@@ -245,11 +257,16 @@ class ItemSender:
             item = Item(parent, Status("destroyed"), self._actor.state.epoch, self._store.outbox.last + 1)
             await self._try(partial(self._deliver, parent, [item]))
 
+    async def _send_all(self) -> None:
+        await self._actor.state.wait_until_durable()
+        sent = await asyncio.gather(*map(self._send, self._store.outbox.targets), return_exceptions=True)
+        for error in filter(None, sent):
+            raise error
+
     async def _try(self, work: Callable[[], Awaitable[object]]) -> None:
         try:
             async with asyncio.timeout(_PATIENCE):
                 await work()
         except Exception as error:
-            log.warning(
-                "a thread that is destroyed could not tell others", exc_info=error, extra=about(self._actor.key)
-            )
+            text = "a thread that is destroyed could not tell others: %s"
+            log.info(text, error, exc_info=error, extra=about(self._actor.key))
