@@ -55,9 +55,11 @@ async def test_a_child_belongs_to_the_user_of_its_parent_or_another_one(
     boss = await lab.boss()
     boss._actor.state.history.set_owner("ada")
     await boss.set_state({"made": []})
-    await boss.kin.spawn(Kid, "k", **given)
+    await boss.kin.spawn(Kid, "k", message="hello", **given)
     await boss.kin.spawn(Kid, "last", **given)  # After it, the first one has gone to the store.
-    assert (await lab.thread(Kid, "k")).user_id == expected
+    kid = await lab.thread(Kid, "k")
+    assert kid.user_id == expected
+    assert [message.sender for message in await kid.messages.pending()] == [expected]
     found = [row.key.name async for row in lab.app.threads(kind=Kid, user_id="bob")]
     assert found == (["k", "last"] if expected == "bob" else [])
 

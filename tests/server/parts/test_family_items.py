@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.server.parts.family_lab import Boss, FamilyLab, FlakyMemory, Kid, make_store, open_lab, until
 
-from plait import Family, Thread, TooMany
+from plait import Family, Messages, Thread, TooMany
 from plait.errors import Unavailable
 from plait.parts.family import sending
 from plait.parts.family.receiving import STRANGER
@@ -43,6 +43,16 @@ async def test_items_that_are_sent_again_are_not_taken_again(lab: FamilyLab) -> 
     assert await handle.kin._receive("kid/k", [notice(1, "a"), notice(2, "b")]) == ""
     assert await handle.kin._receive("kid/k", [notice(1, "a"), notice(2, "b"), notice(3, "c")]) == ""
     assert await lab.notices() == ["a", "b", "c"]
+
+
+async def test_numbers_continue_after_a_thread_has_slept(lab: FamilyLab) -> None:
+    kid = await lab.kid()
+    for text in ("a", "b"):
+        await kid.family.notify_parent(text)
+        await lab.wait_for_sent(Kid, "k")
+        await lab.sleep(Kid, "k")
+        kid = await lab.thread(Kid, "k")
+    assert await lab.notices() == ["a", "b"]
 
 
 async def test_numbers_of_a_new_epoch_begin_again(lab: FamilyLab) -> None:
@@ -117,6 +127,38 @@ async def test_an_item_from_outside_of_the_family_is_refused_and_creates_no_thre
     assert await lab.app.thread(Boss, "new").kin._receive("kid/k", [notice(1, "a")]) == STRANGER
     assert await lab.notices() == []
     assert not await lab.is_stored(Boss, "new")
+
+
+class Eager(Thread[dict[str, int]]):
+    """A parent that is stored as soon as it wakes."""
+
+    family = Family()
+    messages = Messages()
+
+    def on_start(self) -> None:
+        self.set_state({"n": 1})
+
+
+async def test_a_destroyed_parent_that_writes_when_it_starts_does_not_come_back() -> None:
+    async with open_lab(FlakyMemory(), Eager) as lab:
+        await (await lab.thread(Eager, "e")).family.spawn(Kid, "k")
+        kid = await lab.thread(Kid, "k")
+        await lab.app.destroy(Eager, "e")
+        await kid.family.notify_parent("hello?")
+        await lab.wait_for_sent(Kid, "k")
+        assert not await lab.is_stored(Eager, "e")
+
+
+async def test_a_destroyed_child_that_writes_when_it_starts_does_not_come_back() -> None:
+    async with open_lab(FlakyMemory(), Eager) as lab:
+        boss = await lab.boss()
+        await boss.kin.spawn(Eager, "e")
+        await lab.wait_for_sent(Boss, "b", "kin")
+        (await lab.thread(Eager, "e")).family._sender.say_destroyed = lab.do_nothing  # type: ignore[method-assign]
+        await lab.app.destroy(Eager, "e")
+        await boss.kin.tell_children("bag", {})
+        assert await boss.kin.child("eager/e") is None
+        assert not await lab.is_stored(Eager, "e")
 
 
 async def test_a_child_whose_parent_does_not_know_it_has_no_parent_after_its_first_notice(lab: FamilyLab) -> None:
