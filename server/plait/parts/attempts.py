@@ -30,6 +30,15 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     # Whether pauses are reduced by up to a half, to spread them out.
     is_random: bool = True
 
+    @classmethod
+    def of(cls, attempts: int, base: float, most: float) -> Self:
+        """Return a policy that an author has given. Raises ValueError."""
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+            raise ValueError(f"attempts must be an integer of at least 1, not {attempts!r}")
+        if not (base > 0 and most > 0):
+            raise ValueError(f"base and most must be above 0, not {base!r} and {most!r}")
+        return cls(attempts, base, most)
+
     def pause(self, failures: int) -> int:
         """Return the microseconds before the next attempt."""
         longest = Backoff(self.base, self.most).delay(failures)

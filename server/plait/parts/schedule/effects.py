@@ -62,15 +62,12 @@ def effect(
     time, at most `most`. An attempt that takes longer than `timeout` seconds is logged with its stack, cancelled, and
     counts as one that has raised; None means never. Arguments are JSON, and are converted to their annotations.
     """
-    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-        raise ValueError(f"attempts must be an integer of at least 1, not {attempts!r}")
-    if not (base > 0 and most > 0):
-        raise ValueError(f"base and most must be above 0, not {base!r} and {most!r}")
+    retries = RetryPolicy.of(attempts, base, most)
     if timeout is not None and timeout <= 0:
         raise ValueError(f"timeout must be above 0, or None for never, not {timeout!r}")
 
     def mark(function: F) -> F:
-        setattr(function, _MARK, _EffectOptions(RetryPolicy(attempts, base, most), timeout))
+        setattr(function, _MARK, _EffectOptions(retries, timeout))
         return function
 
     return mark if function is None else mark(function)

@@ -74,6 +74,8 @@ async def attempt_step(
     """Call the function of a step, and return the step when it is stored. Raises what the function raises."""
     if inspect.iscoroutinefunction(function):
         return await _attempt_staged(actor, steps, name, cast(Awaitable[object], function()), timeout=timeout)
+    made: object = None
+    entry: JournalEntry | None = None
     with suppress(_IsAwaitable), Transaction(actor.state, actor.key) as transaction:
         made = function()
         if inspect.isawaitable(made) and not isinstance(made, _WRITES):
@@ -85,8 +87,9 @@ async def attempt_step(
         entry = _finish(name, made)
         if steps.has_row:  # The function may have cancelled its run.
             steps.put(name, entry)
-    if transaction.commit is None:
+    if entry is None:
         return await _attempt_staged(actor, steps, name, cast(Awaitable[object], made), timeout=timeout)
+    assert transaction.commit is not None
     await transaction.commit
     return entry
 

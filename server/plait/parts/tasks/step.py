@@ -130,7 +130,7 @@ class Step:
         An attempt of an `async def` that takes longer than `timeout` seconds fails. With `once`, there is one attempt,
         and Unknown is raised if it was cut off.
         """
-        policy = RetryPolicy(1 if once else attempts, base, most)
+        policy = RetryPolicy.of(1 if once else attempts, base, most)
         entry, cause = self._call(name, "do") or JournalEntry("do"), None
         while not entry.is_done:
             if entry.has_begun:

@@ -238,6 +238,18 @@ async def test_names_that_cannot_be_stored_are_refused(store: FlakyStore) -> Non
         assert await run(desk) is None
 
 
+async def test_retries_that_make_no_sense_are_refused_before_the_step_is_called(store: FlakyStore) -> None:
+    async def script(desk: Desk, step: Step) -> None:
+        with pytest.raises(ValueError, match="attempts must be an integer of at least 1, not 0"):
+            await step.do("a", lambda: desk.seen.append("a"), attempts=0)
+        with pytest.raises(ValueError, match="base and most must be above 0, not -1"):
+            await step.do("a", lambda: desk.seen.append("a"), base=-1)
+
+    async with open_desk(store, script) as (_, desk):
+        assert await run(desk) is None
+        assert desk.seen == []
+
+
 # Once
 
 

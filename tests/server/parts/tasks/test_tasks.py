@@ -11,6 +11,7 @@ from tests.server.parts.workshop import FlakyStore, until
 
 from plait.errors import InvalidArguments, NotFound, RolledBack, Terminated
 from plait.parts.tasks.step import Step
+from plait.parts.tasks.thread_tasks import TaskReceipt
 
 
 async def nothing(desk: Desk, step: Step) -> None:
@@ -69,15 +70,16 @@ async def test_the_same_key_joins_the_run_that_has_not_ended(store: FlakyStore) 
 
 async def test_a_run_in_a_transaction_is_a_part_of_it(store: FlakyStore) -> None:
     async with open_desk(store, nothing) as (_, desk):
+        lost: list[TaskReceipt] = []
         with suppress(KeyError), desk.transaction():
-            lost = desk.tasks.run("add", 1)
+            lost.append(desk.tasks.run("add", 1))
             raise KeyError
         with pytest.raises(RolledBack):
-            await lost
+            await lost[0]
         with desk.transaction():
             kept = desk.tasks.run("add", 2)
         assert [run.id for run in await desk.tasks.list()] == [kept.id]
-        assert await desk.tasks.get(lost.id) is None
+        assert await desk.tasks.get(lost[0].id) is None
 
 
 async def test_runs_are_listed_in_order_by_name_and_status(store: FlakyStore) -> None:

@@ -391,7 +391,8 @@ async def test_a_run_of_an_agent_begins_tasks_and_sends_events_when_it_commits(s
     runs.add(Agent("agent", agent, Host._kind))
     async with open_workshop(store, Host, runs=runs) as shop:
         host, ended = await shop.thread(Host), asyncio.Event()
-        host._actor.begin("run", partial(host._actor.run_agent, "agent"), lambda *_: ended.set())
+        actor = await shop.actor(Host)
+        actor.begin("run", partial(actor.run_agent, "agent"), lambda *_: ended.set())
         await ended.wait()
         assert (await host.tasks.wait(ids[0])).result == 1
         assert (await host.tasks.wait(ids[1])).status == "cancelled"
