@@ -98,6 +98,12 @@ class Players:
                 assert found["notices"].get(f"kid/{player.name}", []) == [
                     [str(number)] * (2 if number % 5 == 0 else 1) for number in range(1, steps + 1)
                 ]
+        # A child that is destroyed tells its parent, wherever that is.
+        name = found["made"][0]
+        async with http(address) as client, asyncio.timeout(TIMEOUT):
+            await call(client, f"kid/{name}", "leave")
+            while [name, "destroyed"] not in (await ask(client, "boss/b", "look"))["children"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
         return sum(map(len, found["notices"].values()))
 
 

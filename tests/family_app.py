@@ -33,6 +33,11 @@ class Kid(Thread[dict[str, int]]):
         return number
 
     @rpc
+    async def leave(self) -> None:
+        """End for good."""
+        await self.destroy()
+
+    @rpc
     async def look(self) -> list[Any]:
         """Return the parent's name, what is queued, and the number of steps."""
         parent = self.family.parent

@@ -29,6 +29,14 @@ async def is_stored(lab: FamilyLab, cls: type[Thread[Any]], name: str) -> bool:
 # Strangers
 
 
+async def test_a_handle_cannot_spawn_or_reach_the_relatives_of_a_thread(lab: FamilyLab) -> None:
+    await lab.kid()
+    for handle in (lab.app.thread(Boss, "b").part(Boss.kin), lab.app.thread(Kid, "k").part(Kid.family)):
+        for name in ("spawn", "children", "child", "parent", "tell_children"):
+            with pytest.raises(AttributeError):
+                getattr(handle, name)
+
+
 async def test_an_item_from_outside_the_family_changes_nothing(lab: FamilyLab) -> None:
     boss = await lab.boss()
     await boss.kin.spawn(Kid, "k")
@@ -203,7 +211,7 @@ async def test_a_child_that_was_destroyed_unnoticed_does_not_come_back(tmp_path:
     async with open_lab(SqliteStore(file)) as lab:
         boss = await lab.boss()
         assert [each.status for each in boss.kin.children] == ["running"]
-        await boss.kin.tell_children("nothing", 1)
+        await boss.kin.tell_children("nothing", {})
         await lab.wait_for_sent(Boss, "b", "kin")
         assert [each.status for each in boss.kin.children] == ["destroyed"]
         assert not await is_stored(lab, Kid, "k")
