@@ -38,10 +38,13 @@ class Hooked:
         else:
             await work(await self.messages())
 
+    async def thread(self) -> Any:
+        return (await self.app._node.actor(self.app.thread(self._room, "one")._key)).thread
+
     async def messages(self) -> ThreadMessages:
-        actor = await self.app._node.actor(self.app.thread(self._room, "one")._key)
-        assert isinstance(actor.thread, self._room)
-        return actor.thread.messages
+        messages = (await self.thread()).messages
+        assert isinstance(messages, ThreadMessages)
+        return messages
 
     async def all(self) -> list[Message]:
         return (await (await self.messages()).list(include_silent=True)).messages
@@ -167,6 +170,32 @@ async def test_hooks_are_told_nothing_of_a_write_that_is_lost() -> None:
             await messages.inject("user", "lost")
         await messages.inject("user", "kept")
         assert told == ["kept"]
+
+
+async def test_hooks_are_told_of_a_transaction_as_a_whole_or_not_at_all() -> None:
+    told: list[tuple[str | None, int]] = []
+
+    async def created(thread: Any, message: Message) -> None:
+        told.append((message.content, (await thread.messages.list()).total))
+        if len(told) == 2:
+            is_done.set()
+
+    def write(thread: Any, *, fails: bool) -> None:
+        with thread.transaction():
+            thread.messages.inject("user", f"first, {fails}")
+            thread.messages.inject("user", f"second, {fails}")
+            if fails:
+                raise RuntimeError("stop")
+
+    is_done = asyncio.Event()
+    async with hooked(after_create_message=created) as lab:
+        thread = await lab.thread()
+        with pytest.raises(RuntimeError, match="stop"):
+            write(thread, fails=True)
+        write(thread, fails=False)
+        async with asyncio.timeout(10):
+            await is_done.wait()
+        assert told == [("first, False", 2), ("second, False", 2)]
 
 
 async def test_hooks_are_told_nothing_of_a_run_that_raises() -> None:

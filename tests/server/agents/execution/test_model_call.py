@@ -176,6 +176,14 @@ async def test_each_side_is_sent_its_own_messages_as_answers(side: Side) -> None
         assert seen == [[("text", own)], [("user-prompt", theirs)]]
 
 
+async def test_each_side_is_sent_the_answers_of_the_other_one_as_what_a_user_says() -> None:
+    answer = (await call(Model("m", Script(agree).id), write(("user", "Hi"))))[1]
+    said = Message(id="b1", role="user", content=answer.text, metadata=answer.metadata)
+    script = Script(agree)
+    await call(Model("m", script.id), view_history([*write(("assistant", "Hi")), said], "a"))
+    assert plain(script.seen[0]) == [[("text", "Hi")], [("user-prompt", "Yes.")]]
+
+
 async def test_a_second_attempt_waits_as_long_as_the_model_wants() -> None:
     limited = ModelHTTPError.for_category(
         ModelRateLimitError, status_code=429, model_name="m", headers={"Retry-After": "7"}
