@@ -227,12 +227,13 @@ async def test_before_update_changes_what_is_updated(*, is_run: bool) -> None:
         first = await messages.inject("user", "one", metadata={"x": 1})
         assert (await messages.update(first.id, "two")).content == "TWO"
         await messages.update(first.id, metadata={"y": 2})
+        await messages.update(first.id, "")
 
     async with hooked(is_run=is_run, before_update_message=change) as lab:
         await lab.do(work)
         (found,) = await lab.all()
-        assert (found.content, found.metadata) == ("TWO", {"x": 1, "by": "hook", "y": 2})
-        assert seen == [(found.id, {"content": "two"}), (found.id, {"metadata": {"y": 2}})]
+        assert (found.content, found.metadata) == ("", {"x": 1, "by": "hook", "y": 2})
+        assert [each for _, each in seen] == [{"content": "two"}, {"metadata": {"y": 2}}, {"content": ""}]
 
 
 @pytest.mark.parametrize("returned", [{"content": 5}, {"role": "tool"}, {"words": "x"}, "x", None])
@@ -265,7 +266,8 @@ async def test_an_error_of_a_hook_after_is_logged_and_the_message_kept(
         called.set()
         raise RuntimeError("stop")
 
-    async with hooked(**{name: fail}) as lab:
+    hooks: dict[str, Any] = {name: fail}
+    async with hooked(**hooks) as lab:
         messages = await lab.messages()
         with caplog.at_level(logging.ERROR):
             first = await messages.inject("user", "one")
@@ -290,8 +292,9 @@ async def test_a_result_of_before_create_that_is_no_message_is_refused() -> None
 def test_hooks_before_cannot_be_async(name: str) -> None:
     async def hook(*_: object) -> None: ...
 
+    hooks: dict[str, Any] = {name: hook}
     with pytest.raises(TypeError, match=f"{name} must be a function without async"):
-        Messages(hooks=MessageHooks(**{name: hook}))
+        Messages(hooks=MessageHooks(**hooks))
 
 
 def test_hooks_are_functions() -> None:

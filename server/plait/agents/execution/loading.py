@@ -1,19 +1,19 @@
 """Imports Pydantic AI when a model is called for the first time, as that takes a second."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from plait.agents.execution.models import Answer
 
 __all__ = ["load_model_call"]
 
 
-async def load_model_call() -> Callable[..., AsyncIterator[str | Answer]]:
+async def load_model_call() -> Callable[..., AsyncGenerator[str | Answer, None]]:
     """Return `call_model`. Raises ModuleNotFoundError without the extra `plait[execution]`."""
     return await asyncio.to_thread(_load)
 
 
-def _load() -> Callable[..., AsyncIterator[str | Answer]]:
+def _load() -> Callable[..., AsyncGenerator[str | Answer, None]]:
     try:
         from plait.agents.execution.model_call import call_model  # noqa: PLC0415
     except ModuleNotFoundError as error:

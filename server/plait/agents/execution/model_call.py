@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ from pydantic_ai.messages import (
     TextPart,
     TextPartDelta,
 )
-from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models import ModelRequestParameters, infer_model
 from pydantic_ai.tools import ToolDefinition
 
 from plait.agents.execution.message_format import link, read_messages, write_message
@@ -34,7 +34,7 @@ log = logging.getLogger("plait.agents")
 
 async def call_model(
     model: Model, history: Sequence[Message], *, tools: Iterable[ToolSpec] = (), progress: Progress = FIRST
-) -> AsyncIterator[str | Answer]:
+) -> AsyncGenerator[str | Answer, None]:
     """Make an attempt, due or not: yield the text as it comes, and then the answer. Raises ModelFailed.
 
     `history` is what the model sees, with its system prompt.
@@ -46,8 +46,10 @@ async def call_model(
         async with AsyncExitStack() as stack:
             deadline = loop.time() + seconds
             async with asyncio.timeout_at(deadline):
+                # The packages of a provider are imported for its first model.
+                used = await asyncio.to_thread(infer_model, id) if isinstance(id, str) else id
                 stream = await stack.enter_async_context(
-                    model_request_stream(id, messages, model_request_parameters=parameters)
+                    model_request_stream(used, messages, model_request_parameters=parameters)
                 )
             events = aiter(stream)
             while True:
@@ -108,14 +110,16 @@ def _make_answer(response: ModelResponse, name: str) -> Answer:
 def _fail(model: Model, progress: Progress, failure: str, error: Exception) -> ModelFailed:
     """Log a failure, and return the error for it."""
     retry_after = error.retry_after if isinstance(error, ModelAPIError) else None
-    is_final = isinstance(error, UserError | ModelRequestRejectedError)
+    is_final = isinstance(error, UserError | ImportError | ModelRequestRejectedError)
     retry = progress.fail(model, failure, read_due_clock(), retry_after=retry_after, is_final=is_final)
     log.warning("the model %s has failed: %s", model.name, failure)
     return ModelFailed(model, [*progress.failures, failure], retry)
 
 
 def _describe(error: Exception) -> str:
-    """Return what has failed, without the text of the error, as a key may be a part of that."""
+    """Return what has failed, without the text of a provider, as a key may be a part of that."""
+    if isinstance(error, UserError | ImportError):
+        return str(error)
     if isinstance(error, ModelHTTPError):
         return f"HTTP {error.status_code}" + (f", {error.provider_error_code}" if error.provider_error_code else "")
     return type(error).__name__

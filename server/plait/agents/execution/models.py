@@ -9,6 +9,8 @@ __all__ = ["FIRST", "Answer", "Model", "ModelFailed", "Progress", "ToolSpec"]
 
 # Microseconds before the second attempt; before each further one, twice as many.
 _PAUSE: Final = 1_000_000
+# The maximum number of seconds that a model may ask to wait.
+_LONGEST: Final = 86_400.0
 
 
 class Model:
@@ -73,7 +75,7 @@ class Progress(msgspec.Struct, frozen=True):
         """Follow a failure, and return the next attempt, if any; one that `is_final` would come again with this id."""
         failures, failed = [*self.failures, failure], self.failed + 1
         if not is_final and failed < model.attempts:
-            pause = _PAUSE * 2**self.failed if retry_after is None else int(retry_after * 1e6)
+            pause = _PAUSE * 2**self.failed if retry_after is None else int(min(_LONGEST, retry_after) * 1e6)
             return Progress(self.number, failed, now + pause, failures)
         return Progress(self.number + 1, 0, 0, failures) if self.number + 1 < len(model.ids) else None
 

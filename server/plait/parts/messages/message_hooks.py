@@ -51,7 +51,7 @@ class MessageHooks(NamedTuple):
         """Raise TypeError for what cannot be called, or not at once."""
         for name, hook in self._asdict().items():
             if hook is not None and (not callable(hook) or (name[0] == "b" and inspect.iscoroutinefunction(hook))):
-                raise TypeError(f"{name} must be a function{' without async' * (name[0] == 'b')}, not {hook!r}")
+                raise TypeError(f"{name} must be a function{' without async' if name[0] == 'b' else ''}, not {hook!r}")
 
     def create(self, thread: Any, message: Message, most: int) -> Message:
         """Return a message that is made, or whose text is complete, as the author wants it: of `most` bytes."""
@@ -70,9 +70,11 @@ class MessageHooks(NamedTuple):
         """Return the content and the metadata that a message gets as the author wants them; an error is logged."""
         if self.before_update_message is None:
             return added
-        given = {"content": added.content, "metadata": added.metadata}
+        given: dict[str, Any] = {} if added.content is None else {"content": added.content}
+        if added.metadata:
+            given["metadata"] = added.metadata
         try:
-            found = self.before_update_message(thread, added.id, {key: each for key, each in given.items() if each})
+            found = self.before_update_message(thread, added.id, given)
             return added if found is None else check_message(Message(id=added.id, role=added.role, **found))
         except Exception:
             log.exception(

@@ -82,7 +82,7 @@ def write(*lines: tuple[Role, str], **fields: Any) -> list[Message]:
 
 async def call(model: Model, history: Sequence[Message], **options: Any) -> tuple[list[str], Answer]:
     """Return the texts that come, and the answer."""
-    async with aclosing(call_model(model, history, **options)) as stream:  # type: ignore[type-var]
+    async with aclosing(call_model(model, history, **options)) as stream:
         found = [each async for each in stream]
     answer = found.pop()
     assert isinstance(answer, Answer)
@@ -122,7 +122,7 @@ async def test_the_next_call_gets_the_answer_as_it_was_with_the_results() -> Non
     class Desk(Thread[None]):
         messages = Messages()
 
-    script, model_messages = Script(think_and_look), list[Message]()
+    script, thoughts = Script(think_and_look), list[dict[str, Any]]()
     app = Plait(Desk, store="memory:")
 
     @app.agent("step", thread=Desk)
@@ -135,7 +135,7 @@ async def test_the_next_call_gets_the_answer_as_it_was_with_the_results() -> Non
                     m.append(each)
                 else:
                     m.finish(tool_calls=each.tool_calls, metadata=each.metadata)
-                    thoughts = each.make_thoughts(m.id)
+                    thoughts[:] = each.make_thoughts(m.id)
         for fields in thoughts:
             messages.inject(**fields)
         for found in await messages.open_calls():
@@ -147,13 +147,13 @@ async def test_the_next_call_gets_the_answer_as_it_was_with_the_results() -> Non
         await app.run("step", thread="one")
         await messages.inject("user", "Hurry!")
         await app.run("step", thread="one")
-        model_messages = (await messages.list()).messages
+        found = (await messages.list()).messages
     assert plain(script.seen[1]) == [
         [("user-prompt", "Where?")],
         [("thinking", "Hm."), ("text", "I look."), ("tool-call", None), ("tool-call", None)],
         [("tool-return", "seen c1"), ("tool-return", "seen c2"), ("user-prompt", "Hurry!")],
     ]
-    assert [each.content for each in model_messages] == ["Where?", "I look.", "seen c1", "seen c2", "Hurry!", "Found."]
+    assert [each.content for each in found] == ["Where?", "I look.", "seen c1", "seen c2", "Hurry!", "Found."]
 
 
 @pytest.mark.parametrize("side", ["a", "b"])
@@ -184,16 +184,15 @@ async def test_each_side_is_sent_the_answers_of_the_other_one_as_what_a_user_say
     assert plain(script.seen[0]) == [[("text", "Hi")], [("user-prompt", "Yes.")]]
 
 
-async def test_a_second_attempt_waits_as_long_as_the_model_wants() -> None:
-    limited = ModelHTTPError.for_category(
-        ModelRateLimitError, status_code=429, model_name="m", headers={"Retry-After": "7"}
-    )
+@pytest.mark.parametrize(("wanted", "seconds"), [(7.0, 7), (0.5, 0.5), (float("inf"), 86_400), (float("nan"), 86_400)])
+async def test_a_second_attempt_waits_as_long_as_the_model_wants(wanted: float, seconds: float) -> None:
+    limited = ModelHTTPError.for_category(ModelRateLimitError, status_code=429, model_name="m", retry_after=wanted)
     script = Script(fail_with(limited))
     model = Model("fast", script.id)
     before = read_due_clock()
     failed = await fail(model)
     assert failed.retry is not None
-    assert before + 7_000_000 <= failed.retry.due <= read_due_clock() + 7_000_000
+    assert before <= failed.retry.due - seconds * 1e6 <= read_due_clock()
     progress = msgspec.json.decode(encode_json(failed.retry), type=Progress)
     assert (await call(model, write(("user", "Hi")), progress=progress))[1].text == "Yes."
 
@@ -232,8 +231,8 @@ REJECTED = ModelHTTPError.for_category(ModelAuthenticationError, status_code=401
 @pytest.mark.parametrize("id", ["nobody:knows", Script(fail_with(REJECTED)).id])
 async def test_a_failure_that_would_come_again_goes_on_with_the_fallback(id: Any) -> None:
     failed = await fail(Model("fast", id, fallback=[TestModel()]))
-    assert failed.retry == Progress(1, 0, 0, failed.retry.failures if failed.retry else ())
-    assert failed.retry is not None
+    how = "nobody:knows: Unknown model: nobody:knows" if isinstance(id, str) else "function:script: HTTP 401"
+    assert failed.retry == Progress(1, 0, 0, [how])
     texts, answer = await call(
         Model("fast", id, fallback=[TestModel(custom_output_text="Yes.")]), write(("user", "Hi")), progress=failed.retry
     )
@@ -253,7 +252,9 @@ async def test_a_model_that_says_nothing_more_has_failed(after: int) -> None:
         finally:
             is_closed.set()
 
-    seconds = {"first_chunk": 0.02, "next_chunk": 30.0} if after == 0 else {"first_chunk": 30.0, "next_chunk": 0.02}
+    seconds: dict[str, Any] = (
+        {"first_chunk": 0.02, "next_chunk": 30.0} if after == 0 else {"first_chunk": 30.0, "next_chunk": 0.02}
+    )
     failed = await fail(Model("fast", Script(hang).id, **seconds))
     assert str(failed) == "the model fast has failed: function:script: no chunk within 0.02 s"
     assert failed.retry is not None
@@ -284,7 +285,7 @@ async def test_a_call_that_is_left_ends_the_model() -> None:
             is_closed.set()
 
     async def read() -> None:
-        async with aclosing(call_model(Model("fast", Script(talk).id), write(("user", "Hi")))) as stream:  # type: ignore[type-var]
+        async with aclosing(call_model(Model("fast", Script(talk).id), write(("user", "Hi")))) as stream:
             async for _ in stream:
                 begun.set()
 
