@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from plait.actor.actor import Actor
-from plait.actor.ending import Cause
+from plait.actor.ending import Cause, Farewell
 from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import about
@@ -85,21 +85,29 @@ class Endings:
             found = await self._store.find(key)
             if found is None or (expires_after is not None and not await self._has_expired(slot, found, expires_after)):
                 return False
-        if kind is not None and (
-            "on_destroyed" in kind.overrides
-            or self._events.has("thread.destroyed")
-            or find_role(kind.cls, "family") is not None
-        ):
+        has_code = kind is not None and ("on_destroyed" in kind.overrides or self._events.has("thread.destroyed"))
+        actor = None
+        if kind is not None and (has_code or find_role(kind.cls, "family") is not None):
             try:
                 actor = await self._lifecycle.load(slot, kind)
             except (CorruptThread, MigrationFailed, NewerState):
                 log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
-            else:
-                await self._destroy_loaded(slot, actor, cause)
-                return True
+        if actor is not None and has_code:
+            await self._destroy_loaded(slot, actor, cause)
+        else:
+            await self._delete(slot, found, None if actor is None else actor.farewell, cause)
+        return True
+
+    async def _delete(self, slot: Slot, found: ThreadHeader, farewell: Farewell | None, cause: Cause) -> None:
+        """Delete a thread none of whose code must run."""
+        if cause.parent is not None:
+            cause.parent.enter()
+        if farewell is not None:
+            await farewell.flush()
         with telling_store_errors(self._instruments):
             await self._lifecycle.delete(slot, found)
-        return True
+        if farewell is not None:
+            await farewell.say_destroyed()
 
     async def _destroy_loaded(self, slot: Slot, actor: Actor, cause: Cause) -> None:
         try:

@@ -78,10 +78,31 @@ async def test_a_sleeping_child_that_is_destroyed_tells_its_parent(lab: FamilyLa
     assert [child.status for child in (await lab.boss()).kin.children] == ["destroyed"]
 
 
-async def test_a_parent_may_destroy_its_children_when_it_is_destroyed(lab: FamilyLab) -> None:
+async def test_a_sleeping_child_that_cannot_start_is_destroyed_and_tells_its_parent(
+    lab: FamilyLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lab.kid()
+    await lab.wait_for_sent(Boss, "b", "kin")
+    await lab.sleep(Kid, "k")
+
+    def fail(self: Kid) -> None:
+        raise LookupError
+
+    monkeypatch.setattr(Kid, "on_start", fail)
+    await lab.app.destroy(Kid, "k")
+    assert [child.status for child in (await lab.boss()).kin.children] == ["destroyed"]
+    assert not await lab.is_stored(Kid, "k")
+
+
+@pytest.mark.parametrize("is_asleep", [True, False])
+async def test_a_parent_may_destroy_its_children_when_it_is_destroyed(lab: FamilyLab, *, is_asleep: bool) -> None:
     kid = await lab.kid("k", "careful")
     (await lab.boss("careful")).is_careful = True
-    kid.family.notify_parent("too late")
+    if is_asleep:
+        await lab.wait_for_sent(Boss, "careful", "kin")
+        await lab.sleep(Kid, "k")
+    else:
+        kid.family.notify_parent("too late")
     await asyncio.wait_for(lab.app.destroy(Boss, "careful"), 4)
     assert not await lab.is_stored(Boss, "careful")
     assert not await lab.is_stored(Kid, "k")

@@ -235,6 +235,8 @@ async def test_what_cannot_be_a_child_is_refused_at_once(lab: FamilyLab) -> None
         boss.kin.spawn(Plain, files=["a"])
     with pytest.raises(TypeError, match="Plain has no Files"):
         plain.family.spawn(Kid, files=["a"])
+    with pytest.raises(TypeError, match="files must be several paths"):
+        boss.kin.spawn(Kid, files="a.txt")
     with pytest.raises(NotFound, match="a thread's name must have 1 to 256 characters"):
         boss.kin.spawn(Kid, "x" * 257)
     with pytest.raises(TypeError, match="title cannot be stored"):

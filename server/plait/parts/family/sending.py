@@ -130,7 +130,7 @@ class ItemSender:
     def _make_room(self, new: Collection[str]) -> Changes:
         """Return what removes the oldest destroyed children, if there is no room for new ones. Raises TooMany."""
         rows = self._store.rows
-        if (excess := len(rows.keys() | new) - MOST_CHILDREN) <= 0 or not new:
+        if (excess := len(rows) + sum(each not in rows for each in new) - MOST_CHILDREN) <= 0 or not new:
             return {}
         removed = [each for each, row in rows.items() if row.child.is_destroyed and each not in new][:excess]
         if len(removed) < excess:

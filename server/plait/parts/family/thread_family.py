@@ -240,6 +240,8 @@ class ThreadFamily:
         return self._find_staged().get(reference, None if row is None else row.child)
 
     def _check_files(self, target: type[Thread[Any]], files: Iterable[str]) -> list[str]:
+        if isinstance(files, str):
+            raise TypeError("files must be several paths, not one text")
         paths = [clean_path(path) for path in files]
         for cls in (target, self._actor.kind.cls) if paths else ():
             require_role(cls, "files")
