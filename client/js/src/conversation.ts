@@ -5,7 +5,8 @@
  */
 
 import type { JsonObject } from "./json.js";
-import type { Close, Item, Open, Page, Part, Unopened } from "./protocol.js";
+import { limited, OpenedPart } from "./opened-part.js";
+import type { Item, Open, Page, Part, Unopened } from "./protocol.js";
 import type { SentMessage } from "./sent-messages.js";
 
 export type MessageStatus = NonNullable<Item["status"]>;
@@ -21,61 +22,22 @@ export interface ThreadMessage extends Item {
   readonly status: MessageStatus;
 }
 
-/** How many messages a page has, if nothing else is asked for. */
-export const PAGE = 50;
-
-/**
- * What is known of the messages of a part, from when it is opened.
- *
- * After a reconnect it is opened again, with what was missed. What comes between an Open and its page is held back.
- */
-export class Conversation {
-  readonly part: string;
+/** What is known of the messages of a part, from when it is opened. */
+export class Conversation extends OpenedPart {
   /** Whether there are older messages than those that are known. */
   hasMore = false;
-  /** Why the part cannot be opened, and why an older page cannot be read, which stops nothing else. */
-  error: Unopened | undefined;
+  /** Why an older page cannot be read, which stops nothing else. */
   olderError: Unopened | undefined;
   #items = new Map<string, ThreadMessage>();
   // How many code points messages have that are streaming, so that a chunk need not count them again.
   #lengths = new WeakMap<ThreadMessage, number>();
-  // Of what is known; undefined before the first page, and when the history has begun again.
-  #revision: number | undefined;
-  #epoch: string | undefined;
-  #limit = PAGE;
-  #isWanted = false;
-  // Whether the socket tells of changes, and what is awaited on it.
-  #isFollowing = false;
-  #awaits: "page" | "older" | undefined;
+  // The size of the older page that is wanted.
   #older: number | undefined;
-  #leaves = false;
-  #held: Part[] = [];
-  // When a refused Open may be sent again.
-  #resumesAt = 0;
   #shown: ThreadMessage[] | undefined;
-
-  constructor(part: string) {
-    this.part = part;
-  }
-
-  /** Whether it was opened. */
-  get isWanted(): boolean {
-    return this.#isWanted;
-  }
-
-  /** Whether a page has come. */
-  get isReady(): boolean {
-    return this.#revision !== undefined;
-  }
 
   /** Whether an older page is awaited. */
   get isLoading(): boolean {
     return this.#older !== undefined;
-  }
-
-  /** Whether messages that the server has are still to come with a page. */
-  get keepsAnswered(): boolean {
-    return this.#isWanted && !(this.#isFollowing && this.#awaits === undefined);
   }
 
   /** Returns the messages as they are shown: the history, what is pending, and what is being sent. */
@@ -86,83 +48,24 @@ export class Conversation {
     return [...this.#shown, ...own.map(asItem)];
   }
 
-  // Requests
-
-  /** Wants the newest messages, and all changes. */
-  open(limit?: number): void {
-    this.#limit = limit ?? this.#limit;
-    this.#isWanted = true;
-    this.error = undefined;
-  }
-
   /** Wants an older page, if there is one. */
   loadOlder(limit?: number): void {
     this.error = this.olderError = undefined;
-    if (this.isReady && this.hasMore) this.#older ??= limit ?? this.#limit;
+    if (this.isReady && this.hasMore) this.#older ??= limit ?? this.limit;
   }
 
-  /** Wants no more, and forgets all. */
-  close(): void {
-    this.#leaves ||= this.#isFollowing || this.#awaits !== undefined;
-    this.#isWanted = this.#isFollowing = this.hasMore = false;
-    this.#awaits = this.#older = this.#revision = this.error = this.olderError = undefined;
+  override close(): void {
+    super.close();
+    this.hasMore = false;
+    this.#older = this.olderError = undefined;
     this.#set(new Map());
   }
 
-  // The socket
+  // Inside
 
-  /** A new socket: nothing was sent on it, or refused. */
-  reset(): void {
-    this.#isFollowing = this.#leaves = false;
-    this.#awaits = this.error = undefined;
-    this.#held = [];
-    this.#resumesAt = 0;
-  }
-
-  /** The thread is joined; messages of another epoch are shown until the page comes. */
-  join(epoch: string): void {
-    if (epoch !== this.#epoch) this.#revision = undefined;
-    this.#epoch = epoch;
-  }
-
-  /** When there may be something to send. */
-  get due(): number {
-    return this.#next ? this.#resumesAt : Infinity;
-  }
-
-  /** Returns what may be sent by now. */
-  take(now: number): (Open | Close)[] {
-    const frames: (Open | Close)[] = [];
-    if (this.#leaves) frames.push({ type: "close", part: this.part });
-    this.#leaves = false;
-    const frame = now >= this.#resumesAt ? this.#next : undefined;
-    if (frame) {
-      this.#awaits = frame.before === undefined ? "page" : "older";
-      frames.push(frame);
-    }
-    return frames;
-  }
-
-  // Frames
-
-  /** Takes in a frame; tells whether anything else may be shown. */
-  receive(frame: Page | Part | Unopened, now: number): boolean {
-    if (frame.type === "unopened") return this.#refused(frame, now);
-    if (frame.type === "page") return this.#turn(frame);
-    if (this.#awaits === undefined) return this.#isFollowing && this.#follow(frame);
-    this.#held.push(frame);
-    return false;
-  }
-
-  #turn({ before, revision, reset = false, more = false, items = [], removed = [] }: Page): boolean {
+  protected override applyPage({ before, reset = false, more = false, items = [], removed = [] }: Page): void {
     const isOlder = typeof before === "number";
-    if (this.#awaits !== (isOlder ? "older" : "page")) return false; // It was closed since.
-    this.#awaits = undefined;
     if (isOlder) this.#older = undefined;
-    else {
-      this.#isFollowing = true;
-      this.#revision = revision;
-    }
     this.#set(reset ? new Map() : this.#items);
     if (reset || isOlder) {
       this.hasMore = more;
@@ -171,42 +74,22 @@ export class Conversation {
       for (const each of items) this.#put(each);
       for (const id of removed) this.#items.delete(id);
     }
-    this.#release();
-    return true;
   }
 
-  #refused(frame: Unopened, now: number): boolean {
-    if (this.#awaits === undefined) return false;
-    const isOlder = this.#awaits === "older";
-    this.#awaits = undefined;
-    if (typeof frame.retry_after === "number") this.#resumesAt = now + frame.retry_after;
-    else {
-      this[isOlder ? "olderError" : "error"] = frame;
-      this.#older = undefined;
-    }
-    this.#release();
-    return true;
+  protected override fail(frame: Unopened, isOlder: boolean): void {
+    this.#older = undefined;
+    if (isOlder) this.olderError = frame;
+    else super.fail(frame, isOlder);
   }
 
-  /** Applies what was held back. */
-  #release(): void {
-    for (const frame of this.#held.splice(0)) if (this.#isFollowing) this.#follow(frame);
-  }
-
-  /** Applies a change, unless the page has it; opens the part again if one before it is missing. */
-  #follow(frame: Part): boolean {
-    const revision = this.#revision as number;
-    if (frame.op === "missed") return (this.#isFollowing = false);
+  protected override follow(frame: Part): boolean {
     if (frame.op === "chunk") return this.#extend(frame);
-    if (frame.revision <= revision) return false;
-    if (frame.revision > revision + 1 || !this.#apply(frame)) return (this.#isFollowing = false);
-    this.#revision = frame.revision;
+    if (!super.follow(frame)) return false;
     this.#shown = undefined;
     return true;
   }
 
-  /** Applies a change; returns false if it does not fit. */
-  #apply({ op, message, id, taken = {}, status }: Part): boolean {
+  protected override apply({ op, message, id, taken = {}, status }: Part): boolean {
     const known = this.#items.get(id ?? "");
     if (message) this.#put(message);
     else if (op === "delete") this.#items.delete(id ?? "");
@@ -228,7 +111,7 @@ export class Conversation {
     // Positions count code points, not UTF-16 units.
     const length = this.#lengths.get(known) ?? countPoints(content);
     const missing = length - at;
-    if (missing < 0) return (this.#isFollowing = false);
+    if (missing < 0) return (this.isFollowing = false);
     const added = missing === 0 ? text : [...text].slice(missing).join("");
     if (added === "") return false;
     const extended = { ...known, content: content + added };
@@ -238,19 +121,10 @@ export class Conversation {
     return true;
   }
 
-  // Inside
-
-  /** What is to be asked for next. */
-  get #next(): Open | undefined {
-    if (!this.#isWanted || this.#awaits !== undefined || this.error) return undefined;
-    const { part } = this;
-    if (!this.#isFollowing) {
-      const since = this.#revision;
-      return { type: "open", part, ...(since !== undefined && { since }), ...limited(this.#limit) };
-    }
+  protected override nextOlder(): Open | undefined {
     const before = this.#oldest;
     if (this.#older === undefined || before === undefined) return undefined;
-    return { type: "open", part, before, ...limited(this.#older) };
+    return { type: "open", part: this.part, before, ...limited(this.#older) };
   }
 
   get #oldest(): number | undefined {
@@ -280,10 +154,6 @@ function countPoints(text: string): number {
   let count = 0;
   for (let at = 0; at < text.length; count += 1) at += (text.codePointAt(at) as number) > 0xffff ? 2 : 1;
   return count;
-}
-
-function limited(limit: number): { limit?: number } {
-  return limit === PAGE ? {} : { limit };
 }
 
 /** Returns messages as they are shown; a stream stands after the pending messages that it answers. */

@@ -4,67 +4,35 @@ The same as `conversation.ts` of the JavaScript client, with the same names.
 """
 
 from collections.abc import Iterable
-from typing import Final, Literal
 
 from msgspec.structs import replace
 
+from plait_client.opened_part import OpenedPart
 from plait_client.sent_messages import SentMessage
 from plait_schemas.conversation import Item
-from plait_schemas.messages import Close, Open, Page, Part, Unopened
+from plait_schemas.messages import Open, Page, Part, Unopened
 
 __all__ = ["Conversation"]
 
-_NO_TIME: Final = float("inf")
 
-
-class Conversation:
-    """The known messages of a part, from when it is opened.
-
-    After a reconnect it is opened again, with what was missed. What comes between an Open and its page is held back.
-    """
+class Conversation(OpenedPart):
+    """The known messages of a part, from when it is opened."""
 
     def __init__(self, part: str) -> None:
-        self.part: Final = part
+        super().__init__(part)
         # Whether there are older messages than those that are known.
         self.has_more = False
-        # Why the part cannot be opened, and why an older page cannot be read, which stops nothing else.
-        self.error: Unopened | None = None
+        # Why an older page cannot be read, which stops nothing else.
         self.older_error: Unopened | None = None
         self._items: dict[str, Item] = {}
-        # Of what is known; None before the first page, and when the history has begun again.
-        self._revision: int | None = None
-        self._epoch: str | None = None
-        self._limit = 50
-        self._is_wanted = False
-        # Whether the socket tells of changes, and what is awaited on it.
-        self._is_following = False
-        self._awaits: Literal["page", "older"] | None = None
+        # The size of the older page that is wanted.
         self._older: int | None = None
-        self._leaves = False
-        self._held: list[Part] = []
-        # When a refused Open may be sent again.
-        self._resumes_at = 0.0
         self._shown: list[Item] | None = None
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether it was opened."""
-        return self._is_wanted
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a page has come."""
-        return self._revision is not None
 
     @property
     def is_loading(self) -> bool:
         """Whether an older page is awaited."""
         return self._older is not None
-
-    @property
-    def keeps_answered(self) -> bool:
-        """Whether messages that the server has are still to come with a page."""
-        return self._is_wanted and not (self._is_following and self._awaits is None)
 
     def show(self, sent: Iterable[SentMessage]) -> list[Item]:
         """Return the messages as they are shown: the history, what is pending, and what is being sent."""
@@ -72,13 +40,6 @@ class Conversation:
             self._shown = _order(self._items.values())
         known = {each.metadata.get("key") for each in self._items.values() if "key" in each.metadata}
         return self._shown + [_as_item(each) for each in sent if each.part == self.part and each.key not in known]
-
-    # Requests
-
-    def open(self, limit: int | None = None) -> None:
-        """Want the newest messages, and all changes."""
-        self._limit = self._limit if limit is None else limit
-        self._is_wanted, self.error = True, None
 
     def load_older(self, limit: int | None = None) -> None:
         """Want an older page, if there is one."""
@@ -88,66 +49,16 @@ class Conversation:
 
     def close(self) -> None:
         """Want no more, and forget all."""
-        self._leaves = self._leaves or self._is_following or self._awaits is not None
-        self._is_wanted = self._is_following = self.has_more = False
-        self._awaits = self._older = self._revision = self.error = self.older_error = None
+        super().close()
+        self.has_more = False
+        self._older = self.older_error = None
         self._set({})
 
-    # The socket
+    # Inside
 
-    def reset(self) -> None:
-        """A new socket: nothing was sent on it, or refused."""
-        self._is_following = self._leaves = False
-        self._awaits = self.error = None
-        self._held = []
-        self._resumes_at = 0.0
-
-    def join(self, epoch: str) -> None:
-        """The thread is joined; messages of another epoch are shown until the page comes."""
-        if epoch != self._epoch:
-            self._revision = None
-        self._epoch = epoch
-
-    @property
-    def due(self) -> float:
-        """When there may be something to send."""
-        return self._resumes_at if self._next() is not None else _NO_TIME
-
-    def take(self, now: float) -> list[Open | Close]:
-        """Return what may be sent by now."""
-        frames: list[Open | Close] = []
-        if self._leaves:
-            self._leaves = False
-            frames.append(Close(self.part))
-        if now >= self._resumes_at and (frame := self._next()) is not None:
-            self._awaits = "page" if frame.before is None else "older"
-            frames.append(frame)
-        return frames
-
-    # Frames
-
-    def receive(self, frame: Page | Part | Unopened, now: float) -> bool:
-        """Take in a frame; tell whether anything else may be shown."""
-        match frame:
-            case Unopened():
-                return self._refused(frame, now)
-            case Part() if self._awaits is not None:
-                self._held.append(frame)
-                return False
-            case Part():
-                return self._is_following and self._follow(frame)
-            case Page():
-                return self._turn(frame)
-
-    def _turn(self, page: Page) -> bool:
-        if self._awaits != ("page" if page.before is None else "older"):
-            return False  # It was closed since.
-        self._awaits = None
+    def _apply_page(self, page: Page) -> None:
         items = {} if page.reset else dict(self._items)
-        if page.before is None:
-            self._is_following = True
-            self._revision = page.revision
-        else:
+        if page.before is not None:
             self._older = None
         is_whole = page.reset or page.before is not None
         if is_whole:
@@ -159,48 +70,23 @@ class Conversation:
                 self._put(each)
             for id in page.removed:
                 self._items.pop(id, None)
-        held, self._held = self._held, []
-        for frame in held:
-            if self._is_following:
-                self._follow(frame)
-        return True
 
-    def _refused(self, frame: Unopened, now: float) -> bool:
-        if self._awaits is None:
-            return False
-        is_older = self._awaits == "older"
-        self._awaits = None
-        if frame.retry_after is not None:
-            self._resumes_at = now + frame.retry_after
-        elif is_older:
-            self.older_error, self._older = frame, None
+    def _fail(self, frame: Unopened, *, is_older: bool) -> None:
+        self._older = None
+        if is_older:
+            self.older_error = frame
         else:
-            self.error, self._older = frame, None
-        held, self._held = self._held, []
-        for part in held:
-            if self._is_following:
-                self._follow(part)
-        return True
+            super()._fail(frame, is_older=is_older)
 
     def _follow(self, frame: Part) -> bool:
-        """Apply a change, unless the page has it; open the part again if one before it is missing."""
-        assert self._revision is not None
-        if frame.op == "missed":
-            self._is_following = False
-            return False
         if frame.op == "chunk":
             return self._extend(frame)
-        if frame.revision <= self._revision:
+        if not super()._follow(frame):
             return False
-        if frame.revision > self._revision + 1 or not self._apply(frame):
-            self._is_following = False
-            return False
-        self._revision = frame.revision
         self._shown = None
         return True
 
     def _apply(self, frame: Part) -> bool:
-        """Apply a change; return False if it does not fit."""
         known = self._items.get(frame.id or "")
         match frame.op:
             case "insert" | "update" if frame.message is not None:
@@ -230,14 +116,7 @@ class Conversation:
         self._shown = None
         return bool(added)
 
-    # Inside
-
-    def _next(self) -> Open | None:
-        """Return what is to be asked for next."""
-        if not self._is_wanted or self._awaits is not None or self.error is not None:
-            return None
-        if not self._is_following:
-            return Open(self.part, self._revision, limit=self._limit)
+    def _next_older(self) -> Open | None:
         if self._older is None:
             return None
         oldest = self._find_oldest()

@@ -10,7 +10,7 @@ from plait.errors import Forbidden, InvalidArguments, PlaitError, Readonly, Stor
 from plait.instruments.protocol import NO_INSTRUMENTS, tell_limit
 from plait.parts.attachments import find_attached
 from plait.session.native.follower import Follower
-from plait.session.native.opened import find_messages
+from plait.session.native.live_messages import find_messages
 from plait_schemas.codec import encode_json, nests_deeper
 from plait_schemas.frames import encode
 from plait_schemas.messages import Send, Sent, Unsent

@@ -1,0 +1,117 @@
+"""Shows the messages of a thread to clients of the native protocol: pages, and each change."""
+
+from collections.abc import Callable, Sequence
+from inspect import getattr_static
+from typing import Final
+
+from msgspec.structs import replace
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Rights
+from plait.actor.transport import Frame
+from plait.errors import NotFound
+from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame, InsertFrame, TakeFrame, UpdateFrame
+from plait.parts.messages.frames import Frame as Change
+from plait.parts.messages.message import Message
+from plait.parts.messages.thread_messages import Messages, ThreadMessages
+from plait_schemas import messages
+from plait_schemas.codec import encode_json
+from plait_schemas.frames import encode
+from plait_schemas.messages import Open
+
+__all__ = ["LiveMessages", "find_messages"]
+
+# The maximum number of messages of a page, besides pending ones, and their maximum size.
+_MOST_ON_PAGE: Final = 500
+_MOST_BYTES: Final = 1 << 20
+
+
+def find_messages(actor: Actor, part: str) -> ThreadMessages:
+    """Return the messages of a thread that its clients may see. Raises NotFound."""
+    found = getattr_static(actor.kind.cls, part, None)
+    if not isinstance(found, Messages) or not found.is_live:
+        raise NotFound(f"{actor.key.kind} has no part {part!r} that clients can open")
+    return found.of(actor)
+
+
+class LiveMessages:
+    """The messages of one part of a thread."""
+
+    __slots__ = ("_messages", "_part")
+
+    def __init__(self, part: str, messages: ThreadMessages) -> None:
+        self._part = part
+        self._messages = messages
+
+    def may_open(self, rights: Rights) -> bool:
+        """Whether a client with these rights may see them."""
+        return rights.may_open
+
+    def watch(self, tell: Callable[[int, Sequence[Frame]], None]) -> Callable[[], None]:
+        """Call `tell` with each revision and the frames of it; return a function that ends this."""
+
+        def hand_on(changes: Sequence[Change]) -> None:
+            tell(changes[-1].revision, [Frame(_encode_change(self._part, change)) for change in changes])
+
+        return self._messages.feed.watch(hand_on)
+
+    async def read(self, frame: Open) -> bytes:
+        """Return the page that an Open asks for. Raises StoreError."""
+        feed = self._messages.feed
+        if frame.before is None and frame.since is not None:
+            missed = await feed.since(frame.since)
+            if missed is not None:
+                items, removed = _gather(missed.frames)
+                return _encode_page(messages.Page(frame.part, missed.revision, removed=removed), items)
+        limit = min(max(frame.limit, 1), _MOST_ON_PAGE)
+        revision, page = await feed.newest(limit, frame.before, size=_MOST_BYTES)
+        answer = messages.Page(
+            frame.part, revision, reset=frame.before is None, more=page.has_more, before=frame.before
+        )
+        return _encode_page(answer, page.messages)
+
+
+def _gather(frames: Sequence[InsertFrame | UpdateFrame | DeleteFrame]) -> tuple[Sequence[Message], list[str]]:
+    """Return the messages that changes have left, and the ids of those that were removed."""
+    items, removed = dict[str, Message](), dict[str, None]()
+    for each in frames:
+        if isinstance(each, DeleteFrame):
+            items.pop(each.id, None)
+            removed[each.id] = None
+        else:
+            removed.pop(each.message.id, None)
+            items[each.message.id] = each.message
+    return sorted(items.values(), key=_place), [*removed]
+
+
+def _place(message: Message) -> tuple[bool, int]:
+    return message.status == "pending", message.position
+
+
+def _encode_item(message: Message) -> bytes:
+    # Clients know revisions from frames alone, and senders from the metadata that plait or the author gives.
+    is_plain = not message.revision and message.sender is None
+    return encode_json(message if is_plain else replace(message, revision=0, sender=None))
+
+
+def _encode_page(page: messages.Page, items: Sequence[Message]) -> bytes:
+    data = encode(page)
+    shown = [_encode_item(each) for each in items if not each.silent]
+    return b'%b,"items":[%b]}' % (data[:-1], b",".join(shown)) if shown else data
+
+
+def _encode_change(part: str, change: Change) -> bytes:
+    match change:
+        case InsertFrame(revision, message):
+            data = encode(messages.Part(part, revision, "insert"))
+        case UpdateFrame(revision, message):
+            data = encode(messages.Part(part, revision, "update"))
+        case DeleteFrame(revision, id):
+            return encode(messages.Part(part, revision, "delete", id=id))
+        case TakeFrame(revision, taken):
+            return encode(messages.Part(part, revision, "take", taken=dict(taken)))
+        case ChunkFrame(revision, id, _, at, text):
+            return encode(messages.Part(part, revision, "chunk", id=id, at=at, text=text))
+        case EndFrame(revision, id, status):
+            return encode(messages.Part(part, revision, "end", id=id, status=status))
+    return b'%b,"message":%b}' % (data[:-1], _encode_item(message))
