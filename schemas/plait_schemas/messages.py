@@ -7,6 +7,7 @@ import msgspec
 
 from plait_schemas.conversation import Item
 from plait_schemas.patch import Op
+from plait_schemas.task_run import TaskRun
 
 __all__ = [
     "SUBPROTOCOL",
@@ -300,6 +301,8 @@ class Page(_Frame, frozen=True):
     With `reset` it has the newest ones, and the client forgets what it has. With `before`, it has those before that
     position. Otherwise it has the messages that were added or changed since the client's revision, and the ids of those
     that were removed. `more` tells whether there are older ones; without `reset` and `before`, that is not known.
+
+    A page of tasks has no messages but `runs`: those that are not over, and the last ones that are.
     """
 
     part: str
@@ -309,6 +312,7 @@ class Page(_Frame, frozen=True):
     more: bool = False
     before: int | None = None
     removed: Sequence[str] = []
+    runs: Sequence[TaskRun] = []
 
 
 class Part(_Frame, frozen=True):
@@ -317,6 +321,7 @@ class Part(_Frame, frozen=True):
     "insert" and "update" have the whole `message`, "delete" its `id`, "take" the ids of pending messages that became
     history with their positions there, "chunk" a text that follows the first `at` characters of the streaming message
     `id`, "end" the `status` with which that ends. "missed": changes were left out, and the client opens the part again.
+    Of tasks, "update" has the whole `run`.
     """
 
     part: str
@@ -328,6 +333,7 @@ class Part(_Frame, frozen=True):
     at: int = 0
     text: str = ""
     status: Literal["completed", "failed"] | None = None
+    run: TaskRun | None = None
 
 
 class Unopened(_Frame, frozen=True):

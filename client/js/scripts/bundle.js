@@ -7,6 +7,7 @@ import { build } from "esbuild";
 const FILES = {
   "client.js": "full.ts",
   "messages.js": "messages-part.ts",
+  "tasks.js": "tasks-part.ts",
   "listing.js": "listing.ts",
   "files.js": "files-part.ts",
 };

@@ -27,12 +27,13 @@ import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
 import type { AgentOf, InputOf, OutputOf, YieldOf } from "./runs.js";
 import type { Session } from "./session.js";
 import type { ThreadMessages } from "./thread-messages.js";
+import type { HasTasks } from "./thread-tasks.js";
 
 export type Unsubscribe = () => void;
 
 /** The methods that the options `text` and `undo` bring; without them they throw a TypeError. */
 export interface ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents>
-  extends TextMethods, UndoMethods, HasFiles {}
+  extends TextMethods, UndoMethods, HasFiles, HasTasks<Rpcs> {}
 
 /** `subscribe` tells when one of these has changed; what a join says of the connection changes with the status. */
 const COMPARED = ["state", "confirmed", "version", "status", "trouble", "pending", "presence"] as const;
@@ -64,7 +65,6 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #options: ThreadOptions<State>;
   #history: History | undefined;
   #texts: TextWatchers | undefined;
-  #messages: ThreadMessages | undefined;
   #methods: Partial<Record<keyof Methods, (...args: any[]) => unknown>> = {};
 
   constructor(options: ThreadOptions<State>) {
@@ -286,7 +286,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /** The messages that the thread keeps. Throws a TypeError without the option `messages`. */
   get messages(): ThreadMessages {
-    return this.#messages ?? missing("messages");
+    return missing("messages");
   }
 
   // Listeners
@@ -358,12 +358,13 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   /** @internal Takes up the parts among the options that the client does not have yet. */
   addParts(): void {
-    const { text, undo, messages, files } = this.#options;
+    const { text, undo, messages, tasks, files } = this.#options;
     // Each comparison has a budget of its own.
     const compareTexts: CompareTexts = (before, after) => textComparison(this.#options)?.(before, after) ?? [];
     this.#texts ??= text?.newWatchers(compareTexts);
     this.#history ??= undo?.newHistory(() => performance.now(), this.#options);
-    this.#messages ??= messages?.newMessages(this.#link);
+    messages?.put(this, this.#link);
+    tasks?.put(this, this.#link);
     files?.put(this, this.#options);
     this.#methods = {
       ...text?.newMethods(this.#edits, this.#texts as TextWatchers, compareTexts),

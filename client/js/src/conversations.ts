@@ -1,11 +1,11 @@
-/** The conversations of a thread that a client sees and sends to, over all its sockets: no I/O. */
+/** The parts of a thread that a client sees, and the messages that it sends to them, over all its sockets: no I/O. */
 
 import { Conversation } from "./conversation.js";
-import type { ThreadMessage } from "./conversation.js";
 import { PlaitError } from "./errors.js";
 import type { ErrorCode } from "./errors.js";
 import type { JsonObject } from "./json.js";
 import { tooLarge } from "./messages.js";
+import type { OpenedPart } from "./opened-part.js";
 import type { Close, Open, Page, Part, Send, Sent, Unopened, Unsent } from "./protocol.js";
 import { SentMessages } from "./sent-messages.js";
 import type { SentMessage } from "./sent-messages.js";
@@ -20,16 +20,16 @@ export type PartEvent =
   | { type: "delivered"; message: SentMessage; id: string }
   | { type: "undelivered"; message: SentMessage; error: PlaitError };
 
-/** One conversation for each part that is asked for, and the messages that are being sent to them. */
+/** One conversation, or the runs, of each part that is asked for, and the messages that are being sent. */
 export class Conversations {
   readonly #now: () => number;
-  readonly #parts = new Map<string, Conversation>();
+  readonly #parts = new Map<string, OpenedPart>();
   readonly #sent = new SentMessages();
   // Messages that the server has, but that a page is still to bring.
   #answered: SentMessage[] = [];
   #epoch: string | undefined;
   // What is shown of parts, until it may be different.
-  readonly #shown = new Map<string, readonly ThreadMessage[]>();
+  readonly #shown = new Map<string, readonly unknown[]>();
   #events: PartEvent[] = [];
 
   constructor(now: () => number) {
@@ -38,32 +38,38 @@ export class Conversations {
 
   /** Returns the conversation of a part. */
   of(part: string): Conversation {
+    return this.find(part, Conversation);
+  }
+
+  /** Returns what is known of a part, of one kind. Throws a TypeError if it is in use as another. */
+  find<P extends OpenedPart>(part: string, Kind: new (part: string) => P): P {
     let found = this.#parts.get(part);
     if (!found) {
-      this.#parts.set(part, (found = new Conversation(part)));
+      this.#parts.set(part, (found = new Kind(part)));
       if (this.#epoch !== undefined) found.join(this.#epoch);
     }
+    if (!(found instanceof Kind)) throw new TypeError(`the part ${part} is in use for something else`);
     return found;
   }
 
-  /** Returns the messages of a part as they are shown: the same list as long as they are. */
-  show(part: string): readonly ThreadMessage[] {
-    const shown = this.#shown.get(part) ?? this.of(part).show([...this.#answered, ...this.#sent.all]);
+  /** Returns the messages or runs of a part as they are shown: the same list as long as they are. */
+  show(part: string): readonly unknown[] {
+    const shown = this.#shown.get(part) ?? this.#parts.get(part)?.show([...this.#answered, ...this.#sent.all]) ?? [];
     this.#shown.set(part, shown);
     return shown;
   }
 
   /** Wants no more of a part. */
   close(part: string): void {
-    this.of(part).close();
-    this.#tellChanged(part);
+    this.#parts.get(part)?.close();
+    this.tellChanged(part);
   }
 
   /** Sends a message to a part as soon as possible. Throws a PlaitError when it is too large. */
   send(part: string, content: string, key: string, attachments: readonly JsonObject[], maxFrame: number): SentMessage {
     const message = { part, content, key, attachments, ref: 0 };
     this.#sent.add(message, maxFrame);
-    this.#tellChanged(part);
+    this.tellChanged(part);
     return message;
   }
 
@@ -120,24 +126,25 @@ export class Conversations {
       if (this.#sent.delay(frame, this.#now())) return;
       const message = this.#sent.end(frame.ref);
       if (message) this.#refuse(message, new PlaitError(code as ErrorCode, text, { path: path ?? undefined }));
-    } else if (this.of(frame.part).receive(frame, this.#now())) {
+    } else if (this.#parts.get(frame.part)?.receive(frame, this.#now())) {
       this.#answered = this.#answered.filter(({ part }) => this.of(part).keepsAnswered);
-      this.#tellChanged(frame.part);
+      this.tellChanged(frame.part);
     }
   }
 
   #deliver(message: SentMessage, id: string): void {
     if (this.of(message.part).keepsAnswered) this.#answered.push(message);
     this.#events.push({ type: "delivered", message, id });
-    this.#tellChanged(message.part);
+    this.tellChanged(message.part);
   }
 
   #refuse(message: SentMessage, error: PlaitError): void {
     this.#events.push({ type: "undelivered", message, error });
-    this.#tellChanged(message.part);
+    this.tellChanged(message.part);
   }
 
-  #tellChanged(part: string): void {
+  /** What is shown of a part may be different. */
+  tellChanged(part: string): void {
     this.#shown.delete(part);
     this.#events.push({ type: "part_changed", part });
   }

@@ -4,17 +4,18 @@ import { Conversations } from "./conversations.js";
 import type { PartEvent, PartFrame } from "./conversations.js";
 import type { PlaitError } from "./errors.js";
 import type { JsonObject } from "./json.js";
+import { Listeners } from "./listeners.js";
 import type { Outgoing } from "./messages.js";
 import type { ServerMessage } from "./protocol.js";
 import type { SentMessage } from "./sent-messages.js";
 import type { Session } from "./session.js";
 import { ThreadMessages } from "./thread-messages.js";
-import type { Carrier } from "./thread-messages.js";
+import type { Carrier, Talk } from "./thread-part.js";
 
 /** What gives a client messages. */
 export interface MessagesPart {
-  /** Returns the messages of a client, which may have joined already. */
-  newMessages(carrier: Carrier): ThreadMessages;
+  /** Gives a client, which may have joined already, its `messages`. */
+  put(client: object, carrier: Carrier): void;
 }
 
 /** A session with conversations. */
@@ -22,19 +23,26 @@ export interface ConversationSession extends Session {
   readonly conversations: Conversations;
   /** Sends a message to a part, once, also after an outage. `key` names it. Throws a PlaitError when it is too large. */
   post(part: string, content: string, key: string, attachments?: readonly JsonObject[]): SentMessage;
-  /** Called with what has happened to parts, whenever events are taken, and at the end with the error of it. */
-  onPart: (events: readonly PartEvent[], end?: PlaitError) => void;
+  /** Told what has happened to parts, whenever events are taken, and at the end with the error of it. */
+  readonly partEvents: Listeners<[events: readonly PartEvent[], end?: PlaitError]>;
 }
 
 export const messages: MessagesPart = {
-  newMessages(carrier) {
-    const session = withConversations(carrier.session as Session, () => performance.now() / 1000);
-    return new ThreadMessages(carrier, session, "messages");
+  put(client, carrier) {
+    give(client, "messages", carrier, (session) => new ThreadMessages(carrier, session, "messages"));
   },
 };
 
-/** Gives conversations to a session, which may have joined already; returns it. */
+/** Gives a client what is made with its session, unless it has that. */
+export function give(client: object, name: string, carrier: Carrier, make: (session: Talk) => unknown): void {
+  if (Object.hasOwn(client, name)) return;
+  const session = withConversations(carrier.session as Session, () => performance.now() / 1000);
+  Object.defineProperty(client, name, { value: make(session) });
+}
+
+/** Gives conversations to a session, which may have joined or have them already; returns it. */
 export function withConversations(session: Session, now: () => number): ConversationSession {
+  if ("conversations" in session) return session as ConversationSession;
   // Its class is changed, not wrapped: those that hold the session hold this one, too.
   const talking = Object.setPrototypeOf(session, extend(session.constructor as typeof Session).prototype) as Talking;
   talking.begin(new Conversations(now));
@@ -55,12 +63,12 @@ interface Talking extends ConversationSession {
 function extend(Base: typeof Session): { prototype: Talking } {
   return class extends Base implements Talking {
     declare conversations: Conversations;
-    declare onPart: ConversationSession["onPart"];
+    declare partEvents: ConversationSession["partEvents"];
     declare frames: Outgoing[];
 
     begin(conversations: Conversations): void {
       this.conversations = conversations;
-      this.onPart = () => undefined;
+      this.partEvents = new Listeners();
       this.frames = [];
       if (this.epoch !== undefined && this.phase === "joined") conversations.join(this.epoch);
     }
@@ -90,7 +98,7 @@ function extend(Base: typeof Session): { prototype: Talking } {
 
     override takeEvents(): ReturnType<Session["takeEvents"]> {
       const events = super.takeEvents();
-      this.onPart(this.conversations.takeEvents());
+      this.partEvents.tell(this.conversations.takeEvents());
       return events;
     }
 
@@ -102,7 +110,7 @@ function extend(Base: typeof Session): { prototype: Talking } {
 
     override stop(error: PlaitError): void {
       super.stop(error);
-      this.onPart(this.conversations.takeEvents(), error);
+      this.partEvents.tell(this.conversations.takeEvents(), error);
     }
 
     override get due(): number | undefined {

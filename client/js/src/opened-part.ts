@@ -5,6 +5,7 @@
  */
 
 import type { Close, Open, Page, Part, Unopened } from "./protocol.js";
+import type { SentMessage } from "./sent-messages.js";
 
 /** How many items a page has, if nothing else is asked for. */
 const PAGE = 50;
@@ -49,6 +50,9 @@ export abstract class OpenedPart {
   get keepsAnswered(): boolean {
     return this.#isWanted && !(this.isFollowing && this.#awaits === undefined);
   }
+
+  /** Returns what is known as it is shown, with what is being sent. */
+  abstract show(sent: readonly SentMessage[]): readonly unknown[];
 
   // Requests
 

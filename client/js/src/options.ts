@@ -8,6 +8,7 @@ import type { ComparePart, FilesPart, TextPart, UndoPart } from "./parts.js";
 import type { Token } from "./requests.js";
 import type { WebSocketClass } from "./socket.js";
 import type { Slot, StorageLike } from "./storage.js";
+import type { TasksPart } from "./tasks-part.js";
 
 export interface ThreadOptions<State> {
   /** kebab-case of the Thread subclass's name. */
@@ -35,6 +36,8 @@ export interface ThreadOptions<State> {
   compare?: ComparePart | undefined;
   /** `messages` of this package: the messages that the thread keeps. */
   messages?: MessagesPart | undefined;
+  /** `tasks` of this package: the runs of the thread's tasks. */
+  tasks?: TasksPart | undefined;
   /** `files` of this package: the files that the thread keeps. */
   files?: FilesPart | undefined;
   /** The WebSocket class, such as that of the package `ws`. By default the global one, which Node 20 does not have. */

@@ -308,6 +308,8 @@ export interface Pong {
  * With `reset` it has the newest ones, and the client forgets what it has. With `before`, it has those before that
  * position. Otherwise it has the messages that were added or changed since the client's revision, and the ids of those
  * that were removed. `more` tells whether there are older ones; without `reset` and `before`, that is not known.
+ *
+ * A page of tasks has no messages but `runs`: those that are not over, and the last ones that are.
  */
 export interface Page {
   readonly type: "page";
@@ -318,6 +320,7 @@ export interface Page {
   readonly more?: boolean;
   readonly before?: number | null;
   readonly removed?: readonly string[];
+  readonly runs?: readonly TaskRun[];
 }
 
 /**
@@ -344,11 +347,26 @@ export interface Item {
 }
 
 /**
+ * A run of a task: `value` is its last status, and `created_at` is in microseconds.
+ *
+ * `result` is what it has returned, if clients may begin the task.
+ */
+export interface TaskRun {
+  readonly id: string;
+  readonly name: string;
+  readonly status: "cancelled" | "done" | "failed" | "running" | "sleeping" | "waiting";
+  readonly value?: Json;
+  readonly result?: Json;
+  readonly created_at?: number;
+}
+
+/**
  * A change of an opened part. Revisions are dense, but a "chunk" and "missed" repeat the last one.
  *
  * "insert" and "update" have the whole `message`, "delete" its `id`, "take" the ids of pending messages that became
  * history with their positions there, "chunk" a text that follows the first `at` characters of the streaming message
  * `id`, "end" the `status` with which that ends. "missed": changes were left out, and the client opens the part again.
+ * Of tasks, "update" has the whole `run`.
  */
 export interface Part {
   readonly type: "part";
@@ -361,6 +379,7 @@ export interface Part {
   readonly at?: number;
   readonly text?: string;
   readonly status?: "completed" | "failed" | null;
+  readonly run?: TaskRun | null;
 }
 
 /** An Open was refused; the client may send it again after `retry_after` seconds, if that is given. */

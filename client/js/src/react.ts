@@ -17,6 +17,7 @@ import type { Status } from "./link.js";
 import type { ThreadOptions } from "./options.js";
 import { parse, textAt } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
+import type { TaskRun } from "./protocol.js";
 import type { AnyRpcs, ArgsOf, ResultOf } from "./rpc.js";
 import { SharedClients } from "./shared.js";
 import type { ThreadMessages } from "./thread-messages.js";
@@ -34,7 +35,7 @@ export type UseThreadOptions<State> = Omit<ThreadOptions<State>, "connect"> & Th
 /**
  * The client of a thread, connected while a component that uses it is mounted. Components that name the same thread
  * with a token of the same user share one; it has the options of the first of them, with the parts that a later one
- * adds (`text`, `undo`, `compare`, `messages`), and the token of the last render.
+ * adds (`text`, `undo`, `compare`, `messages`, `tasks`), and the token of the last render.
  * Another kind, name, host, url, client, storage or user gives another client, and so does mounting after the shared
  * one was closed. Two tokens are of the same user when they are equal, or JWTs that
  * differ in their times only.
@@ -174,6 +175,27 @@ export function useMessages(thread: ThreadClient<any, any, any>, part?: string):
   useSyncExternalStore(messages.subscribe, read, read);
   const { isReady, hasMore, isLoading, error } = messages;
   return { items, isReady, hasMore, isLoading, error, messages };
+}
+
+/**
+ * A run of one of the thread's tasks, or of those that its class declares by the name `part`; undefined while it is not
+ * known, and without an `id`. Throws a TypeError without the option `tasks`.
+ */
+export function useTask(thread: ThreadClient<any, any, any>, id?: string, part?: string): TaskRun | undefined {
+  const tasks = part === undefined ? thread.tasks : thread.tasks.of(part);
+  const find = () => (id === undefined ? undefined : tasks.find(id));
+  const run = useSyncExternalStore(tasks.subscribe, find, () => undefined);
+  const isReady = useSyncExternalStore(
+    tasks.subscribe,
+    () => tasks.isReady,
+    () => false,
+  );
+  const isMissing = id !== undefined && isReady && run === undefined;
+  useEffect(() => {
+    // One that ended long ago; what goes wrong is told by other calls, too.
+    if (isMissing) tasks.get(id).catch(() => undefined);
+  }, [tasks, id, isMissing]);
+  return run;
 }
 
 export type UseThreadsOptions = Omit<ListOptions, "kind">;

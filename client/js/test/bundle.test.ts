@@ -2,7 +2,6 @@ import { readFileSync } from "node:fs";
 import { beforeAll, expect, test } from "vitest";
 
 const BUNDLE = new URL("../../../server/plait/web/client.js", import.meta.url);
-const MESSAGES = new URL("../../../server/plait/web/messages.js", import.meta.url);
 const SIZES = new URL("../scripts/sizes.js", import.meta.url);
 
 test("the bundle is one file that needs no other, with the client, its error and bindText", async () => {
@@ -11,11 +10,15 @@ test("the bundle is one file that needs no other, with the client, its error and
   expect(readFileSync(BUNDLE, "utf8")).not.toMatch(/\b(import|require)\s*[({"']/);
 });
 
-test("the part for messages is a file beside it, which takes the error from there", async () => {
-  const { messages } = (await import(MESSAGES.href)) as { messages: object };
-  expect(messages).toHaveProperty("newMessages");
-  expect(readFileSync(MESSAGES, "utf8")).not.toMatch(/extends Error/);
-});
+test.each(["messages", "tasks"])(
+  "the part for %s is a file beside it, which takes the error from there",
+  async (part) => {
+    const file = new URL(`${part}.js`, BUNDLE);
+    const exported = (await import(file.href)) as Record<string, object>;
+    expect(exported[part]).toHaveProperty("put");
+    expect(readFileSync(file, "utf8")).not.toMatch(/extends Error/);
+  },
+);
 
 // The limits may only fall: a page with ThreadClient alone is to load 16 kB, one with text and undo 22.
 const LIMITS = {

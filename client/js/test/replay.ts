@@ -5,6 +5,7 @@ import { expect } from "vitest";
 import { withConversations } from "../src/messages-part.js";
 import type { ConversationSession } from "../src/messages-part.js";
 import type { Outgoing } from "../src/messages.js";
+import type { ThreadMessage } from "../src/conversation.js";
 import { plain } from "../src/json.js";
 import { apply } from "../src/patch.js";
 import type { Document } from "../src/json.js";
@@ -29,12 +30,12 @@ export class Replay {
 
   constructor(client: string) {
     this.session = withConversations(new Session({ client, now: () => this.#now }), () => this.#now);
-    this.session.onPart = (events) => {
+    this.session.partEvents.add((events) => {
       for (const event of events) {
         if (event.type === "delivered") this.#outcomes[event.message.key] = `sent ${event.id}`;
         if (event.type === "undelivered") this.#outcomes[event.message.key] = `unsent ${event.error.code}`;
       }
-    };
+    });
   }
 
   step(name: string, value: unknown): void {
@@ -91,7 +92,7 @@ export class Replay {
       this.#sources = [];
     }
     if (name === "messages") {
-      const shown = session.conversations.show("messages");
+      const shown = session.conversations.show("messages") as ThreadMessage[];
       expect(shown.map(({ content, status }) => [content, status])).toEqual(value);
       expect(session.conversations.show("messages")).toBe(shown);
     }

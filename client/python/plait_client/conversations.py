@@ -1,23 +1,25 @@
-"""The conversations of a thread that a client sees and sends to, over all its sockets: no I/O."""
+"""The parts of a thread that a client sees, and the messages that it sends to them, over all its sockets: no I/O."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from plait_client.conversation import Conversation
 from plait_client.errors import TooLarge
+from plait_client.opened_part import OpenedPart
 from plait_client.sent_messages import SentMessage, SentMessages
-from plait_schemas.conversation import Item
 from plait_schemas.messages import Close, Open, Page, Part, Send, Sent, Unopened, Unsent
 
 __all__ = ["Conversations", "Delivered", "PartChanged", "PartEvent", "PartFrame", "Undelivered"]
+
+P = TypeVar("P", bound=OpenedPart)
 
 PartFrame = Page | Part | Unopened | Sent | Unsent
 """The frames that a server sends of parts."""
 
 
 class PartChanged(NamedTuple):
-    """The shown messages of a part may have changed, or whether it can be opened."""
+    """What is shown of a part may have changed, or whether it can be opened."""
 
     part: str
 
@@ -41,11 +43,11 @@ PartEvent = PartChanged | Delivered | Undelivered
 
 
 class Conversations:
-    """One conversation for each part that is asked for, and the messages that are being sent to them."""
+    """One conversation, or the runs, of each part that is asked for, and the messages that are being sent."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._parts: dict[str, Conversation] = {}
+        self._parts: dict[str, OpenedPart] = {}
         self._sent = SentMessages()
         # Messages that the server has, but that a page is still to bring.
         self._answered: list[SentMessage] = []
@@ -53,15 +55,22 @@ class Conversations:
 
     def of(self, part: str) -> Conversation:
         """Return the conversation of a part."""
-        if part not in self._parts:
-            self._parts[part] = found = Conversation(part)
-            if self._epoch is not None:
-                found.join(self._epoch)
-        return self._parts[part]
+        return self.find(part, Conversation)
 
-    def show(self, part: str) -> list[Item]:
-        """Return the messages of a part as they are shown."""
-        return self.of(part).show((*self._answered, *self._sent.all))
+    def find(self, part: str, kind: type[P]) -> P:
+        """Return what is known of a part, of one kind. Raises TypeError if it is in use as another."""
+        if part not in self._parts:
+            self._parts[part] = made = kind(part)
+            if self._epoch is not None:
+                made.join(self._epoch)
+        found = self._parts[part]
+        if not isinstance(found, kind):
+            raise TypeError(f"the part {part!r} is in use for something else")
+        return found
+
+    def show(self, part: str) -> Sequence[Any]:
+        """Return the messages or runs of a part as they are shown."""
+        return self._parts[part].show((*self._answered, *self._sent.all))
 
     def send(
         self, part: str, content: str, key: str, attachments: Iterable[Mapping[str, Any]], max_frame: float
@@ -122,7 +131,8 @@ class Conversations:
                     return []
                 return [Undelivered(message, frame), PartChanged(message.part)]
             case _:
-                if not self.of(frame.part).receive(frame, self._now()):
+                found = self._parts.get(frame.part)
+                if found is None or not found.receive(frame, self._now()):
                     return []
                 self._answered = [each for each in self._answered if self.of(each.part).keeps_answered]
                 return [PartChanged(frame.part)]

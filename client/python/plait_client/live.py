@@ -196,7 +196,7 @@ class Live:
     def _hand_over_part(self, event: PartEvent) -> None:
         match event:
             case PartChanged(part):
-                self.listeners.call(("messages", part), self.session.conversations.show(part))
+                self.listeners.call(("part", part), self.session.conversations.show(part))
             case Delivered(message, id):
                 self.deliveries.accept(message, id)
             case Undelivered(message, answer):

@@ -3,8 +3,10 @@
 The same as `opened-part.ts` of the JavaScript client, with the same names.
 """
 
-from typing import Final, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal
 
+from plait_client.sent_messages import SentMessage
 from plait_schemas.messages import Close, Open, Page, Part, Unopened
 
 __all__ = ["OpenedPart"]
@@ -49,6 +51,10 @@ class OpenedPart:
     def keeps_answered(self) -> bool:
         """Whether what the server has is still to come with a page."""
         return self._is_wanted and not (self._is_following and self._awaits is None)
+
+    def show(self, sent: Iterable[SentMessage]) -> Sequence[Any]:
+        """Return what is known as it is shown, with what is being sent."""
+        raise NotImplementedError
 
     # Requests
 

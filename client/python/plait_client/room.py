@@ -15,6 +15,7 @@ from plait_client.listeners import Changes, Remove
 from plait_client.live import Live
 from plait_client.room_files import RoomFiles
 from plait_client.room_messages import RoomMessages
+from plait_client.room_tasks import RoomTasks
 from plait_client.session import Session, Status
 from plait_client.typed import written
 from plait_client.view import View
@@ -272,12 +273,17 @@ class Room(Generic[S]):
         """
         return bool(await self.call("run:interrupt", *_given(message)))
 
-    # Messages
+    # Parts
 
     @property
     def messages(self) -> RoomMessages:
         """The messages of the thread, as its class declares them: `messages = Messages(live=True)`."""
         return RoomMessages(self._live, "messages")
+
+    @property
+    def tasks(self) -> RoomTasks:
+        """The runs of the thread's tasks, which its class declares: `tasks = Tasks(live=True)`."""
+        return RoomTasks(self._live, "tasks", self.call)
 
     @property
     def files(self) -> RoomFiles:

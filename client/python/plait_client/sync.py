@@ -15,6 +15,7 @@ from plait_client.room import Room
 from plait_client.session import Status
 from plait_client.sync_files import SyncFiles
 from plait_client.sync_messages import SyncMessages
+from plait_client.sync_tasks import SyncTasks
 from plait_schemas.patch import Op
 from plait_schemas.rpc import read_rpc
 
@@ -216,12 +217,17 @@ class SyncRoom(Generic[S]):
         """Interrupt the agent that runs in this thread, and return whether one runs."""
         return self._wait(lambda: self._room.interrupt(message), "no answer to the interrupt")
 
-    # Messages
+    # Parts
 
     @property
     def messages(self) -> SyncMessages:
         """See Room."""
         return SyncMessages(self._loop.do(lambda: self._room.messages), self._loop, self._wait)
+
+    @property
+    def tasks(self) -> SyncTasks:
+        """See Room."""
+        return SyncTasks(self._loop.do(lambda: self._room.tasks), self._loop, self._wait)
 
     @property
     def files(self) -> SyncFiles:

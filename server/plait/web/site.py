@@ -37,7 +37,7 @@ from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
 __all__ = ["Site"]
 
 # The JavaScript client, and its parts for messages and listings, for pages without a build step.
-_CLIENT: Final = ("client.js", "messages.js", "listing.js", "files.js")
+_CLIENT: Final = ("client.js", "messages.js", "tasks.js", "listing.js", "files.js")
 
 
 # Seconds after which the engine of a shared store is taken to give no answer.
