@@ -9,7 +9,9 @@ import pytest
 
 from plait_client.conversations import Delivered, Undelivered
 from plait_client.events import Acked, Changed, Nacked, SessionEvent
+from plait_client.opened_part import OpenedPart
 from plait_client.session import Session
+from plait_client.task_runs import TaskRuns
 from plait_schemas import messages
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.frames import decode_server, encode
@@ -64,12 +66,16 @@ class Replay:
         self.session.conversations.of(part).open()
         self.session.flush()
 
+    def do_watch(self, part: str) -> None:
+        self.session.conversations.find(part, TaskRuns).open()
+        self.session.flush()
+
     def do_older(self, part: str) -> None:
         self.session.conversations.of(part).load_older()
         self.session.flush()
 
     def do_leave(self, part: str) -> None:
-        self.session.conversations.of(part).close()
+        self.session.conversations.find(part, OpenedPart).close()
         self.session.flush()
 
     def do_post(self, message: tuple[str, str]) -> None:
@@ -91,6 +97,10 @@ class Replay:
 
     def do_messages(self, expected: list[Any]) -> None:
         assert [[each.content, each.status] for each in self.session.conversations.show("messages")] == expected
+
+    def do_runs(self, expected: list[Any]) -> None:
+        runs = self.session.conversations.find("tasks", TaskRuns).show()
+        assert [[run.id, run.status, run.value, run.result] for run in runs] == expected
 
     def do_more(self, has_more: bool) -> None:
         assert self.session.conversations.of("messages").has_more == has_more

@@ -9,7 +9,8 @@ import type { ThreadMessage } from "../src/conversation.js";
 import { plain } from "../src/json.js";
 import { apply } from "../src/patch.js";
 import type { Document } from "../src/json.js";
-import type { Op, ServerMessage } from "../src/protocol.js";
+import type { Op, ServerMessage, TaskRun } from "../src/protocol.js";
+import { TaskRuns } from "../src/task-runs.js";
 import { Session, diff } from "./whole.js";
 
 export interface Script {
@@ -47,6 +48,7 @@ export class Replay {
     else if (name === "receive") session.receive(value as ServerMessage);
     else if (name === "wait") this.#wait(value as number);
     else if (name === "view") session.conversations.of(value as string).open();
+    else if (name === "watch") session.conversations.find(value as string, TaskRuns).open();
     else if (name === "older") session.conversations.of(value as string).loadOlder();
     else if (name === "leave") session.conversations.close(value as string);
     else if (name === "post") session.post("messages", ...(value as [string, string]));
@@ -95,6 +97,11 @@ export class Replay {
       const shown = session.conversations.show("messages") as ThreadMessage[];
       expect(shown.map(({ content, status }) => [content, status])).toEqual(value);
       expect(session.conversations.show("messages")).toBe(shown);
+    }
+    if (name === "runs") {
+      const shown = session.conversations.show("tasks") as TaskRun[];
+      expect(shown.map(({ id, status, value = null, result = null }) => [id, status, value, result])).toEqual(value);
+      expect(session.conversations.show("tasks")).toBe(shown);
     }
     if (name === "more") expect(session.conversations.of("messages").hasMore).toBe(value);
     if (name === "rejoin") {

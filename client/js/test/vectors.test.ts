@@ -6,9 +6,9 @@ import type { Script } from "./replay.js";
 
 const FOLDER = new URL("../../../schemas/vectors/", import.meta.url);
 const STEPS = new Set(
-  ["open", "lost", "edit", "set", "receive", "wait", "view", "older", "leave", "post"].concat(
+  ["open", "lost", "edit", "set", "receive", "wait", "view", "watch", "older", "leave", "post"].concat(
     ["sent", "shown", "presence", "confirmed", "pending", "outcomes", "sources"],
-    ["rejoin", "stopped", "messages", "more"],
+    ["rejoin", "stopped", "messages", "runs", "more"],
   ),
 );
 

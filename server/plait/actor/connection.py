@@ -6,8 +6,9 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from plait.actor.rpc import Method
 from plait.actor.transport import ClientSession, Frame, Transport
-from plait.errors import PlaitError
+from plait.errors import Forbidden, PlaitError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.revision import Revision
 from plait.store.protocol import ThreadKey
@@ -79,6 +80,13 @@ class Rights(NamedTuple):
     may_send: bool = True
     # Whether it may write and remove files, and attach them to messages.
     may_upload: bool = True
+    # Whether it may send events to runs of tasks, and cancel them.
+    may_approve: bool = False
+
+    def check_call(self, method: Method) -> None:
+        """Raise Forbidden if it may not call a method."""
+        if not (self.may_approve if method.action == "approve" else self.may_call):
+            raise Forbidden("Forbidden")
 
 
 _EVERYTHING: Final = Rights()

@@ -9,6 +9,7 @@ from typing import Any, Final, get_args
 
 from plait.actor.declaration import check_attributes, check_hooks, validates_ops, warn_of_near_misses
 from plait.actor.endpoints import Endpoints
+from plait.actor.per_actor import PerActor
 from plait.actor.rpc import Method, find_methods
 from plait.errors import MethodNotFound, NotFound
 from plait.limits import Limits
@@ -64,6 +65,12 @@ class Kind:
         self._inner_methods = {name: each for name, each in methods.items() if not each.is_for_clients}
         # The tasks that an app adds to those of the class, by name.
         self.tasks: dict[str, Any] = {}
+        for attribute in dir(cls):
+            part = inspect.getattr_static(cls, attribute)
+            for method in part.make_methods(cls) if isinstance(part, PerActor) else ():
+                if method.name in self.methods:
+                    raise TypeError(f"{cls.__name__} has two parts with a method {method.name!r}")
+                self.methods[method.name] = method
         # What answers HTTP requests below its threads.
         self.endpoints = Endpoints(cls, frozenset(dir(hooks)))
         # The attributes of rpcs, by the functions of the class and of those that it derives from.

@@ -1,7 +1,9 @@
 """Values that other packages keep on each actor while it is awake, or for all of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from plait.actor.rpc import Method
 
 __all__ = ["PerActor", "Service"]
 
@@ -33,6 +35,10 @@ class PerActor(Generic[K, T]):
 
     def __init__(self, make: Callable[[K], T]) -> None:
         self._make = make
+
+    def make_methods(self, cls: type[Any]) -> Iterable[Method]:
+        """Make the methods by which clients use it in threads of a class. Raises TypeError."""
+        return ()
 
     def of(self, actor: K) -> T:
         """Return the value of an actor."""

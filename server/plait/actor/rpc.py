@@ -89,8 +89,9 @@ class Method:
     # Whether it runs an agent, for which others wait.
     is_run = False
 
-    # Whether clients may call it.
+    # Whether clients may call it, and the action that they need for it.
     is_for_clients = True
+    action: Literal["call", "approve"] = "call"
 
     def __init__(
         self,

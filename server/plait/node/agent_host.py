@@ -254,8 +254,10 @@ class AgentHost:
     def _may_by_default(self, principal: Principal | None, key: ThreadKey, action: str) -> bool:
         """Whether a principal may do something with a thread in an app without `authorize`.
 
-        The session of another principal is refused, since its name can be guessed.
+        The session of another principal is refused, since its name can be guessed, and so are approvals.
         """
+        if action == "approve":
+            return False
         if action == "destroy" and not self._node.kind(key.kind).cls.clients_may_destroy:
             return False
         if not is_of_another(None if principal is None else principal.id, key.name):

@@ -98,7 +98,10 @@ class Admission:
         self._context.check_kind(self._request, key.kind)
         await identity.check(principal, key, "connect")
         rights = Rights(
-            principal, await identity.may(principal, key, "write"), await identity.may(principal, key, "call")
+            principal,
+            await identity.may(principal, key, "write"),
+            await identity.may(principal, key, "call"),
+            may_approve=key.kind in self._context.task_kinds and await identity.may(principal, key, "approve"),
         )
         if key.kind not in self._context.live_kinds:
             return rights

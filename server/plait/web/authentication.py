@@ -31,13 +31,14 @@ Action = Literal[
     "send",
     "files",
     "upload",
+    "approve",
     "request",
     "destroy",
     "list",
 ]
 """An action of a client on a thread: open a socket, create the thread, read or write its state, call an rpc, read
-its messages, send one, read its files, write or remove one, send a request, destroy the thread, or see it in a listing
-of its kind."""
+its messages, send one, read its files, write or remove one, send an event to a run of a task, send a request, destroy
+the thread, or see it in a listing of its kind."""
 
 Authenticate = Callable[[Request], Awaitable[Principal | Response | None] | Principal | Response | None]
 """Returns the principal of a request, None for an anonymous one, or a Response to send instead."""

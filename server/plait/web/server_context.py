@@ -134,6 +134,12 @@ class ServerContext:
         self.lists_kinds = False
         # The kinds with messages that clients may open.
         self.live_kinds = frozenset(name for name, kind in node.kinds.items() if _has_live_messages(kind.cls))
+        # The kinds with tasks, about whose runs clients may decide.
+        self.task_kinds = frozenset(
+            name
+            for name, kind in node.kinds.items()
+            if any(method.action == "approve" for method in kind.methods.values())
+        )
         # The files that the kinds declare.
         found = {name: find_files(kind.cls) for name, kind in node.kinds.items()}
         self.files = {name: part for name, part in found.items() if part is not None}

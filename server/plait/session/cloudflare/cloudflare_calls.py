@@ -10,7 +10,7 @@ from plait.actor.connection import Connection
 from plait.actor.outcome import RunningCall
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame, Transport
-from plait.errors import CallFailed, Forbidden, PlaitError
+from plait.errors import CallFailed, PlaitError
 from plait.instruments.protocol import find_outcome, tell_limit
 from plait_schemas.cloudflare import Call, Result, encode
 from plait_schemas.codec import UNENCODABLE, printable
@@ -37,8 +37,7 @@ class CloudflareCalls:
         connection.begin_message("call", actor.instruments, actor.key)
         try:
             method = actor.kind.method(call.method)
-            if not connection.rights.may_call:
-                raise Forbidden("Forbidden")
+            connection.rights.check_call(method)
             arguments = method.arguments(call.args, depth=actor.limits.depth)
         except PlaitError as error:
             self.fail(call, str(error))

@@ -10,7 +10,7 @@ from plait.actor.connection import Connection
 from plait.actor.outcome import RunningCall
 from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame
-from plait.errors import CallFailed, Forbidden, InvalidArguments, PlaitError
+from plait.errors import CallFailed, InvalidArguments, PlaitError
 from plait.instruments.protocol import NO_INSTRUMENTS, find_outcome, tell_limit
 from plait_schemas.codec import UNENCODABLE, encode_json, printable
 from plait_schemas.frames import encode
@@ -63,8 +63,7 @@ class ClientCalls:
         if call.ref in self._calls:
             raise InvalidArguments(f"a call with the ref {call.ref} is already running")
         method = actor.kind.method(call.method)
-        if not connection.rights.may_call:
-            raise Forbidden("Forbidden")
+        connection.rights.check_call(method)
         arguments = method.arguments(call.args, call.kwargs, depth=actor.limits.depth)
         done = partial(self._finish, call, method, connection.trace)
         sink = partial(self._stream, call) if method.is_stream else None

@@ -151,10 +151,12 @@ class _Exchange(Exchange):
         return JSONResponse({"epoch": epoch, "version": version}, headers=headers)
 
     async def call(self, name: str) -> Response:
-        await self.check("call")
+        name = unquote(name)
+        found = self.context.node.kind(self.key.kind).methods.get(name)
+        await self.check("call" if found is None else found.action)
         body = await self.body()
         actor, connection = await self.enter(len(body))
-        method = actor.kind.method(unquote(name))
+        method = actor.kind.method(name)
         try:
             call = _decode_call(body) if body.strip() else CallBody()
         except NOT_JSON as error:
