@@ -8,11 +8,14 @@ from plait_client.listing import ListedThread, ThreadPage, list_threads, list_th
 from plait_client.room import Room
 from plait_client.room_files import FileInfo, RoomFiles
 from plait_client.room_messages import RoomMessages
+from plait_client.room_tasks import RoomTasks
 from plait_client.session import Session
 from plait_client.sync import SyncChanges, SyncRoom, connect_sync
 from plait_client.sync_files import SyncFiles
 from plait_client.sync_messages import SyncMessages
+from plait_client.sync_tasks import SyncTasks
 from plait_schemas.conversation import Item
+from plait_schemas.task_run import TaskRun
 
 __all__ = [
     "AwaitableEdit",
@@ -31,11 +34,14 @@ __all__ = [
     "Room",
     "RoomFiles",
     "RoomMessages",
+    "RoomTasks",
     "Session",
     "SyncChanges",
     "SyncFiles",
     "SyncMessages",
     "SyncRoom",
+    "SyncTasks",
+    "TaskRun",
     "ThreadPage",
     "TooLarge",
     "Unanswered",

@@ -24,6 +24,7 @@ from plait.node.node import Node
 from plait.parts.files.thread_files import find_files
 from plait.parts.messages.thread_messages import Messages
 from plait.parts.part import find_parts
+from plait.parts.tasks.thread_tasks import Tasks
 from plait.session.cloudflare.departures import Departures
 from plait.session.leases import Leases, PrincipalLease
 from plait.state.compatibility import Compatibility
@@ -134,12 +135,13 @@ class ServerContext:
         self.lists_kinds = False
         # The kinds with messages that clients may open.
         self.live_kinds = frozenset(name for name, kind in node.kinds.items() if _has_live_messages(kind.cls))
-        # The kinds with tasks, about whose runs clients may decide.
-        self.task_kinds = frozenset(
-            name
+        # The tasks that the kinds declare.
+        self.tasks = {
+            name: part
             for name, kind in node.kinds.items()
-            if any(method.action == "approve" for method in kind.methods.values())
-        )
+            for part in find_parts(kind.cls).values()
+            if isinstance(part, Tasks)
+        }
         # The files that the kinds declare.
         found = {name: find_files(kind.cls) for name, kind in node.kinds.items()}
         self.files = {name: part for name, part in found.items() if part is not None}

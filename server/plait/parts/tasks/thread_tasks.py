@@ -1,8 +1,9 @@
 """`tasks = Tasks()`: methods of a thread that survive kills, restarts and long waits."""
 
 import asyncio
+import heapq
 import secrets
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from types import NoneType
 from typing import Any, ClassVar, Final
@@ -11,12 +12,14 @@ import msgspec
 
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
+from plait.actor.rpc import Method
 from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import NotFound, TooMany, Unavailable
 from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.part import Part, check_writable, find_parts
 from plait.parts.stage import begin_staged, find_draft, use_draft
+from plait.parts.tasks.client_methods import make_methods
 from plait.parts.tasks.draft import TasksDraft
 from plait.parts.tasks.ended import ENDED, ENDS
 from plait.parts.tasks.failed import FAILED
@@ -29,6 +32,9 @@ from plait.store.record_checks import is_key
 from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["MOST_RUNS", "TaskReceipt", "Tasks", "ThreadTasks", "find_tasks_part"]
+
+# In the class, `list` is a method.
+_Runs = list[TaskRun]
 
 MOST_RUNS: Final = 10_000
 """The maximum number of runs of a thread that have not ended."""
@@ -52,7 +58,7 @@ class Tasks(Part["ThreadTasks"]):
     """Declares tasks: `tasks = Tasks()` gives each thread a `ThreadTasks`. With `live`, clients see the runs."""
 
     reading: ClassVar = frozenset({"list", "get", "wait"})
-    inner: ClassVar = frozenset({"watch", "find", "is_running"})
+    inner: ClassVar = frozenset({"watch", "find", "is_running", "newest"})
 
     def __init__(self, *, live: bool = False) -> None:
         super().__init__()
@@ -62,6 +68,9 @@ class Tasks(Part["ThreadTasks"]):
     def __set_name__(self, owner: type, name: str) -> None:
         super().__set_name__(owner, name)
         find_tasks(owner)  # Raises for an invalid task.
+
+    def make_methods(self, cls: type[Any]) -> Iterable[Method]:
+        return make_methods(self.name, find_tasks(cls), is_live=self.is_live)
 
     def bind(self, actor: ThreadActor) -> "ThreadTasks":
         assert isinstance(actor, Actor)
@@ -184,6 +193,17 @@ class ThreadTasks:
         runs.update((row.id, row.show()) for row in self._find_rows().values())
         fitting = [run for run in runs.values() if name in (None, run.name) and status in (None, run.status)]
         return sorted(fitting, key=lambda run: run.created_at)
+
+    async def newest(self, limit: int) -> _Runs:
+        """Return the durable runs: those that have not ended, and the last `limit` ones that have."""
+        records = self._actor.records
+        # A run that ends in between is found twice.
+        rows = await records.list(RecordRange(self._part, ROWS, limit=ALL))
+        ended = await records.list(RecordRange(self._part, ENDED, limit=ALL))
+        last = heapq.nlargest(limit, (decode_ended(each.value or b"") for each in ended), key=lambda run: run.ended_at)
+        runs = {row.id: row.show() for row in (decode_row(each.value or b"") for each in rows)}
+        runs |= {run.row.id: run.show() for run in last}
+        return sorted(runs.values(), key=lambda run: run.created_at)
 
     async def wait(self, id: str) -> TaskRun:
         """Return a run when it has ended. Raises NotFound if there is none, and Unavailable if the thread stops."""

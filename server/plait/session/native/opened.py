@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from inspect import getattr_static
 from typing import Final, Protocol
 
 from plait.actor.actor import Actor
@@ -11,8 +12,10 @@ from plait.actor.per_actor import PerActor
 from plait.actor.transport import Frame, Transport
 from plait.errors import CorruptThread, Forbidden, PlaitError, StoreError, TooMany, Unavailable
 from plait.instruments.protocol import tell_limit
+from plait.parts.tasks.thread_tasks import Tasks
 from plait.session.native.follower import Follower
 from plait.session.native.live_messages import LiveMessages, find_messages
+from plait.session.native.live_tasks import LiveTasks
 from plait_schemas import messages
 from plait_schemas.frames import encode
 from plait_schemas.messages import Open
@@ -85,7 +88,11 @@ def _find_feed(actor: Actor, part: str) -> PartFeed:
     """Return the feed of a part that clients may see. Raises NotFound."""
     feeds = _feeds.of(actor)
     if part not in feeds:
-        feeds[part] = PartFeed(part, LiveMessages(part, find_messages(actor, part)))
+        declared = getattr_static(actor.kind.cls, part, None)
+        if isinstance(declared, Tasks) and declared.is_live:
+            feeds[part] = PartFeed(part, LiveTasks(part, declared.of(actor)))
+        else:
+            feeds[part] = PartFeed(part, LiveMessages(part, find_messages(actor, part)))
     return feeds[part]
 
 

@@ -1,7 +1,7 @@
 """The URLs of threads: state, history, rpcs, agents, files and `on_request`; and of kinds, which list them."""
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
@@ -14,6 +14,8 @@ from plait.actor.outcome import make_resolver
 from plait.agents.agent import INTERRUPT
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.instruments.protocol import TRACE
+from plait.parts.tasks.client_methods import show_run
+from plait.session.native.live_tasks import read_newest
 from plait.state.types import parse_json_error
 from plait.web.http.author_requests import answer_by_author, find_limit
 from plait.web.http.endpoint import Headers
@@ -37,6 +39,9 @@ class CallBody(msgspec.Struct, forbid_unknown_fields=True):
     args: list[msgspec.Raw] = []
     kwargs: dict[str, msgspec.Raw] = {}
 
+
+# The number of runs in a listing that have ended.
+_RUNS: Final = 50
 
 _decode_call = msgspec.json.Decoder(CallBody).decode
 
@@ -81,6 +86,7 @@ class ThreadRequests:
     async def _route(self, exchange: "_Exchange", parts: list[str]) -> Response:
         """Answer a request by its method and the parts of its path after the thread."""
         kind = exchange.key.kind
+        has_live_tasks = kind in self._context.tasks and self._context.tasks[kind].is_live
         has_agents = INTERRUPT in self._context.node.kind(kind).methods
         match exchange.request.method, parts:
             case "GET" | "HEAD", [""]:
@@ -99,6 +105,10 @@ class ThreadRequests:
                 return await interrupt(exchange)
             case "GET" | "HEAD" | "PUT" | "DELETE", ["files", *path] if path and kind in self._context.files:
                 return await answer_file(exchange, "/".join(path))
+            case "GET" | "HEAD", ["tasks"] if has_live_tasks:
+                return await exchange.list_runs()
+            case "GET" | "HEAD", ["tasks", id] if has_live_tasks:
+                return await exchange.get_run(unquote(id))
             case _:
                 return await answer_by_author(exchange, "/".join(parts))
 
@@ -172,6 +182,19 @@ class _Exchange(Exchange):
             method, arguments, make_resolver(future), connection=connection, request=self.request, by_client=True
         )
         return answer_json({"result": await self.outcome(future)})
+
+    async def list_runs(self) -> Response:
+        actor = await self._read()
+        with actor.usage.keep_awake():
+            return answer_json({"runs": await read_newest(self.context.tasks[self.key.kind].of(actor), _RUNS)})
+
+    async def get_run(self, id: str) -> Response:
+        actor = await self._read()
+        tasks = self.context.tasks[self.key.kind].of(actor)
+        with actor.usage.keep_awake():
+            if (run := await tasks.get(id)) is None:
+                raise NotFound(f"{self.key} has no run {id} of a task")
+        return answer_json(show_run(run, tasks.find(run.name)))
 
     async def destroy(self) -> Response:
         await self.check("destroy")

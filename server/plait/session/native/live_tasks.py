@@ -1,0 +1,70 @@
+"""Shows the runs of a thread's tasks to clients of the native protocol: pages, and each change."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from plait.actor.connection import Rights
+from plait.actor.transport import Frame
+from plait.parts.tasks.client_methods import show_run
+from plait.parts.tasks.rows import TaskRun
+from plait.parts.tasks.thread_tasks import ThreadTasks
+from plait_schemas import messages
+from plait_schemas.codec import encode_json
+from plait_schemas.frames import encode
+from plait_schemas.messages import Open
+from plait_schemas.task_run import TaskRun as ShownRun
+
+__all__ = ["LiveTasks", "read_newest"]
+
+# The maximum number of runs of a page, and their maximum size, unless there is only one.
+_MOST_ON_PAGE: Final = 500
+_MOST_BYTES: Final = 1 << 20
+
+
+class LiveTasks:
+    """The runs of one part of a thread. Revisions count the changes that were told since it was made."""
+
+    __slots__ = ("_part", "_revision", "_tasks")
+
+    def __init__(self, part: str, tasks: ThreadTasks) -> None:
+        self._part = part
+        self._tasks = tasks
+        self._revision = 0
+
+    def may_open(self, rights: Rights) -> bool:
+        """Whether a client with these rights may see them: it may see the state, too."""
+        return True
+
+    def watch(self, tell: Callable[[int, Sequence[Frame]], None]) -> Callable[[], None]:
+        """Call `tell` with each revision and the frame of it; return a function that ends this."""
+
+        def hand_on(run: TaskRun) -> None:
+            self._revision += 1
+            shown = show_run(run, self._tasks.find(run.name))
+            tell(self._revision, [Frame(encode(messages.Part(self._part, self._revision, "update", run=shown)))])
+
+        return self._tasks.watch(hand_on)
+
+    async def read(self, frame: Open) -> bytes:
+        """Return the page that an Open asks for, which is always the newest one. Raises StoreError."""
+        # Changes from here on are told after the page, even if it has them.
+        revision = self._revision
+        runs = await read_newest(self._tasks, frame.limit)
+        return encode(messages.Page(frame.part, revision, reset=True, runs=runs))
+
+
+async def read_newest(tasks: ThreadTasks, limit: int) -> list[ShownRun]:
+    """Return the durable runs that clients are shown, oldest first: those that have not ended come before the others.
+
+    Raises StoreError.
+    """
+    newest = await tasks.newest(min(max(limit, 1), _MOST_ON_PAGE))
+    newest.sort(key=lambda run: (run.ended_at is None, run.created_at), reverse=True)
+    found, size = list[ShownRun](), 0
+    for run in newest[:_MOST_ON_PAGE]:
+        shown = show_run(run, tasks.find(run.name))
+        size += len(encode_json(shown))
+        if found and size > _MOST_BYTES:
+            break
+        found.append(shown)
+    return sorted(found, key=lambda run: run.created_at)
