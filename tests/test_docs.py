@@ -272,7 +272,7 @@ def members(source: str, name: str) -> set[str]:
 
 
 # What the methods of a client come from, and those of a part, which only the client itself calls.
-HIDDEN = {"Keeper", "TextPart", "UndoPart", "ComparePart", "MessagesPart", "FilesPart"}
+HIDDEN = {"Keeper", "TextPart", "UndoPart", "ComparePart", "MessagesPart", "TasksPart", "FilesPart"}
 PARTS = (JS_SOURCES / "parts.ts").read_text()
 
 

@@ -9,10 +9,12 @@ import pytest
 from plait_client.room import Room
 from plait_client.room_files import RoomFiles
 from plait_client.room_messages import RoomMessages
+from plait_client.room_tasks import RoomTasks
 from plait_client.session import Session
 from plait_client.sync import SyncRoom
 from plait_client.sync_files import SyncFiles
 from plait_client.sync_messages import SyncMessages
+from plait_client.sync_tasks import SyncTasks
 
 SOURCES: Final = Path(__file__).parents[2] / "client/js/src"
 # Why only one of the two sessions has a name; the first lines of both files say the same.
@@ -77,12 +79,28 @@ MESSAGES_ONLY_IN_SCRIPT: Final = {
     "on_refused": "in Python, what `send` returns raises it, awaited or not",
     "subscribe": "for the frameworks of pages",
 }
+TASKS_ONLY_IN_PYTHON: Final = {"on_change": "it is given the runs; see `subscribe`"}
+TASKS_ONLY_IN_SCRIPT: Final = {
+    "error": "in Python, `open` raises it",
+    "find": "for pages, which show one run",
+    "run_with": "Python's `run` takes the key by name",
+    "subscribe": "for the frameworks of pages",
+}
 # What a room without asyncio lacks: its own edits use it.
 NOT_WITHOUT_ASYNCIO: Final = {"keys", "push", "shown"}
 METHOD: Final = re.compile(r"^  (?:get |async )?([a-z]\w*)(?:<[^(]*>)?\(", re.MULTILINE)
 FIELD: Final = re.compile(r"^  (?:readonly )?([a-z]\w*)(?::| =)", re.MULTILINE)
-# The methods of a class that options add.
-ADDED: Final = {"ThreadClient": [("parts.ts", "TextMethods"), ("parts.ts", "UndoMethods"), ("parts.ts", "HasFiles")]}
+# The members of a class that options add, and those of the class that it extends.
+ADDED: Final = {
+    "ThreadClient": [
+        ("parts.ts", "TextMethods"),
+        ("parts.ts", "UndoMethods"),
+        ("parts.ts", "HasFiles"),
+        ("thread-tasks.ts", "HasTasks"),
+    ],
+    "ThreadMessages": [("thread-part.ts", "ThreadPart")],
+    "ThreadTasks": [("thread-part.ts", "ThreadPart")],
+}
 
 
 def find_script_names(file: str, name: str) -> set[str]:
@@ -93,7 +111,7 @@ def find_script_names(file: str, name: str) -> set[str]:
 
 def find_own_names(file: str, name: str) -> set[str]:
     text = (SOURCES / file).read_text()
-    start = rf"^export (?:class {name}\b|interface {name} {{\n)"
+    start = rf"^export (?:(?:abstract )?class {name}\b|interface {name}(?:<\w+>)? {{\n)"
     body = re.split(start, text, flags=re.MULTILINE)[1].partition("\n}\n")[0]
     names = {found for found in METHOD.findall(body) + FIELD.findall(body) if found != "constructor"}
     return {re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", each) for each in names}
@@ -110,8 +128,9 @@ def find_python_names(thing: object) -> set[str]:
         (Session("c1", now=lambda: 0.0), "session.ts", "Session", SESSION_ONLY_IN_PYTHON, SESSION_ONLY_IN_SCRIPT),
         (Room, "client.ts", "ThreadClient", ROOM_ONLY_IN_PYTHON, ROOM_ONLY_IN_SCRIPT),
         (RoomMessages, "thread-messages.ts", "ThreadMessages", MESSAGES_ONLY_IN_PYTHON, MESSAGES_ONLY_IN_SCRIPT),
+        (RoomTasks, "thread-tasks.ts", "ThreadTasks", TASKS_ONLY_IN_PYTHON, TASKS_ONLY_IN_SCRIPT),
     ],
-    ids=["session", "room", "messages"],
+    ids=["session", "room", "messages", "tasks"],
 )
 def test_both_clients_have_the_same_names_but_for_those_with_a_reason(
     python: object, file: str, script: str, only_in_python: dict[str, str], only_in_script: dict[str, str]
@@ -126,4 +145,5 @@ def test_a_room_without_asyncio_has_the_names_of_one_with_it() -> None:
     assert find_python_names(Room) - find_python_names(SyncRoom) == NOT_WITHOUT_ASYNCIO
     assert find_python_names(SyncRoom) <= find_python_names(Room)
     assert find_python_names(SyncMessages) == find_python_names(RoomMessages)
+    assert find_python_names(SyncTasks) == find_python_names(RoomTasks)
     assert find_python_names(SyncFiles) == find_python_names(RoomFiles)

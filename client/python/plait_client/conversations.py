@@ -19,7 +19,7 @@ PartFrame = Page | Part | Unopened | Sent | Unsent
 
 
 class PartChanged(NamedTuple):
-    """What is shown of a part may have changed, or whether it can be opened."""
+    """The shown items of a part may have changed, or whether it can be opened."""
 
     part: str
 

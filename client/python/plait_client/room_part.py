@@ -1,4 +1,4 @@
-"""One part of a thread as a client works with it: opening it, what is shown, being told."""
+"""One part of a thread as a client works with it: opening it, its items, being told."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, Generic, TypeVar
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class RoomPart(Generic[T]):
-    """What a thread's clients see of one of its parts, which is opened on first use.
+    """One part of a thread, as its clients see it, which is opened on first use.
 
     As an async iterator it yields what is shown, at first and whenever that has changed, until the client is closed.
     """
@@ -30,7 +30,7 @@ class RoomPart(Generic[T]):
 
     @property
     def items(self) -> Sequence[T]:
-        """What is shown, oldest first; empty until the first page has come."""
+        """The items that are shown, oldest first; empty until the first page has come."""
         self._open(PAGE)
         return self._live.session.conversations.show(self._part)
 

@@ -14,7 +14,7 @@ Wait = Callable[[Callable[[], Awaitable[Any]], str], Any]
 
 
 class SyncPart(Generic[T]):
-    """What a thread's clients see of one of its parts; each method returns when it is done."""
+    """One part of a thread, as its clients see it; each method returns when it is done."""
 
     def __init__(self, part: RoomPart[T], loop: LoopThread, wait: Wait) -> None:
         self._part = part

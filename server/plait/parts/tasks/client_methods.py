@@ -1,4 +1,4 @@
-"""What clients may do with the tasks of a thread, and what they see of its runs."""
+"""The methods by which clients use the tasks of a thread, and the runs as they see them."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
