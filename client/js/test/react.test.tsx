@@ -11,12 +11,14 @@ import { ThreadClient } from "../src/full.js";
 import { keepIn } from "../src/keep.js";
 import { messages } from "../src/messages-part.js";
 import type { Joined } from "../src/protocol.js";
+import { tasks } from "../src/tasks-part.js";
 import { text as texts } from "../src/text-part.js";
 import { undo } from "../src/undo.js";
 import {
   useMessages,
   usePresence,
   useRpc,
+  useTask,
   useText,
   useThread,
   useThreadEvent,
@@ -282,6 +284,35 @@ test("messages are rendered as they come, and what is sent at once", async () =>
   const other = { id: "b", role: "user" as const, content: "Two", position: 2 };
   first.send({ type: "part", part: "messages", revision: 2, op: "insert", message: other });
   await text(element, "true true One,Two,Hi");
+});
+
+test("a run is rendered as it changes, and one that ended long ago is asked for once", async () => {
+  function Job({ id }: { id: string | undefined }): ReactNode {
+    const run = useTask(useNote({ tasks }), id);
+    return run ? `${run.status} ${String(run.value)}` : "unknown";
+  }
+  const { root, element } = mount(<Job id={undefined} />);
+  await text(element, "unknown");
+  const first = await peer();
+  expect(await first.take("open")).toEqual({ type: "open", part: "tasks" });
+  const run = { id: "a", name: "work", status: "running" as const, value: 1, created_at: 1 };
+  first.send({ type: "page", part: "tasks", revision: 0, reset: true, runs: [run] });
+  root.render(<Job id="a" />);
+  await text(element, "running 1");
+  first.send({ type: "part", part: "tasks", revision: 1, op: "update", run: { ...run, value: 2 } });
+  await text(element, "running 2");
+  root.render(<Job id="old" />);
+  await text(element, "unknown");
+  const { ref, method, args } = await first.take("call");
+  expect([method, args]).toEqual(["tasks:get", ["old"]]);
+  first.send({ type: "result", ref, done: true, value: { ...run, id: "old", status: "done", created_at: 0 } });
+  await text(element, "done 1");
+  root.render(<Job id="none" />);
+  await text(element, "unknown");
+  first.send({ type: "result", ref: (await first.take("call")).ref, done: true, value: null });
+  root.render(<Job id="a" />);
+  await text(element, "running 2");
+  expect(first.frames.waiting).toEqual([]);
 });
 
 test("messages without their option are a mistake that says so", () => {
