@@ -12,7 +12,7 @@ from plait_schemas.messages import Unopened
 __all__ = ["PAGE", "RoomPart", "raise_refusal"]
 
 PAGE: Final = 50
-"""How many items a page has, if nothing else is asked for."""
+"""The number of items of a page, if nothing else is asked for."""
 
 T = TypeVar("T")
 
