@@ -24,7 +24,7 @@ from plait.node.node import Node
 from plait.parts.files.thread_files import find_files
 from plait.parts.messages.thread_messages import Messages
 from plait.parts.part import find_parts
-from plait.parts.tasks.thread_tasks import Tasks
+from plait.parts.tasks.thread_tasks import find_tasks_part
 from plait.session.cloudflare.departures import Departures
 from plait.session.leases import Leases, PrincipalLease
 from plait.state.compatibility import Compatibility
@@ -136,12 +136,8 @@ class ServerContext:
         # The kinds with messages that clients may open.
         self.live_kinds = frozenset(name for name, kind in node.kinds.items() if _has_live_messages(kind.cls))
         # The tasks that the kinds declare.
-        self.tasks = {
-            name: part
-            for name, kind in node.kinds.items()
-            for part in find_parts(kind.cls).values()
-            if isinstance(part, Tasks)
-        }
+        declared = {name: find_tasks_part(kind.cls) for name, kind in node.kinds.items()}
+        self.tasks = {name: part for name, part in declared.items() if part is not None}
         # The files that the kinds declare.
         found = {name: find_files(kind.cls) for name, kind in node.kinds.items()}
         self.files = {name: part for name, part in found.items() if part is not None}
