@@ -1,6 +1,7 @@
 """Steps of tasks."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -248,6 +249,27 @@ async def test_retries_that_make_no_sense_are_refused_before_the_step_is_called(
     async with open_desk(store, script) as (_, desk):
         assert await run(desk) is None
         assert desk.seen == []
+
+
+async def test_a_run_sleeps_until_a_time_which_must_have_a_zone(
+    store: FlakyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest_at_once(monkeypatch)
+    when = datetime.fromtimestamp(clock.now / 1e6, UTC) + timedelta(hours=1)
+
+    async def script(desk: Desk, step: Step) -> str:
+        with pytest.raises(ValueError, match="has no time zone"):
+            await step.sleep_until("naive", datetime(2030, 1, 1))  # noqa: DTZ001
+        await step.sleep_until("past", when - timedelta(hours=2))
+        await step.sleep_until("when", when)
+        return "awake"
+
+    async with open_desk(store, script) as (_, desk):
+        id = (await desk.tasks.run("work")).id
+        await sleeps(desk, id)
+        assert abs(find_row(desk, id).due - clock.now - 3600_000_000) <= 2
+        clock.move(3601)
+        assert (await desk.tasks.wait(id)).result == "awake"
 
 
 # Once

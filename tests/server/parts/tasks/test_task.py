@@ -1,0 +1,55 @@
+"""`@task`: which methods may be tasks."""
+
+from typing import Any
+
+import pytest
+
+from plait.actor.thread import Thread
+from plait.parts.tasks.step import Step
+from plait.parts.tasks.task import find_tasks, task
+from plait.parts.tasks.thread_tasks import Tasks
+
+
+def test_the_tasks_of_a_class_and_its_bases_are_found_by_name() -> None:
+    class Base(Thread[None]):
+        @task
+        async def first(self, step: Step) -> None: ...
+
+        async def other(self, step: Step) -> None: ...
+
+    class Desk(Base):
+        @task(timeout=5, clients=True)
+        async def second(self, step: Step) -> None: ...
+
+    found = find_tasks(Desk)
+    assert {name: (each.timeout, each.is_for_clients) for name, each in found.items()} == {
+        "first": (None, False),
+        "second": (5, True),
+    }
+
+
+def test_a_task_must_be_an_async_def() -> None:
+    with pytest.raises(RuntimeError) as raised:
+
+        class Desk(Thread[None]):
+            tasks = Tasks()
+
+            @task
+            def work(self, step: Step) -> None: ...
+
+    assert "the task 'work' must be an async def" in str(raised.value.__cause__)
+
+
+def test_a_task_must_not_replace_what_a_thread_has() -> None:
+    class Desk(Thread[None]):
+        @task
+        async def destroy(self, step: Any) -> None: ...
+
+    with pytest.raises(TypeError, match=r"Desk\.destroy is an attribute of Thread and cannot be a task"):
+        find_tasks(Desk)
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_a_timeout_must_be_above_0(timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout must be above 0"):
+        task(timeout=timeout)
