@@ -35,7 +35,7 @@ def use(do: Any) -> None:
 async def test_an_event_that_comes_while_the_journal_is_read_continues_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("plait.parts.tasks.step._REST", 3600)  # A run that leaves the memory looks at the events again.
+    monkeypatch.setattr("plait.parts.tasks.waits._REST", 3600)  # A run that leaves the memory looks again.
 
     async def do(desk: Desk, step: Step) -> list[Any]:
         desk.seen.append("begun")
