@@ -1,8 +1,9 @@
-"""A chat of several people and a bot: the messages and the reminders belong to the thread, not to its state."""
+"""A chat of several people and a bot: messages, reminders and minutes belong to the thread, not to its state."""
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Annotated, Final, NamedTuple
@@ -10,13 +11,33 @@ from typing import Annotated, Final, NamedTuple
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from plait import Context, Files, Message, Messages, Plait, Reject, Schedule, Source, Thread, current, effect, rpc
+from plait import (
+    Context,
+    Files,
+    Message,
+    Messages,
+    Plait,
+    Reject,
+    Schedule,
+    Source,
+    Step,
+    Tasks,
+    Thread,
+    current,
+    effect,
+    rpc,
+    task,
+)
 
 PAGES = Path(__file__).parent / "pages"
 PAUSE = 0.04
 MAX_PEOPLE = 500
 # The bot reads so many characters of a message; the time that a rule takes can grow with their square.
 MAX_READ = 2000
+# The minutes are written from so many messages at a time, with a pause in which people see how far they are.
+AT_ONCE = 10
+BREATH = 0.3
+DAY = 24 * 3600
 
 Id = Annotated[str, Meta(pattern="^[a-z0-9-]{1,32}$")]
 Name = Annotated[str, Meta(min_length=1, max_length=40)]
@@ -42,6 +63,7 @@ class Chat(Thread[Room]):
     messages = Messages(agent="bot", live=True)
     files = Files()
     schedule = Schedule()
+    tasks = Tasks(live=True)
 
     def validate_state_change(self, next_state: Room, source: Source) -> None:
         if source != "server":
@@ -61,6 +83,57 @@ class Chat(Thread[Room]):
     async def remind(self, name: str, what: str) -> None:
         """Send a reminder; it is stored with the removal of its schedule, so it is sent once."""
         await self.messages.inject("assistant", f"{name}, your reminder: {what}", metadata={"reminder": name})
+
+    # Minutes
+
+    @task
+    async def write_minutes(self, step: Step, name: str) -> None:
+        """Write what was said into a file, and post it if a person agrees; a restart at any point changes nothing."""
+        total = await step.do("count", self.count_messages)
+        lines: list[str] = []
+        for start in range(0, total, AT_ONCE):
+            step.status({"for": name, "read": start, "of": total})
+            lines += await step.do(f"read from {start}", partial(self.read_messages, start))
+            await step.sleep(f"breathe after {start}", BREATH)
+        path = await step.do("write", partial(self.write_file, step.id, lines))
+        step.status({"for": name, "path": path})
+        decision = await step.approval("post", timeout=DAY)
+        finish = self.post_minutes if decision.approved else self.discard_minutes
+        await step.do("finish", partial(finish, path, name, decision.metadata["by"]))
+
+    async def count_messages(self) -> int:
+        return (await self.messages.list(1)).total
+
+    async def read_messages(self, start: int) -> list[str]:
+        """Return a line for each of some messages."""
+        found = (await self.messages.list(AT_ONCE, start, order="asc")).messages
+        said = [(self.find_person(each), " ".join((each.content or "").split())) for each in found]
+        return [f"- **{person.name if person else 'Bot'}**: {text}" for person, text in said if text]
+
+    async def write_file(self, run: str, lines: Sequence[str]) -> str:
+        text = "\n".join(["# Minutes", "", *lines, ""])
+        return (await self.files.write(f"attachments/{run}/minutes.md", text)).path
+
+    def post_minutes(self, path: str, name: str, by: str) -> None:
+        file = {"path": path, "name": "minutes.md", "mime": "text/markdown"}
+        self.messages.inject("assistant", f"{name}, here are the minutes; {by} has posted them.", attachments=[file])
+
+    def discard_minutes(self, path: str, name: str, by: str) -> None:
+        self.files.unlink(path)
+        self.messages.inject("assistant", f"{by} has discarded the minutes, {name}.")
+
+    @rpc
+    async def decide(self, run: str, approved: bool) -> None:
+        """Post the minutes of a run, or discard them; the first decision counts."""
+        connection = current().connection
+        person = self.state.people.get(connection.id) if connection else None
+        by = person.name if person else "Someone"
+        await self.tasks.send(run, "post", {"approved": approved, "metadata": {"by": by}})
+
+    @rpc
+    async def stop(self, run: str) -> None:
+        """End a run that writes minutes."""
+        await self.tasks.cancel(run)
 
     def find_person(self, message: Message) -> Person | None:
         """Return who has sent a message."""
@@ -134,6 +207,13 @@ async def cancel_reminders(asked: Asked) -> str:
     return f"I have cancelled {len(planned)} of them." if planned else "There were no reminders."
 
 
+async def begin_minutes(asked: Asked) -> str:
+    if any(not run.ended_at for run in await asked.chat.tasks.list("write_minutes")):
+        return "I am at it."
+    asked.chat.tasks.run("write_minutes", asked.name)
+    return f"I am writing the minutes, {asked.name}. One of you decides whether I post them."
+
+
 async def count(asked: Asked) -> str:
     last = min(int(asked.match[1]), 500)
     return f"{', '.join(map(str, range(1, last + 1)))}. That is {last}."
@@ -159,6 +239,7 @@ HELP: Final = """\
 I am a bot with a few rules. Try these:
 • Remind me in 10 seconds to look up
 • What are the reminders? Cancel the reminders
+• Write the minutes
 • Tell us a story
 • Count to 50
 • What did we say?
@@ -182,6 +263,7 @@ RULES: Final[list[tuple[str, Callable[[Asked], Awaitable[str]]]]] = [
     (rf"\bremind (?:me|us) (?:to |about |of |that )?(?P<what>\S.*?) {IN}\b", remind),
     (r"\b(?:cancel|forget)\b.*\breminders?\b", cancel_reminders),
     (r"\breminders\b", show_reminders),
+    (r"\bwrite (?:the |our )?minutes\b", begin_minutes),
     (r"\bcount to (\d{1,4})\b", count),
     (r"\bwhat did (?:i|we)\b", recall),
     (r"\bstory\b", tell),

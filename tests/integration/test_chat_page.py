@@ -3,7 +3,9 @@
 import re
 from io import BytesIO
 from itertools import pairwise
+from urllib.parse import urljoin
 
+import httpx
 import pytest
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect
@@ -145,6 +147,75 @@ def test_reminders_can_be_cancelled(demo: Demo) -> None:
     expect(bubbles(page).last).to_have_text("I keep 1 of them:\n• Ada: sleep")
     say(page, "Cancel the reminders")
     expect(bubbles(page).last).to_have_text("I have cancelled 1 of them.")
+
+
+# Minutes: a durable task with progress, which waits for a decision
+
+READY = "Ready: read them before you post them."
+PROGRESS = "document.querySelector('.card-note')?.textContent ?? ''"
+
+
+def test_both_see_how_far_the_minutes_are_and_one_of_them_posts_them(demo: Demo) -> None:
+    bob = fill(demo, 34)
+    ada = demo.open("chat/")
+    record(ada, PROGRESS)
+    ask_for_minutes(bob)
+    for page in (ada, bob):
+        expect(card(page).locator(".card-title")).to_have_text("Minutes for Ada")
+        expect(card(page).get_by_text(READY)).to_be_visible()
+        expect(card(page).locator("progress")).to_be_hidden()
+    shown = [text for text in recorded(ada) if "messages read" in text]
+    assert shown == [f"{read} of 36 messages read" for read in (0, 10, 20, 30)]
+    with ada.expect_popup() as popup:
+        card(ada).get_by_role("link", name="Read").click()
+    popup.value.close()
+    card(ada).get_by_role("button", name="Post").click()
+    for page in (ada, bob):
+        expect(card(page)).to_have_count(0)
+        expect(page.locator(".bot .bubble").last).to_contain_text("Ada, here are the minutes;")
+        expect(page.locator(".attached a")).to_have_text(["minutes.md"])
+    assert read_minutes(ada)[:4] == ["# Minutes", "", "- **Ada**: Number 0", "- **Ada**: Number 1"]
+
+
+@pytest.mark.parametrize("moment", ["while they are written", "while they wait"])
+def test_the_minutes_go_on_though_the_server_is_killed(demo: Demo, moment: str) -> None:
+    bob = fill(demo, 34)
+    ask_for_minutes(bob)
+    note = re.compile("messages read" if moment == "while they are written" else READY)
+    expect(card(bob).locator(".card-note")).to_have_text(note)
+    demo.kill()
+    demo.start()
+    expect(card(bob).get_by_text(READY)).to_be_visible()
+    card(bob).get_by_role("button", name="Post").click()
+    expect(bob.locator(".attached a")).to_have_text(["minutes.md"])
+    expect(card(bob)).to_have_count(0)
+    expect(bob.get_by_text("here are the minutes")).to_have_count(1)
+    assert [line for line in read_minutes(bob) if "Number" in line] == [f"- **Ada**: Number {n}" for n in range(34)]
+
+
+def test_minutes_can_be_stopped_and_discarded_and_nothing_is_posted(demo: Demo) -> None:
+    bob = fill(demo, 34)
+    ask_for_minutes(bob)
+    card(bob).get_by_role("button", name="Stop").click()
+    expect(card(bob)).to_have_count(0)
+    expect(bob.locator("#notices")).to_contain_text("The minutes were stopped.")
+    ask_for_minutes(bob)
+    card(bob).get_by_role("button", name="Discard").click()
+    expect(card(bob)).to_have_count(0)
+    expect(bob.locator(".bot .bubble").last).to_contain_text("has discarded the minutes, Ada.")
+    expect(bob.locator(".attached a")).to_have_count(0)
+
+
+def test_a_page_that_comes_later_shows_the_minutes_that_wait(demo: Demo) -> None:
+    ada, bob = open_people(demo)
+    say(ada, "Good evening")
+    ask_for_minutes(ada)
+    expect(card(bob).get_by_text(READY)).to_be_visible()
+    late = demo.open("chat/", width=PHONE, touch=True)
+    expect(card(late).get_by_role("button", name="Post")).to_be_visible()
+    assert late.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    late.reload()
+    expect(card(late).get_by_role("button", name="Post")).to_be_visible()
 
 
 # Outages
@@ -409,6 +480,20 @@ def fill(demo: Demo, count: int) -> Page:
 def say(page: Page, content: str) -> None:
     page.fill("#message", content)
     page.click("#send")
+
+
+def ask_for_minutes(page: Page) -> None:
+    say(page, "Write the minutes, bot")
+    expect(card(page)).to_have_count(1)
+
+
+def read_minutes(page: Page) -> list[str]:
+    """Return the lines of the file that the bot has posted."""
+    return httpx.get(urljoin(page.url, page.locator(".attached a").get_attribute("href") or "")).text.splitlines()
+
+
+def card(page: Page) -> Locator:
+    return page.locator("#minutes .card")
 
 
 def rename(page: Page, name: str) -> None:

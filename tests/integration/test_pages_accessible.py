@@ -35,6 +35,8 @@ def test_axe_finds_no_fault_in_a_page(demo: Demo, builds: Builds, path: str) -> 
                 expect(page.locator("#status")).to_have_attribute("data-status", "online")
             if path == "tictactoe/":
                 expect(page.locator(".table-link")).to_have_count(1)
+            if path == "chat/":
+                expect(page.locator("#minutes .card.ready")).to_have_count(1)
             page.add_script_tag(path=axe)
             assert page.evaluate(FINDINGS) == [], f"{path} {width} {scheme}"
 
@@ -45,3 +47,7 @@ def _talk(page: Page, path: str) -> None:
     page.press("#message", "Enter")
     answer = ".bot .bubble" if path == "chat/" else ".answer-text"
     expect(page.locator(answer)).to_have_text("1, 2, 3. That is 3.")
+    if path == "chat/":
+        page.fill("#message", "Write the minutes")
+        page.press("#message", "Enter")
+        expect(page.locator("#minutes .card.ready")).to_have_count(1)

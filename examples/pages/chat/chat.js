@@ -3,11 +3,13 @@
 
 import { files } from "/plait/files.js";
 import { messages as part } from "/plait/messages.js";
+import { tasks } from "/plait/tasks.js";
 
 import { box, goToEnd, isNearEnd, openBox, showLatest } from "../conversation.js";
 import { People } from "../people.js";
 import { find, join, loadPerson, notify, openRoom, write } from "../room.js";
 import { Attachments } from "./attachments.js";
+import { renderMinutes } from "./minutes.js";
 import { keepPlace, renderMessages } from "./view.js";
 
 /**
@@ -25,11 +27,12 @@ let introduced = "";
 let typingEnds = 0;
 
 /** @type {import("/plait/client.js").ThreadClient<Room>} */
-const client = join("chat", () => render(), refused, { messages: part, files });
+const client = join("chat", () => render(), refused, { messages: part, files, tasks });
 const people = new People(client, person, /** @type {{typing: boolean}} */ ({ typing: false }));
 const messages = /** @type {import("./view.js").Messages} */ (client.messages);
 const attachments = new Attachments(client.files);
 messages.subscribe(() => render());
+client.tasks.subscribe(() => render());
 
 function render() {
   if (!client.state) return;
@@ -39,6 +42,7 @@ function render() {
   const { items } = messages;
   const stay = isNearEnd() ? goToEnd : keepPlace();
   renderMessages(items, person.id, authorOf, client);
+  renderMinutes(client.tasks.items, client);
   find("#welcome").hidden = !messages.isReady || items.length > 0;
   find("#earlier").hidden = !messages.hasMore;
   box.placeholder = client.status === "online" ? "Write a message" : "Write; it is sent later";
