@@ -41,10 +41,9 @@ def test_a_task_must_be_an_async_def() -> None:
 
 
 def test_a_task_must_not_replace_what_a_thread_has() -> None:
-    class Desk(Thread[None]):
-        @task
-        async def destroy(self, step: Any) -> None: ...
+    async def work(self: Any, step: Step) -> None: ...
 
+    Desk = type("Desk", (Thread,), {"destroy": task(work)})
     with pytest.raises(TypeError, match=r"Desk\.destroy is an attribute of Thread and cannot be a task"):
         find_tasks(Desk)
 
