@@ -13,8 +13,7 @@ from starlette.routing import Route
 from plait.errors import InvalidState, PlaitError, Unauthenticated
 from plait.node.awake import MOST_AWAKE, AwakeReport, find_busiest, report_awake
 from plait.node.remote_requests import Disconnect, ReadAwake
-from plait.parts.part import find_parts
-from plait.parts.tasks.thread_tasks import Tasks
+from plait.parts.tasks.thread_tasks import find_tasks_part
 from plait.settings import make_setting_error
 from plait.store.protocol import ThreadKey
 from plait.web.server_context import ServerContext, error_response
@@ -106,10 +105,9 @@ class Operators:
         # A 404 would say that there is no operator's token.
         if key is None or (kind := node.kinds.get(key.kind)) is None:
             raise InvalidState(f"{change.thread!r} is no thread, given as kind/name")
-        for part in find_parts(kind.cls).values():
-            if isinstance(part, Tasks):
-                return ChangedRun(await node.everywhere.call_part(key, part.name, change.do, change.run))
-        raise InvalidState(f"{key.kind} has no tasks")
+        if (part := find_tasks_part(kind.cls)) is None:
+            raise InvalidState(f"{key.kind} has no tasks")
+        return ChangedRun(await node.everywhere.call_part(key, part.name, change.do, change.run))
 
     async def _kick(self, request: Request) -> Kicked:
         return Kicked(await disconnect(self._context, _read_kick(await request.body())))
