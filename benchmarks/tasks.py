@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import uvloop
 
 from benchmarks.contest import Effort
 from benchmarks.records import Reading
@@ -81,9 +82,9 @@ def tasks(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[Rea
     for number in range(effort.rounds):
         with collect_rarely():  # As a server does.
             found = (
-                *asyncio.run(_measure_steps(folder / f"steps-{number}.db")),
-                *asyncio.run(_measure_due(folder / f"naps-{number}.db", asleep, due)),
-                asyncio.run(_measure_awake(folder / f"awake-{number}.db", asleep)),
+                *uvloop.run(_measure_steps(folder / f"steps-{number}.db")),
+                *uvloop.run(_measure_due(folder / f"naps-{number}.db", asleep, due)),
+                uvloop.run(_measure_awake(folder / f"awake-{number}.db", asleep)),
             )
         for reading, value in zip(readings, found, strict=True):
             reading.rounds.append(value)
