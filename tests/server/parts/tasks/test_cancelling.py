@@ -163,3 +163,27 @@ async def test_a_failed_run_is_tried_again_after_a_restart(store: FlakyStore) ->
         assert await desk.tasks.retry(ended.id)
         assert (await desk.tasks.wait(ended.id)).status == "done"
     assert Desk.seen == ["tried", "tried"]
+
+
+async def test_a_cancel_that_is_rolled_back_lets_the_run_go_on(store: FlakyStore) -> None:
+    async def do(desk: Desk, step: Step) -> Any:
+        desk.seen.append("begun")
+        return await step.event("go")
+
+    def cancel_and_raise(desk: Desk, id: str) -> None:
+        with desk.transaction():
+            desk.tasks.cancel(id)
+            raise KeyError
+
+    Desk.do = staticmethod(do)  # type: ignore[assignment, method-assign]
+    async with open_workshop(store, Desk) as shop:
+        desk = await shop.thread(Desk)
+        id = (await desk.tasks.run("work")).id
+        await until(lambda: Desk.seen == ["begun"])
+        with pytest.raises(KeyError):
+            cancel_and_raise(desk, id)
+        await asyncio.sleep(0.01)
+        assert await desk.tasks.send(id, "go", 1)
+        async with asyncio.timeout(8):
+            assert (await desk.tasks.wait(id)).result == 1
+    assert Desk.ends[-1].status == "done"
