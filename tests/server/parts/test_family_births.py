@@ -161,7 +161,7 @@ async def test_of_two_births_the_first_one_counts_even_if_its_files_come_later(l
 
     async def is_known() -> bool:
         actor = lab.app._node._threads.find_awake(ThreadKey("kid", "k"))
-        return actor is not None and actor.thread.family.parent is not None
+        return actor is not None and Kid.family.of(actor).parent is not None
 
     await until(is_known)
     with pytest.raises(Conflict):

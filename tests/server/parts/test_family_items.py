@@ -39,9 +39,9 @@ def notice(number: int, text: str, *, epoch: str = "e", to: str = "boss/b") -> I
 
 async def test_items_that_are_sent_again_are_not_taken_again(lab: FamilyLab) -> None:
     await lab.kid()
-    handle = lab.app.thread(Boss, "b")
-    assert await handle.kin._receive("kid/k", [notice(1, "a"), notice(2, "b")]) == ""
-    assert await handle.kin._receive("kid/k", [notice(1, "a"), notice(2, "b"), notice(3, "c")]) == ""
+    family = lab.app.thread(Boss, "b").part(Boss.kin)
+    assert await family._receive("kid/k", [notice(1, "a"), notice(2, "b")]) == ""
+    assert await family._receive("kid/k", [notice(1, "a"), notice(2, "b"), notice(3, "c")]) == ""
     assert await lab.notices() == ["a", "b", "c"]
 
 
@@ -57,9 +57,9 @@ async def test_numbers_continue_after_a_thread_has_slept(lab: FamilyLab) -> None
 
 async def test_numbers_of_a_new_epoch_begin_again(lab: FamilyLab) -> None:
     await lab.kid()
-    handle = lab.app.thread(Boss, "b")
-    await handle.kin._receive("kid/k", [notice(7, "a", epoch="before")])
-    await handle.kin._receive("kid/k", [notice(3, "b", epoch="after")])
+    family = lab.app.thread(Boss, "b").part(Boss.kin)
+    await family._receive("kid/k", [notice(7, "a", epoch="before")])
+    await family._receive("kid/k", [notice(3, "b", epoch="after")])
     assert await lab.notices() == ["a", "b"]
 
 
@@ -107,7 +107,7 @@ async def test_an_item_that_cannot_be_taken_is_reported_and_the_next_ones_are_ta
     await lab.kid()
     boss = await lab.boss()
     poison = Item("boss/b", Handed("messages", {"role": "poet", "content": "x", "silent": True}), "e", 2)
-    await lab.app.thread(Boss, "b").kin._receive("kid/k", [notice(1, "a"), poison, notice(3, "c")])
+    await lab.app.thread(Boss, "b").part(Boss.kin)._receive("kid/k", [notice(1, "a"), poison, notice(3, "c")])
     assert await lab.notices() == ["a", "c"]
 
     async def is_reported() -> bool:
@@ -122,9 +122,9 @@ async def test_an_item_that_cannot_be_taken_is_reported_and_the_next_ones_are_ta
 
 async def test_an_item_from_outside_of_the_family_is_refused_and_creates_no_thread(lab: FamilyLab) -> None:
     await lab.kid()
-    handle = lab.app.thread(Boss, "b")
-    assert await handle.kin._receive("kid/stranger", [notice(1, "a")]) == STRANGER
-    assert await lab.app.thread(Boss, "new").kin._receive("kid/k", [notice(1, "a")]) == STRANGER
+    family = lab.app.thread(Boss, "b").part(Boss.kin)
+    assert await family._receive("kid/stranger", [notice(1, "a")]) == STRANGER
+    assert await lab.app.thread(Boss, "new").part(Boss.kin)._receive("kid/k", [notice(1, "a")]) == STRANGER
     assert await lab.notices() == []
     assert not await lab.is_stored(Boss, "new")
 
