@@ -4,19 +4,17 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, ModelRequestRejectedError, UserError
 from pydantic_ai.messages import (
-    ModelMessage,
-    ModelRequest,
     ModelResponse,
     PartDeltaEvent,
     PartStartEvent,
     TextPart,
     TextPartDelta,
+    repair_messages,
 )
 from pydantic_ai.models import ModelRequestParameters, infer_model
 from pydantic_ai.tools import ToolDefinition
@@ -40,7 +38,7 @@ async def call_model(
     `history` is what the model sees, with its system prompt.
     """
     id, seconds = model.ids[progress.number], model.first_chunk
-    messages, parameters = _read_history(history), _make_parameters(tools)
+    messages, parameters = repair_messages(read_messages(history)), _make_parameters(tools)
     loop = asyncio.get_running_loop()
     try:
         async with AsyncExitStack() as stack:
@@ -66,17 +64,6 @@ async def call_model(
         failure = f"no chunk within {seconds:g} s" if isinstance(error, TimeoutError) else _describe(error)
         raise _fail(model, progress, f"{_name(id)}: {failure}", error) from None
     yield _make_answer(response, _name(id))
-
-
-def _read_history(history: Sequence[Message]) -> list[ModelMessage]:
-    """Return the messages for a model; what is between two answers is one request, as some models want it."""
-    joined: list[ModelMessage] = []
-    for message in read_messages(history):
-        if isinstance(message, ModelRequest) and joined and isinstance(last := joined[-1], ModelRequest):
-            joined[-1] = replace(last, parts=[*last.parts, *message.parts])
-        else:
-            joined.append(message)
-    return joined
 
 
 def _make_parameters(tools: Iterable[ToolSpec]) -> ModelRequestParameters:
