@@ -18,12 +18,21 @@ class Model(msgspec.Struct, frozen=True):
     """A model by the name that prompts use: its id, such as `"openai:gpt-5"`, or a model of pydantic-ai.
 
     When the model fails, each `fallback` is tried in order. `settings` are those of pydantic-ai, such as `temperature`.
+    Each is attempted `attempts` times. An attempt fails if its first chunk takes longer than `first_chunk` seconds, or
+    a later one longer than `next_chunk`.
     """
 
     name: str
     model: Any
     fallback: Sequence[Any] = ()
     settings: Mapping[str, Any] = {}
+    attempts: int = 2
+    first_chunk: float = 120.0
+    next_chunk: float = 45.0
+
+    def __post_init__(self) -> None:
+        if not (self.attempts >= 1 and self.first_chunk > 0 and self.next_chunk > 0):
+            raise ValueError(f"the model {self.name!r} needs at least one attempt, and time for its chunks")
 
 
 class Handoff(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 
-from plait.agents.execution.models import Answer
+from plait.agents.execution.model_attempts import Answer
 
 __all__ = ["load_model_call"]
 

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, ModelRequestRejectedError, UserError
@@ -17,10 +17,12 @@ from pydantic_ai.messages import (
     repair_messages,
 )
 from pydantic_ai.models import ModelRequestParameters, infer_model
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
+from plait.agents.execution.definitions import Model
 from plait.agents.execution.message_format import link, read_messages, write_message
-from plait.agents.execution.models import FIRST, Answer, Model, ModelFailed, Progress, ToolSpec
+from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress, ToolSpec
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import MODEL
@@ -31,14 +33,20 @@ log = logging.getLogger("plait.agents")
 
 
 async def call_model(
-    model: Model, history: Sequence[Message], *, tools: Iterable[ToolSpec] = (), progress: Progress = FIRST
+    model: Model,
+    history: Sequence[Message],
+    *,
+    tools: Iterable[ToolSpec] = (),
+    settings: Mapping[str, Any] = {},
+    progress: Progress = FIRST,
 ) -> AsyncGenerator[str | Answer, None]:
     """Make an attempt, due or not: yield the text as it comes, and then the answer. Raises ModelFailed.
 
-    `history` is what the model sees, with its system prompt.
+    `history` is what the model sees, with its system prompt; `settings` come before those of the model.
     """
-    id, seconds = model.ids[progress.number], model.first_chunk
+    id, seconds = [model.model, *model.fallback][progress.number], model.first_chunk
     messages, parameters = repair_messages(read_messages(history)), _make_parameters(tools)
+    merged = cast(ModelSettings, {**model.settings, **settings})
     loop = asyncio.get_running_loop()
     try:
         async with AsyncExitStack() as stack:
@@ -47,7 +55,7 @@ async def call_model(
                 # The packages of a provider are imported for its first model.
                 used = await asyncio.to_thread(infer_model, id) if isinstance(id, str) else id
                 stream = await stack.enter_async_context(
-                    model_request_stream(used, messages, model_request_parameters=parameters)
+                    model_request_stream(used, messages, model_settings=merged, model_request_parameters=parameters)
                 )
             events = aiter(stream)
             while True:

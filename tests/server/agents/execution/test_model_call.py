@@ -17,9 +17,10 @@ from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolC
 from pydantic_ai.models.test import TestModel
 
 from plait import Context, Message, Messages, Plait, Thread
+from plait.agents.execution.definitions import Model
 from plait.agents.execution.loading import load_model_call
+from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress, ToolSpec
 from plait.agents.execution.model_call import call_model
-from plait.agents.execution.models import FIRST, Answer, Model, ModelFailed, Progress, ToolSpec
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Role
 from plait.parts.messages.model_history import MODEL, Side, select_history, view_history
@@ -40,10 +41,12 @@ class Script:
         self._say = say
         self.seen: list[list[ModelMessage]] = []
         self.tools: list[list[str]] = []
+        self.settings: list[Any] = []
         self.id = FunctionModel(stream_function=self._stream, model_name=name)
 
     async def _stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
         self.seen.append([*messages])
+        self.settings.append(info.model_settings)
         self.tools.append([each.name for each in info.function_tools])
         async for each in self._say(len(self.seen)):
             yield each
@@ -103,7 +106,9 @@ def plain(messages: list[ModelMessage]) -> list[Any]:
 async def test_a_call_yields_the_text_and_then_the_answer_with_its_calls_and_usage() -> None:
     script = Script(think_and_look)
     history = write(("system", "Be kind."), ("user", "Where?"), ("user", "Well?"))
-    texts, answer = await call(Model("fast", script.id), history, tools=[LOOK])
+    model = Model("fast", script.id, settings={"temperature": 0.5, "top_p": 0.1})
+    texts, answer = await call(model, history, tools=[LOOK], settings={"top_p": 0.2})
+    assert script.settings == [{"temperature": 0.5, "top_p": 0.2}]
     assert texts == ["I ", "look."]
     assert answer.text == "I look."
     function = {"name": "look", "arguments": '{"at": 2}'}
@@ -301,13 +306,13 @@ async def test_a_call_that_is_left_ends_the_model() -> None:
 
 @pytest.mark.parametrize("options", [{"attempts": 0}, {"first_chunk": 0}, {"next_chunk": -1}])
 def test_a_model_needs_attempts_and_time(options: Any) -> None:
-    with pytest.raises(ValueError, match="the model fast needs"):
+    with pytest.raises(ValueError, match="the model 'fast' needs"):
         Model("fast", "test", **options)
 
 
 async def test_pydantic_ai_is_imported_at_the_first_call_only() -> None:
     code = (
-        "import sys, asyncio, plait, plait.agents.execution.models\n"
+        "import sys, asyncio, plait, plait.agents.execution.definitions\n"
         "from plait.agents.execution.loading import load_model_call\n"
         "assert 'pydantic_ai' not in sys.modules\n"
         "asyncio.run(load_model_call())\n"

@@ -1,42 +1,18 @@
-"""Models that agents ask, their answers, and which of them is asked again after a failure. No I/O."""
+"""The attempts to ask a model: its answer, or its failure and the next attempt. No I/O."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-__all__ = ["FIRST", "Answer", "Model", "ModelFailed", "Progress", "ToolSpec"]
+from plait.agents.execution.definitions import Model
+
+__all__ = ["FIRST", "Answer", "ModelFailed", "Progress", "ToolSpec"]
 
 # Microseconds before the second attempt; before each further one, twice as many.
 _PAUSE: Final = 1_000_000
 # The maximum number of seconds that a model may ask to wait.
 _LONGEST: Final = 86_400.0
-
-
-class Model:
-    """A model by a name of your own: its id for Pydantic AI, such as "openai:gpt-5", or one of its `Model`s.
-
-    It is attempted `attempts` times, and then each of `fallback` is. An attempt fails if its first chunk takes longer
-    than `first_chunk` seconds, or a later one longer than `next_chunk`.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        id: Any,
-        *,
-        fallback: Sequence[Any] = (),
-        attempts: int = 2,
-        first_chunk: float = 120.0,
-        next_chunk: float = 45.0,
-    ) -> None:
-        if attempts < 1 or first_chunk <= 0 or next_chunk <= 0:
-            raise ValueError(f"the model {name} needs at least one attempt, and time for its chunks")
-        self.name = name
-        self.ids = (id, *fallback)
-        self.attempts = attempts
-        self.first_chunk = first_chunk
-        self.next_chunk = next_chunk
 
 
 class ToolSpec(NamedTuple):
@@ -77,7 +53,7 @@ class Progress(msgspec.Struct, frozen=True):
         if not is_final and failed < model.attempts:
             pause = _PAUSE * 2**self.failed if retry_after is None else int(min(_LONGEST, retry_after) * 1e6)
             return Progress(self.number, failed, now + pause, failures)
-        return Progress(self.number + 1, 0, 0, failures) if self.number + 1 < len(model.ids) else None
+        return Progress(self.number + 1, 0, 0, failures) if self.number < len(model.fallback) else None
 
 
 FIRST: Final = Progress()
