@@ -168,3 +168,14 @@ async def test_a_run_that_could_not_be_stored_is_not_shown(shop: Workshop) -> No
     page = await next_of(guest, "page")
     assert "runs" not in page
     assert guest.frames == []
+
+
+async def test_a_run_of_a_transaction_is_told_after_its_state(shop: Workshop) -> None:
+    board = await shop.thread(Board)
+    guest = await viewer(board)
+    await next_of(guest, "page")
+    with board.transaction():
+        run = board.tasks.run("listen", 1)
+        board.set_state(1)
+    await run
+    assert [each["type"] for each in guest.frames][:2] == ["change", "part"]
