@@ -1,9 +1,9 @@
-"""Describes the HTTP requests to an app's threads as OpenAPI 3.1: endpoints, rpcs, runs and files."""
+"""Describes the HTTP requests to an app's threads as OpenAPI 3.1: endpoints, rpcs, runs, tasks and files."""
 
 import inspect
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 from urllib.parse import quote
 
 import msgspec
@@ -53,6 +53,8 @@ def make_openapi(
                 document.add_run(kind.name, method.name.removeprefix(_RUN), read_rpc_types(method))
             elif not method.name.startswith(_RUN):
                 document.add_rpc(kind.name, read_rpc_types(method))
+        if (get_run := kind.methods.get("tasks:get")) is not None:
+            document.add_tasks(kind.name, get_args(read_rpc_types(get_run).result)[0])
         if kind.name in with_files:
             document.add_files(kind.name)
     return document.finish(title, version)
@@ -122,6 +124,19 @@ class _Document:
         self._add(f"/run/{agent}", "post", {**_describe(kind, f"run.{agent}", run.doc), **operation})
         named = {**_describe(kind, f"{kind}.run.{agent}", run.doc), "parameters": [_thread()], **operation}
         self._add(f"/threads/{kind}/{{thread}}/run/{agent}", "post", named)
+
+    def add_tasks(self, kind: str, run: Any) -> None:
+        """Add what clients read of the runs of a kind's tasks."""
+        shown = self._use(f"{kind}: a run of a task", run)
+        id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+        listing = _object("runs", {"type": "array", "items": shown})
+        for name, path, schema, more in (("list", "", listing, []), ("get", "/{id}", shown, [id])):
+            operation = {
+                **_describe(kind, f"{kind}.tasks.{name}", ""),
+                "parameters": [_thread(), *more],
+                "responses": {"200": {"description": "OK", "content": {_JSON: {"schema": schema}}}, "default": _ERROR},
+            }
+            self._add(f"/threads/{kind}/{{thread}}/tasks{path}", "get", operation)
 
     def add_files(self, kind: str) -> None:
         """Add what clients do with the files of a kind."""

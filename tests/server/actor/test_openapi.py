@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plait import Context, Files, Plait, Stream, Thread, endpoint, rpc
+from plait import Context, Files, Plait, Step, Stream, Tasks, Thread, endpoint, rpc, task
 from plait.actor.client_types import NoTypes
 
 TITLE, VERSION = "The shop", "2.0"
@@ -255,3 +255,29 @@ def test_an_app_without_requests_has_a_valid_document() -> None:
         pass
 
     validate(Plait(Quiet, store="memory://").openapi())
+
+
+def test_tasks_that_clients_see_are_read_and_those_that_they_begin_are_rpcs() -> None:
+    class Desk(Thread[dict[str, Any]]):
+        tasks = Tasks(live=True)
+
+        @task(clients=True)
+        async def publish(self, step: Step, pages: int) -> int:
+            return pages
+
+    class Office(Thread[dict[str, Any]]):
+        tasks = Tasks()
+
+        @task
+        async def file(self, step: Step) -> None: ...
+
+    document = Plait(Desk, Office, store="memory://").openapi(title=TITLE, version=VERSION)
+    validate(document)
+    place = "/threads/desk/{thread}"
+    rpcs = [f"{place}/rpc/{name}" for name in ("task%3Apublish", "tasks%3Acancel", "tasks%3Aget", "tasks%3Asend")]
+    office = [f"/threads/office/{{thread}}/rpc/tasks%3A{name}" for name in ("cancel", "send")]
+    assert sorted(document["paths"]) == sorted([*rpcs, *office, f"{place}/tasks", f"{place}/tasks/{{id}}"])
+    answer = document["paths"][f"{place}/tasks/{{id}}"]["get"]["responses"]["200"]["content"]["application/json"]
+    assert answer["schema"] == {"$ref": "#/components/schemas/TaskRun"}
+    arguments = document["paths"][rpcs[0]]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    assert arguments["kwargs"]["properties"].keys() == {"pages", "key"}

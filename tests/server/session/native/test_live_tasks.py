@@ -9,6 +9,7 @@ from tests.server.parts.tasks.desks import rest_at_once
 from tests.server.parts.workshop import Workshop, make_store, open_workshop
 from tests.server.session.guests import Guest, joined
 
+from plait.actor.actor import Actor
 from plait.actor.thread import Thread
 from plait.errors import StoreError
 from plait.parts.tasks.rows import TaskRun
@@ -47,9 +48,14 @@ async def next_of(guest: Guest, type: str) -> Any:
 
 async def viewer(board: Board) -> Guest:
     """Return a guest that has opened the tasks, and was sent the page."""
-    guest = await joined(board._actor, "ada")
+    guest = await join(board)
     guest.send("open", part="tasks")
     return guest
+
+
+async def join(board: Board) -> Guest:
+    assert isinstance(board._actor, Actor)
+    return await joined(board._actor, "ada")
 
 
 async def begin_run(board: Board, most: int = 1) -> str:
@@ -136,7 +142,7 @@ async def test_what_changes_while_a_page_is_read_is_told_after_it(
 ) -> None:
     board = await shop.thread(Board)
     id = await begin_run(board)
-    guest = await joined(board._actor, "ada")
+    guest = await join(board)
     is_read, may_go_on, read = asyncio.Event(), asyncio.Event(), shop.store.records
 
     async def read_later(key: Any, wanted: RecordRange) -> list[Record]:
