@@ -26,7 +26,8 @@ async def test_a_family_on_two_nodes_has_each_child_once_and_each_notice_once_an
     async with open_cluster(engine, tmp_path, target="tests.family_app:app") as cluster:
         async with playing() as players:
             for number in range(ROUNDS):
-                for node, address in zip("ba", cluster.addresses, strict=True):
+                # More children than these would only be slower.
+                for node, address in zip("ba", cluster.addresses, strict=True) if number < 3 else ():
                     players.begin(address, *cluster.find_names(node, f"{number}-{node}", 2, kind="kid"))
                 await players.until_stepped()
                 async with http(cluster.addresses[number % 2]) as client:
