@@ -117,8 +117,9 @@ async def test_a_name_that_is_another_kind_of_step_fails_the_run_and_the_error_n
         kind = "desk"
 
         @task
-        async def work(self, step: Step) -> None:
+        async def work(self, step: Step) -> list[str]:
             await step.sleep(name, 3600)
+            return []
 
     ended = await finish(store, await begin(store), After)
     assert ended.status == "failed"
@@ -133,9 +134,8 @@ async def test_a_name_twice_fails_the_run_and_the_error_names_it(store: FlakySto
         kind = "desk"
 
         @task
-        async def work(self, step: Step) -> None:
-            await step.do("first", lambda: self.note("first"))
-            await step.do("first", lambda: self.note("again"))
+        async def work(self, step: Step) -> list[str]:
+            return [await step.do("first", lambda: self.note(name)) for name in ("first", "again")]  # noqa: B023
 
     async with deployed(store, Twice) as desk:
         ended = await desk.tasks.wait((await desk.tasks.run("work")).id)

@@ -318,7 +318,7 @@ async def test_a_run_that_ends_its_process_10_times_without_progress_is_given_up
             desk = await shop.thread(Desk)
             if number == 0:
                 id = (await desk.tasks.run("work")).id
-            await begun.wait()
+            await asyncio.wait_for(begun.wait(), 10)
             await shop.crash()
     async with open_workshop(store, Desk) as shop:
         desk = await shop.thread(Desk)
@@ -367,7 +367,7 @@ async def test_crashes_with_progress_in_between_give_up_nothing(store: FlakyStor
             if number == 0:
                 id = (await desk.tasks.run("work")).id
             if number < 24:
-                await reached.wait()
+                await asyncio.wait_for(reached.wait(), 10)
                 await shop.crash()
             else:
                 assert (await desk.tasks.wait(id)).result == "done"
