@@ -8,6 +8,8 @@ from plait.actor.handle import Handle
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
+from plait.agents.execution.definitions import Agent, Handoff, Model, Prompt, Side
+from plait.agents.execution.tools import ToolResult, tool
 from plait.agents.run import Interrupted, Interruption
 from plait.agents.session import Session
 from plait.agents.thread_ids import ThreadIdProvider
@@ -86,6 +88,7 @@ from plait.web.authentication import Action
 __all__ = [
     "KV",
     "Action",
+    "Agent",
     "Approval",
     "Busy",
     "CallFailed",
@@ -111,6 +114,7 @@ __all__ = [
     "Gap",
     "GiveUp",
     "Handle",
+    "Handoff",
     "Indeterminate",
     "Instruments",
     "Interrupted",
@@ -127,6 +131,7 @@ __all__ = [
     "Messages",
     "MethodNotFound",
     "MigrationFailed",
+    "Model",
     "NewerState",
     "NoInstruments",
     "NotFound",
@@ -136,6 +141,7 @@ __all__ = [
     "PlaitError",
     "Planned",
     "Principal",
+    "Prompt",
     "Readonly",
     "Reject",
     "ReplayDiverged",
@@ -145,6 +151,7 @@ __all__ = [
     "Scheduled",
     "Secret",
     "Session",
+    "Side",
     "Source",
     "Spawned",
     "Sql",
@@ -176,6 +183,7 @@ __all__ = [
     "ThreadValues",
     "TooLarge",
     "TooMany",
+    "ToolResult",
     "Transaction",
     "TurnTimeout",
     "Unanswerable",
@@ -193,4 +201,5 @@ __all__ = [
     "migrate",
     "rpc",
     "task",
+    "tool",
 ]

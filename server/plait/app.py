@@ -148,6 +148,7 @@ class Plait(AgentHost, ThreadHost):
         if self._is_running:
             raise RuntimeError("this Plait is already running")
         self._warn_of_queues()
+        self._check_executions()
         await self._store.__aenter__()
         try:
             await self._check_finished()

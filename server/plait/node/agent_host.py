@@ -15,6 +15,10 @@ from plait.agents.address import is_of_another, make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
 from plait.agents.context import Context, check_interrupt, read_attributes
 from plait.agents.durable import AgentTask
+from plait.agents.execution.definitions import Agent as AgentDefinition
+from plait.agents.execution.definitions import Model, Prompt
+from plait.agents.execution.loop import Loop
+from plait.agents.execution.registry import Execution
 from plait.agents.run import Interruption
 from plait.agents.runs import Runs
 from plait.cluster.owners import ALONE, Owners
@@ -75,6 +79,8 @@ class AgentHost:
             kinds, store, limits, inner_kinds=inner, owners=owners, runs=self._runs, instruments=instruments, env=env
         )
         env.read_user = self._read_variables
+        # The agents that call models, by the classes of their threads.
+        self._executions: dict[type[Thread[Any]], Execution] = {}
         self.kv = self._runs.kv = KV(store, node.actor, node.everywhere, limits=limits, check=check_interrupt)
 
     def agent(
@@ -125,6 +131,27 @@ class AgentHost:
             return function
 
         return add
+
+    def execution(
+        self,
+        thread: type[Thread[Any]],
+        *,
+        agents: Iterable[AgentDefinition],
+        prompts: Iterable[Prompt],
+        models: Iterable[Model] = (),
+    ) -> None:
+        """Have agents that call a model and tools answer what is queued in threads of a class.
+
+        Each is a durable agent of the app by its name. Raises TypeError, ValueError or NotFound if a part or a name is
+        missing, when the app is made; those of `Subagent`s, when it starts.
+        """
+        if thread in self._executions:
+            raise ValueError(f"{thread.__name__} has an execution: give it all agents, prompts and models at once")
+        execution = Execution(thread, agents=agents, prompts=prompts, models=models)
+        execution.check_parts()
+        for name in execution.agents:
+            self.agent(name, thread=thread, durable=True)(Loop(execution, name).run)
+        self._executions[thread] = execution
 
     @overload
     async def run(
@@ -245,6 +272,11 @@ class AgentHost:
             ThreadKey(USER, user_prefix(user)), "env", "own"
         )
         return found
+
+    def _check_executions(self) -> None:
+        """Raise NotFound if an agent that works for another one is missing."""
+        for execution in self._executions.values():
+            execution.check_subagents(self._executions)
 
     def _add_task(self, task: AgentTask, kind: Kind) -> None:
         if task.name in find_tasks(kind.cls):

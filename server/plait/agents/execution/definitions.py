@@ -1,14 +1,14 @@
 """The models, prompts, sides and agents of an execution, as their author defines them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from plait.actor.thread import Thread
 from plait.agents.execution.tools import Tool, Variable, check_tool_name
 
-__all__ = ["Agent", "Handoff", "Model", "Prompt", "PromptTool", "Receiver", "Side", "Subagent"]
+__all__ = ["Agent", "Handoff", "Model", "Prompt", "PromptTool", "Receiver", "Side", "Speaker", "Subagent"]
 
 Receiver = Literal["a", "b"]
 """The side of an agent that answers a message."""
@@ -205,3 +205,16 @@ class Agent(msgspec.Struct, frozen=True):
     def sides(self) -> dict[Receiver, Side]:
         """The sides that it has."""
         return {"a": self.a} if self.b is None else {"a": self.a, "b": self.b}
+
+
+class Speaker(NamedTuple):
+    """A side of an agent that answers, with its prompt."""
+
+    agent: Agent
+    letter: Receiver
+    prompt: Prompt
+
+    @property
+    def side(self) -> Side:
+        """How its turns end."""
+        return self.agent.side(self.letter)

@@ -4,8 +4,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from plait.actor.thread import Thread
-from plait.agents.execution.definitions import Agent, Handoff, Model, Prompt, PromptTool, Subagent
+from plait.agents.execution.definitions import (
+    Agent,
+    Handoff,
+    Model,
+    Prompt,
+    PromptTool,
+    Receiver,
+    Speaker,
+    Subagent,
+)
 from plait.errors import NotFound
+from plait.parts.messages.thread_messages import Messages, ThreadMessages
+from plait.parts.part import find_parts
 from plait.spelling import find_nearest
 
 __all__ = ["Execution"]
@@ -40,6 +51,24 @@ class Execution:
             self._check_prompt(prompt)
         for agent in self.agents.values():
             self._check_agent(agent)
+        self.most_history = max((each.history for each in self.prompts.values()), default=0)
+
+    def check_parts(self) -> None:
+        """Check that the class has what a run needs, and that its tools can be executed. Raises TypeError."""
+        self._find_part()
+        for name, each in self.tools.items():
+            if isinstance(each, Subagent | PromptTool):
+                raise TypeError(f"the tool {name!r}: {type(each).__name__} cannot be executed")
+
+    def find_speaker(self, agent: str, side: Receiver) -> Speaker:
+        """Return a side of an agent, with its prompt; an agent with one side has only A. Raises NotFound."""
+        found = self.load_agent(agent)
+        letter = "a" if found.b is None else side
+        return Speaker(found, letter, self.load_prompt(found.side(letter).prompt))
+
+    def find_messages(self, thread: Thread[Any]) -> ThreadMessages:
+        """Return the messages of a thread."""
+        return self._find_part().of(thread._actor)
 
     def load_agent(self, name: str) -> Agent:
         """Return an agent. Raises NotFound."""
@@ -62,6 +91,14 @@ class Execution:
                 other = executions.get(each.thread)
                 found: Mapping[str, Agent] = {} if other is None else other.agents
                 _find("agent", found, each.agent, f"the tool {name!r}: {each.thread.__name__}: ")
+
+    def _find_part(self) -> Messages:
+        """Return the messages of the threads, whose queue one of the agents takes. Raises TypeError."""
+        found = next((each for each in find_parts(self.thread).values() if isinstance(each, Messages)), None)
+        if found is None or found.agent not in self.agents:
+            agents = " or ".join(f"`messages = Messages(agent={name!r})`" for name in self.agents)
+            raise TypeError(f"{self.thread.__name__} needs {agents or 'an agent'}")
+        return found
 
     def _check_prompt(self, prompt: Prompt) -> None:
         where = f"the prompt {prompt.name!r}: "

@@ -55,6 +55,7 @@ class Changes:
         self.queue: Sequence[Message] = state.queue
         self.keys = state.keys
         self.attempts = head.attempts
+        self.agent = head.agent
         # The bytes of the messages that were added to the queue and are still there, by position.
         self.added: dict[int, int] = {}
         # The ids of the messages that were added with a key.
@@ -265,6 +266,7 @@ class Changes:
             queued_bytes=max(self._queued_bytes, 0) if self.queue else 0,
             streams=self._streams,
             attempts=self.attempts,
+            agent=self.agent,
         )
         part, self._records[HEAD] = self._part, encode_head(head)
         records = [Record(part, key, value) for key, value in self._records.items()]

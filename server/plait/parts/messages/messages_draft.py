@@ -156,6 +156,14 @@ class MessagesDraft:
 
         self._do(remove, message)
 
+    def hand_over(self, agent: str) -> None:
+        """Make another agent that of the thread."""
+
+        def hand_over(changes: Changes, _: Bases) -> None:
+            changes.agent = agent
+
+        self._do(hand_over)
+
     # Called by the stage
 
     @property

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from plait.parts.messages.message import Message, Role
 
-__all__ = ["MODEL", "Side", "find_open_calls", "is_decisive", "select_history", "view_history"]
+__all__ = ["MODEL", "ROLES", "Side", "find_open_calls", "is_decisive", "select_history", "view_history"]
 
 Side = Literal["a", "b"]
 """One of two models that speak with each other; with a person, there is only side A."""
@@ -15,7 +15,8 @@ Side = Literal["a", "b"]
 MODEL: Final = "model"
 """The member of the metadata of an answer that names its model."""
 
-_ROLES: Final[Mapping[Side, Role]] = {"a": "assistant", "b": "user"}
+ROLES: Final[Mapping[Side, Role]] = {"a": "assistant", "b": "user"}
+"""The role of the messages of each side."""
 
 
 def select_history(messages: Iterable[Message], parent_id: str | None = None) -> list[Message]:
@@ -65,7 +66,7 @@ def view_history(history: Iterable[Message], side: Side) -> list[Message]:
         if message.role == "tool":
             if (id := message.tool_call_id) in open:
                 open[id].setdefault(id, message)
-        elif message.role == _ROLES[side]:
+        elif message.role == ROLES[side]:
             seen.append((replace(message, role="assistant"), results))
         elif message.role == "system":
             seen.append((message, {}))

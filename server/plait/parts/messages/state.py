@@ -146,6 +146,8 @@ class MessagesHead(msgspec.Struct, frozen=True, omit_defaults=True):
     queued_bytes: int = 0
     streams: Sequence[StreamPlace] = ()
     attempts: QueueAttempts = QueueAttempts()
+    # The agent to which the thread was handed over; empty for the one that the class names.
+    agent: str = ""
 
 
 class State(msgspec.Struct, frozen=True):

@@ -115,6 +115,11 @@ class ThreadMessages:
 
     # Reading
 
+    @property
+    def agent(self) -> str | None:
+        """The name of the agent that answers: that of the class, or the one to which the thread was handed over."""
+        return self._writer.state.head.agent or self._writer.agent
+
     async def list(
         self,
         limit: int = 100,
@@ -288,6 +293,15 @@ class ThreadMessages:
             return Result([], self._written(None))
         moves = [(each, self._writer.numbers.next_position()) for each in untaken]
         return self._write(lambda changes: changes.take(moves))
+
+    def hand_over(self, agent: str) -> Result[None]:
+        """Make another agent of the execution that of the thread."""
+        check_type("agent", agent, str)
+        self._check_may_add()
+        if (draft := self._use_draft()) is not None:
+            draft.hand_over(agent)
+            return Result(None, STAGED)
+        return self._write(lambda changes: setattr(changes, "agent", agent))
 
     def update(
         self, id: str, content: str | None = None, *, metadata: Mapping[str, Any] | None = None

@@ -1,0 +1,114 @@
+"""Asks the model of a side, and adds its answer to the history: in one write, with its calls and its usage."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from functools import partial
+from inspect import isawaitable
+from itertools import count
+from typing import Any, Final
+
+import msgspec
+
+from plait.actor.thread import Thread
+from plait.agents.execution.definitions import Prompt
+from plait.agents.execution.dispatch import describe_tools
+from plait.agents.execution.loading import load_model_call
+from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
+from plait.agents.execution.registry import Execution
+from plait.agents.execution.stops import MARK, Mark
+from plait.clock import read_due_clock
+from plait.parts.messages.message import Message
+from plait.parts.messages.message_stream import MessageStream
+from plait.parts.messages.model_history import ROLES, view_history
+from plait.parts.messages.thread_messages import ThreadMessages
+from plait.parts.messages.tool_calls import make_call, read_call
+from plait.parts.tasks.step import Step
+from plait.store.record_checks import is_key
+from plait_schemas.codec import to_builtins
+
+__all__ = ["Asker"]
+
+# The characters of the id of a call, at most: steps and events are named by it.
+_LONGEST: Final = 100
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """The id of the answer, or the next attempt to get one."""
+
+    id: str = ""
+    retry: Progress | None = None
+
+
+class Asker:
+    """Asks models in a pass of a run."""
+
+    def __init__(self, execution: Execution, thread: Thread[Any], step: Step, messages: ThreadMessages) -> None:
+        self._execution = execution
+        self._thread = thread
+        self._step = step
+        self._messages = messages
+
+    async def ask(self, prompt: Prompt, history: Sequence[Message], mark: Mark) -> Message | None:
+        """Ask until there is an answer, and return it; None if it was deleted. Raises StepFailed."""
+        progress = FIRST
+        for attempt in count():
+            name = f"ask:{mark.step}:{attempt}"
+            if progress.due:
+                await self._step.sleep(f"wait:{mark.step}:{attempt}", (progress.due - read_due_clock()) / 1e6)
+            work = partial(self._attempt, prompt, history, mark, progress)
+            asked = await self._step.do(name, work, attempts=1, type=_Asked)
+            if asked.retry is None:
+                return await self._messages.get(asked.id)
+            progress = asked.retry
+        raise AssertionError
+
+    async def _attempt(self, prompt: Prompt, history: Sequence[Message], mark: Mark, progress: Progress) -> _Asked:
+        text = prompt.text(self._thread) if callable(prompt.text) else prompt.text
+        system = Message(id="", role="system", content=await text if isawaitable(text) else text)
+        chunks = (await load_model_call())(
+            self._execution.load_model(prompt.model),
+            [system, *view_history(history[-prompt.history :], mark.side)],
+            tools=describe_tools(self._execution, prompt),
+            progress=progress,
+            settings=prompt.settings,
+        )
+        role = ROLES[mark.side]
+        known = {id for each in history for id in each.tool_call_ids}
+        stream: MessageStream | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(aclosing(chunks))
+                async for each in chunks:
+                    if isinstance(each, Answer):
+                        answer = each
+                        fields: dict[str, Any] = {
+                            "tool_calls": _make_ids_unique(answer.tool_calls, known),
+                            "metadata": {**answer.metadata, MARK: to_builtins(mark)},
+                        }
+                    else:
+                        if stream is None:
+                            stream = await stack.enter_async_context(self._messages.stream(role))
+                        stream.append(each)
+                if stream is not None:
+                    stream.finish(**fields)
+        except ModelFailed as failed:
+            if failed.retry is None:
+                raise
+            return _Asked(retry=failed.retry)
+        id = self._messages.inject(role, answer.text, **fields).value.id if stream is None else stream.id
+        for thought in answer.make_thoughts(id):
+            self._messages.inject(**{**thought, "role": role})
+        return _Asked(id)
+
+
+def _make_ids_unique(calls: Sequence[Mapping[str, Any]] | None, known: set[str]) -> list[Mapping[str, Any]] | None:
+    """Return calls whose ids name them in their thread: a result, a step and an approval belong to one call only."""
+    made = list[Mapping[str, Any]]()
+    for call in calls or ():
+        id, name, arguments = read_call(call)
+        if id in known or not is_key(id) or len(id) > _LONGEST:
+            id = f"call_{secrets.token_hex(8)}"
+        known.add(id)
+        made.append(make_call(id, name, arguments))
+    return made or None

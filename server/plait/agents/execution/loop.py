@@ -1,0 +1,143 @@
+"""The loop of agents that call a model and tools: a durable agent, whose journal is the history of its thread."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from plait.agents.context import Context
+from plait.agents.execution.asking import Asker
+from plait.agents.execution.definitions import Receiver
+from plait.agents.execution.dispatch import Dispatcher
+from plait.agents.execution.registry import Execution
+from plait.agents.execution.stops import START, Mark, Next, Place, find_answer, follow, read_mark
+from plait.parts.messages.message import Message
+from plait.parts.messages.model_history import find_open_calls, is_decisive
+
+__all__ = ["Loop"]
+
+# The messages that are read for each step, at least.
+_READ: Final = 200
+
+
+class Loop:
+    """The durable agent of one name: it asks a model, answers its calls of tools, and does so again."""
+
+    def __init__(self, execution: Execution, name: str) -> None:
+        self._execution = execution
+        self._name = name
+
+    async def run(self, ctx: Context[Any]) -> Any:
+        """Make steps until one ends the run, and return the text of its answer, or of the call that has ended it."""
+        return await _Pass(self._execution, self._name, ctx).run()
+
+
+class _Pass:
+    """One pass of a run in memory.
+
+    What is done is read from the history, by the marks of its answers, not from what an earlier pass has called its
+    steps: these may have other names in the next version. Only the names of the dispatcher's steps must stay.
+    """
+
+    def __init__(self, execution: Execution, name: str, ctx: Context[Any]) -> None:
+        self._execution = execution
+        self._name = name
+        self._step = step = ctx.step
+        self._messages = messages = execution.find_messages(ctx.thread)
+        self._asker = Asker(execution, ctx.thread, step, messages)
+        self._dispatcher = Dispatcher(ctx.thread, step, messages)
+        self._place = START if step.value is None else msgspec.convert(step.value, Place)
+
+    async def run(self) -> str | None:
+        while True:
+            history = await self._read()
+            answer = find_answer(history, self._step.id, self._place.step)
+            if answer is None:
+                taken = await self._take()
+                if taken:
+                    history = await self._read()
+                elif not self._place.step and not _is_question(history):
+                    return None
+                answer = await self._ask(history, taken)
+            if answer is None:  # It was deleted: ask again.
+                self._go_on(replace(self._place, step=self._place.step + 1))
+                continue
+            place, reason, text = await self._finish(answer)
+            if reason == "repeated_tool_error":
+                await self._explain(place)
+            if reason is not None:
+                return text
+            self._go_on(place)
+
+    async def _read(self) -> list[Message]:
+        return (await self._messages.list(max(_READ, self._execution.most_history))).messages
+
+    async def _take(self) -> Receiver | None:
+        """Take what is queued, and return the side that must answer it; None if nothing is."""
+        if not await self._messages.pending():
+            return None
+
+        async def take() -> Receiver | None:
+            taken = await self._messages.take()
+            return _find_receiver(taken) if taken else None
+
+        found: Receiver | None = await self._step.do(f"take:{self._place.step}", take, type=Receiver | None)
+        return found
+
+    async def _ask(self, history: Sequence[Message], taken: Receiver | None) -> Message | None:
+        """Ask the model of the side that is next. Calls that an ended run has left open are answered before."""
+        if open_calls := find_open_calls(history):
+            await self._dispatcher.close(open_calls)
+            history = await self._read()
+        name = self._messages.agent or self._name
+        speaker = self._execution.find_speaker(name, taken or self._place.side or _find_receiver(history))
+        mark = Mark(self._step.id, self._place.step, speaker.letter, name)
+        return await self._asker.ask(speaker.prompt, history, mark)
+
+    async def _finish(self, answer: Message) -> Next:
+        """Answer the calls of an answer that are open, and return what follows."""
+        mark = read_mark(answer)
+        if mark is None:
+            raise RuntimeError("before_create_message has removed `execution` from the metadata of an answer")
+        speaker = self._execution.find_speaker(mark.agent, mark.side)
+        results = await self._read_results(answer)
+        for call in answer.tool_calls or ():
+            if call["id"] not in results:
+                await self._dispatcher.answer(speaker.prompt, call)
+        if answer.tool_calls:
+            results = await self._read_results(answer)
+        return follow(self._place, speaker, answer, results)
+
+    async def _read_results(self, answer: Message) -> dict[str, Message]:
+        """Return the results of the calls of an answer, by their ids."""
+        if not (ids := answer.tool_call_ids):
+            return {}
+        found = (await self._messages.list(_READ + len(ids), after=answer.position, order="asc")).messages
+        return {each.tool_call_id: each for each in found if each.tool_call_id is not None and each.tool_call_id in ids}
+
+    def _go_on(self, place: Place) -> None:
+        self._place = place
+        self._step.checkpoint(place)
+
+    async def _explain(self, place: Place) -> None:
+        """Tell people that the run ends because of errors that come again and again."""
+        id = f"{self._step.id}-errors"
+
+        async def explain() -> None:
+            if await self._messages.get(id) is None:
+                text = f"I stop here, as a tool has failed {place.errors} times in the same way. {place.error}"
+                self._messages.inject("assistant", text, id=id)
+
+        await self._step.do("explain", explain)
+
+
+def _is_question(history: Sequence[Message]) -> bool:
+    """Whether a model must be asked about a history: its last message is no answer, or has open calls."""
+    said = [each for each in history if each.content or not each.silent]  # Without thoughts.
+    return bool(said) and (not is_decisive(said[-1]) or bool(find_open_calls(history)))
+
+
+def _find_receiver(messages: Sequence[Message]) -> Receiver:
+    """Return the side that answers the last of some messages: B those of assistants."""
+    return "b" if messages and messages[-1].role == "assistant" else "a"

@@ -1,0 +1,142 @@
+"""What follows from a step of an execution: the next step, or the end. No I/O."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from plait.agents.execution.definitions import Handoff, Receiver, Side, Speaker
+from plait.parts.messages.message import Message
+from plait.parts.messages.tool_calls import read_call
+
+__all__ = ["MARK", "START", "STATUS", "Mark", "Next", "Place", "Reason", "find_answer", "follow", "read_mark"]
+
+MARK: Final = "execution"
+"""The member of the metadata of an answer that tells of which step it is."""
+
+STATUS: Final = "tool_status"
+"""The member of the metadata of a result that tells whether the call has succeeded: `success` or `error`."""
+
+_MOST_STEPS: Final = 250
+_MOST_ERRORS: Final = 8
+
+Reason = Literal[
+    "session_fail",
+    "session_stop",
+    "stop_on_response",
+    "stop_tool",
+    "max_steps",
+    "max_session_turns",
+    "repeated_tool_error",
+]
+"""Why an execution has ended, or the turn of a side."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """The run and the step of an answer, and which agent and side has given it."""
+
+    run: str
+    step: int
+    side: Receiver
+    agent: str
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A step of a run, and what was counted before it: stored as a checkpoint."""
+
+    step: int = 0
+    # Which side answers; None before the first step.
+    side: Receiver | None = None
+    # The steps and the turns of each side.
+    steps: Mapping[str, int] = {}
+    turns: Mapping[str, int] = {}
+    # The last result, if it was an error, and how often it came in a row.
+    error: str = ""
+    errors: int = 0
+
+    @property
+    def own_steps(self) -> int:
+        """The steps that its side has made."""
+        return self.steps.get(self.side or "a", 0)
+
+
+START: Final = Place()
+"""The first step."""
+
+
+class Next(NamedTuple):
+    """What follows from a step: the next one, or the end with its reason."""
+
+    place: Place
+    reason: Reason | None = None
+    # What the run returns: the text of the answer, or the result of the call that has ended the session.
+    text: str = ""
+
+
+def read_mark(message: Message) -> Mark | None:
+    """Return the step whose answer a message is; None if it is no answer of an execution."""
+    try:
+        return msgspec.convert(message.metadata.get(MARK), Mark)
+    except msgspec.ValidationError:
+        return None
+
+
+def find_answer(history: Sequence[Message], run: str, step: int) -> Message | None:
+    """Return the answer of a step of a run; None if the model must still be asked."""
+    for message in reversed(history):
+        if (mark := read_mark(message)) is not None and mark.run == run and mark.step == step:
+            return message
+    return None
+
+
+def follow(place: Place, speaker: Speaker, answer: Message, results: Mapping[str, Message]) -> Next:
+    """Return what follows from the answer of a side, and the results of its calls by their ids."""
+    agent, side, prompt = speaker
+    calls = [(name, results.get(id)) for id, name, _ in map(read_call, answer.tool_calls or ())]
+    succeeded = {name: result for name, result in calls if result is not None and not _is_error(result)}
+    steps = {**place.steps, side: place.steps.get(side, 0) + 1}
+    place = _count_errors(replace(place, step=place.step + 1, side=side, steps=steps), calls)
+    own, text = speaker.side, answer.content or ""
+    if place.errors >= _MOST_ERRORS:
+        return Next(place, "repeated_tool_error", text)
+    if (result := succeeded.get(own.session_fail)) is not None:
+        return Next(place, "session_fail", result.content or "")
+    if (result := succeeded.get(own.session_stop)) is not None:
+        return Next(place, "session_stop", result.content or "")
+    if any(isinstance(prompt.tools.get(name), Handoff) for name in succeeded):
+        return _limit(replace(place, side="a"), None, text)
+    reason = _end_turn(own, answer, {name for name, _ in calls})
+    if agent.b is None:
+        return Next(place, reason, text) if reason else _limit(place, own.max_steps, text)
+    if reason or not (own.stop_on_response or own.stop_tool):
+        turns = {**place.turns, side: place.turns.get(side, 0) + 1}
+        place = replace(place, side="b" if side == "a" else "a", turns=turns)
+        if agent.max_session_turns is not None and min(turns.get("a", 0), turns.get("b", 0)) >= agent.max_session_turns:
+            return Next(place, "max_session_turns", text)
+    return _limit(place, agent.side(place.side or side).max_steps, text)
+
+
+def _end_turn(side: Side, answer: Message, called: set[str]) -> Reason | None:
+    """Return why the turn of a side ends with an answer; None if it goes on."""
+    if side.stop_on_response and not answer.tool_calls:
+        return "stop_on_response"
+    return "stop_tool" if side.stop_tool in called else None
+
+
+def _limit(place: Place, most: int | None, text: str) -> Next:
+    """Return a step, or the end if its side has made `most` steps, or the run too many."""
+    is_over = place.step >= max(_MOST_STEPS, most or 0) or (most is not None and place.own_steps >= most)
+    return Next(place, "max_steps" if is_over else None, text)
+
+
+def _count_errors(place: Place, calls: Iterable[tuple[str, Message | None]]) -> Place:
+    """Return a place after the results of an answer, in the order of its calls."""
+    for name, result in calls:
+        error = f"{name}: {result.content}" if result is not None and _is_error(result) else ""
+        place = replace(place, error=error, errors=(place.errors if error == place.error else 0) + (error != ""))
+    return place
+
+
+def _is_error(result: Message) -> bool:
+    return bool(result.metadata.get(STATUS) == "error")

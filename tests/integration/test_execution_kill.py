@@ -1,0 +1,133 @@
+"""Agents that execute on a server that is killed: each question is answered once, and no tool is called twice."""
+
+import asyncio
+import random
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.integration.socket_client import http
+from tests.running import Process
+from tests.schedules import SEED, TIMES, schedules
+
+from plait_client import connect
+
+ROUNDS = schedules(10)
+THREADS = 3
+PATIENCE = 60.0
+# Unanswered questions of a thread, after which its client sends no more.
+MOST_OPEN = 6
+APP = "tests.integration.killed_desk:app"
+
+
+class Client:
+    """A client that asks questions in one thread, and approves what waits for that."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"{number}"
+        self.sent = 0
+        self.first = asyncio.Event()
+
+    async def call(self, web: httpx.AsyncClient, method: str) -> Any:
+        answer = await web.post(f"/threads/desk/{self.name}/rpc/{method}", json={})
+        answer.raise_for_status()
+        return answer.json()["result"]
+
+    async def play(self, address: str) -> None:
+        """Ask until the server is gone."""
+        async with http(address) as web:
+            while True:
+                while await self.call(web, "approve") > MOST_OPEN:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                self.sent = await self.call(web, "send")
+                self.first.set()
+
+    async def finish(self, address: str) -> dict[str, Any]:
+        """Wait until all questions are answered, and return what is stored."""
+        async with asyncio.timeout(PATIENCE), http(address) as web:
+            while await self.call(web, "approve"):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            found: dict[str, Any] = await self.call(web, "look")
+        return found
+
+    def check(self, found: dict[str, Any], log: list[list[str]]) -> None:
+        """Compare what is stored with what was sent, and with what the tools have noted."""
+        messages, values = found["messages"], found["values"]
+        assert self.sent <= found["sent"] <= self.sent + 1
+        questions = [f"q{number}" for number in range(1, found["sent"] + 1)]
+        assert [text for role, text, _, _ in messages if role == "user"] == questions
+        answers = [text.removeprefix("re ") for role, text, _, _ in messages if role == "assistant" and text]
+        assert ",".join(answers).split(",") == questions
+        calls = [id for _, _, ids, _ in messages for id in ids]
+        results = {id: text for role, text, _, id in messages if role == "tool"}
+        assert len(calls) == len(set(calls))
+        assert sorted(results) == sorted(calls)
+        assert sum(role == "tool" for role, *_ in messages) == len(results)
+        wanted = {1: ["look", "pay"], 0: ["pay"], 2: ["refund"], 3: [], 4: ["hand", "pay"]}
+        assert calls == [f"{name}-{each}" for each in questions for name in wanted[int(each[1:]) % 5]]
+        for name, key, text in (("pay", "paid", "paid"), ("refund", "refunded", "refunded")):
+            done = [id.removeprefix(f"{name}-") for id in calls if results[id] == text and id.startswith(name)]
+            # The writes of a tool to parts are stored with its result, or not at all.
+            assert values.get(key, []) == done
+            for each in questions:
+                times = log.count([name, self.name, each])
+                assert times == 1 if each in done else times <= 1, (name, each)
+        unknown = {text for text in results.values() if text.startswith("It is not known")}
+        assert {*results.values()} - unknown <= {"paid", "looked", "refunded", "The conversation is handed over."}
+        # Each handover holds until the next one.
+        assert sum(a != b for a, b in zip(found["agents"], found["agents"][1:], strict=False)) == sum(
+            id.startswith("hand-") for id in calls
+        )
+        assert {status for status, _ in found["runs"]} == {"done"}, found["runs"]
+        assert found["journal"] == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600 * TIMES)
+@pytest.mark.parametrize("is_renamed", [False, True])
+async def test_each_question_is_answered_once_on_a_server_that_is_killed(is_renamed: bool, tmp_path: Path) -> None:
+    clients, chance, log = [Client(number) for number in range(THREADS)], random.Random(SEED), tmp_path / "desk.log"
+    environment = {"DESK_LOG": str(log), "PLAIT_SECRET": "test"}
+    for number in range(ROUNDS // 2):
+        names = {"DESK_NAMES": f"v{number}-"} if is_renamed else {}
+        with Process(APP, cwd=tmp_path, environment=environment | names) as server:
+            for client in clients:
+                client.first.clear()
+            tasks = [asyncio.create_task(client.play(server.address)) for client in clients]
+            await asyncio.gather(*(client.first.wait() for client in clients))
+            await asyncio.sleep(0.5 + chance.random())  # The moment at which it is killed.
+            server.end(signal.SIGKILL)
+            for task in tasks:
+                with suppress(httpx.HTTPError):
+                    await task
+    with Process(APP, cwd=tmp_path, environment=environment) as server:
+        found = [await client.finish(server.address) for client in clients]
+    lines = [line.split() for line in log.read_text().splitlines()]
+    for client, each in zip(clients, found, strict=True):
+        client.check(each, lines)
+
+
+async def test_a_question_on_a_socket_is_answered_after_a_kill_in_its_tool(tmp_path: Path) -> None:
+    hangs = tmp_path / "hangs"
+    environment = {"DESK_HANGS": str(hangs), "PLAIT_SECRET": "test"}
+    with Process(APP, cwd=tmp_path, environment=environment) as server:
+        async with asyncio.timeout(PATIENCE), connect(f"ws://{server.address}/threads/desk/one") as room:
+            await room.messages.open()
+            await room.messages.send("q1")
+            while not hangs.exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            server.end(signal.SIGKILL)
+            server.start()
+            async for items in room.messages:
+                if items and items[-1].content == "re q1" and items[-1].status == "completed":
+                    break
+    assert [(each.role, each.content) for each in items] == [
+        ("user", "q1"),
+        ("assistant", ""),
+        ("tool", "looked"),
+        ("tool", "paid"),
+        ("assistant", "re q1"),
+    ]

@@ -1,0 +1,121 @@
+"""An app whose agents call a model that says what a test wants."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from tests.server.parts.workshop import until
+
+from plait import Message, Messages, Plait, Tasks, Thread, Values
+from plait.agents.execution.definitions import Agent, Model, Prompt, Side
+
+__all__ = ["Desk", "Lab", "Script", "call", "make_prompt", "open_lab"]
+
+Said = str | list[tuple[str, dict[str, Any]]]
+"""What a model says: a text, or calls of tools by their names and arguments."""
+
+
+class Desk(Thread[dict[str, Any]]):
+    initial_state: ClassVar[dict[str, Any]] = {}
+    idle_timeout = 0.05
+    values = Values()
+    tasks = Tasks()
+    messages = Messages(agent="desk")
+
+
+def call(name: str, **arguments: Any) -> Said:
+    """Return one call of a tool."""
+    return [(name, arguments)]
+
+
+class Script:
+    """A model that says one thing after the other, and notes what it has seen.
+
+    What it says may be a function of the number of its call.
+    """
+
+    def __init__(self, *said: Said | Exception | Callable[[], Awaitable[Said]], name: str = "script") -> None:
+        self._said = said
+        self.seen: list[list[ModelMessage]] = []
+        self.model = Model(name, FunctionModel(stream_function=self._stream, model_name=name), attempts=1)
+
+    async def _stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        number = len(self.seen)
+        self.seen.append([*messages])
+        said = self._said[min(number, len(self._said) - 1)]
+        if isinstance(said, Exception):
+            yield "Half"
+            raise said
+        if callable(said):
+            said = await said()
+        if isinstance(said, str):
+            for at in range(0, len(said), 4):
+                yield said[at : at + 4]
+            return
+        yield {
+            at: DeltaToolCall(name, json.dumps(arguments), tool_call_id=f"c{number}-{at}")
+            for at, (name, arguments) in enumerate(said)
+        }
+
+    def texts(self, number: int = -1) -> list[str]:
+        """Return what the model has seen in a call."""
+        whole: list[Any] = ModelMessagesTypeAdapter.dump_python(self.seen[number], mode="json")
+        return [f"{part['part_kind']} {part.get('content')}" for each in whole for part in each["parts"]]
+
+
+def make_prompt(name: str, *tools: Any, model: str = "script", **options: Any) -> Prompt:
+    return Prompt(name, f"You are {name}.", model, tools, **options)
+
+
+class Lab:
+    def __init__(self, app: Plait) -> None:
+        self.app = app
+        self.handle = app.thread(Desk, "one")
+
+    async def ask(self, text: str, **options: Any) -> None:
+        await self.handle.messages.queue(text, **options)
+
+    async def history(self) -> list[Message]:
+        return (await self.handle.messages.list(1000, include_silent=True)).messages
+
+    async def texts(self, *statuses: str) -> list[str]:
+        """Return the texts of the messages with a status, and the names of the tools that they call."""
+        return [
+            f"{each.role} {each.content or [call['function']['name'] for call in each.tool_calls or ()]}"
+            for each in await self.history()
+            if each.status in (statuses or ("completed",))
+        ]
+
+    async def statuses(self) -> list[str]:
+        return [run.status for run in await self.handle.tasks.list()]
+
+    async def rest(self, *statuses: str) -> None:
+        """Wait until the runs have these statuses, and nothing is queued."""
+
+        async def look() -> bool:
+            return await self.statuses() == [*(statuses or ("done",))] and not await self.handle.messages.pending()
+
+        await until(look)
+
+
+@asynccontextmanager
+async def open_lab(
+    folder: Path,
+    *scripts: Script,
+    agents: Sequence[Agent] = (Agent("desk", Side("clerk")),),
+    prompts: Sequence[Prompt] = (),
+    tools: Sequence[Any] = (),
+) -> AsyncIterator[Lab]:
+    app = Plait(Desk, store=f"sqlite:///{folder / 'plait.db'}")
+    app.execution(
+        Desk,
+        agents=agents,
+        prompts=prompts or [make_prompt("clerk", *tools)],
+        models=[each.model for each in scripts],
+    )
+    async with app:
+        yield Lab(app)
