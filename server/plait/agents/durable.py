@@ -87,6 +87,7 @@ class AgentTask(Task):
         except (Busy, TooMany, Unavailable) as refusal:
             raise Uncounted from refusal
         run, output, error = context._run, None, None
+        run.is_repeated = True
         context.give_steps(step)
         token = context.enter()
         try:

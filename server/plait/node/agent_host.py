@@ -274,9 +274,10 @@ class AgentHost:
         return found
 
     def _check_executions(self) -> None:
-        """Raise NotFound if an agent that works for another one is missing."""
+        """Raise NotFound if an agent that works for another one is missing, and TypeError for a tool without a use."""
         for execution in self._executions.values():
             execution.check_subagents(self._executions)
+            execution.check_tools()
 
     def _add_task(self, task: AgentTask, kind: Kind) -> None:
         if task.name in find_tasks(kind.cls):

@@ -47,7 +47,7 @@ class Lab:
 
 @asynccontextmanager
 async def open_lab(folder: Path, script: Script) -> AsyncIterator[Lab]:
-    app, seen = Plait(Desk, store=f"sqlite:///{folder / 'plait.db'}"), list[Any]()
+    app, seen = Plait(Desk, store=f"sqlite:///{folder / 'plait.db'}", shutdown_timeout=0.1), list[Any]()
 
     @app.agent("clerk", thread=Desk, durable=True)
     async def clerk(ctx: Context[Desk]) -> Any:
@@ -140,6 +140,22 @@ async def test_a_run_goes_on_after_a_restart_without_its_finished_steps(tmp_path
         (run,) = await lab.handle.tasks.list()
         assert await lab.handle.tasks.send(run.id, "go")
         await until_texts(lab, ["user hello", "assistant re hello"])
+
+
+async def test_a_run_that_a_shutdown_cuts_off_goes_on_after_it(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    async def hang(ctx: Context[Desk]) -> None:
+        begun.set()
+        await ctx.step.do("hang", asyncio.Event().wait)
+
+    async with open_lab(tmp_path, hang) as lab:
+        await lab.handle.messages.queue("hello")
+        async with asyncio.timeout(10):
+            await begun.wait()
+    async with open_lab(tmp_path, answer) as lab:
+        await until_texts(lab, ["user hello", "assistant re hello"])
+        assert await lab.statuses() == ["done"]
 
 
 async def test_a_run_that_waits_leaves_the_run_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

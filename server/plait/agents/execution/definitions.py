@@ -8,7 +8,7 @@ import msgspec
 from plait.actor.thread import Thread
 from plait.agents.execution.tools import Tool, Variable, check_tool_name
 
-__all__ = ["Agent", "Handoff", "Model", "Prompt", "PromptTool", "Receiver", "Side", "Speaker", "Subagent"]
+__all__ = ["Agent", "AnyTool", "Handoff", "Model", "Prompt", "PromptTool", "Receiver", "Side", "Speaker", "Subagent"]
 
 Receiver = Literal["a", "b"]
 """The side of an agent that answers a message."""
@@ -101,6 +101,7 @@ class PromptTool(msgspec.Struct, frozen=True):
 
 
 AnyTool = Tool | Handoff | Subagent | PromptTool
+"""A tool of a prompt."""
 
 
 class Prompt:

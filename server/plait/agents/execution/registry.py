@@ -54,11 +54,8 @@ class Execution:
         self.most_history = max((each.history for each in self.prompts.values()), default=0)
 
     def check_parts(self) -> None:
-        """Check that the class has what a run needs, and that its tools can be executed. Raises TypeError."""
+        """Check that the class has what a run needs. Raises TypeError."""
         self._find_part()
-        for name, each in self.tools.items():
-            if isinstance(each, Subagent | PromptTool):
-                raise TypeError(f"the tool {name!r}: {type(each).__name__} cannot be executed")
 
     def find_speaker(self, agent: str, side: Receiver) -> Speaker:
         """Return a side of an agent, with its prompt; an agent with one side has only A. Raises NotFound."""
@@ -91,6 +88,12 @@ class Execution:
                 other = executions.get(each.thread)
                 found: Mapping[str, Agent] = {} if other is None else other.agents
                 _find("agent", found, each.agent, f"the tool {name!r}: {each.thread.__name__}: ")
+
+    def check_tools(self) -> None:
+        """Check that all tools can be executed. Raises TypeError."""
+        for name, each in self.tools.items():
+            if isinstance(each, Subagent | PromptTool):
+                raise TypeError(f"the tool {name!r}: {type(each).__name__} cannot be executed")
 
     def _find_part(self) -> Messages:
         """Return the messages of the threads, whose queue one of the agents takes. Raises TypeError."""

@@ -1,4 +1,4 @@
-"""What follows from a step of an execution: the next step, or the end. No I/O."""
+"""The steps of an execution: the marks of their answers, and which one is next. No I/O."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
@@ -13,7 +13,7 @@ from plait.parts.messages.tool_calls import read_call
 __all__ = ["MARK", "START", "STATUS", "Mark", "Next", "Place", "Reason", "find_answer", "follow", "read_mark"]
 
 MARK: Final = "execution"
-"""The member of the metadata of an answer that tells of which step it is."""
+"""The member of the metadata of an answer that names its run and its step."""
 
 STATUS: Final = "tool_status"
 """The member of the metadata of a result that tells whether the call has succeeded: `success` or `error`."""
@@ -30,7 +30,7 @@ Reason = Literal[
     "max_session_turns",
     "repeated_tool_error",
 ]
-"""Why an execution has ended, or the turn of a side."""
+"""The reason for the end of a run, or of the turn of a side."""
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ START: Final = Place()
 
 
 class Next(NamedTuple):
-    """What follows from a step: the next one, or the end with its reason."""
+    """The step after another one, or the end with its reason."""
 
     place: Place
     reason: Reason | None = None

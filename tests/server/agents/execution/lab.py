@@ -10,10 +10,10 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from tests.server.parts.workshop import until
 
-from plait import Message, Messages, Plait, Tasks, Thread, Values
+from plait import Message, Messages, Plait, Store, Tasks, Thread, Values
 from plait.agents.execution.definitions import Agent, Model, Prompt, Side
 
-__all__ = ["Desk", "Lab", "Script", "call", "make_prompt", "open_lab"]
+__all__ = ["Desk", "Lab", "Said", "Script", "call", "make_prompt", "open_lab"]
 
 Said = str | list[tuple[str, dict[str, Any]]]
 """What a model says: a text, or calls of tools by their names and arguments."""
@@ -109,8 +109,9 @@ async def open_lab(
     agents: Sequence[Agent] = (Agent("desk", Side("clerk")),),
     prompts: Sequence[Prompt] = (),
     tools: Sequence[Any] = (),
+    store: Store | None = None,
 ) -> AsyncIterator[Lab]:
-    app = Plait(Desk, store=f"sqlite:///{folder / 'plait.db'}")
+    app = Plait(Desk, store=store or f"sqlite:///{folder / 'plait.db'}", shutdown_timeout=0.1)
     app.execution(
         Desk,
         agents=agents,

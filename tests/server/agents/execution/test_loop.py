@@ -1,10 +1,21 @@
 """Agents that execute: a question, calls of tools, their results and an answer."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
-from tests.server.agents.execution.lab import Desk, Script, call, open_lab
+import msgspec
+import pytest
+from tests.server.agents.execution.lab import Desk, Said, Script, call, make_prompt, open_lab
+from tests.server.parts.workshop import until
 
+from plait import Messages, NotFound, Plait, SqliteStore, Step, StoreError, Thread
+from plait.agents.execution import model_attempts
+from plait.agents.execution.definitions import Agent, Handoff, Prompt, PromptTool, Side, Subagent
 from plait.agents.execution.tools import tool
+from plait.parts.tasks.ended import ENDED
+from plait.store.protocol import Write
+from plait.store.thread_rows import RecordRange
 
 
 @tool(idempotent=True)
@@ -31,3 +42,348 @@ async def test_a_question_is_answered_after_the_calls_of_tools(tmp_path: Path) -
         assert script.texts(0) == ["system-prompt You are clerk.", "user-prompt Where is it?"]
         assert script.texts()[-1] == "tool-return order 7"
         assert len(script.seen) == 2
+
+
+async def wait_for(event: asyncio.Event) -> None:
+    async with asyncio.timeout(10):
+        await event.wait()
+
+
+class Hold:
+    """A tool or a model that waits for a test."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+
+    async def wait(self, said: Said = "") -> Said:
+        self.begun.set()
+        await self.go.wait()
+        return said
+
+
+async def test_a_message_that_comes_during_a_call_steers_the_run_after_the_result(tmp_path: Path) -> None:
+    hold = Hold()
+
+    @tool
+    async def work(desk: Desk) -> str:
+        """Work."""
+        return str(await hold.wait("worked"))
+
+    script = Script(call("work"), "Done.")
+    async with open_lab(tmp_path, script, tools=[work]) as lab:
+        await lab.ask("Do it.")
+        await wait_for(hold.begun)
+        await lab.ask("Faster!")
+        assert await lab.texts("pending") == ["user Faster!"]
+        hold.go.set()
+        await lab.rest()
+        assert (await lab.texts())[2:] == ["tool worked", "user Faster!", "assistant Done."]
+        assert script.texts()[-2:] == ["tool-return worked", "user-prompt Faster!"]
+
+
+async def test_a_message_that_comes_during_the_answer_begins_the_next_run(tmp_path: Path) -> None:
+    hold = Hold()
+
+    async def say() -> Said:
+        return await hold.wait("One.")
+
+    async with open_lab(tmp_path, Script(say, "Two.")) as lab:
+        await lab.ask("1?")
+        await wait_for(hold.begun)
+        await lab.ask("2?")
+        hold.go.set()
+        await lab.rest("done", "done")
+        assert await lab.texts() == ["user 1?", "assistant One.", "user 2?", "assistant Two."]
+
+
+async def test_a_run_without_a_question_asks_no_model(tmp_path: Path) -> None:
+    script = Script("Hello.")
+    async with open_lab(tmp_path, script) as lab:
+        assert await lab.app.run("desk", thread=lab.handle) is None
+        await lab.ask("Hi")
+        await lab.rest("done", "done")
+        assert await lab.app.run("desk", thread=lab.handle) is None
+        await lab.handle.messages.inject("user", "And now?")
+        assert await lab.app.run("desk", thread=lab.handle) == "Hello."
+        assert len(script.seen) == 2
+
+
+async def test_a_model_that_fails_is_asked_again_later_and_then_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_attempts, "_PAUSE", 1_000)
+    script, other = Script(RuntimeError("away")), Script("Yes.", name="other")
+    script.model = msgspec.structs.replace(script.model, attempts=2, fallback=[other.model.model])
+    async with open_lab(tmp_path, script) as lab:
+        await lab.ask("Well?")
+        await lab.rest()
+        assert await lab.texts() == ["user Well?", "assistant Yes."]
+        assert await lab.texts("failed") == ["assistant Half", "assistant Half"]
+        assert (await lab.history())[-1].metadata["model"] == "function:other"
+
+
+async def test_a_run_fails_when_no_model_answers(tmp_path: Path) -> None:
+    async with open_lab(tmp_path, Script(RuntimeError("sk-secret"))) as lab:
+        await lab.ask("Well?")
+        await lab.rest("failed")
+        (run,) = await lab.handle.tasks.list()
+        assert run.error == ("StepFailed: ModelFailed: the model script has failed: function:script: RuntimeError")
+
+
+async def test_eight_equal_errors_end_the_run_with_an_explanation(tmp_path: Path) -> None:
+    script = Script(call("nothing"))
+    async with open_lab(tmp_path, script) as lab:
+        await lab.ask("Well?")
+        await lab.rest()
+        assert len(script.seen) == 8
+        assert (await lab.texts())[-1].startswith("assistant I stop here, as a tool has failed 8 times in the same way")
+
+
+# Handing over
+
+DESKS = (Agent("desk", Side("clerk")), Agent("billing", Side("cashier")))
+
+
+def make_desks(*tools: Any) -> list[Prompt]:
+    return [
+        make_prompt("clerk", Handoff("billing"), *tools),
+        make_prompt("cashier", Handoff("desk", description="Back."), *tools, model="other"),
+    ]
+
+
+async def test_a_handover_keeps_the_history_and_holds_for_later_runs(tmp_path: Path) -> None:
+    both = [("billing", {}), ("find_order", {"number": 7})]
+    script, other = Script(both), Script("I am billing.", name="other")
+    prompts = make_desks(find_order)
+    async with open_lab(tmp_path, script, other, agents=DESKS, prompts=prompts) as lab:
+        await lab.ask("My invoice?")
+        await lab.rest()
+        texts = ["tool The conversation is handed over.", "tool order 7", "assistant I am billing."]
+        assert (await lab.texts())[2:] == texts
+        assert other.texts()[:2] == ["system-prompt You are cashier.", "user-prompt My invoice?"]
+        assert [each.metadata["execution"]["agent"] for each in await lab.history() if each.role == "assistant"] == [
+            "desk",
+            "billing",
+        ]
+    async with open_lab(tmp_path, script, other, agents=DESKS, prompts=prompts) as lab:
+        await lab.ask("And?")
+        await lab.rest("done", "done")
+        assert (len(script.seen), len(other.seen)) == (1, 2)
+
+
+async def test_a_pass_after_the_last_call_knows_of_the_handover(tmp_path: Path) -> None:
+    hold = Hold()
+
+    async def hang() -> Said:
+        return await hold.wait()
+
+    script, other = Script(call("billing")), Script(hang, name="other")
+    async with open_lab(tmp_path, script, other, agents=DESKS, prompts=make_desks()) as lab:
+        await lab.ask("My invoice?")
+        await wait_for(hold.begun)  # Nothing is stored after the result.
+    again, other = Script("Desk again."), Script("I am billing.", name="other")
+    async with open_lab(tmp_path, again, other, agents=DESKS, prompts=make_desks()) as lab:
+        await lab.rest()
+        assert (await lab.texts())[-1] == "assistant I am billing."
+        assert again.seen == []
+
+
+# Two sides
+
+PAIR = Agent("desk", Side("finder"), Side("critic", session_stop="finish"))
+
+
+@tool
+async def finish(desk: Desk) -> str:
+    """End the session."""
+    return "found"
+
+
+async def test_two_sides_speak_in_turn_until_one_ends_the_session(tmp_path: Path) -> None:
+    one, two = Script("a1", "a2", "a3"), Script("b1", "b2", call("finish"), name="other")
+    prompts = [make_prompt("finder"), make_prompt("critic", finish, model="other")]
+    async with open_lab(tmp_path, one, two, agents=[PAIR], prompts=prompts) as lab:
+        await lab.ask("go")
+        await lab.rest()
+        (run,) = await lab.handle.tasks.list()
+        assert run.result == "found"
+        assert (await lab.texts())[:-2] == [
+            "user go",
+            "assistant a1",
+            "user b1",
+            "assistant a2",
+            "user b2",
+            "assistant a3",
+        ]
+        assert two.texts(1) == [
+            "system-prompt You are critic.",
+            "text go",
+            "user-prompt a1",
+            "text b1",
+            "user-prompt a2",
+        ]
+
+
+async def test_a_message_of_an_assistant_is_answered_by_side_b(tmp_path: Path) -> None:
+    one, two = Script("a1"), Script(call("finish"), name="other")
+    prompts = [make_prompt("finder"), make_prompt("critic", finish, model="other")]
+    async with open_lab(tmp_path, one, two, agents=[PAIR], prompts=prompts) as lab:
+        await lab.ask("Check this.", role="assistant")
+        await lab.rest()
+        assert (len(one.seen), len(two.seen)) == (0, 1)
+
+
+# Passes that begin again
+
+
+def rename_steps(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
+    """Give the steps of the loop other names, as another version of it may."""
+    do = Step.do
+
+    def call(step: Step, name: str, *args: Any, **options: Any) -> Any:
+        return do(step, name if name.startswith(("call:", "error:")) else f"{prefix}{name}", *args, **options)
+
+    monkeypatch.setattr(Step, "do", call)
+
+
+class Held(SqliteStore):
+    """A store that does not store the end of a run, if a test says so."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.hold: Hold | None = None
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        if self.hold is not None and any(each.key.startswith(ENDED) for each in write.records):
+            self.hold.begun.set()
+            failed = asyncio.get_running_loop().create_future()
+            failed.set_exception(StoreError("the disk is full"))
+            return failed
+        return super().submit(write)
+
+
+async def test_a_pass_with_other_names_of_steps_asks_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, store = Script(call("find_order", number=7), "Here."), Held(tmp_path / "plait.db")
+    store.hold = Hold()
+    async with open_lab(tmp_path, script, tools=[find_order], store=store) as lab:
+        await lab.ask("Where?")
+        await wait_for(store.hold.begun)  # The answer is stored, and the end of the run is not.
+    rename_steps(monkeypatch, "v2-")
+    async with open_lab(tmp_path, again := Script("Again."), tools=[find_order]) as lab:
+        await lab.rest()
+        texts = ["user Where?", "assistant ['find_order']", "tool order 7", "assistant Here."]
+        assert await lab.texts() == texts
+        assert again.seen == []
+
+
+async def test_a_question_that_was_taken_is_answered_by_a_pass_with_other_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = Hold()
+
+    async def hang() -> Said:
+        return await hold.wait()
+
+    async with open_lab(tmp_path, Script(hang)) as lab:
+        await lab.ask("Where?")
+        await wait_for(hold.begun)
+    rename_steps(monkeypatch, "v2-")
+    async with open_lab(tmp_path, Script("Here.")) as lab:
+        await lab.rest()
+        assert await lab.texts() == ["user Where?", "assistant Here."]
+
+
+async def test_an_answer_that_was_deleted_is_asked_for_again(tmp_path: Path) -> None:
+    hold = Hold()
+
+    @tool(idempotent=True)
+    async def work(desk: Desk) -> str:
+        """Work."""
+        return str(await hold.wait())
+
+    async with open_lab(tmp_path, Script(call("work")), tools=[work]) as lab:
+        await lab.ask("Do it.")
+        await wait_for(hold.begun)
+        await lab.handle.messages.delete((await lab.history())[-1].id)
+    async with open_lab(tmp_path, script := Script("Done."), tools=[work]) as lab:
+        await lab.rest()
+        assert await lab.texts() == ["user Do it.", "assistant Done."]
+        assert len(script.seen) == 1
+
+
+async def test_a_run_of_many_steps_keeps_few_records(tmp_path: Path) -> None:
+    script = Script(*[call("find_order", number=at) for at in range(40)], "Done.")
+    async with open_lab(tmp_path, script, tools=[find_order]) as lab:
+        await lab.ask("Find all.")
+
+        async def has_many() -> bool:
+            return len(script.seen) > 30
+
+        await until(has_many)
+        actor = await lab.app._node.actor(lab.handle._key)
+        assert len(await actor.records.list(RecordRange("tasks", "j/"))) <= 6
+        await lab.rest()
+        assert len(await lab.texts()) == 82
+        assert await actor.records.list(RecordRange("tasks", "j/")) == []
+
+
+# What is checked at the start
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({}, "Bare needs `messages = Messages\\(agent='desk'\\)`"),
+        ({"messages": Messages()}, "Bare needs `messages = Messages\\(agent='desk'\\)`"),
+        ({"messages": Messages(agent="other")}, "Bare needs `messages = Messages\\(agent='desk'\\)`"),
+        ({"messages": Messages(agent="desk")}, "Bare needs `tasks = Tasks\\(\\)`"),
+    ],
+)
+def test_the_class_needs_tasks_and_messages_of_an_agent(members: dict[str, Any], message: str) -> None:
+    cls = type("Bare", (Thread,), members)
+    with pytest.raises(TypeError, match=message):
+        Plait(cls).execution(cls, agents=[Agent("desk", Side("clerk"))], prompts=[make_prompt("clerk", model="test:x")])
+
+
+def test_a_class_has_one_execution() -> None:
+    app = Plait(Desk)
+    parts: Any = {"agents": [Agent("desk", Side("clerk"))], "prompts": [make_prompt("clerk", model="test:x")]}
+    app.execution(Desk, **parts)
+    with pytest.raises(ValueError, match="Desk has an execution"):
+        app.execution(Desk, **parts)
+
+
+async def test_an_app_does_not_start_with_tools_that_cannot_be_executed() -> None:
+    for each, message in (
+        (Subagent("finder", Desk), "there is no agent named 'finder'"),
+        (PromptTool("clerk"), "PromptTool cannot be executed"),
+    ):
+        app = Plait(Desk)
+        prompt = make_prompt("clerk", each, model="test:x")
+        app.execution(Desk, agents=[Agent("desk", Side("clerk"))], prompts=[prompt])
+        with pytest.raises((NotFound, TypeError), match=message):
+            async with app:
+                pass
+
+
+async def test_the_text_of_a_prompt_may_be_a_function_of_the_thread(tmp_path: Path) -> None:
+    async def describe(desk: Desk) -> str:
+        return f"You answer in {desk.name}."
+
+    script = Script("Yes.")
+    async with open_lab(tmp_path, script, prompts=[Prompt("clerk", describe, "script")]) as lab:
+        await lab.ask("Well?")
+        await lab.rest()
+        assert script.texts()[0] == "system-prompt You answer in one."
+
+
+async def test_a_model_is_shown_as_many_messages_as_its_prompt_says(tmp_path: Path) -> None:
+    script = Script("Yes.")
+    async with open_lab(tmp_path, script, prompts=[make_prompt("clerk", history=2)]) as lab:
+        for number in range(3):
+            await lab.handle.messages.inject("user", f"{number}")
+        await lab.ask("Well?")
+        await lab.rest()
+        assert script.texts() == ["system-prompt You are clerk.", "user-prompt 2", "user-prompt Well?"]

@@ -1,0 +1,212 @@
+"""The calls of tools: their results, errors and approvals, each at most once unless the tool is idempotent."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.agents.execution.lab import Desk, Lab, Said, Script, call, open_lab
+from tests.server.parts.workshop import until
+
+from plait import Message
+from plait.agents.execution.tools import Tool, ToolResult, tool
+
+
+async def find_results(folder: Path, tools: list[Tool], *said: Said) -> tuple[list[Message], Any]:
+    """Return the results of some calls, and the values after them."""
+    async with open_lab(folder, Script(*said, "Done."), tools=tools) as lab:
+        await lab.ask("Do it.")
+        await lab.rest()
+        values = await lab.handle.values.get("a")
+        return [each for each in await lab.history() if each.role == "tool"], values
+
+
+async def find_result(folder: Path, tools: list[Tool], said: Said) -> tuple[str | None, Any]:
+    """Return the text and the status of the result of a call."""
+    ((found,), _) = await find_results(folder, tools, said)
+    return found.content, found.metadata["tool_status"]
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [("yes", "yes"), ({"a": [1, None]}, '{"a":[1,null]}'), (None, "The tool has returned nothing."), (7, "7")],
+)
+async def test_a_result_is_a_text_or_json(tmp_path: Path, returned: Any, text: str) -> None:
+    @tool
+    def work(desk: Desk) -> Any:
+        """Work."""
+        return returned
+
+    assert await find_result(tmp_path, [work], call("work")) == (text, "success")
+
+
+async def test_a_tool_result_has_attachments_and_may_be_an_error(tmp_path: Path) -> None:
+    @tool
+    def work(desk: Desk) -> ToolResult:
+        """Work."""
+        return ToolResult("half", ["attachments/a.png"], is_error=True)
+
+    ((found,), _) = await find_results(tmp_path, [work], call("work"))
+    assert (found.name, found.content, found.tool_call_id) == ("work", "half", "c0-0")
+    assert found.attachments == [{"path": "attachments/a.png"}]
+    assert found.metadata["tool_status"] == "error"
+
+
+async def test_the_model_is_told_what_a_tool_raises_and_its_writes_are_dropped(tmp_path: Path) -> None:
+    @tool
+    async def work(desk: Desk, fails: bool) -> str:
+        """Work."""
+        await desk.values.push("a", fails)
+        if fails:
+            raise ValueError("no paper")
+        return "worked"
+
+    found, values = await find_results(tmp_path, [work], [("work", {"fails": True}), ("work", {"fails": False})])
+    assert [each.content for each in found] == ["Failed to execute tool: ValueError: no paper", "worked"]
+    assert [each.metadata["tool_status"] for each in found] == ["error", "success"]
+    assert values == [False]
+
+
+async def test_a_tool_that_takes_too_long_has_failed(tmp_path: Path) -> None:
+    @tool(timeout=0.01)
+    async def work(desk: Desk) -> None:
+        """Work."""
+        await asyncio.Event().wait()
+
+    assert await find_result(tmp_path, [work], call("work")) == ("Failed to execute tool: TimeoutError: ", "error")
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (call("work", number="x"), "work: number: Expected `int`, got `str`"),
+        (call("work"), "work: 'number' is missing"),
+        (call("werk", number=1), "there is no tool 'werk'; did you mean 'work'?"),
+        (call("other", number=1), "there is no tool 'other'"),
+    ],
+)
+async def test_the_model_is_told_which_argument_or_tool_is_wrong(tmp_path: Path, said: Said, text: str) -> None:
+    @tool(needs_approval=True)
+    def work(desk: Desk, number: int) -> str:
+        """Work."""
+        raise AssertionError
+
+    assert await find_result(tmp_path, [work], said) == (f"Failed to execute tool: {text}", "error")
+
+
+# Approval
+
+
+@tool(needs_approval=True)
+async def refund(desk: Desk, cents: int) -> str:
+    """Pay back."""
+    return f"paid {cents}"
+
+
+async def wait_for_call(lab: Lab) -> str:
+    """Wait until a call is open and the run waits, and return the id of the run."""
+
+    async def look() -> bool:
+        runs = await lab.handle.tasks.list()
+        return bool(await lab.handle.messages.open_calls()) and runs[0].status in ("running", "sleeping")
+
+    await until(look)
+    return str((await lab.handle.tasks.list())[0].id)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ({"approved": True}, "paid 5"),
+        ({"approved": False}, "Failed to execute tool: a person has refused the call"),
+        ({"approved": False, "reason": "too much"}, "Failed to execute tool: a person has refused the call: too much"),
+    ],
+)
+async def test_a_call_waits_for_a_person_over_a_restart(tmp_path: Path, answer: Any, text: str) -> None:
+    said = call("refund", cents=5)
+    async with open_lab(tmp_path, Script(said), tools=[refund]) as lab:
+        await lab.ask("Refund.")
+        await wait_for_call(lab)
+    async with open_lab(tmp_path, script := Script("Done."), tools=[refund]) as lab:
+        run = await wait_for_call(lab)
+        assert await lab.handle.tasks.send(run, "approval:c0-0", answer)
+        await lab.rest()
+        assert (await lab.texts())[-2:] == [f"tool {text}", "assistant Done."]
+        assert len(script.seen) == 1
+
+
+async def test_a_call_that_is_not_approved_in_time_is_not_carried_out(tmp_path: Path) -> None:
+    @tool(needs_approval=True, approval_timeout=0.01)
+    def work(desk: Desk) -> str:
+        """Work."""
+        raise AssertionError
+
+    text = "Failed to execute tool: no person has approved the call in time"
+    assert await find_result(tmp_path, [work], call("work")) == (text, "error")
+
+
+async def test_an_approval_is_for_one_call_even_if_a_model_gives_ids_twice(tmp_path: Path) -> None:
+    async with open_lab(tmp_path, Script(call("refund", cents=1)), tools=[refund]) as lab:
+        await lab.ask("One.")
+        run = await wait_for_call(lab)
+    async with open_lab(tmp_path, Script(call("refund", cents=2), "Done."), tools=[refund]) as lab:
+        await wait_for_call(lab)
+        await lab.handle.tasks.send(run, "approval:c0-0", {"approved": True})
+
+        async def is_second() -> bool:
+            return "tool paid 1" in await lab.texts() and bool(await lab.handle.messages.open_calls())
+
+        await until(is_second)
+        (open_call,) = await lab.handle.messages.open_calls()
+        assert open_call["id"] != "c0-0"
+        await lab.handle.tasks.send(run, f"approval:{open_call['id']}", {"approved": False})
+        await lab.rest()
+        assert "tool paid 2" not in await lab.texts()
+
+
+# Crashes
+
+
+@pytest.mark.parametrize("is_idempotent", [False, True])
+async def test_a_call_that_was_cut_off_is_unknown_or_called_again(tmp_path: Path, is_idempotent: bool) -> None:
+    begun, calls, hangs = asyncio.Event(), list[int](), True
+
+    @tool(idempotent=is_idempotent)
+    async def work(desk: Desk) -> str:
+        """Work."""
+        calls.append(len(calls))
+        await desk.values.push("a", 1)
+        begun.set()
+        if hangs:
+            await asyncio.Event().wait()
+        return "worked"
+
+    async with open_lab(tmp_path, Script(call("work")), tools=[work]) as lab:
+        await lab.ask("Do it.")
+        async with asyncio.timeout(10):
+            await begun.wait()
+    hangs = False
+    async with open_lab(tmp_path, Script("Done."), tools=[work]) as lab:
+        await lab.rest()
+        result = "worked" if is_idempotent else "It is not known whether this call has had its effect, "
+        assert (await lab.texts())[2].startswith(f"tool {result}")
+        assert len(calls) == 1 + is_idempotent
+        assert await lab.handle.values.get("a") == ([1] if is_idempotent else None)
+
+
+async def test_calls_that_an_ended_run_has_left_open_are_answered_before_the_model_is_asked(tmp_path: Path) -> None:
+    script = Script(call("refund", cents=1), "Done.")
+    async with open_lab(tmp_path, script, tools=[refund]) as lab:
+        await lab.ask("One.")
+        await lab.handle.tasks.cancel(await wait_for_call(lab))
+        await lab.ask("Two.")
+        await lab.rest("cancelled", "done")
+        texts = await lab.texts()
+        assert [each.split(",")[0] for each in texts] == [
+            "user One.",
+            "assistant ['refund']",
+            "user Two.",
+            "tool It is not known whether this call has had its effect",
+            "assistant Done.",
+        ]
+        assert [each.split(" ")[0] for each in script.texts()][2:] == ["tool-call", "tool-return", "user-prompt"]
