@@ -11,7 +11,7 @@ from tests.server.parts.workshop import until
 
 from plait import CallFailed, Context, Messages, Plait, Tasks, Thread, Values, rpc, task
 from plait.parts.attempts import RetryPolicy
-from plait.parts.tasks import step as steps
+from plait.parts.tasks import waits
 
 Script = Callable[[Context["Desk"]], Awaitable[Any]]
 
@@ -159,7 +159,7 @@ async def test_a_run_that_a_shutdown_cuts_off_goes_on_after_it(tmp_path: Path) -
 
 
 async def test_a_run_that_waits_leaves_the_run_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "_REST", 0.0)
+    monkeypatch.setattr(waits, "_REST", 0.0)
 
     async def wait(ctx: Context[Desk]) -> None:
         await ctx.step.event("go")
