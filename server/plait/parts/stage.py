@@ -80,11 +80,11 @@ class Draft(Protocol):
     @property
     def is_ready(self) -> bool:
         """Whether `write` can be called without `prepare`."""
-        ...
+        return True
 
     async def prepare(self) -> None:
-        """Read the records that `write` needs. Raises StoreError."""
-        ...
+        """Read the records that `write` needs; by default, it needs none. Raises StoreError."""
+        return
 
     def write(self) -> None:
         """Store the staged writes in the open transaction, and empty the draft. Raises an error if that is impossible.
@@ -106,6 +106,8 @@ class Stage:
         # Called at each use of a part; raises to interrupt the run.
         self.check = check
         self.drafts: dict[Any, Draft] = {}
+        # The task that may begin the last commit with `Step.transaction`.
+        self.step_task: asyncio.Task[Any] | None = None
         # Writes that read first.
         self.begun: list[Begun[Any]] = []
         # Whether later writes are stored at once instead of staged.
@@ -150,8 +152,8 @@ class Stage:
         self.close()
         _innermost.set(self.around)
 
-    async def commit(self, *, is_last: bool = False) -> None:
-        """Store the staged writes as one; return when they are durable.
+    async def commit(self, *, is_last: bool = False, end: Callable[[], object] | None = None) -> None:
+        """Store the staged writes as one, after what `end` stores; return when they are durable.
 
         With `is_last`, the stage closes when that begins: later writes are stored at once. Raises StoreError, TooLarge,
         TypeError for a `push` to a value that is not a list, and what the function of an `update` raises; then nothing
@@ -160,7 +162,7 @@ class Stage:
         drafts = await self.prepare() if self._transaction is None else self._find_dirty()
         if is_last:
             self.close()
-        if self._transaction is None and not drafts:
+        if self._transaction is None and not drafts and end is None:
             return
         transaction, self._transaction = self._transaction, None
         with ExitStack() as leaving:
@@ -168,6 +170,8 @@ class Stage:
                 transaction = leaving.enter_context(Transaction(self.actor.state, self.actor.key))
             else:
                 leaving.push(transaction)
+            if end is not None:
+                end()
             for draft in drafts:
                 draft.write()
         assert transaction.commit is not None

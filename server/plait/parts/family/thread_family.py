@@ -12,12 +12,12 @@ from plait.actor.handle import Handle
 from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_wall_clock
 from plait.parts.encoding import check_type, encode_named, read_back
-from plait.parts.family.family_draft import FamilyDraft
 from plait.parts.family.receiving import STRANGER, ItemReceiver
 from plait.parts.family.rows import Birth, Child, Handed, Item, Status, find_key
 from plait.parts.family.sending import EVERY_CHILD, ItemSender
 from plait.parts.family.store import FamilyStore
 from plait.parts.files.paths import clean_path
+from plait.parts.items_draft import ItemsDraft
 from plait.parts.part import Part, check_writable, require_role
 from plait.parts.stage import find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
@@ -220,9 +220,9 @@ class ThreadFamily:
         check_writable(self._actor)
         transaction = self._actor.state.find_own_transaction()
         if transaction is None:
-            draft = use_draft(self._actor, self, FamilyDraft, lambda _: FamilyDraft(self._sender.post))
+            draft = use_draft(self._actor, self, ItemsDraft, lambda _: ItemsDraft(self._actor, self._sender.post))
             if draft is not None:
-                draft.items.append(Item(to, body))
+                draft.add(Item(to, body))
                 return STAGED
         return Written(self._sender.post([Item(to, body)]), transaction)
 
@@ -232,8 +232,11 @@ class ThreadFamily:
         return Written(self._actor.records.write([]), self._actor.state.find_own_transaction())
 
     def _find_staged(self) -> Mapping[str, Child]:
-        draft = find_draft(self._actor, self, FamilyDraft)
-        return {} if draft is None or self._actor.state.find_own_transaction() is not None else draft.children
+        """Return the children that the calling run has spawned."""
+        draft: ItemsDraft[Item] | None = find_draft(self._actor, self, ItemsDraft)
+        if draft is None or self._actor.state.find_own_transaction() is not None:
+            return {}
+        return {item.to: item.body.child for item in draft.items if isinstance(item.body, Birth)}
 
     def _find_child(self, reference: str) -> Child | None:
         row = self._store.rows.get(reference)

@@ -5,16 +5,15 @@ from typing import Any, TypeVar
 
 from plait.parts.files.index import FileEdit
 from plait.parts.files.store import FileStore
+from plait.parts.stage import Draft
 
 __all__ = ["FilesDraft"]
 
 T = TypeVar("T")
 
 
-class FilesDraft:
+class FilesDraft(Draft):
     """The operations of one run on files: tried at once, and carried out when they are stored."""
-
-    is_ready = True
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
@@ -48,9 +47,6 @@ class FilesDraft:
     def is_dirty(self) -> bool:
         """Whether there are operations to store."""
         return bool(self._ops)
-
-    async def prepare(self) -> None:
-        """Do nothing, as all paths are known."""
 
     def write(self) -> None:
         """Carry out the operations on the stored files; if that is rolled back, they are staged again."""

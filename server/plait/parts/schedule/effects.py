@@ -16,7 +16,7 @@ from plait.actor.thread import Thread
 from plait.actor.turn import Turn, current_turn
 from plait.clock import read_due_clock
 from plait.parts.attempts import RetryPolicy
-from plait.parts.schedule.draft import EffectRun, ScheduleDraft
+from plait.parts.schedule.draft import EffectRun, RowsDraft
 from plait.parts.schedule.row_runner import RowRunner
 from plait.parts.schedule.rows import Row, decode_row
 from plait.parts.stage import Stage, do_nothing, find_draft
@@ -123,7 +123,7 @@ class EffectRunner(RowRunner[Row]):
     @property
     def current(self) -> EffectRun | None:
         """The run of an effect that the calling code is a part of; None outside of runs of this schedule."""
-        draft = find_draft(self._actor, self, ScheduleDraft)
+        draft = find_draft(self._actor, self, RowsDraft)
         return None if draft is None else draft.current
 
     # Called by the timer of the thread
@@ -154,7 +154,7 @@ class EffectRunner(RowRunner[Row]):
         assert turn is not None
         current = EffectRun(row.id, row.run_id, row.attempt, row.at)
         stage = Stage(self._actor, do_nothing)
-        draft = stage.drafts[self] = ScheduleDraft(self.agenda, self.store, current)
+        stage.drafts[self] = RowsDraft(self._actor, self.agenda, current)
         stage.enter()
         effect = self._effects[row.effect]
         timer = self._watch(turn, effect)
@@ -163,8 +163,7 @@ class EffectRunner(RowRunner[Row]):
             if inspect.isawaitable(result := effect.function(self._actor.thread, *args)):
                 await result
             timer.cancel()
-            draft.end()
-            await stage.commit(is_last=True)
+            await stage.commit(is_last=True, end=partial(self._end, id))
         except BaseException:
             stage.drop()
             raise
@@ -174,9 +173,13 @@ class EffectRunner(RowRunner[Row]):
 
     def give_up(self, id: str, error: BaseException) -> Commit:
         """End a failed run; a recurring row waits for its next one."""
-        return self.store({id: self.agenda.rows[id].advance(read_due_clock())})
+        return self._end(id)
 
     # Inside
+
+    def _end(self, id: str) -> Commit:
+        row = self.agenda.rows.get(id)
+        return self.store({} if row is None else {id: row.advance(read_due_clock())})
 
     def _watch(self, turn: Turn, effect: Effect) -> asyncio.TimerHandle:
         seconds = _LONG if effect.timeout is None else effect.timeout

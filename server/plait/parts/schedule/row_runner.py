@@ -11,7 +11,10 @@ from plait.actor.logs import about
 from plait.errors import CorruptThread
 from plait.parts.attempt_runner import AttemptRunner
 from plait.parts.attempts import RetryPolicy
+from plait.parts.schedule.draft import RowsDraft
 from plait.parts.schedule.rows import Agenda, Row
+from plait.parts.stage import find_draft, use_draft
+from plait.parts.written import Written
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
 
@@ -90,6 +93,34 @@ class RowRunner(Generic[R]):
         except BaseException:
             undo_all()
             raise
+
+    def add(self, row: R) -> Commit | None:
+        """Store a new row; None if there is one with its identity."""
+        if row.identity is not None and self.agenda.find(row.identity) is not None:
+            return None
+        return self.store({row.id: row})
+
+    def remove(self, id: str) -> Commit | None:
+        """Remove a row; None if there is none."""
+        return self.store({id: None}) if id in self.agenda.rows else None
+
+    def written(self, commit: Commit | None) -> Written:
+        """Return what waits for a write; None for one that changes nothing: it is durable when those before it are."""
+        return Written(commit or self.store({}), self._actor.state.find_own_transaction())
+
+    # For runs
+
+    def use_draft(self) -> RowsDraft[R] | None:
+        """Return the draft of the calling run; None outside of runs and in a transaction. Raises Interrupted."""
+        if self._actor.state.find_own_transaction() is not None:
+            return None
+        return use_draft(self._actor, self, RowsDraft, lambda _: RowsDraft(self._actor, self.agenda))
+
+    @property
+    def rows(self) -> Mapping[str, R]:
+        """The rows as the calling code sees them."""
+        draft = find_draft(self._actor, self, RowsDraft)
+        return self.agenda.rows if draft is None else draft.rows
 
     # Called by the timer of the thread
 

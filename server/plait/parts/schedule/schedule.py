@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -16,12 +17,11 @@ from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import TooMany
 from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.part import Part, check_writable
-from plait.parts.schedule.draft import EffectRun, ScheduleDraft
+from plait.parts.schedule.draft import EffectRun, RowChange
 from plait.parts.schedule.effects import Effect, EffectRunner, find_effects
 from plait.parts.schedule.rows import Row, decode_row
 from plait.parts.schedule.rules import LATEST, Cron, Every, Rule, to_microseconds
-from plait.parts.stage import find_draft, use_draft
-from plait.parts.written import STAGED, Result, Written
+from plait.parts.written import STAGED, Result
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import decode_json
 
@@ -164,20 +164,20 @@ class ThreadSchedule:
     def cancel(self, id: str) -> Result[bool]:
         """Remove a schedule; return whether there was one. A running run continues, and is not repeated."""
         check_writable(self._actor)
-        draft = self._use_draft()
-        if draft is not None:
-            return Result(draft.cancel(id), STAGED)
-        has = id in self._runner.agenda.rows
-        return Result(has, self._written({id: None} if has else {}))
+        remove = partial(self._runner.remove, id)
+        if (draft := self._runner.use_draft()) is None:
+            commit = remove()
+            return Result(commit is not None, self._runner.written(commit))
+        if has := id in draft.rows:
+            draft.add(RowChange(remove, removed=id))
+        return Result(has, STAGED)
 
     # Reading
 
     async def list(self, name: str | None = None) -> list[Scheduled]:
         """Return all schedules in the order of their times, or only those of one effect."""
         await self._actor.records.wait_for_shown()
-        rows = self._find_rows()
-        if name is not None:
-            rows = [row for row in rows if row.effect == name]
+        rows = [row for row in self._runner.rows.values() if name in (None, row.effect)]
         return [self._show(row) for row in sorted(rows, key=lambda row: (row.due, row.created_at))]
 
     @property
@@ -221,37 +221,23 @@ class ThreadSchedule:
     def _add(self, row: Row, *, replaces: bool = False) -> Planned:
         check_writable(self._actor)
         self._actor.check_active()
-        draft = self._use_draft()
+        draft = self._runner.use_draft()
         finder = self._runner.agenda if draft is None else draft
         same = None if row.identity is None else finder.find(row.identity)
         if same is not None and not replaces:
-            return Planned(same.id, STAGED if draft is not None else self._written({}))
+            return Planned(same.id, STAGED if draft is not None else self._runner.written(None))
         if same is not None:  # The new row has its own id, as the old one may be about to run. A crash counts for both.
             row = msgspec.structs.replace(row, crashes=same.crashes)
         elif len(finder) >= MOST_ROWS:
             raise TooMany(f"{self._actor.key} has {MOST_ROWS:,} schedules, and no more may be added")
         self._runner.newest = row.created_at
         if draft is None:
-            return Planned(row.id, self._written({**({} if same is None else {same.id: None}), row.id: row}))
+            replaced = {} if same is None else {same.id: None}
+            return Planned(row.id, self._runner.written(self._runner.store({**replaced, row.id: row})))
         if same is not None:
-            draft.cancel(same.id)
-        draft.add(row)
+            draft.add(RowChange(partial(self._runner.remove, same.id), removed=same.id))
+        draft.add(RowChange(partial(self._runner.add, row), row))
         return Planned(row.id, STAGED)
-
-    def _written(self, rows: Mapping[str, Row | None]) -> Written:
-        return Written(self._runner.store(rows), self._actor.state.find_own_transaction())
-
-    def _use_draft(self) -> ScheduleDraft | None:
-        """Return the draft of the run; None outside of runs and in a transaction. Raises Interrupted."""
-        if self._actor.state.find_own_transaction() is not None:
-            return None
-        runner = self._runner
-        return use_draft(self._actor, runner, ScheduleDraft, lambda _: ScheduleDraft(runner.agenda, runner.store))
-
-    def _find_rows(self) -> Sequence[Row]:
-        """Return the rows as the calling code sees them."""
-        draft = find_draft(self._actor, self._runner, ScheduleDraft)
-        return [*(self._runner.agenda.rows if draft is None else draft.rows).values()]
 
     def _show(self, row: Row) -> Scheduled:
         rule = row.rule

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 import msgspec
 
@@ -17,7 +17,7 @@ from plait.parts.written import Result, Written
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["FinalDraft", "attempt_step"]
+__all__ = ["attempt_step"]
 
 
 class Attempted(Protocol):
@@ -39,33 +39,6 @@ _WRITES: Final = (Commit, Written, Result)
 
 class _IsAwaitable(Exception):
     """Undoes the transaction of a function that turns out to be asynchronous."""
-
-
-class FinalDraft:
-    """The end of a step or run, which is stored with what its stage has."""
-
-    is_ready = True
-
-    def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
-        # Of a step: the task that calls its function.
-        self.task = task
-        # Stores it, in an open transaction; None until it has ended.
-        self.end: Callable[[], object] | None = None
-
-    @property
-    def is_dirty(self) -> bool:
-        return self.end is not None
-
-    async def prepare(self) -> None:
-        """Do nothing, as nothing must be read."""
-
-    def write(self) -> None:
-        end, self.end = self.end, None
-        assert end is not None
-        end()
-
-    def drop(self) -> None:
-        self.end = None
 
 
 async def attempt_step(
@@ -98,14 +71,13 @@ async def _attempt_staged(
     actor: ThreadActor, steps: Attempted, name: str, work: Awaitable[object], *, timeout: float | None
 ) -> JournalEntry:
     stage = Stage(actor, do_nothing)
-    final = stage.drafts[steps] = FinalDraft(asyncio.current_task())
+    stage.step_task = asyncio.current_task()
     stage.enter()
     try:
         async with asyncio.timeout(timeout):
             entry = _finish(name, await work)
         has_cancelled = stage.is_open and not steps.has_row  # In the block of its transaction.
-        final.end = do_nothing if has_cancelled else partial(steps.put, name, entry)
-        await stage.commit(is_last=True)
+        await stage.commit(is_last=True, end=do_nothing if has_cancelled else partial(steps.put, name, entry))
     except BaseException:
         stage.drop()
         raise

@@ -16,7 +16,6 @@ from plait.parts.encoding import encode_named
 from plait.parts.schedule.row_runner import RowRunner
 from plait.parts.schedule.rules import LATEST
 from plait.parts.stage import Stage, do_nothing
-from plait.parts.tasks.attempting import FinalDraft
 from plait.parts.tasks.ended import ENDED, KeptRuns
 from plait.parts.tasks.failed import FailedRuns
 from plait.parts.tasks.journal import Journal, JournalWrite, find_event_key, find_prefix
@@ -98,12 +97,6 @@ class TaskRunner(RowRunner[TaskRow]):
                 task.follow_end(self._actor.thread, has_failed=status == "failed")
         commit.then(partial(self._tell_end, ended.show()))
         return commit
-
-    def add(self, row: TaskRow) -> Commit | None:
-        """Store a new run; None if there is one with its key."""
-        if row.identity is not None and self.agenda.find(row.identity) is not None:
-            return None
-        return self.store({row.id: row})
 
     def cancel(self, id: str) -> Commit | None:
         """End a run, and cancel what it does; None if it has ended."""
@@ -201,15 +194,13 @@ class TaskRunner(RowRunner[TaskRow]):
         # Before its journal is read, as an event may come in between.
         step = self._steps[id] = Step(self, self._actor, row, Journal(self._part, id))
         stage = Stage(self._actor, do_nothing)
-        final = stage.drafts[step] = FinalDraft()
         stage.enter()
         try:
             await self._read(step.journal, id)
             result = await self._call(step, row)
             if not step.is_closed:
                 data = msgspec.Raw(encode_named("result", result))
-                final.end = partial(self.end, id, "done", result=data)
-                await stage.commit(is_last=True)
+                await stage.commit(is_last=True, end=partial(self.end, id, "done", result=data))
             else:
                 stage.drop()
         except BaseException:

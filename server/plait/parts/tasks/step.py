@@ -19,7 +19,7 @@ from plait.parts.attempts import RetryPolicy, Uncounted
 from plait.parts.encoding import check_type, encode_named
 from plait.parts.schedule.rules import LATEST, to_microseconds
 from plait.parts.stage import LastBlock, do_nothing, find_stage
-from plait.parts.tasks.attempting import FinalDraft, attempt_step
+from plait.parts.tasks.attempting import attempt_step
 from plait.parts.tasks.journal import Journal, JournalWrite
 from plait.parts.tasks.rows import JournalEntry, TaskRow
 from plait.parts.tasks.step_errors import GiveUp, StepFailed, Unknown, describe
@@ -233,8 +233,7 @@ class Step:
         """
         self._find_row()
         stage = find_stage(self._actor)
-        final = None if stage is None else stage.drafts.get(self)
-        if stage is None or not isinstance(final, FinalDraft) or final.task is not asyncio.current_task():
+        if stage is None or stage.step_task is not asyncio.current_task():
             raise RuntimeError("step.transaction() is for the async def of a step itself, not for tasks that it starts")
         return stage.open()
 

@@ -18,15 +18,15 @@ from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import NotFound, TooMany, Unavailable
 from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.part import Part, check_writable, find_parts
-from plait.parts.stage import begin_staged, find_draft, use_draft
+from plait.parts.schedule.draft import RowChange
+from plait.parts.stage import begin_staged
 from plait.parts.tasks.client_methods import make_methods
-from plait.parts.tasks.draft import TasksDraft
 from plait.parts.tasks.ended import ENDED, ENDS
 from plait.parts.tasks.failed import FAILED
 from plait.parts.tasks.rows import Status, TaskRow, TaskRun, decode_ended, decode_row
 from plait.parts.tasks.running import ALL, ROWS, TaskRunner, Viewer
 from plait.parts.tasks.task import Task, find_tasks
-from plait.parts.written import STAGED, Result, Written
+from plait.parts.written import STAGED, Result
 from plait.state.commit import Commit
 from plait.store.record_checks import is_key
 from plait.store.thread_rows import Record, RecordRange
@@ -128,17 +128,18 @@ class ThreadTasks:
         """
         check_writable(self._actor)
         self._actor.check_active()
-        row, draft = self._make_row(name, args, key), self._use_draft()
+        row, draft = self._make_row(name, args, key), self._runner.use_draft()
         finder = self._runner.agenda if draft is None else draft
         same = None if row.identity is None else finder.find(row.identity)
         if same is not None:
-            return TaskReceipt(same.show(), STAGED if draft is not None else self._written(None))
-        if len(finder.rows) >= MOST_RUNS:
+            return TaskReceipt(same.show(), STAGED if draft is not None else self._runner.written(None))
+        if len(finder) >= MOST_RUNS:
             raise TooMany(f"{self._actor.key} has {MOST_RUNS:,} runs of tasks, and no more may be begun")
-        if draft is not None:
-            draft.add(row, partial(self._runner.add, row))
-            return TaskReceipt(row.show(), STAGED)
-        return TaskReceipt(row.show(), self._written(self._runner.add(row)))
+        add = partial(self._runner.add, row)
+        if draft is None:
+            return TaskReceipt(row.show(), self._runner.written(add()))
+        draft.add(RowChange(add, row))
+        return TaskReceipt(row.show(), STAGED)
 
     def send(self, id: str, event: str, data: Any = None) -> Result[bool]:
         """Send an event, with data that is JSON, to a run, which may ask for it later; return whether it was taken.
@@ -178,7 +179,7 @@ class ThreadTasks:
         """Return a run, also after its end; None if there is none."""
         check_type("id", id, str)
         await self._actor.records.wait_for_shown()
-        if (row := self._find_rows().get(id)) is not None:
+        if (row := self._runner.rows.get(id)) is not None:
             return row.show()
         ended = await self._runner.read_ended(id)
         return None if ended is None else ended.show()
@@ -187,10 +188,10 @@ class ThreadTasks:
         """Return the runs in the order in which they were begun, or only those of a task or with a status."""
         await self._actor.records.wait_for_shown()
         # Runs may end while the others are read, or be tried again.
-        runs = {row.id: row.show() for row in self._find_rows().values()}
+        runs = {row.id: row.show() for row in self._runner.rows.values()}
         ended = await self._actor.records.list(RecordRange(self._part, ENDED, limit=ALL))
         runs.update((run.id, run) for run in (decode_ended(record.value or b"").show() for record in ended))
-        runs.update((row.id, row.show()) for row in self._find_rows().values())
+        runs.update((row.id, row.show()) for row in self._runner.rows.values())
         fitting = [run for run in runs.values() if name in (None, run.name) and status in (None, run.status)]
         return sorted(fitting, key=lambda run: run.created_at)
 
@@ -259,29 +260,13 @@ class ThreadTasks:
     def _do(self, id: str, may: Callable[[TaskRow], bool], work: Callable[[], Commit | None]) -> Result[bool]:
         """Do something to a run that has not ended, if it may be done: now, or when the calling run commits."""
         check_type("id", id, str)
-        draft = self._use_draft()
-        if draft is None:
+        if (draft := self._runner.use_draft()) is None:
             commit = work()
-            return Result(commit is not None, self._written(commit))
+            return Result(commit is not None, self._runner.written(commit))
         row = draft.rows.get(id)
         if is_done := row is not None and may(row):
-            draft.stage(work)
+            draft.add(RowChange(work))
         return Result(is_done, STAGED)
-
-    def _written(self, commit: Commit | None) -> Written:
-        return Written(commit or self._runner.store({}), self._actor.state.find_own_transaction())
-
-    def _use_draft(self) -> TasksDraft | None:
-        """Return the draft of the run; None outside of runs and in a transaction. Raises Interrupted."""
-        if self._actor.state.find_own_transaction() is not None:
-            return None
-        runner = self._runner
-        return use_draft(self._actor, runner, TasksDraft, lambda _: TasksDraft(runner.agenda, runner.store))
-
-    def _find_rows(self) -> Mapping[str, TaskRow]:
-        """Return the runs that have not ended, as the calling code sees them."""
-        draft = find_draft(self._actor, self._runner, TasksDraft)
-        return self._runner.agenda.rows if draft is None else draft.rows
 
     def _stop_waiting(self) -> None:
         for future in self._waiting:
