@@ -8,7 +8,7 @@ from plait.actor.handle import Handle
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
-from plait.agents.execution.definitions import Agent, Handoff, Model, Prompt, Side
+from plait.agents.execution.definitions import Agent, Handoff, Model, Prompt, Side, Subagent
 from plait.agents.execution.tools import ToolResult, tool
 from plait.agents.run import Interrupted, Interruption
 from plait.agents.session import Session
@@ -56,7 +56,7 @@ from plait.parts.family.rows import Child
 from plait.parts.family.thread_family import Family, Spawned, ThreadFamily
 from plait.parts.files.file import File, FileMatch, FileStats, Upload
 from plait.parts.files.thread_files import Files, ThreadFiles
-from plait.parts.messages.message import Message, Page, Subagent
+from plait.parts.messages.message import Message, MessageSubagent, Page
 from plait.parts.messages.message_hooks import MessageHooks
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
@@ -128,6 +128,7 @@ __all__ = [
     "Message",
     "MessageHooks",
     "MessageStream",
+    "MessageSubagent",
     "Messages",
     "MethodNotFound",
     "MigrationFailed",

@@ -13,7 +13,8 @@ from plait.errors import Busy, CallFailed, TooMany, Unavailable
 from plait.parts.attempts import Uncounted
 from plait.parts.messages.task_caller import QueuedRuns, TaskCaller
 from plait.parts.messages.thread_messages import Messages
-from plait.parts.part import find_parts
+from plait.parts.part import find_parts, find_role
+from plait.parts.tasks.rows import Status
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import Task
 from plait.parts.tasks.thread_tasks import ThreadTasks, find_tasks_part
@@ -73,12 +74,14 @@ class AgentTask(Task):
         given = _decode_array(args)
         return [self._agent.decode(given[0] if given else msgspec.Raw(), depth=depth)]
 
-    def follow_end(self, thread: Thread[Any], *, has_failed: bool) -> None:
+    def follow_end(self, thread: Thread[Any], status: Status, error: str | None) -> None:
         for part in find_parts(type(thread)).values():
             if isinstance(part, Messages) and part.agent == self.name:
                 caller = part.of(thread._actor).caller
                 assert isinstance(caller, TaskCaller)
-                caller.follow_end(has_failed=has_failed)
+                caller.follow_end(has_failed=status == "failed")
+        if (family := find_role(type(thread), "family")) is not None:
+            family.of(thread._actor).end_work(None if status == "done" else error or "it was cancelled")
 
     async def _run(self, thread: Thread[Any], step: Step, input: Any) -> Any:
         agent, runs = self._agent, self._runs

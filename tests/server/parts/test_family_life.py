@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.server.parts.family_lab import Boss, FamilyLab, Kid, Plain, make_store, open_lab, until
 
-from plait import Child, Conflict, Subagent, Terminated, ThreadKey
+from plait import Child, Conflict, MessageSubagent, Terminated, ThreadKey
 from plait.store.thread_rows import RecordRange
 
 
@@ -80,7 +80,7 @@ async def test_a_message_about_a_child_is_read_with_what_is_known_of_it_then(lab
     await wait_for_status(lab, "resting")
     found = await boss.messages.get(listed[0].id)
     assert found is not None
-    assert found.subagent == Subagent(name="k", title="Cook", description="makes soup", status="resting")
+    assert found.subagent == MessageSubagent(name="k", title="Cook", description="makes soup", status="resting")
     assert (await boss.messages.get(other.id)) == other
     # It is not stored, even if the message is changed.
     await boss.messages.update(found.id, "eaten")

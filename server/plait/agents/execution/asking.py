@@ -17,6 +17,7 @@ from plait.agents.execution.loading import load_model_call
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.stops import MARK, Mark
+from plait.agents.execution.subagents import describe_subagents
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Message
 from plait.parts.messages.message_stream import MessageStream
@@ -69,7 +70,7 @@ class Asker:
         chunks = (await load_model_call())(
             self._execution.load_model(prompt.model),
             [system, *view_history(history[-prompt.history :], mark.side)],
-            tools=describe_tools(self._execution, prompt),
+            tools=[*describe_tools(self._execution, prompt), *await describe_subagents(self._thread, prompt)],
             progress=progress,
             settings=prompt.settings,
         )

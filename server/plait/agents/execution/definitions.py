@@ -75,6 +75,8 @@ class Subagent(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_tool_name(self.tool_name)
+        if self.blocking and not self.report:
+            raise ValueError(f"report=False of {self.tool_name!r} is for a subagent that does not block")
         if self.max_instances is not None and self.max_instances < 1:
             raise ValueError(f"max_instances of {self.tool_name!r} must be at least 1, not {self.max_instances!r}")
 

@@ -5,11 +5,12 @@ from functools import partial
 from typing import Any, Final
 
 from plait.actor.thread import Thread
-from plait.agents.execution.definitions import AnyTool, Handoff, Prompt
+from plait.agents.execution.definitions import AnyTool, Handoff, Prompt, Subagent
 from plait.agents.execution.model_attempts import ToolSpec
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.stops import STATUS
-from plait.agents.execution.tools import Tool, ToolResult
+from plait.agents.execution.subagents import Subagents
+from plait.agents.execution.tools import Refused, Tool, ToolResult
 from plait.errors import InvalidArguments
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import read_call
@@ -27,7 +28,8 @@ _UNKNOWN: Final = "It is not known whether this call has had its effect, as the 
 
 def describe_tools(execution: Execution, prompt: Prompt) -> list[ToolSpec]:
     """Return the tools of a prompt as a model sees them."""
-    return [_describe(execution, name, each) for name, each in prompt.tools.items()]
+    tools = {name: each for name, each in prompt.tools.items() if not isinstance(each, Subagent)}
+    return [_describe(execution, name, each) for name, each in tools.items()]
 
 
 def _describe(execution: Execution, name: str, tool: AnyTool) -> ToolSpec:
@@ -42,10 +44,6 @@ def _describe(execution: Execution, name: str, tool: AnyTool) -> ToolSpec:
             raise AssertionError(f"{name} cannot be executed")
 
 
-class _Refused(Exception):
-    """A call that is not carried out; the text tells the model why."""
-
-
 class Dispatcher:
     """Carries out the calls of tools in a pass of a run.
 
@@ -56,12 +54,16 @@ class Dispatcher:
         self._thread = thread
         self._step = step
         self._messages = messages
+        self._subagents = Subagents(thread, step, self._put)
 
     async def answer(self, prompt: Prompt, call: Mapping[str, Any]) -> None:
         """Add the result of a call to the history: at most once, unless its tool is idempotent."""
         id, name, arguments = read_call(call)
         step = partial(self._step.do, f"call:{id}", attempts=1)
         try:
+            if self._subagents.takes(prompt, name):
+                await self._subagents.answer(prompt, id, name, arguments)
+                return
             match _find(prompt, name):
                 case Handoff(agent=agent):
                     await step(partial(self._hand_over, id, name, agent))
@@ -73,7 +75,7 @@ class Dispatcher:
                     await step(work, once=not tool.idempotent, timeout=tool.timeout)
                 case _:
                     raise AssertionError(f"{name} cannot be executed")
-        except _Refused as refusal:
+        except Refused as refusal:
             error = f"{_FAILED}{refusal}"
         except StepFailed as failure:
             error = f"{_FAILED}{failure}"
@@ -98,15 +100,15 @@ class Dispatcher:
         try:
             return tool.decode(arguments, depth=self._thread._actor.limits.depth)
         except InvalidArguments as error:
-            raise _Refused(str(error)) from None
+            raise Refused(str(error)) from None
 
     async def _wait_for_approval(self, tool: Tool, id: str) -> None:
         try:
             answer = await self._step.approval(f"approval:{id}", timeout=tool.approval_timeout)
         except TimeoutError:
-            raise _Refused("no person has approved the call in time") from None
+            raise Refused("no person has approved the call in time") from None
         if not answer.approved:
-            raise _Refused(f"a person has refused the call{answer.reason and f': {answer.reason}'}")
+            raise Refused(f"a person has refused the call{answer.reason and f': {answer.reason}'}")
 
     async def _run(self, tool: Tool, id: str, arguments: Mapping[str, Any]) -> None:
         self._put(id, tool.name, _read_result(await tool.run(self._thread, arguments)))
@@ -115,23 +117,24 @@ class Dispatcher:
         self._messages.hand_over(agent)
         self._put(id, name, ToolResult("The conversation is handed over."))
 
-    def _put(self, id: str, name: str, result: ToolResult) -> None:
+    def _put(self, id: str, name: str, result: ToolResult, *, subagent_id: str | None = None) -> None:
         self._messages.inject(
             "tool",
             result.text,
             name=name,
             tool_call_id=id,
+            subagent_id=subagent_id,
             metadata={STATUS: "error" if result.is_error else "success"},
             attachments=[{"path": path} for path in result.attachments],
         )
 
 
 def _find(prompt: Prompt, name: str) -> AnyTool:
-    """Return a tool of a prompt. Raises _Refused."""
+    """Return a tool of a prompt. Raises Refused."""
     if (found := prompt.tools.get(name)) is not None:
         return found
     near = find_nearest(name, prompt.tools)
-    raise _Refused(f"there is no tool {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+    raise Refused(f"there is no tool {name!r}" + (f"; did you mean {near!r}?" if near else ""))
 
 
 def _read_result(value: Any) -> ToolResult:

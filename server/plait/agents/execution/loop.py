@@ -11,7 +11,8 @@ from plait.agents.execution.asking import Asker
 from plait.agents.execution.definitions import Receiver
 from plait.agents.execution.dispatch import Dispatcher
 from plait.agents.execution.registry import Execution
-from plait.agents.execution.stops import START, Mark, Next, Place, find_answer, follow, read_mark
+from plait.agents.execution.stops import START, Mark, Next, Place, Reason, find_answer, follow, read_mark
+from plait.agents.execution.subagents import make_report
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import find_open_calls, is_decisive
 
@@ -44,6 +45,7 @@ class _Pass:
         self._execution = execution
         self._name = name
         self._step = step = ctx.step
+        self._thread = ctx.thread
         self._messages = messages = execution.find_messages(ctx.thread)
         self._asker = Asker(execution, ctx.thread, step, messages)
         self._dispatcher = Dispatcher(ctx.thread, step, messages)
@@ -67,6 +69,7 @@ class _Pass:
             if reason == "repeated_tool_error":
                 await self._explain(place)
             if reason is not None:
+                await self._report(answer, reason, text)
                 return text
             self._go_on(place)
 
@@ -108,6 +111,12 @@ class _Pass:
         if answer.tool_calls:
             results = await self._read_results(answer)
         return follow(self._place, speaker, answer, results)
+
+    async def _report(self, answer: Message, reason: Reason, text: str) -> None:
+        mark = read_mark(answer)
+        assert mark is not None
+        agent = self._execution.load_agent(mark.agent)
+        await make_report(self._thread, self._step, self._messages, agent=agent, reason=reason, text=text)
 
     async def _read_results(self, answer: Message) -> dict[str, Message]:
         """Return the results of the calls of an answer, by their ids."""

@@ -16,7 +16,7 @@ from plait.agents.execution.definitions import (
 )
 from plait.errors import NotFound
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
-from plait.parts.part import find_parts
+from plait.parts.part import find_parts, require_role
 from plait.spelling import find_nearest
 
 __all__ = ["Execution"]
@@ -92,8 +92,11 @@ class Execution:
     def check_tools(self) -> None:
         """Check that all tools can be executed. Raises TypeError."""
         for name, each in self.tools.items():
-            if isinstance(each, Subagent | PromptTool):
+            if isinstance(each, PromptTool):
                 raise TypeError(f"the tool {name!r}: {type(each).__name__} cannot be executed")
+            if isinstance(each, Subagent):
+                for cls in (self.thread, each.thread):
+                    require_role(cls, "family")
 
     def _find_part(self) -> Messages:
         """Return the messages of the threads, whose queue one of the agents takes. Raises TypeError."""

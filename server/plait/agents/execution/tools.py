@@ -13,7 +13,7 @@ from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.schema import components
 
-__all__ = ["Tool", "ToolResult", "Variable", "check_tool_name", "tool"]
+__all__ = ["Refused", "Tool", "ToolResult", "Variable", "check_tool_name", "tool"]
 
 # What all providers accept.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -50,6 +50,10 @@ class ToolResult(msgspec.Struct, frozen=True):
     text: str = ""
     attachments: Sequence[str] = ()
     is_error: bool = False
+
+
+class Refused(Exception):
+    """A call that is not carried out; the text tells the model why."""
 
 
 class Tool:

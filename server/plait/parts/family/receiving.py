@@ -1,5 +1,6 @@
 """Takes the items that the parent and the children of a thread send to it, each once."""
 
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
@@ -9,7 +10,8 @@ from msgspec.structs import replace
 from plait.actor.actor import Actor
 from plait.errors import NotFound, TooMany, is_outage
 from plait.parts.attachments import ATTACHMENTS
-from plait.parts.family.rows import Birth, Handed, Item, Seen, Status, find_key
+from plait.parts.family.calls import answer_calls, end_calls
+from plait.parts.family.rows import Birth, Call, Handed, Item, Question, Report, Seen, Status, find_key
 from plait.parts.family.store import HEAD, FamilyStore
 from plait.parts.files.file import File, Upload
 from plait.parts.part import find_role, require_role
@@ -96,25 +98,45 @@ class ItemReceiver:
                     self._adopt(sender, birth)
                 attachments = self._put(copies, "")
                 if message is not None:
-                    self._hand("messages", {"content": message, "attachments": attachments})
+                    self._ask(sender, message, attachments, birth.call)
+            case Question(message=message, call=call):
+                self._ask(sender, message, self._put(copies, self._find_folder(item)), call)
+            case Report() as report:
+                answer_calls(self._actor, self._store, sender, report, self._put(copies, self._find_folder(item)))
             case Status(text=text):
                 row = self._store.rows[sender]
                 if row.child.status != "terminated" or text == "destroyed":
                     self._store.write({sender: replace(row, child=replace(row.child, status=text))})
+                if text in ("terminated", "destroyed"):
+                    end_calls(self._actor, self._store, sender, f"it was {text}")
             case Handed(role=role, body=body):
-                attachments = self._put(copies, f"{ATTACHMENTS}/{item.epoch}-{item.number}/")
+                attachments = self._put(copies, self._find_folder(item))
                 self._hand(role, {**body, "attachments": attachments} if attachments else body)
 
     def _adopt(self, sender: str, birth: Birth) -> None:
-        self._store.write({HEAD: replace(self._store.head, parent=sender)})
+        resumable = None if birth.call is None else bool(birth.child.resumable)
+        self._store.write({HEAD: replace(self._store.head, parent=sender, resumable=resumable)})
         for role, body in birth.parts.items():
             self._hand(role, body)
+        for name, each in birth.variables.items():  # They are those of this thread, even if their names are scoped.
+            require_role(self._actor.kind.cls, "env").of(self._actor).put(name, b64decode(each), None)
+
+    def _ask(self, sender: str, message: str, attachments: list[dict[str, str]], call: Call | None) -> None:
+        """Queue a message of the parent, once for a call."""
+        body: dict[str, Any] = {"content": message, "attachments": attachments}
+        if call is not None:
+            body |= {"role": call.role, "sender": sender, "key": call.id, "metadata": {"call": call.id}}
+            body |= {"agent": call.agent} if call.agent else {}
+        self._hand("messages", body)
 
     def _hand(self, role: str, body: Mapping[str, Any]) -> None:
         if (part := find_role(self._actor.kind.cls, role)) is not None:
             part.take_item(self._actor, body)
 
     # Files
+
+    def _find_folder(self, item: Item) -> str:
+        return f"{ATTACHMENTS}/{item.epoch}-{item.number}/"
 
     async def _copy(self, sender: str, item: Item) -> Copies:
         """Receive the files that come with an item; one that the sender no longer has is reported."""

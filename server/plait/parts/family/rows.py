@@ -4,11 +4,27 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
-__all__ = ["Birth", "Child", "Handed", "Head", "Item", "Outbox", "Row", "Seen", "Status", "find_key"]
+__all__ = [
+    "Birth",
+    "Body",
+    "Call",
+    "Child",
+    "Handed",
+    "Head",
+    "Item",
+    "Outbox",
+    "Question",
+    "Report",
+    "Row",
+    "Seen",
+    "Status",
+    "find_key",
+]
 
 # The maximum number of items of one call, and the bytes after which no further one is added to it.
 _MOST_ITEMS: Final = 100
@@ -38,6 +54,23 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether its thread is known to be destroyed."""
         return self.status == "destroyed"
 
+    @property
+    def is_live(self) -> bool:
+        """Whether its thread takes messages."""
+        return self.status not in ("terminated", "destroyed")
+
+
+class Call(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call of a tool that a child answers."""
+
+    id: str
+    # The run that waits for the answer; empty if none does.
+    run: str = ""
+    # The role of the message for the child.
+    role: Literal["user", "assistant"] = "user"
+    # The agent that answers; empty for that of the child.
+    agent: str = ""
+
 
 class Birth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag="birth"):
     """Creates a child, for a user."""
@@ -49,6 +82,9 @@ class Birth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag="
     files: list[str] = []
     # What parts hand down, by their role.
     parts: dict[str, Any] = {}
+    # The call for which it works, and the variables that it gets, encrypted.
+    call: Call | None = None
+    variables: dict[str, Any] = {}
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):
@@ -65,11 +101,32 @@ class Handed(msgspec.Struct, frozen=True, omit_defaults=True, tag="handed"):
     files: list[str] = []
 
 
+class Question(msgspec.Struct, frozen=True, omit_defaults=True, tag="question"):
+    """A message for a child that works for calls, and the paths of files that it copies."""
+
+    message: str
+    call: Call
+    files: list[str] = []
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True, tag="report"):
+    """The answer of a child to calls, by their ids, or to all that are open; and paths of files for the parent."""
+
+    text: str
+    calls: list[str] | None = None
+    is_error: bool = False
+    files: list[str] = []
+
+
+Body = Birth | Status | Handed | Question | Report
+"""The content of an item."""
+
+
 class Item(msgspec.Struct, frozen=True):
     """A message from one thread of a family to another: its epoch, number and time are those of its write."""
 
     to: str
-    body: Birth | Status | Handed
+    body: Body
     epoch: str = ""
     number: int = 0
     written_at: int = 0
@@ -86,11 +143,16 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
         return item.epoch == self.epoch and item.number <= self.number
 
 
-class Row(msgspec.Struct, frozen=True):
-    """A child, and what was taken from it."""
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A child, what was taken from it, and the open calls that it answers, with the runs that wait for them."""
 
     child: Child
     seen: Seen = Seen()
+    calls: dict[str, str] = {}
+
+    def ask(self, call: Call) -> "Row":
+        """Return the row of a child that is given a call to answer."""
+        return replace(self, calls={**self.calls, call.id: call.run})
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -99,6 +161,8 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     parent: str = ""
     seen: Seen = Seen()
     sent: int = 0
+    # Whether the thread works for further calls of its parent, or for one only; None if it works for none.
+    resumable: bool | None = None
 
 
 class Outbox:

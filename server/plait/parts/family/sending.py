@@ -14,10 +14,12 @@ from plait.actor.connection import Party
 from plait.actor.logs import about
 from plait.clock import read_due_clock
 from plait.errors import Conflict, TooMany, is_outage
-from plait.parts.family.rows import Birth, Head, Item, Row, Status
+from plait.parts.family.calls import end_calls
+from plait.parts.family.rows import Birth, Head, Item, Question, Row, Status
 from plait.parts.family.store import HEAD, Changes, FamilyStore
 from plait.parts.part import find_parts
 from plait.state.commit import Commit
+from plait.state.transaction import Transaction
 
 __all__ = ["EVERY_CHILD", "MOST_CHILDREN", "MOST_WAITING", "ItemSender"]
 
@@ -116,8 +118,12 @@ class ItemSender:
             if isinstance(body, Birth):
                 if (row := store.rows.get(item.to)) is not None and not row.child.is_destroyed:
                     continue  # It was also spawned outside of the run.
-                rows[item.to] = Row(body.child)
+                row = Row(body.child)
+                rows[item.to] = row if body.call is None else row.ask(body.call)
                 body = replace(body, parts=dict(self._find_handed_down()))
+            if isinstance(body, Question):
+                row = rows.get(item.to) or store.rows[item.to]
+                rows[item.to] = replace(row.ask(body.call), child=replace(row.child, status="running"))
             number += 1
             changes[number] = Item(item.to, body, epoch, number, now)
         if len(store.outbox) + len(changes) > MOST_WAITING:
@@ -195,10 +201,12 @@ class ItemSender:
             if not self._resolve(to, error):
                 self._actor.turns.report(error, None)
         elif (row := store.rows.get(to)) is not None:
-            changes[to] = replace(row, child=replace(row.child, status="destroyed"))
+            changes[to] = replace(row, child=replace(row.child, status="destroyed"), calls={})
         elif to == store.head.parent:
             changes[HEAD] = replace(head, parent="")
-        store.write(changes)
+        with Transaction(self._actor.state, self._actor.key):
+            end_calls(self._actor, store, to, refusal)
+            store.write(changes)
 
     def _end(self, to: str, _: object, error: BaseException | None) -> None:
         self._busy.discard(to)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from plait.actor.actor import Actor
 from plait.actor.handle import Handle
@@ -13,7 +14,7 @@ from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_wall_clock
 from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.family.receiving import STRANGER, ItemReceiver
-from plait.parts.family.rows import Birth, Child, Handed, Item, Status, find_key
+from plait.parts.family.rows import Birth, Body, Child, Handed, Item, Question, Report, Status, find_key
 from plait.parts.family.sending import EVERY_CHILD, ItemSender
 from plait.parts.family.store import FamilyStore
 from plait.parts.files.paths import clean_path
@@ -39,7 +40,10 @@ class Family(Part["ThreadFamily"]):
     role: ClassVar = "family"
     is_only: ClassVar = True
     reading: ClassVar = frozenset({"_has_parent"})
-    inner: ClassVar = frozenset({"spawn", "children", "child", "parent", "tell_children"})
+    inner: ClassVar = frozenset(
+        {"spawn", "children", "child", "parent", "tell_children"}
+        | {"spawn_agent", "ask", "report", "works", "end_work"}
+    )
     existing: ClassVar = {"_receive": STRANGER, "_has_parent": False}
 
     def bind(self, actor: ThreadActor) -> "ThreadFamily":
@@ -122,25 +126,38 @@ class ThreadFamily:
         Family, or lacks Messages or Files that are needed, NotFound for one that is not served, and Terminated.
         """
         handle = self._actor.make_handle(kind, name or secrets.token_hex(16))
+        child = Child(
+            reference=str(ThreadKey(kind._kind.name, handle.name)),
+            name=handle.name,
+            title=title,
+            description=description,
+            created_at=read_wall_clock(),
+        )
+        owner = self._actor.thread.user_id if isinstance(user, UnsetType) else user
+        return self._spawn(kind, Birth(child=child, user=owner, message=message), files)
+
+    def spawn_agent(self, kind: type[Thread[Any]], birth: Birth) -> Spawned:
+        """Create a child that works for a call, for the user of this thread; raises what `spawn` raises."""
+        return self._spawn(kind, replace(birth, user=self._actor.thread.user_id), birth.files)
+
+    def _spawn(self, kind: type[Thread[Any]], birth: Birth, files: Iterable[str]) -> Spawned:
+        owner, message = birth.user, birth.message
         require_role(kind, Family.role)
         if message is not None:
             require_role(kind, "messages")
             encode_named("message", message)
         paths = self._check_files(kind, files)
-        owner = self._actor.thread.user_id if isinstance(user, UnsetType) else user
         if owner == "":
             raise ValueError("a user id must not be empty")
-        reference = str(ThreadKey(kind._kind.name, handle.name))
-        now, name = read_wall_clock(), handle.name
-        child = Child(reference=reference, name=name, title=title, description=description, created_at=now)
-        child = read_back(child, _decode_child)
+        child = read_back(birth.child, _decode_child)
+        reference = child.reference
         check_writable(self._actor)
         self._actor.check_active()
         known = self._find_child(reference)
         if known is not None and not known.is_destroyed:
             written = self._skip()
         else:
-            written = self._post(reference, Birth(child=child, user=owner, message=message, files=paths))
+            written = self._post(reference, replace(birth, child=child, files=paths))
         return Spawned(reference, written, None if written is STAGED else self._sender.wait_for_birth)
 
     @property
@@ -165,6 +182,13 @@ class ThreadFamily:
         """Send an object to all children for their parts with a role."""
         return self._post(EVERY_CHILD, Handed(role, body))
 
+    def ask(self, reference: str, question: Question) -> Written:
+        """Queue a message, which is a call, in a child, which gets copies of its files."""
+        encode_named("message", question.message)
+        return self._post(
+            reference, replace(question, files=self._check_files(self._find_class(reference), question.files))
+        )
+
     # The parent
 
     @property
@@ -188,6 +212,23 @@ class ThreadFamily:
         require_role(cls, "messages")
         body = {"role": "user", "content": text, "silent": True, "subagent_id": str(self._actor.key)}
         return self._post(parent, Handed("messages", body, self._check_files(cls, files)))
+
+    @property
+    def works(self) -> bool:
+        """Whether the thread answers calls of its parent."""
+        return self._store.head.resumable is not None
+
+    def report(self, report: Report) -> Written:
+        """Answer calls of the parent. Does nothing in a thread that answers none."""
+        return self._post(self._store.head.parent, report) if self.works else self._skip()
+
+    def end_work(self, error: str | None) -> None:
+        """Follow the end of a run, in its write: tell the parent of an error, and end a thread for one call."""
+        if self.works and self._actor.terminated_at is None:
+            if error is not None:
+                self.report(Report(error, is_error=True))
+            if not self._store.head.resumable:
+                self._actor.terminate()
 
     def set_status(self, status: str) -> Written:
         """Show a status in the parent's `children`. Does nothing without a parent."""
@@ -216,7 +257,7 @@ class ThreadFamily:
         self._store.load(records)
         self._sender.load()
 
-    def _post(self, to: str, body: Birth | Status | Handed) -> Written:
+    def _post(self, to: str, body: Body) -> Written:
         check_writable(self._actor)
         transaction = self._actor.state.find_own_transaction()
         if transaction is None:

@@ -14,11 +14,11 @@ from plait_schemas.codec import encode_json
 __all__ = [
     "SENT",
     "Message",
+    "MessageSubagent",
     "Page",
     "Role",
     "SentKeys",
     "Status",
-    "Subagent",
     "check_size",
     "decode_message",
     "encode_message",
@@ -54,7 +54,7 @@ _DEEPEST: Final = 1000
 _SPARE: Final = 256
 
 
-class Subagent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class MessageSubagent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A child as the thread of a message knows it when the message is read."""
 
     name: str
@@ -82,7 +82,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     # The child of the thread's family that it is from, or about.
     subagent_id: str | None = None
     # What is known of that child. It is added when the message is listed or got, and never stored.
-    subagent: Subagent | None = None
+    subagent: MessageSubagent | None = None
     # When it was made; later than all earlier messages of the thread.
     created_at: int = 0
     # The message in which this one is nested, and its depth; 0 is the conversation itself.

@@ -11,7 +11,7 @@ from plait.errors import Conflict
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame, Missed
 from plait.parts.messages.history import Order
-from plait.parts.messages.message import Message, Page, Subagent, measure_message
+from plait.parts.messages.message import Message, MessageSubagent, Page, measure_message
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.model_history import find_open_calls, is_decisive, select_history
 from plait.parts.messages.state import State
@@ -86,7 +86,9 @@ def add_subagent(actor: Actor, message: Message) -> Message:
     """Return a message with what the family of its thread knows of the child that it is about."""
     family = find_role(actor.kind.cls, "family") if message.subagent_id else None
     child = None if family is None else family.find_child(actor, message.subagent_id or "")
-    return message if child is None else replace(message, subagent=convert(child, Subagent, from_attributes=True))
+    return (
+        message if child is None else replace(message, subagent=convert(child, MessageSubagent, from_attributes=True))
+    )
 
 
 def add_subagents(actor: Actor, page: Page) -> Page:

@@ -94,7 +94,7 @@ class TaskRunner(RowRunner[TaskRow]):
         with Transaction(self._actor.state, self._actor.key):
             commit = self.store({id: None}, [*records, *failed], undo=undo)
             if (task := self._tasks.get(ended.row.effect)) is not None:
-                task.follow_end(self._actor.thread, has_failed=status == "failed")
+                task.follow_end(self._actor.thread, status, error)
         commit.then(partial(self._tell_end, ended.show()))
         return commit
 

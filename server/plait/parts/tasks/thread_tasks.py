@@ -57,6 +57,7 @@ class TaskReceipt(Result[TaskRun]):
 class Tasks(Part["ThreadTasks"]):
     """Declares tasks: `tasks = Tasks()` gives each thread a `ThreadTasks`. With `live`, clients see the runs."""
 
+    role: ClassVar = "tasks"
     reading: ClassVar = frozenset({"list", "get", "wait"})
     inner: ClassVar = frozenset({"watch", "find", "is_running", "newest"})
 

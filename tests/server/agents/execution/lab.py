@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.tools import ToolDefinition
 from tests.server.parts.workshop import until
 
 from plait import Message, Messages, Plait, Store, Tasks, Thread, Values
@@ -27,7 +28,7 @@ class Desk(Thread[dict[str, Any]]):
     messages = Messages(agent="desk")
 
 
-def call(name: str, **arguments: Any) -> Said:
+def call(name: str, /, **arguments: Any) -> Said:
     """Return one call of a tool."""
     return [(name, arguments)]
 
@@ -41,11 +42,14 @@ class Script:
     def __init__(self, *said: Said | Exception | Callable[[], Awaitable[Said]], name: str = "script") -> None:
         self._said = said
         self.seen: list[list[ModelMessage]] = []
+        # The tools that it could call, for each call of it.
+        self.tools: list[list[ToolDefinition]] = []
         self.model = Model(name, FunctionModel(stream_function=self._stream, model_name=name), attempts=1)
 
     async def _stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
         number = len(self.seen)
         self.seen.append([*messages])
+        self.tools.append(info.function_tools)
         said = self._said[min(number, len(self._said) - 1)]
         if isinstance(said, Exception):
             yield "Half"

@@ -1,0 +1,264 @@
+"""Subagents: calls of tools that agents answer in threads of their own, which are children of the thread."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from plait.actor.thread import Thread
+from plait.agents.execution.definitions import Agent, Prompt, Subagent
+from plait.agents.execution.model_attempts import ToolSpec
+from plait.agents.execution.stops import Reason, read_mark
+from plait.agents.execution.tools import Refused, ToolResult
+from plait.clock import read_wall_clock
+from plait.errors import NotFound
+from plait.parts.family.rows import Birth, Call, Child, Question, Report
+from plait.parts.messages.message import Message
+from plait.parts.messages.thread_messages import ThreadMessages
+from plait.parts.part import find_role, require_role
+from plait.parts.tasks.step import Step
+from plait.store.protocol import ThreadKey
+from plait_schemas.codec import NOT_JSON
+
+__all__ = ["CREATE", "MESSAGE", "Subagents", "describe_subagents", "find_immediate", "make_report"]
+
+CREATE: Final = "subagent_create"
+"""The tool that makes an instance of a resumable subagent."""
+
+MESSAGE: Final = "subagent_message"
+"""The tool that sends a message to such an instance."""
+
+_TEXT: Final = {"type": "string", "minLength": 1}
+_ASKED: Final = {
+    "message": _TEXT,
+    "attachments": {"type": "array", "items": {"type": "string"}, "description": "Paths of files, which are copied."},
+}
+
+Put = Callable[..., None]
+"""Adds the result of a call to the history, by its id, its name and its `ToolResult`."""
+
+
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+    message: Annotated[str, msgspec.Meta(min_length=1)]
+    attachments: list[str] = []
+
+
+class _Create(_Asked, kw_only=True, forbid_unknown_fields=True):
+    agent: str
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Message(_Asked, kw_only=True, forbid_unknown_fields=True):
+    reference: str
+
+
+class _Begun(msgspec.Struct, frozen=True):
+    """The child that works for a call, and whether the run waits for its report."""
+
+    child: str = ""
+    waits: bool = False
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """The report of a child, as an event."""
+
+    text: str
+    is_error: bool
+    attachments: list[str]
+
+
+async def describe_subagents(thread: Thread[Any], prompt: Prompt) -> list[ToolSpec]:
+    """Return the subagents of a prompt as tools; one tool makes all resumable ones, and another asks them."""
+    found = [each for each in _find_all(prompt) if await _is_on(thread, each)]
+    specs = [ToolSpec(each.tool_name, _say(each), _make_schema()) for each in found if not each.resumable]
+    if resumable := [each for each in found if each.resumable]:
+        told = "\n".join(f"{each.tool_name}: {_say(each)}" for each in resumable)
+        schema = _make_schema(agent={"enum": [each.tool_name for each in resumable]}, name=_TEXT)
+        specs.append(ToolSpec(CREATE, f"Create a subagent, which can be sent further messages.\n{told}", schema))
+        if live := [each for each in _find_family(thread).children if each.resumable and each.is_live]:
+            schema = _make_schema(reference={"enum": [each.reference for each in live]})
+            specs.append(ToolSpec(MESSAGE, f"Send a message to one of your subagents: {_list(live)}.", schema))
+    return specs
+
+
+def find_immediate(thread: Thread[Any], prompt: Prompt) -> list[Subagent]:
+    """Return the subagents that begin before the first step, except resumable ones that live."""
+    live = {each.title for each in _find_live(thread)} if find_role(type(thread), "family") else set[str]()
+    return [each for each in _find_all(prompt) if each.immediate and not (each.resumable and each.tool_name in live)]
+
+
+class Subagents:
+    """Has children answer calls, in a pass of a run. The names of its steps must never change."""
+
+    def __init__(self, thread: Thread[Any], step: Step, put: Put) -> None:
+        self._thread = thread
+        self._step = step
+        self._put = put
+
+    def takes(self, prompt: Prompt, name: str) -> bool:
+        """Whether a call is one of a subagent."""
+        tool = prompt.tools.get(name)
+        if name in (CREATE, MESSAGE):
+            return any(each.resumable for each in _find_all(prompt))
+        return isinstance(tool, Subagent) and not tool.resumable
+
+    async def answer(self, prompt: Prompt, id: str, name: str, arguments: str) -> None:
+        """Send a message to a child, and wait for its report if it blocks. Raises Refused and StepFailed."""
+        asked = _decode(name, arguments)
+        begin = partial(self._begin, prompt, id, name, asked)
+        begun = await self._step.do(f"call:{id}", begin, attempts=1, type=_Begun)
+        if begun.waits:
+            told = await self._step.event(f"result:{id}", type=_Told)
+            text = (
+                f"{told.text}\n\n(From the subagent {begun.child}.)"
+                if isinstance(asked, _Create | _Message)
+                else told.text
+            )
+            result = ToolResult(text, told.attachments, told.is_error)
+            await self._step.do(f"answer:{id}", lambda: self._put(id, name, result, subagent_id=begun.child))
+
+    # Inside
+
+    async def _begin(self, prompt: Prompt, id: str, name: str, asked: _Asked) -> _Begun:
+        try:
+            child = await self._ask(prompt, id, name, asked)
+        except Refused as refusal:
+            self._put(id, name, ToolResult(f"Failed to execute tool: {refusal}", is_error=True))
+            return _Begun()
+        if not child.blocking:
+            text = f"The subagent {child.reference} works on it, and reports later."
+            self._put(id, name, ToolResult(text), subagent_id=child.reference)
+        return _Begun(child.reference, bool(child.blocking))
+
+    async def _ask(self, prompt: Prompt, id: str, name: str, asked: _Asked) -> Child:
+        """Send a message to a new child, or to one that is there."""
+        if isinstance(asked, _Message):
+            return self._send(prompt, id, asked)
+        tools = {each.tool_name: each for each in _find_all(prompt)}
+        tool = tools.get(asked.agent if isinstance(asked, _Create) else name)
+        if tool is None or (isinstance(asked, _Create) and not tool.resumable) or not await _is_on(self._thread, tool):
+            raise Refused(f"there is no subagent {asked.agent if isinstance(asked, _Create) else name!r}")
+        self._check_room(tool)
+        return self._spawn(tool, id, asked)
+
+    def _send(self, prompt: Prompt, id: str, asked: _Message) -> Child:
+        child = next((each for each in _find_live(self._thread) if each.reference == asked.reference), None)
+        tool = next((each for each in _find_all(prompt) if child is not None and each.tool_name == child.title), None)
+        if child is None or tool is None:
+            raise Refused(f"there is no subagent {asked.reference!r}, or it was terminated")
+        call = self._make_call(tool, id)
+        _find_family(self._thread).ask(child.reference, Question(asked.message, call, asked.attachments))
+        return child
+
+    def _check_room(self, tool: Subagent) -> None:
+        live = [each for each in _find_live(self._thread) if each.title == tool.tool_name]
+        if tool.max_instances is not None and len(live) >= tool.max_instances:
+            many = f"there are {len(live)} of at most {tool.max_instances} instances of {tool.tool_name}"
+            raise Refused(f"{many}: {_list(live)}; send one of them a message with {MESSAGE}")
+
+    def _spawn(self, tool: Subagent, id: str, asked: _Asked) -> Child:
+        # Another thread may have a call of this id, too.
+        name = f"{id}-{blake2b(str(self._thread._actor.key).encode(), digest_size=6).hexdigest()}"
+        child = Child(
+            reference=str(ThreadKey(tool.thread._kind.name, name)),
+            name=name,
+            title=tool.tool_name,
+            description=tool.description,
+            created_at=read_wall_clock(),
+            thread_name=asked.name if isinstance(asked, _Create) else None,
+            resumable=tool.resumable,
+            blocking=tool.blocking,
+            spawn_group_id=self._step.id,
+            parent_communication="implicit" if tool.report else "explicit",
+        )
+        birth = Birth(child=child, message=asked.message, files=asked.attachments, call=self._make_call(tool, id))
+        _find_family(self._thread).spawn_agent(tool.thread, birth)
+        return child
+
+    def _make_call(self, tool: Subagent, id: str) -> Call:
+        run = self._step.id if tool.blocking else ""
+        return Call(id, run, "user" if tool.receives == "a" else "assistant", tool.agent)
+
+
+async def make_report(
+    thread: Thread[Any], step: Step, messages: ThreadMessages, *, agent: Agent, reason: Reason, text: str
+) -> None:
+    """Report the end of a run to the parent of a thread that works for its calls."""
+    if find_role(type(thread), "family") is None or not _find_family(thread).works:
+        return
+    stops = [each for side in agent.sides.values() for each in (side.session_stop, side.session_fail) if each]
+    is_error = reason in ("session_fail", "repeated_tool_error") or (bool(stops) and reason != "session_stop")
+
+    async def report() -> None:
+        history = (await messages.list(1000)).messages
+        said = next((each for each in reversed(history) if (each.content or "") == text), None)
+        files = [each["path"] for each in said.attachments] if said is not None else []
+        calls = _find_calls(history, step.id)
+        _find_family(thread).report(Report(text, calls, is_error, files))
+
+    await step.do("report", report)
+
+
+def _find_calls(history: Sequence[Message], run: str) -> list[str]:
+    """Return the calls of the parent whose messages a run has taken: those after the last answer of another one."""
+    calls = list[str]()
+    for message in reversed(history):
+        if (mark := read_mark(message)) is not None and mark.run != run:
+            break
+        if isinstance(call := message.metadata.get("call"), str):
+            calls.append(call)
+    return calls
+
+
+def _find_family(thread: Thread[Any]) -> Any:
+    return require_role(type(thread), "family").of(thread._actor)
+
+
+def _find_live(thread: Thread[Any]) -> list[Child]:
+    return [each for each in _find_family(thread).children if each.resumable and each.is_live]
+
+
+def _find_all(prompt: Prompt) -> list[Subagent]:
+    return [each for each in prompt.tools.values() if isinstance(each, Subagent)]
+
+
+async def _is_on(thread: Thread[Any], tool: Subagent) -> bool:
+    """Whether a subagent is a tool: an optional one only if its variable says so."""
+    if not tool.optional:
+        return True
+    if (env := find_role(type(thread), "env")) is None:
+        return False
+    try:
+        value = (await env.of(thread._actor).get(tool.optional)).reveal()
+    except NotFound:
+        return False
+    return value.strip().lower() in ("true", "1", "yes")
+
+
+def _decode(name: str, arguments: str) -> _Asked:
+    cls = _Create if name == CREATE else _Message if name == MESSAGE else _Asked
+    try:
+        return msgspec.json.decode(arguments or "{}", type=cls)
+    except NOT_JSON as error:
+        raise Refused(f"{name}: the arguments do not fit: {error}") from None
+
+
+def _say(tool: Subagent) -> str:
+    return tool.description or f"Have the agent {tool.agent} work on a message."
+
+
+def _list(children: Sequence[Child]) -> str:
+    return ", ".join(
+        f"{each.reference} ({each.thread_name})" if each.thread_name else each.reference for each in children
+    )
+
+
+def _make_schema(**properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {**properties, **_ASKED},
+        "required": [*properties, "message"],
+        "additionalProperties": False,
+    }

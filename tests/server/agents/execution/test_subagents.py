@@ -1,0 +1,417 @@
+"""Subagents: children of a thread that answer calls of its model."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from tests.server.agents.execution.lab import Script, call, make_prompt
+from tests.server.parts.workshop import until
+
+from plait import Agent, Env, Family, Files, Message, Messages, Plait, Prompt, Side, Subagent, Tasks, Thread, rpc, tool
+from plait.agents.execution.tools import ToolResult
+from plait.parts.family.rows import Child
+
+
+class Boss(Thread[dict[str, Any]]):
+    initial_state: ClassVar[dict[str, Any]] = {}
+    idle_timeout = 0.05
+    tasks = Tasks()
+    family = Family()
+    files = Files()
+    env = Env()
+    messages = Messages(agent="boss")
+
+    @rpc
+    async def adopt(self, name: str) -> str:
+        return await self.family.spawn(Worker, name)
+
+    @rpc
+    def look(self) -> list[dict[str, Any]]:
+        return [msgspec.to_builtins(each) for each in self.family.children]
+
+
+class Worker(Thread[dict[str, Any]]):
+    initial_state: ClassVar[dict[str, Any]] = {}
+    idle_timeout = 0.05
+    tasks = Tasks()
+    family = Family()
+    files = Files()
+    env = Env(scoped={"TOKEN"})
+    messages = Messages(agent="worker")
+
+
+class Lonely(Thread[dict[str, Any]]):
+    initial_state: ClassVar[dict[str, Any]] = {}
+    tasks = Tasks()
+    messages = Messages(agent="lonely")
+
+
+@tool
+async def finish(worker: Worker, result: str) -> str:
+    """End the work."""
+    return result
+
+
+@tool
+async def fail(worker: Worker, reason: str) -> str:
+    """Give up."""
+    return reason
+
+
+# The reference of the child of the first call.
+FIRST = f"worker/c0-0-{blake2b(b'boss/one', digest_size=6).hexdigest()}"
+
+
+WORKER = Side("worker")
+
+
+class Team:
+    """A parent and its children."""
+
+    def __init__(self, app: Plait) -> None:
+        self.app = app
+        self.boss = app.thread(Boss, "one")
+
+    async def ask(self, text: str = "Do it.") -> None:
+        await self.boss.messages.queue(text)
+
+    async def history(self) -> list[Message]:
+        return (await self.boss.messages.list(1000, include_silent=True)).messages
+
+    async def texts(self) -> list[str]:
+        return [f"{each.role} {each.content}" for each in await self.history() if each.content]
+
+    async def rest(self, *statuses: str) -> None:
+        async def look() -> bool:
+            runs = [run.status for run in await self.boss.tasks.list()]
+            return runs == [*(statuses or ("done",))] and not await self.boss.messages.pending()
+
+        await until(look)
+
+    async def children(self) -> list[Child]:
+        return [msgspec.convert(each, Child) for each in await self.boss.call(Boss.look)]
+
+    async def find(self) -> Any:
+        """Return a handle to the only child."""
+        (child,) = await self.children()
+        return self.app.thread(Worker, child.name)
+
+
+@asynccontextmanager
+async def open_team(
+    folder: Path,
+    boss: Script,
+    worker: Script,
+    subagent: Subagent | None = None,
+    *,
+    side: Side = WORKER,
+    other: Side | None = None,
+    prompts: Sequence[Prompt] = (),
+    **options: Any,
+) -> AsyncIterator[Team]:
+    tool = subagent or Subagent("worker", Worker)
+    app = Plait(
+        Boss, Worker, store=f"sqlite:///{folder / 'plait.db'}", secret="x" * 32, shutdown_timeout=0.1, **options
+    )
+    app.execution(Boss, agents=[Agent("boss", Side("boss"))], prompts=[make_prompt("boss", tool)], models=[boss.model])
+    app.execution(
+        Worker,
+        agents=[Agent("worker", side, other)],
+        prompts=[make_prompt("worker", finish, fail, model="work"), *prompts],
+        models=[worker.model],
+    )
+    async with app:
+        yield Team(app)
+
+
+def work(*said: Any) -> Script:
+    return Script(*said, name="work")
+
+
+async def test_the_model_sees_the_result_of_a_blocking_subagent_before_its_next_step(tmp_path: Path) -> None:
+    boss = Script(call("worker", message="Count."), "It is 3.")
+    async with open_team(tmp_path, boss, work("Three.")) as team:
+        await team.ask()
+        await team.rest()
+        assert await team.texts() == ["user Do it.", "tool Three.", "assistant It is 3."]
+        assert boss.texts()[-1] == "tool-return Three."
+        (child,) = await team.children()
+        (result,) = [each for each in await team.history() if each.role == "tool"]
+        assert (result.subagent_id, result.tool_call_id) == (child.reference, "c0-0")
+        assert child.name.startswith("c0-0")
+        assert (await (await team.find()).messages.list()).messages[0].content == "Count."
+
+
+async def test_a_subagent_that_is_not_resumable_is_terminated_after_its_result(tmp_path: Path) -> None:
+    async with open_team(tmp_path, Script(call("worker", message="Count."), "Done."), work("Three.")) as team:
+        await team.ask()
+        await team.rest()
+
+        async def is_terminated() -> bool:
+            (child,) = await team.children()
+            return child.status == "terminated" and await (await team.find()).terminated_at() is not None
+
+        await until(is_terminated)
+        assert await (await team.find()).tasks.list(status="done") != []
+        # Its end was told once: by the result.
+        assert len([each for each in await team.history() if each.subagent_id is not None]) == 1
+
+
+async def test_a_call_that_does_not_wait_is_answered_by_a_silent_message_later(tmp_path: Path) -> None:
+    boss = Script(call("worker", message="Count."), "It works.")
+    subagent = Subagent("worker", Worker, blocking=False)
+    async with open_team(tmp_path, boss, work("Three."), subagent) as team:
+        await team.ask()
+        await team.rest()
+
+        async def find_notices() -> list[Message]:
+            return [each for each in await team.history() if each.silent and each.subagent_id]
+
+        async def has_come() -> bool:
+            return bool(await find_notices())
+
+        await until(has_come)
+        (notice,) = await find_notices()
+        (child,) = await team.children()
+        (result,) = [each for each in await team.history() if each.role == "tool"]
+        assert result.content == f"The subagent {child.reference} works on it, and reports later."
+        assert (notice.role, notice.subagent_id) == ("user", child.reference)
+        assert notice.content == f"The subagent {child.reference} reports:\nThree."
+        assert result.subagent_id == child.reference
+
+
+async def test_a_subagent_with_report_false_tells_its_parent_nothing_by_itself(tmp_path: Path) -> None:
+    boss = Script(call("worker", message="Count."), "It works.")
+    subagent = Subagent("worker", Worker, blocking=False, report=False)
+    async with open_team(tmp_path, boss, work("Three."), subagent) as team:
+        await team.ask()
+        await team.rest()
+
+        async def is_terminated() -> bool:
+            return [each.status for each in await team.children()] == ["terminated"]
+
+        await until(is_terminated)
+        assert [each for each in await team.history() if each.silent] == []
+        assert (await team.children())[0].parent_communication == "explicit"
+
+
+def test_a_subagent_that_blocks_must_report() -> None:
+    with pytest.raises(ValueError, match="report=False of 'worker' is for a subagent that does not block"):
+        Subagent("worker", Worker, report=False)
+
+
+async def test_a_resumable_subagent_stays_and_answers_further_messages(tmp_path: Path) -> None:
+    boss = Script(
+        call("subagent_create", agent="worker", name="Ada", message="Count."),
+        call("subagent_message", reference=FIRST, message="And now?"),
+        "Done.",
+    )
+    async with open_team(tmp_path, boss, work("Three.", "Four."), Subagent("worker", Worker, resumable=True)) as team:
+        await team.ask()
+        await team.rest()
+        (child,) = await team.children()
+        assert [each.content for each in await team.history() if each.role == "tool"] == [
+            f"Three.\n\n(From the subagent {child.reference}.)",
+            f"Four.\n\n(From the subagent {child.reference}.)",
+        ]
+        assert (child.thread_name, child.title, child.status) == ("Ada", "worker", "idle")
+        assert (child.resumable, child.blocking, child.parent_communication) == (True, True, "implicit")
+        assert await (await team.find()).terminated_at() is None
+        names = [tool.name for tool in boss.tools[0]], [tool.name for tool in boss.tools[1]]
+        assert names == (["subagent_create"], ["subagent_create", "subagent_message"])
+
+
+async def test_no_more_instances_live_than_a_subagent_may_have(tmp_path: Path) -> None:
+    create = call("subagent_create", agent="worker", name="Ada", message="Count.")
+    boss = Script(create, create, "Done.")
+    subagent = Subagent("worker", Worker, resumable=True, max_instances=1)
+    async with open_team(tmp_path, boss, work("Three."), subagent) as team:
+        await team.ask()
+        await team.rest()
+        (child,) = await team.children()
+        error = [each.content for each in await team.history() if each.role == "tool"][1]
+        assert error == (
+            "Failed to execute tool: there are 1 of at most 1 instances of worker: "
+            f"{child.reference} (Ada); send one of them a message with subagent_message"
+        )
+
+
+async def test_a_message_to_a_terminated_or_unknown_subagent_is_an_error(tmp_path: Path) -> None:
+    boss = Script(
+        call("subagent_create", agent="worker", name="Ada", message="Count."),
+        "replaced below",
+        call("subagent_message", reference="worker/none", message="Hello?"),
+        "Done.",
+    )
+    async with open_team(tmp_path, boss, work("Three."), Subagent("worker", Worker, resumable=True)) as team:
+
+        async def end_child() -> Any:
+            await (await team.find()).terminate()
+
+            async def is_known() -> bool:
+                return [each.status for each in await team.children()] == ["terminated"]
+
+            await until(is_known)
+            return call("subagent_message", reference=(await team.children())[0].reference, message="And now?")
+
+        boss._said = (boss._said[0], end_child, *boss._said[2:])
+        await team.ask()
+        await team.rest()
+        (child,) = await team.children()
+        errors = [each.content for each in await team.history() if each.role == "tool"][1:]
+        assert errors == [
+            f"Failed to execute tool: there is no subagent {name!r}, or it was terminated"
+            for name in (child.reference, "worker/none")
+        ]
+
+
+async def test_the_message_for_side_b_has_the_role_of_side_a(tmp_path: Path) -> None:
+    boss = Script(call("worker", message="Count."), "Done.")
+    worker = Script(call("finish", result="Three."), name="work")
+    subagent = Subagent("worker", Worker, receives="b")
+    async with open_team(tmp_path, boss, worker, subagent, other=Side("worker", session_stop="finish")) as team:
+        await team.ask()
+        await team.rest()
+        history = (await (await team.find()).messages.list()).messages
+        assert (history[0].role, history[0].content) == ("assistant", "Count.")
+        assert history[1].metadata["execution"]["side"] == "b"
+        assert "tool Three." in await team.texts()
+
+
+@pytest.mark.parametrize(
+    ("said", "result", "status"),
+    [
+        (call("finish", result="Three."), "Three.", "success"),
+        (call("fail", reason="I cannot."), "I cannot.", "error"),
+        ("I wonder.", "I wonder.", "error"),
+    ],
+)
+async def test_the_tool_that_ends_the_session_says_the_result(
+    tmp_path: Path, said: Any, result: str, status: str
+) -> None:
+    side = Side("worker", session_stop="finish", session_fail="fail")
+    async with open_team(tmp_path, Script(call("worker", message="Count."), "Done."), work(said), side=side) as team:
+        await team.ask()
+        await team.rest()
+        (found,) = [each for each in await team.history() if each.role == "tool"]
+        assert (found.content, found.metadata["tool_status"]) == (result, status)
+
+
+async def hang() -> Any:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("end", ["terminate", "destroy"])
+async def test_a_parent_does_not_wait_for_a_subagent_that_is_gone(tmp_path: Path, end: str) -> None:
+    boss = Script(call("worker", message="Count."), "Done.")
+    worker = work(hang)
+    async with open_team(tmp_path, boss, worker) as team:
+        await team.ask()
+
+        async def is_asked() -> bool:
+            return bool(worker.seen)
+
+        await until(is_asked)
+        await getattr(await team.find(), end)()
+        await team.rest()
+        (found,) = [each for each in await team.history() if each.role == "tool"]
+        assert found.metadata["tool_status"] == "error"
+        assert found.content == f"The subagent has ended without a result: it was {end.removesuffix('e')}{'ed'}"
+
+
+async def test_a_parent_is_told_that_the_run_of_its_subagent_has_failed(tmp_path: Path) -> None:
+    boss = Script(call("worker", message="Count."), "Done.")
+    async with open_team(tmp_path, boss, work(RuntimeError("no power"))) as team:
+        await team.ask()
+        await team.rest()
+        (found,) = [each for each in await team.history() if each.role == "tool"]
+        assert found.metadata["tool_status"] == "error"
+        assert "the model work has failed" in (found.content or "")
+        assert [each.status for each in await team.children()] == ["terminated"]
+
+
+async def test_a_parent_is_told_that_the_run_of_its_subagent_was_cancelled(tmp_path: Path) -> None:
+    boss, worker = Script(call("worker", message="Count."), "Done."), work(hang)
+    async with open_team(tmp_path, boss, worker) as team:
+        await team.ask()
+
+        async def is_asked() -> bool:
+            return bool(worker.seen)
+
+        await until(is_asked)
+        child = await team.find()
+        (run,) = await child.tasks.list()
+        await child.tasks.cancel(run.id)
+        await team.rest()
+        (found,) = [each for each in await team.history() if each.role == "tool"]
+        assert (found.content, found.metadata["tool_status"]) == ("it was cancelled", "error")
+
+
+async def test_a_child_whose_name_is_taken_is_an_error_for_the_model(tmp_path: Path) -> None:
+    boss = Script(call("worker", message="Count."), "Done.")
+    async with open_team(tmp_path, boss, work("Three.")) as team:
+        await team.app.thread(Boss, "two").call(Boss.adopt, FIRST.partition("/")[2])
+        await team.ask()
+        await team.rest()
+        (found,) = [each for each in await team.history() if each.role == "tool"]
+        assert found.content == "The subagent has ended without a result: it has another parent, or children"
+
+
+async def test_attachments_are_readable_at_the_paths_that_the_receiver_is_given(tmp_path: Path) -> None:
+    @tool
+    async def draw(worker: Worker) -> ToolResult:
+        """Draw."""
+        (message,) = [each for each in (await worker.messages.list()).messages if each.attachments]
+        await worker.files.write("out.txt", b"<" + await worker.files.read(message.attachments[0]["path"]) + b">")
+        return ToolResult("Drawn.", ["out.txt"])
+
+    boss = Script(call("worker", message="Draw.", attachments=["in.txt"]), "Done.")
+    side, prompts = Side("painter", session_stop="draw"), [make_prompt("painter", draw, model="work")]
+    async with open_team(tmp_path, boss, work(call("draw")), side=side, prompts=prompts) as team:
+        await team.boss.files.write("in.txt", b"sun")
+        await team.ask()
+        await team.rest()
+        (found,) = [each for each in await team.history() if each.role == "tool"]
+        assert found.content == "Drawn."
+        (attachment,) = found.attachments
+        assert await team.boss.files.read(attachment["path"]) == b"<sun>"
+
+
+@pytest.mark.parametrize(("flag", "names"), [("", []), ("no", []), ("Yes", ["worker"]), ("1", ["worker"])])
+async def test_an_optional_subagent_is_a_tool_if_its_variable_says_so(
+    tmp_path: Path, flag: str, names: list[str]
+) -> None:
+    boss = Script(call("worker", message="Count."), "Done.")
+    env = {"WITH_WORKER": flag} if flag else {}
+    subagent = Subagent("worker", Worker, optional="WITH_WORKER")
+    async with open_team(tmp_path, boss, work("Three."), subagent, env=env) as team:
+        await team.ask()
+        await team.rest()
+        assert [each.name for each in boss.tools[0]] == names
+        (found,) = [each.content for each in await team.history() if each.role == "tool"]
+        assert found == ("Three." if names else "Failed to execute tool: there is no subagent 'worker'")
+
+
+async def test_arguments_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
+    boss = Script(call("worker", message=""), call("worker", text="Count."), "Done.")
+    async with open_team(tmp_path, boss, work("Three.")) as team:
+        await team.ask()
+        await team.rest()
+        found = [each.content or "" for each in await team.history() if each.role == "tool"]
+        assert [each.split(": ")[1:3] for each in found] == [["worker", "the arguments do not fit"]] * 2
+        assert await team.children() == []
+
+
+async def test_the_class_of_a_subagent_needs_a_family(tmp_path: Path) -> None:
+    app = Plait(Boss, Lonely, store="memory://")
+    prompts = [make_prompt("boss", Subagent("lonely", Lonely), model="test:test")]
+    app.execution(Boss, agents=[Agent("boss", Side("boss"))], prompts=prompts)
+    app.execution(Lonely, agents=[Agent("lonely", Side("lonely"))], prompts=[make_prompt("lonely", model="test:test")])
+    with pytest.raises(TypeError, match="Lonely has no Family"):
+        async with app:
+            pass
