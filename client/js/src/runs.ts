@@ -14,7 +14,7 @@ export type AgentOf<Rpcs> = string extends keyof Rpcs
   ? string
   : keyof Rpcs extends infer Method
     ? Method extends `run:${infer Name}`
-      ? Exclude<Name, "interrupt">
+      ? Exclude<Name, "interrupt" | "stop" | "continue">
       : never
     : never;
 

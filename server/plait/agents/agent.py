@@ -41,8 +41,8 @@ _FINITE: Final = frozenset({str, int, bool, type(None)})
 INTERRUPT: Final = "run:interrupt"
 """The method by which clients interrupt a thread's run."""
 
-# No agent may have this name.
-_RESERVED: Final = "interrupt"
+# No agent may have one of these names.
+_RESERVED: Final = ("interrupt", "stop", "continue")
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +80,9 @@ class Agent:
         background_timeout: float | None = 300.0,
         durable: bool = False,
     ) -> None:
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or name == _RESERVED:
-            raise ValueError(f"{name!r} cannot be the name of an agent: use {_NAME.pattern}, and not {_RESERVED!r}")
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _RESERVED:
+            taken = ", ".join(_RESERVED)
+            raise ValueError(f"{name!r} cannot be the name of an agent: use {_NAME.pattern}, and none of {taken}")
         self.is_stream = inspect.isasyncgenfunction(function)
         if not (self.is_stream or inspect.iscoroutinefunction(function)):
             raise TypeError(f"the agent {name!r} must be an `async def`, not {function!r}")

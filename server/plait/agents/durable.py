@@ -1,25 +1,33 @@
 """Durable agents: a task runs the agent, so that its steps are not repeated after a crash or a long wait."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
 
 from plait.actor.actor import Actor
+from plait.actor.rpc import Method
 from plait.actor.thread import Thread
 from plait.agents.agent import Agent, Given
 from plait.agents.runs import Runs
 from plait.errors import Busy, CallFailed, TooMany, Unavailable
 from plait.parts.attempts import Uncounted
 from plait.parts.messages.task_caller import QueuedRuns, TaskCaller
-from plait.parts.messages.thread_messages import Messages
+from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.parts.part import find_parts, find_role
 from plait.parts.tasks.rows import Status
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import Task
 from plait.parts.tasks.thread_tasks import ThreadTasks, find_tasks_part
 
-__all__ = ["AgentTask"]
+__all__ = ["CONTINUE", "STOP", "AgentTask", "make_stop_methods"]
+
+STOP: Final = "run:stop"
+"""The method by which clients stop the durable agents of a thread."""
+
+CONTINUE: Final = "run:continue"
+"""The method by which clients have the durable agent of a queue go on after a stop."""
 
 # The key of the runs that the queue begins.
 _QUEUE: Final = "queue"
@@ -30,9 +38,11 @@ _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 class _QueuedRuns:
     """The runs that the queue of one thread begins, one at a time."""
 
-    def __init__(self, tasks: ThreadTasks, name: str) -> None:
+    def __init__(self, tasks: ThreadTasks, name: str, names: Collection[str]) -> None:
         self._tasks = tasks
         self._name = name
+        # All durable agents of the thread.
+        self._names = names
 
     @property
     def is_running(self) -> bool:
@@ -40,6 +50,9 @@ class _QueuedRuns:
 
     def begin(self) -> object:
         return self._tasks.run(self._name, key=_QUEUE)
+
+    def cancel(self) -> bool:
+        return self._tasks.cancel_all(self._names)
 
 
 class AgentTask(Task):
@@ -59,7 +72,7 @@ class AgentTask(Task):
 
     def bind(self, actor: Actor) -> QueuedRuns:
         """Return the runs for the queue of a thread."""
-        return _QueuedRuns(self._part.of(actor), self.name)
+        return _QueuedRuns(self._part.of(actor), self.name, actor.kind.tasks)
 
     async def call(self, thread: Thread[Any], given: Given) -> Any:
         """Begin a run of its own for a caller, and return its output. Raises CallFailed if it has not ended well."""
@@ -75,11 +88,9 @@ class AgentTask(Task):
         return [self._agent.decode(given[0] if given else msgspec.Raw(), depth=depth)]
 
     def follow_end(self, thread: Thread[Any], status: Status, error: str | None) -> None:
-        for part in find_parts(type(thread)).values():
-            if isinstance(part, Messages) and part.agent == self.name:
-                caller = part.of(thread._actor).caller
-                assert isinstance(caller, TaskCaller)
-                caller.follow_end(has_failed=status == "failed")
+        for queue in _find_queues(thread, self.name):
+            assert isinstance(queue.caller, TaskCaller)
+            queue.caller.follow_end(has_failed=status == "failed")
         if (family := find_role(type(thread), "family")) is not None:
             family.of(thread._actor).end_work(None if status == "done" else error or "it was cancelled")
 
@@ -106,3 +117,26 @@ class AgentTask(Task):
             context.leave(token)
         await runs.finish(context, error)
         return output
+
+
+def make_stop_methods() -> dict[str, Method]:
+    """Return the methods by which clients stop durable agents, and have them go on."""
+
+    async def stop(thread: Thread[Any]) -> bool:
+        """Cancel the runs of this thread's durable agents, and begin none until a user writes or they are to go on."""
+        return any([await each.stop() for each in _find_queues(thread)])
+
+    async def go_on(thread: Thread[Any]) -> bool:
+        """Have the durable agents of this thread go on after a stop; return whether there was one."""
+        return any([await each.resume() for each in _find_queues(thread)])
+
+    return {name: Method(name, name, each, concurrent=True) for name, each in ((STOP, stop), (CONTINUE, go_on))}
+
+
+def _find_queues(thread: Thread[Any], agent: str | None = None) -> list[ThreadMessages]:
+    """Return the messages of a thread that a durable agent takes: the one of a name, or any."""
+    actor = thread._actor
+    assert isinstance(actor, Actor)
+    wanted = actor.kind.tasks if agent is None else (agent,)
+    parts = find_parts(type(thread)).values()
+    return [part.of(actor) for part in parts if isinstance(part, Messages) and part.agent in wanted]

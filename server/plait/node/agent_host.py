@@ -14,7 +14,7 @@ from plait.actor.thread import Thread
 from plait.agents.address import is_of_another, make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
 from plait.agents.context import Context, check_interrupt, read_attributes
-from plait.agents.durable import AgentTask
+from plait.agents.durable import AgentTask, make_stop_methods
 from plait.agents.execution.definitions import Agent as AgentDefinition
 from plait.agents.execution.definitions import Model, Prompt
 from plait.agents.execution.loop import Loop
@@ -125,6 +125,7 @@ class AgentHost:
             if durable:
                 task = AgentTask(agent, self._runs)
                 self._add_task(task, kind)
+                kind.methods.update(make_stop_methods())
                 method.function = task.call
             kind.methods[method.name] = method
             kind.methods.setdefault(INTERRUPT, self._runs.make_interrupt_method())

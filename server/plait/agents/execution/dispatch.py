@@ -8,12 +8,11 @@ from plait.actor.thread import Thread
 from plait.agents.execution.definitions import AnyTool, Handoff, Prompt, Subagent
 from plait.agents.execution.model_attempts import ToolSpec
 from plait.agents.execution.registry import Execution
-from plait.agents.execution.stops import STATUS
 from plait.agents.execution.subagents import Subagents
 from plait.agents.execution.tools import Refused, Tool, ToolResult
 from plait.errors import InvalidArguments
 from plait.parts.messages.thread_messages import ThreadMessages
-from plait.parts.messages.tool_calls import read_call
+from plait.parts.messages.tool_calls import STATUS, read_call
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.step_errors import StepFailed, Unknown
 from plait.spelling import find_nearest
@@ -85,12 +84,12 @@ class Dispatcher:
             return
         await self._step.do(f"error:{id}", lambda: self._put(id, name, ToolResult(error, is_error=True)))
 
-    async def close(self, calls: Sequence[Mapping[str, Any]]) -> None:
+    async def close(self, calls: Sequence[Mapping[str, Any]], text: str = _UNKNOWN) -> None:
         """Answer calls of a run that has ended before it has."""
 
         async def close() -> None:
             for id, name, _ in map(read_call, calls):
-                self._put(id, name, ToolResult(_UNKNOWN, is_error=True))
+                self._put(id, name, ToolResult(text, is_error=True))
 
         await self._step.do("close", close)
 

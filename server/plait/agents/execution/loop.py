@@ -15,6 +15,7 @@ from plait.agents.execution.stops import START, Mark, Next, Place, Reason, find_
 from plait.agents.execution.subagents import make_report
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import find_open_calls, is_decisive
+from plait.parts.messages.task_caller import STOPPED
 
 __all__ = ["Loop"]
 
@@ -54,6 +55,9 @@ class _Pass:
     async def run(self) -> str | None:
         while True:
             history = await self._read()
+            if self._messages.is_stopped:  # By a step of this run; a stop from outside cancels it.
+                await self._dispatcher.close(find_open_calls(history), STOPPED)
+                return None
             answer = find_answer(history, self._step.id, self._place.step)
             if answer is None:
                 taken = await self._take()
@@ -66,6 +70,8 @@ class _Pass:
                 self._go_on(replace(self._place, step=self._place.step + 1))
                 continue
             place, reason, text = await self._finish(answer)
+            if self._messages.is_stopped:
+                continue
             if reason == "repeated_tool_error":
                 await self._explain(place)
             if reason is not None:
@@ -106,7 +112,7 @@ class _Pass:
         speaker = self._execution.find_speaker(mark.agent, mark.side)
         results = await self._read_results(answer)
         for call in answer.tool_calls or ():
-            if call["id"] not in results:
+            if call["id"] not in results and not self._messages.is_stopped:
                 await self._dispatcher.answer(speaker.prompt, call)
         if answer.tool_calls:
             results = await self._read_results(answer)

@@ -8,15 +8,12 @@ from msgspec.structs import replace
 
 from plait.agents.execution.definitions import Handoff, Receiver, Side, Speaker
 from plait.parts.messages.message import Message
-from plait.parts.messages.tool_calls import read_call
+from plait.parts.messages.tool_calls import STATUS, read_call
 
-__all__ = ["MARK", "START", "STATUS", "Mark", "Next", "Place", "Reason", "find_answer", "follow", "read_mark"]
+__all__ = ["MARK", "START", "Mark", "Next", "Place", "Reason", "find_answer", "follow", "read_mark"]
 
 MARK: Final = "execution"
 """The member of the metadata of an answer that names its run and its step."""
-
-STATUS: Final = "tool_status"
-"""The member of the metadata of a result that tells whether the call has succeeded: `success` or `error`."""
 
 _MOST_STEPS: Final = 250
 _MOST_ERRORS: Final = 8

@@ -56,6 +56,7 @@ class Changes:
         self.keys = state.keys
         self.attempts = head.attempts
         self.agent = head.agent
+        self.is_stopped = head.is_stopped
         # The bytes of the messages that were added to the queue and are still there, by position.
         self.added: dict[int, int] = {}
         # The ids of the messages that were added with a key.
@@ -175,7 +176,8 @@ class Changes:
     # The queue
 
     def queue_message(self, message: Message) -> Message:
-        """Add a message to the queue at its position, and return the stored message."""
+        """Add a message to the queue at its position, and return the stored message; one of a user ends a stop."""
+        self.is_stopped = self.is_stopped and message.role != "user"
         if self._tells(message):
             self._revision += 1
             message = replace(message, revision=self._revision)
@@ -267,6 +269,7 @@ class Changes:
             streams=self._streams,
             attempts=self.attempts,
             agent=self.agent,
+            is_stopped=self.is_stopped,
         )
         part, self._records[HEAD] = self._part, encode_head(head)
         records = [Record(part, key, value) for key, value in self._records.items()]

@@ -1,7 +1,7 @@
 """The writes of a run to the messages of its thread, until they are committed."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -156,13 +156,9 @@ class MessagesDraft:
 
         self._do(remove, message)
 
-    def hand_over(self, agent: str) -> None:
-        """Make another agent that of the thread."""
-
-        def hand_over(changes: Changes, _: Bases) -> None:
-            changes.agent = agent
-
-        self._do(hand_over)
+    def set(self, name: Literal["agent", "is_stopped"], value: Any) -> None:
+        """Set an attribute of the changes."""
+        self._do(lambda changes, _: setattr(changes, name, value))
 
     # Called by the stage
 

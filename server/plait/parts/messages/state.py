@@ -148,6 +148,8 @@ class MessagesHead(msgspec.Struct, frozen=True, omit_defaults=True):
     attempts: QueueAttempts = QueueAttempts()
     # The agent to which the thread was handed over; empty for the one that the class names.
     agent: str = ""
+    # Whether the queue's agent must not begin until a user's message is queued, or it is told to go on.
+    is_stopped: bool = False
 
 
 class State(msgspec.Struct, frozen=True):

@@ -6,11 +6,17 @@ from plait.clock import read_due_clock
 from plait.parts.attempts import PAUSES
 from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
+from plait.parts.messages.message import Message
 from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.reading import MessageReader
+from plait.parts.messages.tool_calls import STATUS, read_call
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["QueuedRuns", "TaskCaller", "make_caller"]
+__all__ = ["STOPPED", "QueuedRuns", "TaskCaller", "make_caller"]
+
+STOPPED: Final = "Execution stopped by user"
+"""The result of a call that was open when its run was stopped."""
 
 _NO_PROCESS: Final = ""
 
@@ -25,6 +31,11 @@ class QueuedRuns(Protocol):
 
     def begin(self) -> object:
         """Begin one, in the open transaction."""
+        ...
+
+    def cancel(self) -> bool:
+        """Cancel all runs of durable agents of the thread, in the open transaction; return whether there are any."""
+        ...
 
 
 class TaskCaller(AgentCaller):
@@ -40,7 +51,7 @@ class TaskCaller(AgentCaller):
 
     @property
     def due(self) -> int:
-        return 0 if self._runs.is_running else super().due
+        return 0 if self._runs.is_running or self._writer.state.head.is_stopped else super().due
 
     @property
     def wakes_at(self) -> int:
@@ -63,7 +74,45 @@ class TaskCaller(AgentCaller):
         """Follow the end of a run, in the same write: the next one begins at once, or later if it has taken nothing."""
         self._writer.write(self._fail if has_failed else self._succeed)
 
+    async def stop(self, reader: MessageReader) -> bool:
+        """Store in one write that no run may begin, the ends of all, and the results of open calls.
+
+        Returns whether there was a run.
+        """
+        writer = self._writer
+        while True:
+            edits, last = writer.edits, writer.state.head.last
+            calls = await reader.find_open_calls()
+            if (edits, last) == (writer.edits, writer.state.head.last):
+                break
+
+        def work(changes: Changes) -> None:
+            changes.is_stopped = True
+            for each in results:
+                changes.add(each)
+
+        with Transaction(writer.actor.state, writer.actor.key):
+            has_run = self._runs.cancel()
+            results = [self._answer(*read_call(call)[:2]) for call in calls]
+            _, commit = writer.write(work)
+        await commit
+        return has_run
+
+    def resume(self) -> tuple[bool, Commit | None]:
+        """Begin a run after a stop; return whether there was one, and the write."""
+        if not self._writer.state.head.is_stopped:
+            return False, None
+        with Transaction(self._writer.actor.state, self._writer.actor.key):
+            _, commit = self._writer.write(lambda changes: setattr(changes, "is_stopped", False))
+            self.follow(None)
+        return True, commit
+
     # Inside
+
+    def _answer(self, id: str, name: str) -> Message:
+        """Return the result of a call that a stop has left without one; no hook can refuse it."""
+        metadata = {STATUS: "error"}
+        return self._writer.make("tool", STOPPED, name=name, tool_call_id=id, metadata=metadata, is_new=False)
 
     def _note_begin(self, changes: Changes) -> None:
         changes.attempts = changes.attempts.begin_at(changes.oldest, _NO_PROCESS)

@@ -22,7 +22,7 @@ from plait.parts.messages.messages_draft import MessagesDraft, edit_message
 from plait.parts.messages.queue import Queue, find_sender
 from plait.parts.messages.reading import Feed, MessageListing, MessageReader, add_subagent, add_subagents
 from plait.parts.messages.state import HEAD, load_state
-from plait.parts.messages.task_caller import make_caller
+from plait.parts.messages.task_caller import TaskCaller, make_caller
 from plait.parts.part import Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
@@ -117,6 +117,11 @@ class ThreadMessages:
         return self._writer.clear_queue()
 
     # Reading
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its durable agent is stopped."""
+        return self._writer.state.head.is_stopped
 
     @property
     def agent(self) -> str | None:
@@ -302,9 +307,36 @@ class ThreadMessages:
         check_type("agent", agent, str)
         self._check_may_add()
         if (draft := self._use_draft()) is not None:
-            draft.hand_over(agent)
+            draft.set("agent", agent)
             return Result(None, STAGED)
         return self._write(lambda changes: setattr(changes, "agent", agent))
+
+    def stop(self) -> Begun[bool]:
+        """Cancel the runs of durable agents, and begin none until `resume`, or until a `user` message is queued.
+
+        Calls of tools without results get results that say so, and what streams becomes failed. What is queued stays.
+        In a run, nothing is cancelled: the run ends after its step. Returns whether there was a run.
+        """
+        check_writable(self._actor)
+        return begin_staged(self._actor, self._stop(self._use_draft()))
+
+    async def _stop(self, draft: MessagesDraft | None) -> bool:
+        caller = self._find_task_caller()
+        if draft is None:
+            return await caller.stop(self._reader)
+        draft.set("is_stopped", True)
+        return True
+
+    def resume(self) -> Result[bool]:
+        """Begin a run of the durable agent where it was stopped; return whether it was. Raises Terminated."""
+        self._check_may_add()
+        caller = self._find_task_caller()
+        if (draft := self._use_draft()) is not None:
+            was_stopped = draft.changes.is_stopped
+            draft.set("is_stopped", False)
+            return Result(was_stopped, STAGED)
+        was_stopped, commit = caller.resume()
+        return Result(was_stopped, self._written(commit))
 
     def update(
         self, id: str, content: str | None = None, *, metadata: Mapping[str, Any] | None = None
@@ -394,6 +426,11 @@ class ThreadMessages:
         return MessageStream(self._writer, message, draft)
 
     # Inside
+
+    def _find_task_caller(self) -> TaskCaller:
+        if not isinstance(self.caller, TaskCaller):
+            raise NotFound("only a durable agent can be stopped, and these messages have none: interrupt its run")
+        return self.caller
 
     def _is_run(self) -> bool:
         """Whether the calling code is a part of a run, and is not in a transaction."""

@@ -1,9 +1,12 @@
 """The calls of tools in a message."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["make_call", "read_call"]
+__all__ = ["STATUS", "make_call", "read_call"]
+
+STATUS: Final = "tool_status"
+"""The member of the metadata of a result that tells whether the call has succeeded: `success` or `error`."""
 
 
 def make_call(id: str | None, name: str, arguments: str) -> dict[str, Any]:

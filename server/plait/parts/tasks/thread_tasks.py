@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 import secrets
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from types import NoneType
 from typing import Any, ClassVar, Final
@@ -59,7 +59,7 @@ class Tasks(Part["ThreadTasks"]):
 
     role: ClassVar = "tasks"
     reading: ClassVar = frozenset({"list", "get", "wait"})
-    inner: ClassVar = frozenset({"watch", "find", "is_running", "newest"})
+    inner: ClassVar = frozenset({"watch", "find", "is_running", "newest", "cancel_all"})
 
     def __init__(self, *, live: bool = False) -> None:
         super().__init__()
@@ -237,6 +237,13 @@ class ThreadTasks:
     def is_running(self, name: str, key: str) -> bool:
         """Whether there is a run of a task with a key that has not ended."""
         return self._runner.agenda.find((name, key, None)) is not None
+
+    def cancel_all(self, names: Collection[str]) -> bool:
+        """Cancel the runs of some tasks, in the open transaction; return whether there are any."""
+        ids = [row.id for row in self._runner.agenda.rows.values() if row.effect in names]
+        for id in ids:
+            self._runner.cancel(id)
+        return bool(ids)
 
     def find(self, name: str) -> Task | None:
         """Return a task of the class."""

@@ -103,6 +103,8 @@ class ThreadRequests:
                 return await run_agent(exchange, unquote(agent))
             case "POST", ["interrupt"] if has_agents:
                 return await interrupt(exchange)
+            case "POST", ["stop" | "continue" as what] if f"run:{what}" in self._context.node.kind(kind).methods:
+                return await exchange.call(f"run:{what}")
             case "GET" | "HEAD" | "PUT" | "DELETE", ["files", *path] if path and kind in self._context.files:
                 return await answer_file(exchange, "/".join(path))
             case "GET" | "HEAD", ["tasks"] if has_live_tasks:

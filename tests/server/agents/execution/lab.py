@@ -11,7 +11,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.tools import ToolDefinition
 from tests.server.parts.workshop import until
 
-from plait import Message, Messages, Plait, Store, Tasks, Thread, Values
+from plait import Message, Messages, Plait, Store, Tasks, Thread, Values, rpc
 from plait.agents.execution.definitions import Agent, Model, Prompt, Side
 
 __all__ = ["Desk", "Lab", "Said", "Script", "call", "make_prompt", "open_lab"]
@@ -27,6 +27,9 @@ class Desk(Thread[dict[str, Any]]):
     tasks = Tasks()
     messages = Messages(agent="desk")
 
+    @rpc
+    async def nothing(self) -> None: ...
+
 
 def call(name: str, /, **arguments: Any) -> Said:
     """Return one call of a tool."""
@@ -39,12 +42,14 @@ class Script:
     What it says may be a function of the number of its call.
     """
 
-    def __init__(self, *said: Said | Exception | Callable[[], Awaitable[Said]], name: str = "script") -> None:
+    def __init__(
+        self, *said: Said | Exception | Callable[[], Awaitable[Said]], name: str = "script", attempts: int = 1
+    ) -> None:
         self._said = said
         self.seen: list[list[ModelMessage]] = []
         # The tools that it could call, for each call of it.
         self.tools: list[list[ToolDefinition]] = []
-        self.model = Model(name, FunctionModel(stream_function=self._stream, model_name=name), attempts=1)
+        self.model = Model(name, FunctionModel(stream_function=self._stream, model_name=name), attempts=attempts)
 
     async def _stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
         number = len(self.seen)

@@ -1,0 +1,282 @@
+"""Stopping an execution from outside: at once, in each phase, until a user writes or it is told to go on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai import ModelHTTPError
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from tests.server.agents.execution.lab import Desk, Lab, Script, call, open_lab
+from tests.server.parts.workshop import until
+
+from plait import CallFailed
+from plait.agents.execution.definitions import Model
+from plait.agents.execution.tools import tool
+from plait.parts.tasks import waits
+
+STOPPED = "tool Execution stopped by user"
+
+
+class Talker(Script):
+    """A model that says some words and then waits until it is cancelled; it answers when `is_done`."""
+
+    def __init__(self, *, ignores: bool = False) -> None:
+        super().__init__("The answer.")
+        self.model = Model("script", FunctionModel(stream_function=self._talk, model_name="talker"), attempts=1)
+        self.is_done = self.is_cancelled = self.is_over = False
+        self._ignores = ignores
+
+    async def _talk(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        if self.is_done:
+            async for each in self._stream(messages, info):
+                yield each
+            return
+        yield "Half of it"
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.is_cancelled = True
+            if not self._ignores:
+                raise
+        yield ", and what came too late"
+        self.is_over = True
+
+
+@tool()
+async def slow(desk: Desk) -> str:
+    """Take long."""
+    desk.values.set("slow", "begun")
+    begun.set()
+    await asyncio.Event().wait()
+    return "never"
+
+
+@tool()
+async def quick(desk: Desk) -> str:
+    """Take no time."""
+    return "quick"
+
+
+@tool(needs_approval=True)
+async def refund(desk: Desk) -> str:
+    """Pay back."""
+    return "paid back"
+
+
+@tool()
+async def halt(desk: Desk) -> str:
+    """Stop the run that calls this."""
+    await desk.messages.stop()
+    return "halted"
+
+
+# Set when `slow` has begun.
+begun = asyncio.Event()
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    begun.clear()
+
+
+async def check_stopped(lab: Lab) -> None:
+    """Check that nothing runs, streams or is open, and that nothing begins."""
+    await until(lambda: has_no_runs(lab))
+    assert not await lab.texts("streaming")
+    assert not await lab.handle.messages.open_calls()
+    count = len(await lab.statuses())
+    await lab.handle.messages.queue("A notice.", "system")
+    await asyncio.gather(*(lab.handle.call(Desk.nothing) for _ in range(20)))
+    assert len(await lab.statuses()) == count
+    assert [each.content for each in await lab.handle.messages.pending()][-1] == "A notice."
+
+
+async def has_no_runs(lab: Lab) -> bool:
+    return {*await lab.statuses()} <= {"done", "cancelled", "failed"}
+
+
+async def shows(lab: Lab, *statuses: str) -> bool:
+    return bool(await lab.texts(*statuses))
+
+
+async def begin(lab: Lab, talker: Talker) -> None:
+    """Ask, and wait until clients see some words of the answer."""
+    await lab.ask("one")
+    await until(lambda: shows(lab, "streaming"))
+
+
+async def test_a_stop_cancels_the_call_of_the_model_and_what_it_has_said_is_failed(tmp_path: Path) -> None:
+    talker = Talker()
+    async with open_lab(tmp_path, talker) as lab:
+        await begin(lab, talker)
+        assert await lab.handle.messages.stop()
+        await until(lambda: talker.is_cancelled)
+        await until(lambda: shows(lab, "failed"))
+        assert await lab.texts("failed") == ["assistant Half of it"]
+        assert await lab.texts() == ["user one"]
+        assert await lab.statuses() == ["cancelled"]
+        await check_stopped(lab)
+
+
+async def test_what_a_model_says_after_a_stop_is_not_stored(tmp_path: Path) -> None:
+    talker = Talker(ignores=True)
+    async with open_lab(tmp_path, talker) as lab:
+        await begin(lab, talker)
+        await lab.handle.messages.stop()
+        await until(lambda: shows(lab, "failed"))
+        assert talker.is_over
+        assert await lab.texts() == ["user one"]
+        await check_stopped(lab)
+
+
+async def test_a_failed_message_is_never_shown_to_a_model(tmp_path: Path) -> None:
+    talker = Talker()
+    async with open_lab(tmp_path, talker) as lab:
+        await begin(lab, talker)
+        await lab.handle.messages.stop()
+        talker.is_done = True
+        await lab.ask("two")
+        await lab.rest("cancelled", "done")
+        assert not any("Half" in text for text in talker.texts())
+        assert await lab.texts() == ["user one", "user two", "assistant The answer."]
+
+
+async def test_a_stop_in_a_tool_answers_all_open_calls_and_drops_what_it_wrote(tmp_path: Path) -> None:
+    script = Script([("slow", {}), ("quick", {})], "Well.")
+    async with open_lab(tmp_path, script, tools=[slow, quick]) as lab:
+        await lab.ask("one")
+        await begun.wait()
+        assert await lab.handle.messages.stop()
+        assert await lab.texts() == ["user one", "assistant ['slow', 'quick']", STOPPED, STOPPED]
+        results = [each for each in await lab.history() if each.role == "tool"]
+        assert [(each.name, each.metadata) for each in results] == [
+            (name, {"tool_status": "error"}) for name in ("slow", "quick")
+        ]
+        assert await lab.handle.values.get("slow") is None
+        await check_stopped(lab)
+        assert len(script.seen) == 1
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+async def test_a_stop_ends_a_run_that_waits_for_an_approval(
+    has_left: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("_SOON", 0.0), ("_REST", 0.0 if has_left else 60.0)):
+        monkeypatch.setattr(waits, name, seconds)
+    script = Script(call("refund"), "Well.")
+    async with open_lab(tmp_path, script, tools=[refund]) as lab:
+        await lab.ask("one")
+        await until(lambda: has_status(lab, "sleeping" if has_left else "running"))
+        await until(lambda: shows(lab, "completed"))
+        await until(lambda: has_calls(lab))
+        (run,) = await lab.handle.tasks.list()
+        assert await lab.handle.messages.stop()
+        assert not await lab.handle.tasks.send(run.id, "approval:c0-0", {"approved": True})
+        assert await lab.texts() == ["user one", "assistant ['refund']", STOPPED]
+        await check_stopped(lab)
+
+
+async def has_status(lab: Lab, status: str) -> bool:
+    return (await lab.statuses())[-1:] == [status]
+
+
+async def has_calls(lab: Lab) -> bool:
+    return bool(await lab.handle.messages.open_calls())
+
+
+async def test_a_stop_ends_a_run_that_sleeps_until_its_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_SOON", "_REST"):
+        monkeypatch.setattr(waits, name, 0.0)
+    script = Script(ModelHTTPError(503, "script", headers={"retry-after": "60"}), "Well.", attempts=2)
+    async with open_lab(tmp_path, script) as lab:
+        await lab.ask("one")
+        await until(lambda: has_status(lab, "sleeping"))
+        assert await lab.handle.messages.stop()
+        assert await lab.texts() == ["user one"]
+        await check_stopped(lab)
+        assert len(script.seen) == 1
+
+
+async def test_a_tool_that_stops_its_run_skips_the_calls_after_it_and_the_model(tmp_path: Path) -> None:
+    script = Script([("halt", {}), ("quick", {})], "Well.")
+    async with open_lab(tmp_path, script, tools=[halt, quick]) as lab:
+        await lab.ask("one")
+        await until(lambda: has_status(lab, "done"))
+        assert await lab.texts() == ["user one", "assistant ['halt', 'quick']", "tool halted", STOPPED]
+        await check_stopped(lab)
+        assert len(script.seen) == 1
+
+
+async def test_what_is_queued_stays_until_it_is_told_to_go_on(tmp_path: Path) -> None:
+    talker = Talker()
+    async with open_lab(tmp_path, talker) as lab:
+        await begin(lab, talker)
+        await lab.ask("two")
+        await lab.handle.messages.stop()
+        await check_stopped(lab)
+        assert await lab.texts("pending") == ["user two", "system A notice."]
+        talker.is_done = True
+        assert await lab.handle.messages.resume()
+        await lab.rest("cancelled", "done")
+        assert await lab.texts() == ["user one", "user two", "system A notice.", "assistant The answer."]
+        assert not await lab.handle.messages.resume()
+
+
+async def test_to_go_on_with_nothing_queued_asks_the_model_again(tmp_path: Path) -> None:
+    talker = Talker()
+    async with open_lab(tmp_path, talker) as lab:
+        await begin(lab, talker)
+        await lab.handle.messages.stop()
+        talker.is_done = True
+        assert await lab.handle.messages.resume()
+        await lab.rest("cancelled", "done")
+        assert await lab.texts() == ["user one", "assistant The answer."]
+
+
+async def test_a_second_stop_and_one_at_rest_cancel_nothing(tmp_path: Path) -> None:
+    talker = Talker()
+    async with open_lab(tmp_path, talker) as lab:
+        await begin(lab, talker)
+        assert sorted(await asyncio.gather(lab.handle.messages.stop(), lab.handle.messages.stop())) == [False, True]
+        assert not await lab.handle.messages.stop()
+        talker.is_done = True
+        await lab.ask("two")
+        await lab.rest("cancelled", "done")
+        assert not await lab.handle.messages.stop()
+        await check_stopped(lab)
+        assert await lab.texts() == ["user one", "user two", "assistant The answer."]
+        assert await lab.handle.messages.resume()
+        await lab.rest("cancelled", "done", "done")
+        assert (await lab.texts())[-2:] == ["system A notice.", "assistant The answer."]
+
+
+async def test_a_stop_is_durable(tmp_path: Path) -> None:
+    talker = Talker()
+    async with open_lab(tmp_path, talker) as lab:
+        await begin(lab, talker)
+        await lab.ask("two")
+        await lab.handle.messages.stop()
+    talker.is_done = True
+    async with open_lab(tmp_path, talker) as lab:
+        await check_stopped(lab)
+        assert await lab.texts("failed") == ["assistant Half of it"]
+        await lab.handle.messages.resume()
+        await lab.rest("cancelled", "done")
+        assert (await lab.texts())[-1] == "assistant The answer."
+
+
+async def test_a_run_of_a_caller_is_stopped_too(tmp_path: Path) -> None:
+    talker = Talker()
+    async with open_lab(tmp_path, talker) as lab:
+        await lab.handle.messages.inject("user", "one")
+        running = asyncio.create_task(lab.app.run("desk", thread=lab.handle))
+        await until(lambda: shows(lab, "streaming"))
+        assert await lab.handle.messages.stop()
+        with pytest.raises(CallFailed, match="cancelled"):
+            await running
+        await check_stopped(lab)
