@@ -17,7 +17,6 @@ from plait.parts.schedule.row_runner import RowRunner
 from plait.parts.schedule.rules import LATEST
 from plait.parts.stage import Stage, do_nothing
 from plait.parts.tasks.ended import ENDED, KeptRuns
-from plait.parts.tasks.failed import FailedRuns
 from plait.parts.tasks.journal import Journal, JournalWrite, find_event_key, find_prefix
 from plait.parts.tasks.rows import NULL, EndedRun, Status, TaskRow, TaskRun, decode_ended, decode_row
 from plait.parts.tasks.step import Step
@@ -54,8 +53,7 @@ class TaskRunner(RowRunner[TaskRow]):
         # The steps of the runs in memory, and how many of these only wait.
         self._steps: dict[str, Step] = {}
         self._resting = 0
-        self.failed = FailedRuns(part)
-        self.kept = KeptRuns(actor, part, self.agenda.rows, self.failed)
+        self.kept = KeptRuns(actor, part)
         # Are told of each change.
         self.viewers: list[Viewer] = []
 
@@ -80,19 +78,13 @@ class TaskRunner(RowRunner[TaskRow]):
         """Store the end of a run. The journal of one that may be retried is kept."""
         step = self._steps.get(id)
         ended = EndedRun(self.agenda.rows[id], status, read_wall_clock(), result, error)
-        records, undo_ends = self.kept.add(id, has_journal=status != "done")
+        records, undo = self.kept.add({id: status})
         records.append(Record(self._part, ENDED + id, encode_json(ended)))
         if step is not None:
             records += step.journal.clear() if status == "done" else ()
             step.close()
-        failed, undo_failed = self.failed.change(add=id if status == "failed" else "")
-
-        def undo() -> None:
-            undo_ends()
-            undo_failed()
-
         with Transaction(self._actor.state, self._actor.key):
-            commit = self.store({id: None}, [*records, *failed], undo=undo)
+            commit = self.store({id: None}, records, undo=undo)
             if (task := self._tasks.get(ended.row.effect)) is not None:
                 task.follow_end(self._actor.thread, status, error)
         commit.then(partial(self._tell_end, ended.show()))
@@ -139,10 +131,10 @@ class TaskRunner(RowRunner[TaskRow]):
             return None
         await self._read(journal, id)
         row = ended.row.retry([*journal.events], read_due_clock())
-        if id in self.agenda.rows or (row.identity is not None and self.agenda.find(row.identity) is not None):
+        if id not in self.kept or (row.identity is not None and self.agenda.find(row.identity) is not None):
             return None
-        failed, undo = self.failed.change(remove=[id])
-        records = [Record(self._part, ENDED + id, None), *journal.find_failed(), *failed]
+        ends, undo = self.kept.remove([id])
+        records = [Record(self._part, ENDED + id, None), *journal.find_failed(), *ends]
         return self.store({id: row}, records, undo=undo)
 
     async def read_ended(self, id: str) -> EndedRun | None:
@@ -152,7 +144,7 @@ class TaskRunner(RowRunner[TaskRow]):
 
     def clear(self) -> Sequence[Record]:
         # What is left of their journals is removed as that of ended runs is.
-        ends, _ = self.kept.add(*self.agenda.rows, has_journal=True)
+        ends, _ = self.kept.add(dict.fromkeys(self.agenda.rows, "cancelled"))
         return [*super().clear(), *ends]
 
     # The timer of the thread

@@ -22,7 +22,6 @@ from plait.parts.schedule.draft import RowChange
 from plait.parts.stage import begin_staged
 from plait.parts.tasks.client_methods import make_methods
 from plait.parts.tasks.ended import ENDED, ENDS
-from plait.parts.tasks.failed import FAILED
 from plait.parts.tasks.rows import Status, TaskRow, TaskRun, decode_ended, decode_row
 from plait.parts.tasks.running import ALL, ROWS, TaskRunner, Viewer
 from plait.parts.tasks.task import Task, find_tasks
@@ -81,13 +80,12 @@ class Tasks(Part["ThreadTasks"]):
         return ThreadTasks(actor, self.name, {**tasks, **actor.kind.tasks} if actor.kind.tasks else tasks)
 
     def ranges(self) -> Sequence[RecordRange]:
-        return [RecordRange(self.name, prefix, limit=ALL) for prefix in (ROWS, FAILED, ENDS)]
+        return [RecordRange(self.name, prefix, limit=ALL) for prefix in (ROWS, ENDS)]
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         runner = self.of(actor)._runner
         runner.load(records[0])
-        runner.failed.load(records[1])
-        runner.kept.load(records[2])
+        runner.kept.load(records[1])
 
     def unload(self, actor: ThreadActor) -> None:
         self.of(actor)._stop_waiting()

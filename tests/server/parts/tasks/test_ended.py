@@ -7,7 +7,7 @@ from tests.server.parts.tasks.desk import Desk, records
 from tests.server.parts.workshop import FlakyStore, open_workshop, until
 
 from plait import Step
-from plait.parts.tasks.ended import KEPT_DAYS, MOST_ENDED, KeptRuns
+from plait.parts.tasks.ended import KEPT_DAYS, MOST_ENDED
 
 DAY = 86_400
 
@@ -38,12 +38,8 @@ def add(desk: Desk, count: int, prefix: str = "r") -> None:
     """Note that runs have ended, without anything else of them."""
     kept = desk.tasks._runner.kept
     for number in range(count):
-        found, undo = kept.add(f"{prefix}{number}", has_journal=False)
+        found, undo = kept.add({f"{prefix}{number}": "done"})
         desk._actor.records.write(found, undo=undo)
-
-
-def count(kept: KeptRuns) -> int:
-    return sum(map(len, kept._pages))
 
 
 async def test_each_run_is_removed_7_days_after_its_end_with_its_journal(store: FlakyStore, clock: Clock) -> None:
@@ -94,18 +90,18 @@ async def test_of_many_ended_runs_the_last_1000_are_kept(store: FlakyStore) -> N
         first = await run(desk)
         add(desk, MOST_ENDED + 98)
         kept = desk.tasks._runner.kept
-        assert count(kept) == MOST_ENDED + 99
+        assert len(kept) == MOST_ENDED + 99
         assert await shown(desk) == {first}
         last = await run(desk)
-        await until(lambda: count(kept) == MOST_ENDED)
+        await until(lambda: len(kept) == MOST_ENDED)
         await desk._actor.state.wait_until_durable()
         assert await shown(desk) == {last}
         assert await records(desk, "x/") == [f"x/{number:08x}" for number in range(1, 11)]
     async with open_workshop(store, Desk) as shop:
         desk = await shop.thread(Desk)
-        assert count(desk.tasks._runner.kept) == MOST_ENDED
-        add(desk, 300)
-        await until(lambda: count(desk.tasks._runner.kept) == MOST_ENDED)
+        assert len(desk.tasks._runner.kept) == MOST_ENDED
+        add(desk, 300, "s")
+        await until(lambda: len(desk.tasks._runner.kept) == MOST_ENDED)
 
 
 async def test_what_could_not_be_removed_is_removed_later(store: FlakyStore, clock: Clock, monkeypatch: Any) -> None:
@@ -154,7 +150,7 @@ async def test_a_run_that_is_tried_again_and_waits_keeps_its_journal(store: Flak
         await until(lambda: len(Desk.ends) == 1)
         assert await desk.tasks.retry(id)
         clock.move(KEPT_DAYS * DAY)
-        await until(lambda: count(desk.tasks._runner.kept) == 0)
+        await until(lambda: len(desk.tasks._runner.kept) == 0)
         await desk._actor.state.wait_until_durable()
         await desk.tasks.send(id, "go", "on")
         assert (await desk.tasks.wait(id)).result == "on"

@@ -3,10 +3,12 @@
 from typing import Any
 
 import msgspec
+import pytest
 from tests.server.parts.tasks.desks import Desk, tell
 from tests.server.parts.workshop import FlakyStore, Workshop, open_workshop, until
 
-from plait.parts.tasks.failed import FAILED, FailedRuns
+from plait.errors import StoreError
+from plait.parts.tasks.ended import FAILED
 from plait.parts.tasks.step import Step
 from plait.store.protocol import ThreadKey
 
@@ -68,12 +70,15 @@ async def test_a_run_whose_end_is_not_stored_is_not_named(store: FlakyStore) -> 
         assert await read_failed(shop) is None
 
 
-def test_a_change_of_the_names_can_be_undone() -> None:
-    failed = FailedRuns("tasks")
-    failed.change(add="a")
-    records, undo = failed.change(add="b")
-    assert [record.value for record in records] == [b'["a","b"]']
-    undo()
-    records, _ = failed.change(remove=["a"])
-    assert [record.value for record in records] == [None]
-    assert failed.change(remove=["a"])[0] == []
+async def test_a_run_that_could_not_begin_again_is_still_named(store: FlakyStore) -> None:
+    tell(fail)
+    async with open_workshop(store, Desk) as shop:
+        desk = await shop.thread(Desk)
+        ids = [(await desk.tasks.wait((await desk.tasks.run("work")).id)).id for _ in range(2)]
+        shop.store.refuses = lambda _: True
+        with pytest.raises(StoreError):
+            await desk.tasks.retry(ids[0])
+        shop.store.refuses = lambda _: False
+        third = (await desk.tasks.run("work")).id
+        await desk.tasks.wait(third)
+        assert await read_failed(shop) == [*ids, third]
