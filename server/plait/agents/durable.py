@@ -88,11 +88,13 @@ class AgentTask(Task):
         return [self._agent.decode(given[0] if given else msgspec.Raw(), depth=depth)]
 
     def follow_end(self, thread: Thread[Any], status: Status, error: str | None) -> None:
-        for queue in _find_queues(thread, self.name):
+        queues = _find_queues(thread, self.name)
+        for queue in queues:
             assert isinstance(queue.caller, TaskCaller)
             queue.caller.follow_end(has_failed=status == "failed")
         if (family := find_role(type(thread), "family")) is not None:
-            family.of(thread._actor).end_work(None if status == "done" else error or "it was cancelled")
+            is_over = status == "done" and not any(queue.is_stopped for queue in queues)
+            family.of(thread._actor).end_work(None if is_over else error or "it was stopped")
 
     async def _run(self, thread: Thread[Any], step: Step, input: Any) -> Any:
         agent, runs = self._agent, self._runs

@@ -26,6 +26,8 @@ def answer_calls(
     if known.resumable and known.is_live and not calls:
         known = replace(known, status="idle")
     store.write({child: replace(row, child=known, calls=calls)})
+    if report.calls is None and not answered:
+        return
     data = {
         "text": report.text,
         "is_error": report.is_error,

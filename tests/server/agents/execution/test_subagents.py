@@ -349,7 +349,35 @@ async def test_a_parent_is_told_that_the_run_of_its_subagent_was_cancelled(tmp_p
         await child.tasks.cancel(run.id)
         await team.rest()
         (found,) = [each for each in await team.history() if each.role == "tool"]
-        assert (found.content, found.metadata["tool_status"]) == ("it was cancelled", "error")
+        assert (found.content, found.metadata["tool_status"]) == ("it was stopped", "error")
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+async def test_a_parent_does_not_wait_for_a_subagent_that_is_stopped(tmp_path: Path, is_inside: bool) -> None:
+    @tool
+    async def rest(worker: Worker) -> str:
+        """Rest."""
+        await worker.messages.stop()
+        return "zzz"
+
+    boss = Script(call("subagent_create", agent="worker", name="Ada", message="Count."), "Done.")
+    worker = work(call("rest") if is_inside else hang)
+    side, prompts = Side("idler"), [make_prompt("idler", rest, model="work")]
+    subagent = Subagent("worker", Worker, resumable=True)
+    async with open_team(tmp_path, boss, worker, subagent, side=side, prompts=prompts) as team:
+        await team.ask()
+
+        async def is_asked() -> bool:
+            return bool(worker.seen)
+
+        await until(is_asked)
+        if not is_inside:
+            await (await team.find()).messages.stop()
+        await team.rest()
+        (found,) = [each for each in await team.history() if each.role == "tool"]
+        assert (found.content or "").startswith("it was stopped")
+        assert found.metadata["tool_status"] == "error"
+        assert [each.status for each in await team.children()] == ["idle"]
 
 
 async def test_a_child_whose_name_is_taken_is_an_error_for_the_model(tmp_path: Path) -> None:
