@@ -64,10 +64,9 @@ class ItemReceiver:
 
     def _refuse(self, sender: str, first: Item) -> str:
         parent, children = self._store.head.parent, self._store.rows
-        is_birth = isinstance(first.body, Birth)
-        if (parent and sender == parent) or (sender in children and not is_birth):
+        if (parent and sender == parent) or (sender in children and not isinstance(first.body, Birth)):
             return ""
-        if not is_birth:
+        if not first.is_birth:
             return STRANGER
         if parent or children:  # A thread with children could get a parent that is below it.
             return "it has another parent, or children"
@@ -93,7 +92,7 @@ class ItemReceiver:
 
     def _take(self, sender: str, item: Item, copies: Copies) -> None:
         match item.body:
-            case Birth(message=message) as birth:
+            case Birth(message=message) as birth if not birth.is_known:
                 if self._store.head.parent != sender:
                     self._adopt(sender, birth)
                 attachments = self._put(copies, "")
@@ -140,10 +139,13 @@ class ItemReceiver:
 
     async def _copy(self, sender: str, item: Item) -> Copies:
         """Receive the files that come with an item; one that the sender no longer has is reported."""
-        if isinstance(item.body, Status) or self._find_seen(sender).has(item):
+        body = item.body
+        if isinstance(body, Status) or (isinstance(body, Birth) and body.is_known):
+            return {}
+        if self._find_seen(sender).has(item):
             return {}
         found: dict[str, tuple[File, Upload]] = {}
-        for path in item.body.files:
+        for path in body.files:
             try:
                 found[path] = await self._copy_file(sender, path)
             except NotFound as error:

@@ -85,6 +85,8 @@ class Birth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag="
     # The call for which it works, and the variables that it gets, encrypted.
     call: Call | None = None
     variables: dict[str, Any] = {}
+    # Whether the child was spawned before. It is born again only if it takes nothing, as it was destroyed.
+    is_known: bool = False
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):
@@ -130,6 +132,11 @@ class Item(msgspec.Struct, frozen=True):
     epoch: str = ""
     number: int = 0
     written_at: int = 0
+
+    @property
+    def is_birth(self) -> bool:
+        """Whether its target may be created by it."""
+        return isinstance(self.body, Birth) and not self.body.is_known
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
@@ -207,7 +214,12 @@ class Outbox:
         """Return the first durable items for a thread, those of one call."""
         found, size = list[Item](), 0
         for item in self.find(to).values():
-            if item.number > self.stored or len(found) == _MOST_ITEMS or size > _MOST_BYTES:
+            if (
+                item.number > self.stored
+                or len(found) == _MOST_ITEMS
+                or size > _MOST_BYTES
+                or (found and item.is_birth)
+            ):
                 break
             found.append(item)
             size += len(encode_json(item))

@@ -15,7 +15,7 @@ from plait.actor.logs import about
 from plait.clock import read_due_clock
 from plait.errors import Conflict, TooMany, is_outage
 from plait.parts.family.calls import end_calls
-from plait.parts.family.rows import Birth, Head, Item, Question, Row, Status
+from plait.parts.family.rows import Birth, Head, Item, Question, Row, Status, find_key
 from plait.parts.family.store import HEAD, Changes, FamilyStore
 from plait.parts.part import find_parts
 from plait.state.commit import Commit
@@ -116,11 +116,15 @@ class ItemSender:
         for item in self._expand(items):
             body = item.body
             if isinstance(body, Birth):
-                if (row := store.rows.get(item.to)) is not None and not row.child.is_destroyed:
-                    continue  # It was also spawned outside of the run.
-                row = Row(body.child)
-                rows[item.to] = row if body.call is None else row.ask(body.call)
-                body = replace(body, parts=dict(self._find_handed_down()))
+                row = rows.get(item.to, store.rows.get(item.to))
+                if row is None or row.child.is_destroyed:
+                    row = Row(body.child)
+                    rows[item.to] = row if body.call is None else row.ask(body.call)
+                    body = replace(body, parts=dict(self._find_handed_down()), is_known=False)
+                elif item.to in rows or self._has_birth(item.to):
+                    continue
+                else:
+                    body = replace(body, is_known=True)
             if isinstance(body, Question):
                 row = rows.get(item.to) or store.rows[item.to]
                 rows[item.to] = replace(row.ask(body.call), child=replace(row.child, status="running"))
@@ -170,43 +174,50 @@ class ItemSender:
 
     async def _send(self, to: str) -> None:
         """Send the durable items for a thread, in calls one after another."""
-        while items := self._store.outbox.take(to):
-            if refusal := await self._deliver(to, items):
-                self.give_up(to, refusal)
-                return
-            self._remove(to, items)
-
-    def _remove(self, to: str, items: Sequence[Item]) -> None:
-        """Remove delivered items."""
         store = self._store
-        row, numbers = store.rows.get(to), [item.number for item in items if item.number in store.outbox.find(to)]
-        if not numbers:
-            return  # They were sent twice, as the thread is being destroyed.
-        changes: dict[str | int, Head | Row | Item | None] = dict.fromkeys(numbers)
-        changes[HEAD] = replace(store.head, sent=store.outbox.last)
+        while items := store.outbox.take(to):
+            refusal = await self._deliver(to, items)
+            numbers = [item.number for item in items if item.number in store.outbox.find(to)]
+            if not numbers:  # The child was destroyed, or they were sent twice, as this thread is being destroyed.
+                row = store.rows.get(to)
+                if items[0].is_birth and not refusal and row is not None and row.child.is_destroyed:
+                    key = find_key(to)  # It was born again by a birth that was sent twice.
+                    await self._actor.host.make_handle(self._actor.host.find_class(key.kind), key.name).destroy()
+            elif refusal:
+                self.give_up(to, refusal)
+            else:
+                self._remove(to, numbers)
+
+    def _remove(self, to: str, numbers: Sequence[int]) -> None:
+        """Remove delivered items."""
+        row, changes = self._store.rows.get(to), dict[str | int, Head | Row | Item | None](dict.fromkeys(numbers))
         if row is not None and row.child.status == "starting":
             changes[to] = replace(row, child=replace(row.child, status="running"))
-        store.write(changes)
-        self._resolve(to, None)
+        self._store.write(changes)
+        self._resolve(to)
 
     def give_up(self, to: str, refusal: str) -> None:
-        """Remove all items for a thread that takes none; a child counts as destroyed, or was none."""
+        """Remove all items for a thread that takes none.
+
+        A child counts as destroyed, and is born again if it was spawned again; or it cannot become a child.
+        """
         store, items = self._store, self._store.outbox.find(to)
         log.info("%s takes nothing from %s: %s", to, self._actor.key, refusal, extra=about(self._actor.key))
-        head = replace(store.head, sent=store.outbox.last)
-        changes: dict[str | int, Head | Row | Item | None] = {**dict.fromkeys(items), HEAD: head}
-        if any(isinstance(item.body, Birth) for item in items.values()):
-            changes[to] = None
-            error = Conflict(f"{to} cannot be a child of {self._actor.key}: {refusal}")
-            if not self._resolve(to, error):
-                self._actor.turns.report(error, None)
-        elif (row := store.rows.get(to)) is not None:
-            changes[to] = replace(row, child=replace(row.child, status="destroyed"), calls={})
-        elif to == store.head.parent:
-            changes[HEAD] = replace(head, parent="")
+        births = [item for item in items.values() if isinstance(item.body, Birth)]
+        is_refused = any(item.is_birth for item in births)
         with Transaction(self._actor.state, self._actor.key):
             end_calls(self._actor, store, to, refusal)
-            store.write(changes)
+            if (row := store.rows.get(to)) is None:
+                head = Head(sent=store.head.sent) if to == store.head.parent else store.head
+                store.write({**dict.fromkeys(items), HEAD: head})
+            elif is_refused:
+                store.write({**dict.fromkeys(items), to: None})
+            else:
+                store.write({to: replace(row, child=replace(row.child, status="destroyed"), calls={})})
+                self.post(births)
+        error = Conflict(f"{to} cannot be a child of {self._actor.key}: {refusal}")
+        if is_refused and not self._resolve(to, error):
+            self._actor.turns.report(error, None)
 
     def _end(self, to: str, _: object, error: BaseException | None) -> None:
         self._busy.discard(to)
@@ -223,6 +234,8 @@ class ItemSender:
                 text = "items for %s could not be delivered, and are sent again in %.3g s"
                 log.warning(text, to, pause / 1e6, exc_info=error, extra=about(self._actor.key))
                 self._resolve(to, error)
+        else:  # The child was destroyed.
+            self._resolve(to)
         if not self._actor.is_ending:
             self._actor.arm()
 
@@ -233,8 +246,7 @@ class ItemSender:
 
         Raises Conflict if it cannot be, and what creating it has raised; in the second case, that is tried again.
         """
-        row = self._store.rows.get(reference)
-        if row is not None and row.child.status == "starting":
+        if self._has_birth(reference):
             future: asyncio.Future[None] = self._actor.loop.create_future()
             waiting = self._births.setdefault(reference, set())
             waiting.add(future)
@@ -242,9 +254,17 @@ class ItemSender:
                 await future
             finally:
                 waiting.discard(future)
+        row = self._store.rows.get(reference)
+        if row is None or row.child.is_destroyed:
+            raise Conflict(f"{reference} is not a child of {self._actor.key}, or was destroyed")
 
-    def _resolve(self, reference: str, error: Exception | None) -> bool:
-        """Resume the callers that wait for a birth; return whether there are any."""
+    def _has_birth(self, reference: str) -> bool:
+        return any(isinstance(item.body, Birth) for item in self._store.outbox.find(reference).values())
+
+    def _resolve(self, reference: str, error: Exception | None = None) -> bool:
+        """Resume the callers that wait for a birth, if it does not wait; return whether there are any."""
+        if error is None and self._has_birth(reference):
+            return False
         waiting = [future for future in self._births.pop(reference, ()) if not future.done()]
         for future in waiting:
             if error is None:

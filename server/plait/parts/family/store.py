@@ -5,6 +5,7 @@ from hashlib import blake2b
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from plait.actor.actor import Actor
 from plait.errors import CorruptThread
@@ -56,7 +57,11 @@ class FamilyStore:
         self.outbox.stored = self.outbox.last = max(self.outbox.last, self.head.sent)
 
     def write(self, changes: Changes) -> Commit:
-        """Store changes as one write. Raises what `Pipeline.store` raises; then nothing is changed."""
+        """Store changes as one write; what waits for a child that becomes destroyed is removed.
+
+        Raises what `Pipeline.store` raises; then nothing is changed.
+        """
+        changes = self._complete(changes)
         before = {key: self._set(key, value) for key, value in changes.items()}
 
         def undo() -> None:
@@ -80,6 +85,18 @@ class FamilyStore:
         return [self._encode(key, None) for key in keys]
 
     # Inside
+
+    def _complete(self, changes: Changes) -> Changes:
+        """Add the removal of items for destroyed children, and after a removal the number after which to continue."""
+        found = dict(changes)
+        for value in changes.values():
+            if isinstance(value, Row) and value.child.is_destroyed:
+                found.update(dict.fromkeys(self.outbox.find(value.child.reference)))
+        if any(isinstance(key, int) and value is None for key, value in found.items()):
+            head = found.get(HEAD, self.head)
+            assert isinstance(head, Head)
+            found[HEAD] = replace(head, sent=self.outbox.last)
+        return found
 
     def _set(self, key: str | int, value: Head | Row | Item | None) -> Head | Row | Item | None:
         """Replace a value in memory; return the earlier one."""

@@ -120,10 +120,11 @@ class ThreadFamily:
         """Create a child, by default with a random name, for the user of this thread or another one.
 
         The child gets copies of `files` of this thread, and `message` in its queue. If there is a child with the name,
-        its reference is returned, and nothing else is done. Awaiting the result outside of a block and a run returns
-        when the child is born, and raises Conflict if the name is that of a thread with another parent or children,
-        and what its `on_start` raises; after that, its birth is tried again. Raises TypeError for a class that has no
-        Family, or lacks Messages or Files that are needed, NotFound for one that is not served, and Terminated.
+        its reference is returned, and nothing else is done; one that was destroyed is born again. Awaiting the result
+        outside of a block and a run returns when the child is born, and raises Conflict if the name is that of a thread
+        with another parent or children, and what its `on_start` raises; after that, its birth is tried again. Raises
+        TypeError for a class that has no Family, or lacks Messages or Files that are needed, NotFound for one that is
+        not served, and Terminated.
         """
         handle = self._actor.make_handle(kind, name or secrets.token_hex(16))
         child = Child(
@@ -153,11 +154,7 @@ class ThreadFamily:
         reference = child.reference
         check_writable(self._actor)
         self._actor.check_active()
-        known = self._find_child(reference)
-        if known is not None and not known.is_destroyed:
-            written = self._skip()
-        else:
-            written = self._post(reference, replace(birth, child=child, files=paths))
+        written = self._post(reference, replace(birth, child=child, files=paths))
         return Spawned(reference, written, None if written is STAGED else self._sender.wait_for_birth)
 
     @property
@@ -298,7 +295,7 @@ class ThreadFamily:
         return self._actor.make_handle(self._find_class(reference), find_key(reference).name)
 
     async def _deliver(self, to: str, items: Sequence[Item]) -> str:
-        method = "_begin" if isinstance(items[0].body, Birth) else "_receive"
+        method = "_begin" if items[0].is_birth else "_receive"
         refusal: str = await self._call(to, method, str(self._actor.key), items)
         return refusal
 
