@@ -9,6 +9,9 @@ from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
 from plait.agents.execution.definitions import Agent, Handoff, Model, Prompt, Side, Subagent
+from plait.agents.execution.hooks import Block, Hooks, ToolCall
+from plait.agents.execution.state import ExecutionState
+from plait.agents.execution.thread_agents import ThreadAgents
 from plait.agents.execution.tools import ToolResult, tool
 from plait.agents.run import Interrupted, Interruption
 from plait.agents.session import Session
@@ -90,6 +93,7 @@ __all__ = [
     "Action",
     "Agent",
     "Approval",
+    "Block",
     "Busy",
     "CallFailed",
     "Change",
@@ -104,6 +108,7 @@ __all__ = [
     "EffectRun",
     "Env",
     "Event",
+    "ExecutionState",
     "Family",
     "Fenced",
     "File",
@@ -115,6 +120,7 @@ __all__ = [
     "GiveUp",
     "Handle",
     "Handoff",
+    "Hooks",
     "Indeterminate",
     "Instruments",
     "Interrupted",
@@ -171,6 +177,7 @@ __all__ = [
     "Terminated",
     "Text",
     "Thread",
+    "ThreadAgents",
     "ThreadEnv",
     "ThreadFamily",
     "ThreadFiles",
@@ -184,6 +191,7 @@ __all__ = [
     "ThreadValues",
     "TooLarge",
     "TooMany",
+    "ToolCall",
     "ToolResult",
     "Transaction",
     "TurnTimeout",

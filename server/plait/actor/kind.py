@@ -65,6 +65,10 @@ class Kind:
         self._inner_methods = {name: each for name, each in methods.items() if not each.is_for_clients}
         # The tasks that an app adds to those of the class, by name.
         self.tasks: dict[str, Any] = {}
+        # Finds the agents of a thread that an app adds, which call models and tools; None if there are none.
+        self.find_agents: Callable[[Any], Any] | None = None
+        # The hooks of messages that an app adds; None for those of the class.
+        self.message_hooks: Any = None
         for attribute in dir(cls):
             part = inspect.getattr_static(cls, attribute)
             for method in part.make_methods(cls) if isinstance(part, PerActor) else ():

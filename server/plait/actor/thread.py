@@ -40,6 +40,7 @@ class ThreadActor(Protocol):
     """The part of an actor that its thread uses."""
 
     key: ThreadKey
+    kind: Kind
     limits: Limits
     log: ChangeLog
     # The records beside the state, and the values that other packages keep on the actor.
@@ -255,6 +256,20 @@ class Thread(ThreadSettings, Generic[State]):
         """
         change_log = self._actor.log
         return await find_authors(change_log, self._actor.state.history.durable.version, pointer)
+
+    # Agents
+
+    @property
+    def agents(self) -> Any:
+        """The `ThreadAgents` of this thread. Raises RuntimeError unless the class was given to `app.execution`."""
+        if (find := self._actor.kind.find_agents) is None:
+            raise RuntimeError(f"{type(self).__name__} has no agents: give it some with `app.execution`")
+        return find(self._actor)
+
+    @property
+    def execution(self) -> Any:
+        """The `ExecutionState` of the run that the calling code is a part of; None at rest."""
+        return None if self._actor.kind.find_agents is None else self.agents.execution
 
     # Connections
 

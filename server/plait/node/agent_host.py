@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
@@ -10,6 +11,7 @@ from plait.actor.connection import Principal
 from plait.actor.events import Event, Events, Listener
 from plait.actor.handle import Handle
 from plait.actor.kind import Kind
+from plait.actor.per_actor import PerActor
 from plait.actor.thread import Thread
 from plait.agents.address import is_of_another, make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
@@ -17,8 +19,10 @@ from plait.agents.context import Context, check_interrupt, read_attributes
 from plait.agents.durable import AgentTask, make_stop_methods
 from plait.agents.execution.definitions import Agent as AgentDefinition
 from plait.agents.execution.definitions import Model, Prompt
+from plait.agents.execution.hooks import has_hook, make_message_hooks
 from plait.agents.execution.loop import Loop
 from plait.agents.execution.registry import Execution
+from plait.agents.execution.thread_agents import ThreadAgents
 from plait.agents.run import Interruption
 from plait.agents.runs import Runs
 from plait.cluster.owners import ALONE, Owners
@@ -150,6 +154,12 @@ class AgentHost:
             raise ValueError(f"{thread.__name__} has an execution: give it all agents, prompts and models at once")
         execution = Execution(thread, agents=agents, prompts=prompts, models=models)
         execution.check_parts()
+        kind = self._node.find_kind(thread)
+        threads = PerActor(partial(ThreadAgents, execution))
+        kind.find_agents = threads.of
+        kind.message_hooks = make_message_hooks(execution.hooks, lambda thread: threads.of(thread._actor).find_hooks())
+        if has_hook("after_thread_created", execution.hooks):
+            self._events.add("thread.created", partial(_follow_creation, threads))
         for name in execution.agents:
             self.agent(name, thread=thread, durable=True)(Loop(execution, name).run)
         self._executions[thread] = execution
@@ -313,6 +323,11 @@ class AgentHost:
         if key.kind != kind:
             raise ValueError(f"the agent {agent.name!r} runs in threads of the kind {kind}, not {key.kind}")
         return key
+
+
+async def _follow_creation(agents: PerActor[Any, ThreadAgents], thread: Thread[Any]) -> None:
+    if thread._actor.kind.find_agents == agents.of:
+        await agents.of(thread._actor).follow_creation()
 
 
 def _key_of(thread: Handle[Any] | Thread[Any] | ThreadKey) -> ThreadKey:

@@ -4,19 +4,21 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
-from inspect import isawaitable
 from itertools import count
 from typing import Any, Final
 
 import msgspec
 
+from plait.actor.outcome import maybe_await
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import Prompt
 from plait.agents.execution.dispatch import describe_tools
+from plait.agents.execution.hooks import Block, call_hooks
 from plait.agents.execution.loading import load_model_call
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
 from plait.agents.execution.registry import Execution
-from plait.agents.execution.stops import MARK, Mark
+from plait.agents.execution.state import ExecutionState
+from plait.agents.execution.stops import BLOCKED, MARK, REMOVED, Mark
 from plait.agents.execution.subagents import describe_subagents
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Message
@@ -44,14 +46,22 @@ class _Asked(msgspec.Struct, frozen=True):
 class Asker:
     """Asks models in a pass of a run."""
 
-    def __init__(self, execution: Execution, thread: Thread[Any], step: Step, messages: ThreadMessages) -> None:
+    def __init__(
+        self,
+        execution: Execution,
+        thread: Thread[Any],
+        step: Step,
+        messages: ThreadMessages,
+        state: ExecutionState,
+    ) -> None:
         self._execution = execution
         self._thread = thread
         self._step = step
         self._messages = messages
+        self._state = state
 
     async def ask(self, prompt: Prompt, history: Sequence[Message], mark: Mark) -> Message | None:
-        """Ask until there is an answer, and return it; None if it was deleted. Raises StepFailed."""
+        """Ask until there is an answer, and return it; None if there is none, or it was deleted. Raises StepFailed."""
         progress = FIRST
         for attempt in count():
             name = f"ask:{mark.step}:{attempt}"
@@ -65,11 +75,16 @@ class Asker:
         raise AssertionError
 
     async def _attempt(self, prompt: Prompt, history: Sequence[Message], mark: Mark, progress: Progress) -> _Asked:
-        text = prompt.text(self._thread) if callable(prompt.text) else prompt.text
-        system = Message(id="", role="system", content=await text if isawaitable(text) else text)
+        try:
+            seen = await self._view(prompt, history, mark)
+        except Block as block:
+            metadata = {MARK: to_builtins(mark), BLOCKED: True}
+            return _Asked(self._messages.inject(ROLES[mark.side], str(block), metadata=metadata).value.id)
+        if self._state.stopped:
+            return _Asked()
         chunks = (await load_model_call())(
             self._execution.load_model(prompt.model),
-            [system, *view_history(history[-prompt.history :], mark.side)],
+            seen,
             tools=[*describe_tools(self._execution, prompt), *await describe_subagents(self._thread, prompt)],
             progress=progress,
             settings=prompt.settings,
@@ -101,6 +116,17 @@ class Asker:
         for thought in answer.make_thoughts(id):
             self._messages.inject(**{**thought, "role": role})
         return _Asked(id)
+
+    async def _view(self, prompt: Prompt, history: Sequence[Message], mark: Mark) -> list[Message]:
+        """Return what the model gets, as the hooks want it. Raises Block."""
+        thread, hooks = self._thread, self._state.hooks
+        text = await maybe_await(prompt.text(thread)) if callable(prompt.text) else prompt.text
+        text = await call_hooks("after_system_message", hooks, thread, text)
+        shown = await call_hooks("filter_messages", hooks, thread, [*history[-prompt.history :]])
+        shown = [each for each in shown if each.content or each.tool_calls or REMOVED not in each.metadata]
+        seen = [Message(id="", role="system", content=text), *view_history(shown, mark.side)]
+        found: list[Message] = await call_hooks("prefilter_llm_history", hooks, thread, seen)
+        return found
 
 
 def _make_ids_unique(calls: Sequence[Mapping[str, Any]] | None, known: set[str]) -> list[Mapping[str, Any]] | None:

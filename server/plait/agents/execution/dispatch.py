@@ -1,27 +1,38 @@
 """Answers the calls of tools in an answer: each is a step of the run."""
 
-from collections.abc import Mapping, Sequence
+import secrets
+from asyncio import timeout
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import AnyTool, Handoff, Prompt, Subagent
+from plait.agents.execution.hooks import ToolCall, call_hooks, has_hook
 from plait.agents.execution.model_attempts import ToolSpec
 from plait.agents.execution.registry import Execution
+from plait.agents.execution.state import ExecutionState
+from plait.agents.execution.stops import REMOVED, Notes
 from plait.agents.execution.subagents import Subagents
 from plait.agents.execution.tools import Refused, Tool, ToolResult
 from plait.errors import InvalidArguments
+from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
-from plait.parts.messages.tool_calls import STATUS, read_call
+from plait.parts.messages.tool_calls import STATUS, make_call, read_call
 from plait.parts.tasks.step import Step
-from plait.parts.tasks.step_errors import StepFailed, Unknown
+from plait.parts.tasks.step_errors import StepFailed, Unknown, describe
 from plait.spelling import find_nearest
 from plait_schemas.codec import encode_json
 
-__all__ = ["Dispatcher", "describe_tools"]
+__all__ = ["Dispatcher", "describe_tools", "invoke", "make_queued_call"]
 
 _NOTHING: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 _FAILED: Final = "Failed to execute tool: "
+_STOPPED: Final = "The execution was stopped before this call."
+_HANDED_OVER: Final = ToolResult("The conversation is handed over.")
 _UNKNOWN: Final = "It is not known whether this call has had its effect, as the server stopped during it."
 
 
@@ -43,35 +54,43 @@ def _describe(execution: Execution, name: str, tool: AnyTool) -> ToolSpec:
             raise AssertionError(f"{name} cannot be executed")
 
 
+Put = Callable[..., Awaitable[None]]
+"""Adds the result of a call to the history, with a `subagent_id` if a subagent has answered."""
+
+
 class Dispatcher:
     """Carries out the calls of tools in a pass of a run.
 
     The names of its steps are stored, and tell after a crash which calls have begun: they must never change.
     """
 
-    def __init__(self, thread: Thread[Any], step: Step, messages: ThreadMessages) -> None:
+    def __init__(self, thread: Thread[Any], step: Step, messages: ThreadMessages, state: ExecutionState) -> None:
         self._thread = thread
         self._step = step
         self._messages = messages
-        self._subagents = Subagents(thread, step, self._put)
+        self._subagents = Subagents(thread, step)
+        self._state = state
 
-    async def answer(self, prompt: Prompt, call: Mapping[str, Any]) -> None:
-        """Add the result of a call to the history: at most once, unless its tool is idempotent."""
+    async def answer(self, tools: Mapping[str, AnyTool], answer: Message, call: Mapping[str, Any]) -> None:
+        """Add the result of a call in an answer to the history: at most once, unless its tool is idempotent."""
         id, name, arguments = read_call(call)
-        step = partial(self._step.do, f"call:{id}", attempts=1)
+        put = partial(self._put, answer, ToolCall(id, name, arguments))
+        if self._state.stopped:
+            await self._do(f"stopped:{id}", partial(put, ToolResult(_STOPPED, is_error=True)))
+            return
         try:
-            if self._subagents.takes(prompt, name):
-                await self._subagents.answer(prompt, id, name, arguments)
+            if self._subagents.takes(tools, name):
+                await self._answer_by_subagent(tools, id, name, arguments, put)
                 return
-            match _find(prompt, name):
+            match _find(tools, name):
                 case Handoff(agent=agent):
-                    await step(partial(self._hand_over, id, name, agent))
+                    await self._do(f"call:{id}", partial(self._hand_over, agent, put))
                 case Tool() as tool:
                     decoded = self._decode(tool, arguments)
                     if tool.needs_approval:
                         await self._wait_for_approval(tool, id)
-                    work = partial(self._run, tool, id, decoded)
-                    await step(work, once=not tool.idempotent, timeout=tool.timeout)
+                    work = partial(self._run, tool, decoded, put)
+                    await self._do(f"call:{id}", work, once=not tool.idempotent, timeout=tool.timeout)
                 case _:
                     raise AssertionError(f"{name} cannot be executed")
         except Refused as refusal:
@@ -82,14 +101,21 @@ class Dispatcher:
             error = _UNKNOWN
         else:
             return
-        await self._step.do(f"error:{id}", lambda: self._put(id, name, ToolResult(error, is_error=True)))
+        await self._do(f"error:{id}", partial(put, ToolResult(error, is_error=True)))
+
+    async def recall(self, tools: Mapping[str, AnyTool], call: Mapping[str, Any]) -> None:
+        """Continue after a call that has its result: with what its tool has said to the execution."""
+        id, name, _ = read_call(call)
+        if isinstance(tools.get(name), Tool):
+            with suppress(StepFailed, Unknown):
+                await self._do(f"call:{id}", None)
 
     async def close(self, calls: Sequence[Mapping[str, Any]], text: str = _UNKNOWN) -> None:
         """Answer calls of a run that has ended before it has."""
 
         async def close() -> None:
             for id, name, _ in map(read_call, calls):
-                self._put(id, name, ToolResult(text, is_error=True))
+                self._inject(id, name, ToolResult(text, is_error=True))
 
         await self._step.do("close", close)
 
@@ -109,14 +135,56 @@ class Dispatcher:
         if not answer.approved:
             raise Refused(f"a person has refused the call{answer.reason and f': {answer.reason}'}")
 
-    async def _run(self, tool: Tool, id: str, arguments: Mapping[str, Any]) -> None:
-        self._put(id, tool.name, _read_result(await tool.run(self._thread, arguments)))
+    async def _do(self, name: str, work: Callable[[], Awaitable[None]] | None, **options: Any) -> None:
+        """Make a step, and store with it what the work has said to the execution."""
+        state = self._state
 
-    async def _hand_over(self, id: str, name: str, agent: str) -> None:
+        async def do() -> Notes | None:
+            before = state.save()
+            try:
+                if work is not None:
+                    await work()
+                return None if (after := state.save()) == before else state.decode(after)
+            except BaseException:
+                state.restore(before)
+                raise
+
+        notes = await self._step.do(name, do, attempts=1, type=Notes | None, **options)
+        if notes is not None:
+            state.load(notes)
+
+    async def _answer_by_subagent(
+        self, tools: Mapping[str, AnyTool], id: str, name: str, arguments: str, put: Put
+    ) -> None:
+        hooks = self._state.hooks
+
+        async def follow_creation(child: object) -> None:
+            await call_hooks("after_subagent_created", hooks, self._thread, child)
+
+        on_created = follow_creation if has_hook("after_subagent_created", hooks) else None
+        await self._subagents.answer(tools, id, name, arguments, put=put, on_created=on_created)
+
+    async def _run(self, tool: Tool, arguments: Mapping[str, Any], put: Put) -> None:
+        await put(_read_result(await tool.run(self._thread, arguments)))
+
+    async def _hand_over(self, agent: str, put: Put) -> None:
         self._messages.hand_over(agent)
-        self._put(id, name, ToolResult("The conversation is handed over."))
+        await put(_HANDED_OVER)
 
-    def _put(self, id: str, name: str, result: ToolResult, *, subagent_id: str | None = None) -> None:
+    async def _put(
+        self, answer: Message, call: ToolCall, result: ToolResult, *, subagent_id: str | None = None
+    ) -> None:
+        """Add a result to the history, as the hooks want it; or remove the call, if they want that."""
+        hooks = self._state.hooks
+        name = f"after_tool_call_{'failure' if result.is_error else 'success'}"
+        found: ToolResult | None = await call_hooks(name, hooks, self._thread, call, result)
+        if found is None:
+            await self._messages.change(answer.id, partial(_remove_call, id=call.id))
+        else:
+            found = await call_hooks("before_store_tool_result", hooks, self._thread, call, found)
+            self._inject(call.id, call.name, found, subagent_id=subagent_id)
+
+    def _inject(self, id: str, name: str, result: ToolResult, *, subagent_id: str | None = None) -> None:
         self._messages.inject(
             "tool",
             result.text,
@@ -128,12 +196,41 @@ class Dispatcher:
         )
 
 
-def _find(prompt: Prompt, name: str) -> AnyTool:
-    """Return a tool of a prompt. Raises Refused."""
-    if (found := prompt.tools.get(name)) is not None:
+async def invoke(
+    thread: Thread[Any], messages: ThreadMessages, tool: AnyTool, arguments: Mapping[str, Any]
+) -> ToolResult:
+    """Call a tool for code, which gets errors as results."""
+    try:
+        match tool:
+            case Handoff(agent=agent):
+                messages.hand_over(agent)
+                return _HANDED_OVER
+            case Tool():
+                decoded = tool.decode(encode_json(dict(arguments)), depth=thread._actor.limits.depth)
+                async with timeout(tool.timeout):
+                    return _read_result(await tool.run(thread, decoded))
+            case _:
+                return ToolResult("Only models and `queue_tool` can call this tool.", is_error=True)
+    except Exception as error:
+        return ToolResult(f"{_FAILED}{describe(error)}", is_error=True)
+
+
+def make_queued_call(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return a call of a tool that code has queued."""
+    return make_call(f"queued_{secrets.token_hex(8)}", given["name"], given["arguments"])
+
+
+def _find(tools: Mapping[str, AnyTool], name: str) -> AnyTool:
+    """Return a tool by its name. Raises Refused."""
+    if (found := tools.get(name)) is not None:
         return found
-    near = find_nearest(name, prompt.tools)
+    near = find_nearest(name, tools)
     raise Refused(f"there is no tool {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+
+
+def _remove_call(message: Message, *, id: str) -> Message:
+    calls = [call for call in message.tool_calls or () if call.get("id") != id]
+    return replace(message, tool_calls=calls or None, metadata={**message.metadata, REMOVED: True})
 
 
 def _read_result(value: Any) -> ToolResult:

@@ -8,19 +8,41 @@ from msgspec.structs import replace
 
 from plait.agents.context import Context
 from plait.agents.execution.asking import Asker
-from plait.agents.execution.definitions import Receiver
-from plait.agents.execution.dispatch import Dispatcher
+from plait.agents.execution.definitions import Receiver, Speaker
+from plait.agents.execution.dispatch import Dispatcher, make_queued_call
 from plait.agents.execution.registry import Execution
-from plait.agents.execution.stops import START, Mark, Next, Place, Reason, find_answer, follow, read_mark
+from plait.agents.execution.state import ExecutionState
+from plait.agents.execution.stops import (
+    MARK,
+    START,
+    TOOL,
+    Mark,
+    Next,
+    Notes,
+    Place,
+    Reason,
+    find_answer,
+    follow,
+    is_asked,
+    read_mark,
+)
 from plait.agents.execution.subagents import make_report
 from plait.parts.messages.message import Message
-from plait.parts.messages.model_history import find_open_calls, is_decisive
+from plait.parts.messages.model_history import ROLES, find_open_calls, is_decisive
 from plait.parts.messages.task_caller import STOPPED
+from plait_schemas.codec import to_builtins
 
 __all__ = ["Loop"]
 
 # The messages that are read for each step, at least.
 _READ: Final = 200
+
+
+class _Taken(msgspec.Struct, frozen=True):
+    """Whether something was taken from the queue, and the side that must answer it; None if none must."""
+
+    receiver: Receiver | None = None
+    has_taken: bool = False
 
 
 class Loop:
@@ -48,24 +70,44 @@ class _Pass:
         self._step = step = ctx.step
         self._thread = ctx.thread
         self._messages = messages = execution.find_messages(ctx.thread)
-        self._asker = Asker(execution, ctx.thread, step, messages)
-        self._dispatcher = Dispatcher(ctx.thread, step, messages)
         self._place = START if step.value is None else msgspec.convert(step.value, Place)
+        self._agents = ctx.thread.agents
+        self._state = state = ExecutionState(messages, step.id)
+        self._asker = Asker(execution, ctx.thread, step, messages, state)
+        self._dispatcher = Dispatcher(ctx.thread, step, messages, state)
 
     async def run(self) -> str | None:
+        await self._agents.wait_for_creation()
+        self._agents.running = self._state
+        try:
+            with self._state.entered():
+                return await self._make_steps()
+        finally:
+            self._agents.running = None
+
+    async def _make_steps(self) -> str | None:
         while True:
+            self._state.load(Notes(self._place.context))
             history = await self._read()
             if self._messages.is_stopped:  # By a step of this run; a stop from outside cancels it.
                 await self._dispatcher.close(find_open_calls(history), STOPPED)
                 return None
             answer = find_answer(history, self._step.id, self._place.step)
             if answer is None:
-                taken = await self._take()
-                if taken:
+                if open_calls := find_open_calls(history):  # An ended run has left them open.
+                    await self._dispatcher.close(open_calls)
                     history = await self._read()
+                taken = await self._take()
+                if taken.has_taken:
+                    history = await self._read()
+                    answer = find_answer(history, self._step.id, self._place.step)  # The calls that were queued.
                 elif not self._place.step and not _is_question(history):
                     return None
-                answer = await self._ask(history, taken)
+                if answer is None:
+                    answer = await self._ask(history, taken.receiver)
+            if answer is None and self._state.stopped:
+                await self._report(self._messages.agent or self._name, "stopped", "")
+                return None
             if answer is None:  # It was deleted: ask again.
                 self._go_on(replace(self._place, step=self._place.step + 1))
                 continue
@@ -75,34 +117,43 @@ class _Pass:
             if reason == "repeated_tool_error":
                 await self._explain(place)
             if reason is not None:
-                await self._report(answer, reason, text)
+                await self._report(_find_agent(answer), reason, text)
                 return text
             self._go_on(place)
 
     async def _read(self) -> list[Message]:
         return (await self._messages.list(max(_READ, self._execution.most_history))).messages
 
-    async def _take(self) -> Receiver | None:
-        """Take what is queued, and return the side that must answer it; None if nothing is."""
+    async def _take(self) -> _Taken:
+        """Take what is queued; calls that code has queued become an answer of this step."""
         if not await self._messages.pending():
-            return None
+            return _Taken()
 
-        async def take() -> Receiver | None:
+        async def take() -> _Taken:
             taken = await self._messages.take()
-            return _find_receiver(taken) if taken else None
+            calls = [make_queued_call(each.metadata[TOOL]) for each in taken if TOOL in each.metadata]
+            said = [each for each in taken if TOOL not in each.metadata]
+            receiver = _find_receiver(said) if said else None
+            if calls:
+                _, mark = self._find_speaker(receiver or "a", is_certain=receiver is not None)
+                metadata = {MARK: to_builtins(mark), TOOL: True}
+                self._messages.inject(ROLES[mark.side], tool_calls=calls, metadata=metadata)
+            return _Taken(receiver, has_taken=bool(taken))
 
-        found: Receiver | None = await self._step.do(f"take:{self._place.step}", take, type=Receiver | None)
-        return found
+        return await self._step.do(f"take:{self._place.step}", take, type=_Taken)
 
     async def _ask(self, history: Sequence[Message], taken: Receiver | None) -> Message | None:
-        """Ask the model of the side that is next. Calls that an ended run has left open are answered before."""
-        if open_calls := find_open_calls(history):
-            await self._dispatcher.close(open_calls)
-            history = await self._read()
-        name = self._messages.agent or self._name
-        speaker = self._execution.find_speaker(name, taken or self._place.side or _find_receiver(history))
-        mark = Mark(self._step.id, self._place.step, speaker.letter, name)
+        """Ask the model of the side that is next."""
+        speaker, mark = self._find_speaker(taken or _find_receiver(history), is_certain=taken is not None)
+        self._state.begin(speaker, self._place)
         return await self._asker.ask(speaker.prompt, history, mark)
+
+    def _find_speaker(self, receiver: Receiver, *, is_certain: bool = False) -> tuple[Speaker, Mark]:
+        """Return who answers in this step: the side whose turn it is, if there is one, unless another is certain."""
+        name = self._messages.agent or self._name
+        side = receiver if is_certain else self._place.side or receiver
+        speaker = self._execution.find_speaker(name, side)
+        return speaker, Mark(self._step.id, self._place.step, speaker.letter, name)
 
     async def _finish(self, answer: Message) -> Next:
         """Answer the calls of an answer that are open, and return what follows."""
@@ -110,18 +161,21 @@ class _Pass:
         if mark is None:
             raise RuntimeError("before_create_message has removed `execution` from the metadata of an answer")
         speaker = self._execution.find_speaker(mark.agent, mark.side)
+        is_queued = TOOL in answer.metadata
+        self._state.begin(speaker, self._place, is_asked=is_asked(answer))
+        tools = self._execution.tools if is_queued else speaker.prompt.tools
         results = await self._read_results(answer)
         for call in answer.tool_calls or ():
-            if call["id"] not in results and not self._messages.is_stopped:
-                await self._dispatcher.answer(speaker.prompt, call)
+            if call["id"] in results:
+                await self._dispatcher.recall(tools, call)
+            elif not self._messages.is_stopped:
+                await self._dispatcher.answer(tools, answer, call)
         if answer.tool_calls:
             results = await self._read_results(answer)
-        return follow(self._place, speaker, answer, results)
+        return follow(self._place, speaker, answer, results, self._state.notes)
 
-    async def _report(self, answer: Message, reason: Reason, text: str) -> None:
-        mark = read_mark(answer)
-        assert mark is not None
-        agent = self._execution.load_agent(mark.agent)
+    async def _report(self, name: str, reason: Reason, text: str) -> None:
+        agent = self._execution.load_agent(name)
         await make_report(self._thread, self._step, self._messages, agent=agent, reason=reason, text=text)
 
     async def _read_results(self, answer: Message) -> dict[str, Message]:
@@ -145,6 +199,12 @@ class _Pass:
                 self._messages.inject("assistant", text, id=id)
 
         await self._step.do("explain", explain)
+
+
+def _find_agent(answer: Message) -> str:
+    mark = read_mark(answer)
+    assert mark is not None
+    return mark.agent
 
 
 def _is_question(history: Sequence[Message]) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import (
     Agent,
+    AnyTool,
     Handoff,
     Model,
     Prompt,
@@ -14,7 +15,9 @@ from plait.agents.execution.definitions import (
     Speaker,
     Subagent,
 )
+from plait.agents.execution.hooks import has_hook, read_hooks
 from plait.errors import NotFound
+from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.parts.part import find_parts, require_role
 from plait.spelling import find_nearest
@@ -46,16 +49,25 @@ class Execution:
         self.prompts = _by_name("prompt", prompts)
         self.models = _by_name("model", models)
         # The tools of all prompts, which `queue_tool` and `invoke_tool` find.
-        self.tools: dict[str, Any] = {}
+        self.tools: dict[str, AnyTool] = {}
         for prompt in self.prompts.values():
             self._check_prompt(prompt)
         for agent in self.agents.values():
             self._check_agent(agent)
+        # The hooks of all prompts and agents.
+        self.hooks = [
+            hook
+            for given in ([each.hooks for each in self.prompts.values()], [each.hooks for each in self.agents.values()])
+            for each in given
+            for hook in read_hooks(each)
+        ]
         self.most_history = max((each.history for each in self.prompts.values()), default=0)
 
     def check_parts(self) -> None:
         """Check that the class has what a run needs. Raises TypeError."""
-        self._find_part()
+        part = self._find_part()
+        if part.hooks != NO_HOOKS and any(has_hook(name, self.hooks) for name in MessageHooks._fields):
+            raise TypeError(f"{self.thread.__name__} has hooks of its messages, and its agents have, too")
 
     def find_speaker(self, agent: str, side: Receiver) -> Speaker:
         """Return a side of an agent, with its prompt; an agent with one side has only A. Raises NotFound."""
@@ -80,6 +92,13 @@ class Execution:
         if name not in self.models and ":" in name:
             return Model(name, name)
         return _find("model", self.models, name)
+
+    def find_tool(self, name: str) -> AnyTool:
+        """Return a tool of any prompt. Raises NotFound."""
+        if (found := self.tools.get(name)) is not None:
+            return found
+        near = find_nearest(name, self.tools)
+        raise NotFound(f"there is no tool named {name!r}" + (f"; did you mean {near!r}?" if near else ""))
 
     def check_subagents(self, executions: Mapping[type[Thread[Any]], "Execution"]) -> None:
         """Check that the classes of the app's threads have the agents that work for these ones. Raises NotFound."""

@@ -1,7 +1,7 @@
 """The steps of an execution: the marks of their answers, and which one is next. No I/O."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -10,10 +10,34 @@ from plait.agents.execution.definitions import Handoff, Receiver, Side, Speaker
 from plait.parts.messages.message import Message
 from plait.parts.messages.tool_calls import STATUS, read_call
 
-__all__ = ["MARK", "START", "Mark", "Next", "Place", "Reason", "find_answer", "follow", "read_mark"]
+__all__ = [
+    "BLOCKED",
+    "MARK",
+    "REMOVED",
+    "START",
+    "TOOL",
+    "Mark",
+    "Next",
+    "Notes",
+    "Place",
+    "Reason",
+    "find_answer",
+    "follow",
+    "is_asked",
+    "read_mark",
+]
 
 MARK: Final = "execution"
 """The member of the metadata of an answer that names its run and its step."""
+
+TOOL: Final = "tool"
+"""The member of the metadata of a queued message that is a call of a tool, and of the answer that it becomes."""
+
+BLOCKED: Final = "hook_blocked"
+"""The member of the metadata of an answer by a hook, for which no model was asked."""
+
+REMOVED: Final = "calls_removed"
+"""The member of the metadata of an answer whose calls a hook has removed."""
 
 _MOST_STEPS: Final = 250
 _MOST_ERRORS: Final = 8
@@ -26,6 +50,8 @@ Reason = Literal[
     "max_steps",
     "max_session_turns",
     "repeated_tool_error",
+    "hook_blocked",
+    "stopped",
 ]
 """The reason for the end of a run, or of the turn of a side."""
 
@@ -37,6 +63,19 @@ class Mark(msgspec.Struct, frozen=True):
     step: int
     side: Receiver
     agent: str
+
+
+class Notes(msgspec.Struct, frozen=True):
+    """The words of tools and hooks to their execution, as they are stored with a result."""
+
+    context: Mapping[str, Any] = {}
+    # The side that must answer after this step, and the one in whose step the run was stopped.
+    forced: Receiver | None = None
+    stopped_by: Receiver | None = None
+
+
+NO_NOTES: Final = Notes()
+"""Nothing was said."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -51,6 +90,8 @@ class Place(msgspec.Struct, frozen=True):
     # The last result, if it was an error, and how often it came in a row.
     error: str = ""
     errors: int = 0
+    # The dict of the run that its tools share.
+    context: Mapping[str, Any] = {}
 
     @property
     def own_steps(self) -> int:
@@ -87,23 +128,37 @@ def find_answer(history: Sequence[Message], run: str, step: int) -> Message | No
     return None
 
 
-def follow(place: Place, speaker: Speaker, answer: Message, results: Mapping[str, Message]) -> Next:
-    """Return what follows from the answer of a side, and the results of its calls by their ids."""
+def is_asked(answer: Message) -> bool:
+    """Whether a model was asked for an answer, not a hook or the queue."""
+    return TOOL not in answer.metadata and BLOCKED not in answer.metadata
+
+
+def follow(
+    place: Place, speaker: Speaker, answer: Message, results: Mapping[str, Message], notes: Notes = NO_NOTES
+) -> Next:
+    """Return what follows from the answer of a side, the results of its calls by their ids, and notes."""
     agent, side, prompt = speaker
     calls = [(name, results.get(id)) for id, name, _ in map(read_call, answer.tool_calls or ())]
     succeeded = {name: result for name, result in calls if result is not None and not _is_error(result)}
-    steps = {**place.steps, side: place.steps.get(side, 0) + 1}
-    place = _count_errors(replace(place, step=place.step + 1, side=side, steps=steps), calls)
+    steps = {**place.steps, side: place.steps.get(side, 0) + is_asked(answer)}
+    place = replace(place, step=place.step + 1, side=side, steps=steps, context=notes.context)
+    place = _count_errors(place, calls)
     own, text = speaker.side, answer.content or ""
+    if BLOCKED in answer.metadata:
+        return Next(place, "hook_blocked", text)
     if place.errors >= _MOST_ERRORS:
         return Next(place, "repeated_tool_error", text)
     if (result := succeeded.get(own.session_fail)) is not None:
         return Next(place, "session_fail", result.content or "")
     if (result := succeeded.get(own.session_stop)) is not None:
         return Next(place, "session_stop", result.content or "")
+    if notes.stopped_by is not None:
+        return Next(place, "stopped", text)
     if any(isinstance(prompt.tools.get(name), Handoff) for name in succeeded):
         return _limit(replace(place, side="a"), None, text)
     reason = _end_turn(own, answer, {name for name, _ in calls})
+    if notes.forced is not None:
+        return _limit(replace(place, side=notes.forced), agent.side(notes.forced).max_steps, text)
     if agent.b is None:
         return Next(place, reason, text) if reason else _limit(place, own.max_steps, text)
     if reason or not (own.stop_on_response or own.stop_tool):
@@ -116,7 +171,7 @@ def follow(place: Place, speaker: Speaker, answer: Message, results: Mapping[str
 
 def _end_turn(side: Side, answer: Message, called: set[str]) -> Reason | None:
     """Return why the turn of a side ends with an answer; None if it goes on."""
-    if side.stop_on_response and not answer.tool_calls:
+    if side.stop_on_response and not answer.tool_calls and REMOVED not in answer.metadata:
         return "stop_on_response"
     return "stop_tool" if side.stop_tool in called else None
 

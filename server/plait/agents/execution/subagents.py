@@ -1,6 +1,6 @@
 """Subagents: calls of tools that agents answer in threads of their own, which are children of the thread."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Annotated, Any, Final
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from plait.actor.thread import Thread
-from plait.agents.execution.definitions import Agent, Prompt, Subagent
+from plait.agents.execution.definitions import Agent, AnyTool, Prompt, Subagent
 from plait.agents.execution.model_attempts import ToolSpec
 from plait.agents.execution.stops import Reason, read_mark
 from plait.agents.execution.tools import Refused, ToolResult
@@ -36,8 +36,10 @@ _ASKED: Final = {
     "attachments": {"type": "array", "items": {"type": "string"}, "description": "Paths of files, which are copied."},
 }
 
-Put = Callable[..., None]
-"""Adds the result of a call to the history, by its id, its name and its `ToolResult`."""
+Put = Callable[..., Awaitable[None]]
+"""Adds the result of a call to the history, with a `subagent_id`."""
+
+Tools = Mapping[str, AnyTool]
 
 
 class _Asked(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,6 +61,8 @@ class _Begun(msgspec.Struct, frozen=True):
 
     child: str = ""
     waits: bool = False
+    # Whether it was made for the call.
+    is_new: bool = False
 
 
 class _Told(msgspec.Struct, frozen=True):
@@ -71,7 +75,7 @@ class _Told(msgspec.Struct, frozen=True):
 
 async def describe_subagents(thread: Thread[Any], prompt: Prompt) -> list[ToolSpec]:
     """Return the subagents of a prompt as tools; one tool makes all resumable ones, and another asks them."""
-    found = [each for each in _find_all(prompt) if await _is_on(thread, each)]
+    found = [each for each in _find_all(prompt.tools) if await _is_on(thread, each)]
     specs = [ToolSpec(each.tool_name, _say(each), _make_schema()) for each in found if not each.resumable]
     if resumable := [each for each in found if each.resumable]:
         told = "\n".join(f"{each.tool_name}: {_say(each)}" for each in resumable)
@@ -86,29 +90,45 @@ async def describe_subagents(thread: Thread[Any], prompt: Prompt) -> list[ToolSp
 def find_immediate(thread: Thread[Any], prompt: Prompt) -> list[Subagent]:
     """Return the subagents that begin before the first step, except resumable ones that live."""
     live = {each.title for each in _find_live(thread)} if find_role(type(thread), "family") else set[str]()
-    return [each for each in _find_all(prompt) if each.immediate and not (each.resumable and each.tool_name in live)]
+    return [
+        each for each in _find_all(prompt.tools) if each.immediate and not (each.resumable and each.tool_name in live)
+    ]
 
 
 class Subagents:
     """Has children answer calls, in a pass of a run. The names of its steps must never change."""
 
-    def __init__(self, thread: Thread[Any], step: Step, put: Put) -> None:
+    def __init__(self, thread: Thread[Any], step: Step) -> None:
         self._thread = thread
         self._step = step
-        self._put = put
 
-    def takes(self, prompt: Prompt, name: str) -> bool:
+    def takes(self, tools: Tools, name: str) -> bool:
         """Whether a call is one of a subagent."""
-        tool = prompt.tools.get(name)
+        tool = tools.get(name)
         if name in (CREATE, MESSAGE):
-            return any(each.resumable for each in _find_all(prompt))
+            return any(each.resumable for each in _find_all(tools))
         return isinstance(tool, Subagent) and not tool.resumable
 
-    async def answer(self, prompt: Prompt, id: str, name: str, arguments: str) -> None:
-        """Send a message to a child, and wait for its report if it blocks. Raises Refused and StepFailed."""
+    async def answer(
+        self,
+        tools: Tools,
+        id: str,
+        name: str,
+        arguments: str,
+        *,
+        put: Put,
+        on_created: Callable[[Any], Awaitable[None]] | None,
+    ) -> None:
+        """Send a message to a child, and wait for its report if it blocks. Raises Refused and StepFailed.
+
+        `on_created` is called with a handle to a child that was made.
+        """
         asked = _decode(name, arguments)
-        begin = partial(self._begin, prompt, id, name, asked)
+        begin = partial(self._begin, tools, id, name, asked, put)
         begun = await self._step.do(f"call:{id}", begin, attempts=1, type=_Begun)
+        if begun.is_new and on_created is not None:
+            child = await _find_family(self._thread).child(begun.child)
+            await self._step.do(f"created:{id}", partial(on_created, child), attempts=1)
         if begun.waits:
             told = await self._step.event(f"result:{id}", type=_Told)
             text = (
@@ -117,35 +137,35 @@ class Subagents:
                 else told.text
             )
             result = ToolResult(text, told.attachments, told.is_error)
-            await self._step.do(f"answer:{id}", lambda: self._put(id, name, result, subagent_id=begun.child))
+            await self._step.do(f"answer:{id}", partial(put, result, subagent_id=begun.child))
 
     # Inside
 
-    async def _begin(self, prompt: Prompt, id: str, name: str, asked: _Asked) -> _Begun:
+    async def _begin(self, tools: Tools, id: str, name: str, asked: _Asked, put: Put) -> _Begun:
         try:
-            child = await self._ask(prompt, id, name, asked)
+            child = await self._ask(tools, id, name, asked)
         except Refused as refusal:
-            self._put(id, name, ToolResult(f"Failed to execute tool: {refusal}", is_error=True))
+            await put(ToolResult(f"Failed to execute tool: {refusal}", is_error=True))
             return _Begun()
         if not child.blocking:
             text = f"The subagent {child.reference} works on it, and reports later."
-            self._put(id, name, ToolResult(text), subagent_id=child.reference)
-        return _Begun(child.reference, bool(child.blocking))
+            await put(ToolResult(text), subagent_id=child.reference)
+        return _Begun(child.reference, bool(child.blocking), is_new=not isinstance(asked, _Message))
 
-    async def _ask(self, prompt: Prompt, id: str, name: str, asked: _Asked) -> Child:
+    async def _ask(self, tools: Tools, id: str, name: str, asked: _Asked) -> Child:
         """Send a message to a new child, or to one that is there."""
         if isinstance(asked, _Message):
-            return self._send(prompt, id, asked)
-        tools = {each.tool_name: each for each in _find_all(prompt)}
-        tool = tools.get(asked.agent if isinstance(asked, _Create) else name)
+            return self._send(tools, id, asked)
+        named = {each.tool_name: each for each in _find_all(tools)}
+        tool = named.get(asked.agent if isinstance(asked, _Create) else name)
         if tool is None or (isinstance(asked, _Create) and not tool.resumable) or not await _is_on(self._thread, tool):
             raise Refused(f"there is no subagent {asked.agent if isinstance(asked, _Create) else name!r}")
         self._check_room(tool)
         return self._spawn(tool, id, asked)
 
-    def _send(self, prompt: Prompt, id: str, asked: _Message) -> Child:
+    def _send(self, tools: Tools, id: str, asked: _Message) -> Child:
         child = next((each for each in _find_live(self._thread) if each.reference == asked.reference), None)
-        tool = next((each for each in _find_all(prompt) if child is not None and each.tool_name == child.title), None)
+        tool = next((each for each in _find_all(tools) if child is not None and each.tool_name == child.title), None)
         if child is None or tool is None:
             raise Refused(f"there is no subagent {asked.reference!r}, or it was terminated")
         call = self._make_call(tool, id)
@@ -220,8 +240,8 @@ def _find_live(thread: Thread[Any]) -> list[Child]:
     return [each for each in _find_family(thread).children if each.resumable and each.is_live]
 
 
-def _find_all(prompt: Prompt) -> list[Subagent]:
-    return [each for each in prompt.tools.values() if isinstance(each, Subagent)]
+def _find_all(tools: Tools) -> list[Subagent]:
+    return [each for each in tools.values() if isinstance(each, Subagent)]
 
 
 async def _is_on(thread: Thread[Any], tool: Subagent) -> bool:

@@ -133,17 +133,16 @@ class MessagesDraft:
         self._do(lambda changes, _: changes.end_stream(message, pieces, is_whole=is_whole))
         self._streams.append(stream)
 
-    def edit(self, before: Message, content: str | None, metadata: Mapping[str, Any]) -> Message:
+    def edit(self, before: Message, edit: Callable[[Message], Message]) -> Message:
         """Change a message, and return it. Raises TooLarge and TypeError."""
 
-        def edit(changes: Changes, bases: Bases) -> None:
+        def change(changes: Changes, bases: Bases) -> None:
             message, is_pending = _find(before.id, changes, bases)
             if message is not None:
-                edited = edit_message(message, content, metadata)
-                (changes.change_pending if is_pending else changes.change)(edited)
+                (changes.change_pending if is_pending else changes.change)(edit(message))
 
-        self._do(edit, before)
-        return edit_message(before, content, metadata)
+        self._do(change, before)
+        return edit(before)
 
     def remove(self, message: Message) -> None:
         """Remove a message."""

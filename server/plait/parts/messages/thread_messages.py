@@ -1,6 +1,7 @@
 """`messages = Messages()`: the conversation of a thread."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import NoneType
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -59,7 +60,8 @@ class Messages(Part["ThreadMessages"]):
 
     def bind(self, actor: ThreadActor) -> "ThreadMessages":
         assert isinstance(actor, Actor)
-        return ThreadMessages(MessageWriter(actor, self.name, agent=self.agent, is_live=self.is_live, hooks=self.hooks))
+        hooks = self.hooks if self.agent is None else actor.kind.message_hooks or self.hooks
+        return ThreadMessages(MessageWriter(actor, self.name, agent=self.agent, is_live=self.is_live, hooks=hooks))
 
     def ranges(self) -> list[RecordRange]:
         keys = (HEAD, "q/", SENT)
@@ -351,16 +353,22 @@ class ThreadMessages:
         metadata = {} if metadata is None else metadata
         added = check_message(Message(id=id, role="user", content=content, metadata=metadata))
         added = self._writer.hooks.update(self._actor.thread, added)
-        return begin_staged(self._actor, self._update(added, self._use_draft()))
+        edit = partial(edit_message, content=added.content, metadata=added.metadata)
+        return self.change(id, edit)
 
-    async def _update(self, added: Message, draft: MessagesDraft | None) -> Message:
-        before, _ = await self._reader.find_present(added.id)
+    def change(self, id: str, edit: Callable[[Message], Message]) -> Begun[Message]:
+        """Change a message, as `update` does, but without its hooks."""
+        check_writable(self._actor)
+        return begin_staged(self._actor, self._change(id, edit, self._use_draft()))
+
+    async def _change(self, id: str, edit: Callable[[Message], Message], draft: MessagesDraft | None) -> Message:
+        before, _ = await self._reader.find_present(id)
         check_writable(self._actor)
         if before is None:
-            raise NotFound(f"there is no message {added.id}")
-        after = edit_message(before, added.content, added.metadata)
+            raise NotFound(f"there is no message {id}")
+        after = edit(before)
         if draft is not None:
-            return draft.edit(before, added.content, added.metadata)
+            return draft.edit(before, edit)
         is_pending = before.status == "pending"
         return await self._write(lambda changes: changes.change_pending(after) if is_pending else changes.change(after))
 

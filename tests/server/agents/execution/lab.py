@@ -30,6 +30,20 @@ class Desk(Thread[dict[str, Any]]):
     @rpc
     async def nothing(self) -> None: ...
 
+    @rpc
+    def is_at_rest(self) -> bool:
+        return self.execution is None
+
+    @rpc
+    async def queue(self, name: str, args: dict[str, Any]) -> list[str]:
+        """Queue a tool, and return what was noted before it ran."""
+        await self.agents.queue_tool(name, args)
+        return [each.role for each in (await self.messages.list(include_silent=True)).messages if each.role == "tool"]
+
+    @rpc
+    async def invoke(self, name: str, args: dict[str, Any]) -> Any:
+        return await self.agents.invoke_tool(name, args)
+
 
 def call(name: str, /, **arguments: Any) -> Said:
     """Return one call of a tool."""

@@ -205,8 +205,8 @@ async def test_calls_that_an_ended_run_has_left_open_are_answered_before_the_mod
         assert [each.split(",")[0] for each in texts] == [
             "user One.",
             "assistant ['refund']",
-            "user Two.",
             "tool It is not known whether this call has had its effect",
+            "user Two.",
             "assistant Done.",
         ]
         assert [each.split(" ")[0] for each in script.texts()][2:] == ["tool-call", "tool-return", "user-prompt"]

@@ -12,7 +12,23 @@ import pytest
 from tests.server.agents.execution.lab import Script, call, make_prompt
 from tests.server.parts.workshop import until
 
-from plait import Agent, Env, Family, Files, Message, Messages, Plait, Prompt, Side, Subagent, Tasks, Thread, rpc, tool
+from plait import (
+    Agent,
+    Env,
+    Family,
+    Files,
+    Hooks,
+    Message,
+    Messages,
+    Plait,
+    Prompt,
+    Side,
+    Subagent,
+    Tasks,
+    Thread,
+    rpc,
+    tool,
+)
 from plait.agents.execution.tools import ToolResult
 from plait.parts.family.rows import Child
 
@@ -112,16 +128,23 @@ async def open_team(
     side: Side = WORKER,
     other: Side | None = None,
     prompts: Sequence[Prompt] = (),
+    hooks: Sequence[Hooks] = (),
+    worker_hooks: Sequence[Hooks] = (),
     **options: Any,
 ) -> AsyncIterator[Team]:
     tool = subagent or Subagent("worker", Worker)
     app = Plait(
         Boss, Worker, store=f"sqlite:///{folder / 'plait.db'}", secret="x" * 32, shutdown_timeout=0.1, **options
     )
-    app.execution(Boss, agents=[Agent("boss", Side("boss"))], prompts=[make_prompt("boss", tool)], models=[boss.model])
+    app.execution(
+        Boss,
+        agents=[Agent("boss", Side("boss"), hooks=hooks)],
+        prompts=[make_prompt("boss", tool)],
+        models=[boss.model],
+    )
     app.execution(
         Worker,
-        agents=[Agent("worker", side, other)],
+        agents=[Agent("worker", side, other, hooks=worker_hooks)],
         prompts=[make_prompt("worker", finish, fail, model="work"), *prompts],
         models=[worker.model],
     )
@@ -443,3 +466,30 @@ async def test_the_class_of_a_subagent_needs_a_family(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="Lonely has no Family"):
         async with app:
             pass
+
+
+async def test_the_parent_is_told_of_a_new_child_by_a_handle(tmp_path: Path) -> None:
+    told = list[Any]()
+
+    class Telling(Hooks):
+        async def after_subagent_created(self, thread: Any, child: Any) -> None:
+            told.append((thread.name, child.name, thread.execution.prompt_path))
+
+    boss = Script(call("worker", message="Count."), "It is 3.")
+    async with open_team(tmp_path, boss, work("Three."), hooks=[Telling()]) as team:
+        await team.ask()
+        await team.rest()
+        (child,) = await team.children()
+    assert told == [("one", child.name, ["boss"])]
+
+
+async def test_a_child_that_a_hook_stops_before_its_answer_reports_to_its_parent(tmp_path: Path) -> None:
+    class Stopping(Hooks):
+        def filter_messages(self, thread: Any, messages: Any) -> None:
+            thread.execution.stop()
+
+    boss = Script(call("worker", message="Count."), "It has not counted.")
+    async with open_team(tmp_path, boss, work("Never."), worker_hooks=[Stopping()]) as team:
+        await team.ask()
+        await team.rest()
+        assert (await team.texts())[-1] == "assistant It has not counted."

@@ -1,0 +1,157 @@
+"""The execution of a thread, as its tools, prompts and hooks see it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+import msgspec
+
+from plait.agents.execution.definitions import Receiver, Speaker
+from plait.agents.execution.hooks import Hooks, read_hooks
+from plait.agents.execution.stops import Notes, Place
+from plait.parts.messages.message import Message
+from plait.parts.messages.thread_messages import ThreadMessages
+from plait_schemas.codec import encode_json
+
+__all__ = ["ExecutionState", "find_execution"]
+
+_current: Final[ContextVar["ExecutionState | None"]] = ContextVar("plait_execution", default=None)
+
+_decode_notes = msgspec.json.Decoder(Notes).decode
+
+
+def find_execution(messages: ThreadMessages) -> "ExecutionState | None":
+    """Return the execution that the calling code is a part of, in the thread of some messages."""
+    found = _current.get()
+    return found if found is not None and found._messages is messages else None
+
+
+class ExecutionState:
+    """A run of an agent that calls a model and tools: `thread.execution` in its tools, prompts and hooks.
+
+    `flow_id` is the id of the run. `context` is a dict of the run, whose values are JSON: what a tool puts there is
+    stored with its result, and the next tools of the run find it.
+    """
+
+    def __init__(self, messages: ThreadMessages, flow_id: str) -> None:
+        self._messages = messages
+        self.flow_id = flow_id
+        self.context: dict[str, Any] = {}
+        self._speaker: Speaker | None = None
+        self._steps: Mapping[str, int] = {}
+        self._forced: Receiver | None = None
+        self._stopped_by: Receiver | None = None
+        # The prompts that are tools, from the outermost one.
+        self._inner: list[Speaker] = []
+
+    @property
+    def side(self) -> Receiver:
+        """The side that answers."""
+        return self._find_speaker().letter
+
+    @property
+    def step_count(self) -> int:
+        """The calls of models in the run, with the current one."""
+        return sum(self._steps.values())
+
+    @property
+    def side_a_step_count(self) -> int:
+        """The calls of models for side A."""
+        return self._steps.get("a", 0)
+
+    @property
+    def side_b_step_count(self) -> int:
+        """The calls of models for side B."""
+        return self._steps.get("b", 0)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped_by is not None
+
+    @property
+    def stopped_by(self) -> Receiver | None:
+        """The side in whose step `stop` was called; None if it was not."""
+        return self._stopped_by
+
+    @property
+    def prompt_path(self) -> list[str]:
+        """The name of the prompt that answers, and those of the prompts that work for it as tools."""
+        return [self._find_speaker().prompt.name, *(each.prompt.name for each in self._inner)]
+
+    async def history(self) -> Sequence[Message]:
+        """Return the newest 200 messages of the history, oldest first, with those that the calling tool has added."""
+        return (await self._messages.list(200)).messages
+
+    def force_turn(self, side: Receiver) -> None:
+        """Have a side of an agent with two sides answer after this step, whatever else ends the turn.
+
+        Raises ValueError for an agent with one side.
+        """
+        agent = self._find_speaker().agent
+        if agent.b is None or side not in agent.sides:
+            raise ValueError(f"the agent {agent.name!r} has no turn of the side {side!r}")
+        self._forced = side
+
+    def stop(self) -> None:
+        """End the run after the current operation: later calls of its answer are not carried out, no model is asked."""
+        self._stopped_by = self.side
+
+    # Called by the loop
+
+    @property
+    def hooks(self) -> tuple[Hooks, ...]:
+        """The hooks of the prompt that answers; without any, those of its agent."""
+        speaker = self._inner[-1] if self._inner else self._find_speaker()
+        return read_hooks(speaker.prompt.hooks) or read_hooks(speaker.agent.hooks)
+
+    def begin(self, speaker: Speaker, place: Place, *, is_asked: bool = True) -> None:
+        """Begin a step, in which a side answers, or the queue has called tools."""
+        self._speaker, letter = speaker, speaker.letter
+        self._steps = {**place.steps, letter: place.steps.get(letter, 0) + is_asked}
+
+    def save(self) -> bytes:
+        """Return what must survive a crash, as JSON. Raises TypeError."""
+        return encode_json(self.notes)
+
+    @property
+    def notes(self) -> Notes:
+        """The notes of this step, by its tools and hooks."""
+        return Notes(self.context, self._forced, self._stopped_by)
+
+    def restore(self, saved: bytes) -> None:
+        """Return to what `save` has returned."""
+        self.load(self.decode(saved))
+
+    @staticmethod
+    def decode(saved: bytes) -> Notes:
+        """Return what `save` has returned as notes."""
+        return _decode_notes(saved)
+
+    def load(self, notes: Notes) -> None:
+        """Continue with notes."""
+        self.context, self._forced, self._stopped_by = dict(notes.context), notes.forced, notes.stopped_by
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Make this the execution of the calling task, and of the tasks that it starts."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    @contextmanager
+    def inside(self, speaker: Speaker) -> Iterator[None]:
+        """Make a prompt that is a tool the one that answers."""
+        self._inner.append(speaker)
+        try:
+            yield
+        finally:
+            self._inner.pop()
+
+    def _find_speaker(self) -> Speaker:
+        if self._speaker is None:
+            raise RuntimeError("no step has begun")
+        return self._speaker

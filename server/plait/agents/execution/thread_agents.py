@@ -1,0 +1,108 @@
+"""The agents of one thread: what its code may ask for by name, and have them do."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from plait.actor.actor import Actor
+from plait.agents.execution.definitions import Agent, Model, Prompt
+from plait.agents.execution.dispatch import invoke
+from plait.agents.execution.hooks import Hooks, call_hooks, read_hooks
+from plait.agents.execution.registry import Execution
+from plait.agents.execution.state import ExecutionState, find_execution
+from plait.agents.execution.stops import TOOL
+from plait.agents.execution.tools import ToolResult
+from plait.errors import NotFound
+from plait.parts.messages.message import Message
+from plait.parts.written import Result
+from plait_schemas.codec import encode_json
+
+__all__ = ["ThreadAgents"]
+
+
+class ThreadAgents:
+    """`thread.agents` of a class that was given to `app.execution`: its agents, prompts, models and tools by name."""
+
+    def __init__(self, execution: Execution, actor: Actor) -> None:
+        self._definitions = execution
+        self._actor = actor
+        self._messages = execution.find_messages(actor.thread)
+        # The run in memory, if there is one.
+        self.running: ExecutionState | None = None
+        # The call of `after_thread_created`, if it has begun.
+        self._creation: asyncio.Future[None] | None = None
+
+    @property
+    def execution(self) -> ExecutionState | None:
+        """The execution that the calling code is a part of; None at rest."""
+        return find_execution(self._messages)
+
+    # Definitions
+
+    def load_model(self, name: str) -> Model:
+        """Return a model. Raises NotFound."""
+        return self._definitions.load_model(name)
+
+    def load_prompt(self, name: str) -> Prompt:
+        """Return a prompt. Raises NotFound."""
+        return self._definitions.load_prompt(name)
+
+    def load_agent(self, name: str) -> Agent:
+        """Return an agent. Raises NotFound."""
+        return self._definitions.load_agent(name)
+
+    def get_model_names(self) -> list[str]:
+        """Return the names of all models."""
+        return [*self._definitions.models]
+
+    def get_prompt_names(self) -> list[str]:
+        """Return the names of all prompts."""
+        return [*self._definitions.prompts]
+
+    def get_agent_names(self) -> list[str]:
+        """Return the names of all agents."""
+        return [*self._definitions.agents]
+
+    # Tools
+
+    def queue_tool(self, name: str, args: Mapping[str, Any] = {}) -> Result[Message]:
+        """Queue a call of a tool of any prompt: a run carries it out before it asks a model again.
+
+        At rest, a run begins for it. Raises NotFound for an unknown tool, and what `messages.queue` raises.
+        """
+        self._definitions.find_tool(name)
+        call = {"name": name, "arguments": encode_json(dict(args)).decode()}
+        return self._messages.queue("", silent=True, metadata={TOOL: call})
+
+    async def invoke_tool(self, name: str, args: Mapping[str, Any] = {}) -> ToolResult:
+        """Call a tool of any prompt at once, and return its result; the history gets no message.
+
+        Errors are results, too. No person is asked for approval, and no hooks are called.
+        """
+        try:
+            tool = self._definitions.find_tool(name)
+        except NotFound as error:
+            return ToolResult(str(error), is_error=True)
+        return await invoke(self._actor.thread, self._messages, tool, args)
+
+    # Hooks
+
+    def find_hooks(self) -> tuple[Hooks, ...]:
+        """Return the hooks of the run, or at rest those of the side that answers people."""
+        if self.running is not None:
+            return self.running.hooks
+        speaker = self._definitions.find_speaker(self._messages.agent or "", "a")
+        return read_hooks(speaker.prompt.hooks) or read_hooks(speaker.agent.hooks)
+
+    async def follow_creation(self) -> None:
+        """Call the hooks of a new thread."""
+        self._creation = asyncio.get_running_loop().create_future()
+        try:
+            await call_hooks("after_thread_created", self.find_hooks(), self._actor.thread)
+        finally:
+            self._creation.set_result(None)
+
+    async def wait_for_creation(self) -> None:
+        """Wait until the hooks of a new thread have ended."""
+        if self._creation is not None:
+            await asyncio.shield(self._creation)

@@ -1,0 +1,295 @@
+"""The hooks of prompts and agents."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.server.agents.execution.lab import Desk, Script, call, make_prompt, open_lab
+from tests.server.parts.workshop import until
+
+from plait import Agent, Block, Handoff, Hooks, Message, MessageHooks, Messages, Plait, Reject, Side, Tasks, Thread
+from plait.agents.execution.hooks import call_hooks
+from plait.agents.execution.tools import ToolResult, tool
+
+
+@tool(idempotent=True)
+async def find_order(desk: Desk, number: int) -> str:
+    """Find an order by its number."""
+    if number < 0:
+        raise ValueError("no such number")
+    return f"order {number}"
+
+
+class Noting(Hooks):
+    """Notes which hooks were called, and with what."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.called: list[str] = []
+
+    def note(self, hook: str, *what: object) -> None:
+        self.called.append(" ".join(map(str, [*([self.name] if self.name else []), hook, *what])))
+
+    def after_thread_created(self, thread: Any) -> None:
+        self.note("thread", thread.name, thread.execution)
+
+    def after_system_message(self, thread: Any, text: str) -> None:
+        self.note("system", text)
+
+    async def after_tool_call_success(self, thread: Any, call: Any, result: ToolResult) -> ToolResult:
+        self.note("success", call.name, result.text)
+        return result
+
+    def after_tool_call_failure(self, thread: Any, call: Any, result: ToolResult) -> ToolResult:
+        self.note("failure", call.name, result.text)
+        return result
+
+
+def desk(**options: Any) -> list[Agent]:
+    return [Agent("desk", Side("clerk"), **options)]
+
+
+async def test_only_the_hooks_of_the_prompt_run_if_it_has_any_and_else_those_of_the_agent(tmp_path: Path) -> None:
+    ours, theirs, others = Noting(), Noting(), Noting()
+    prompts = [make_prompt("clerk", Handoff("billing"), hooks=ours), make_prompt("payer")]
+    agents = [Agent("desk", Side("clerk"), hooks=theirs), Agent("billing", Side("payer"), hooks=others)]
+    async with open_lab(tmp_path, Script(call("billing"), "Paid."), agents=agents, prompts=prompts) as lab:
+        await lab.ask("Pay.")
+        await lab.rest()
+    assert ours.called[1:] == ["system You are clerk.", "success billing The conversation is handed over."]
+    assert others.called == ["system You are payer."]
+    assert theirs.called == []
+
+
+async def test_hooks_run_in_order_each_with_what_the_one_before_has_returned(tmp_path: Path) -> None:
+    class Adding(Hooks):
+        def __init__(self, text: str) -> None:
+            self.text = text
+
+        def after_system_message(self, thread: Any, text: str) -> str:
+            return text + self.text
+
+    script = Script("Yes.")
+    async with open_lab(
+        tmp_path, script, prompts=[make_prompt("clerk", hooks=[Adding(" One."), Adding(" Two.")])]
+    ) as lab:
+        await lab.ask("Hello?")
+        await lab.rest()
+    assert script.texts(0)[0] == "system-prompt You are clerk. One. Two."
+
+
+@pytest.mark.parametrize("wrong", ["raises", "returns"])
+async def test_a_hook_that_raises_or_returns_something_else_is_logged_and_its_input_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: str
+) -> None:
+    class Failing(Hooks):
+        def after_system_message(self, thread: Any, text: str) -> Any:
+            if wrong == "raises":
+                raise RuntimeError("away")
+            return 7
+
+        filter_messages = prefilter_llm_history = after_system_message
+        before_store_tool_result = after_tool_call_success = lambda self, thread, call, value: (
+            Failing.after_system_message(self, thread, value)
+        )
+
+    script = Script(call("find_order", number=7), "Yes.")
+    async with open_lab(tmp_path, script, agents=desk(hooks=Failing()), tools=[find_order]) as lab:
+        await lab.ask("Hello?")
+        await lab.rest()
+        assert (await lab.texts())[2:] == ["tool order 7", "assistant Yes."]
+    assert script.texts(0) == ["system-prompt You are clerk.", "user-prompt Hello?"]
+    logged = {each.getMessage().split(" ")[0] for each in caplog.records if each.levelno == logging.ERROR}
+    assert logged == {
+        "after_system_message",
+        "filter_messages",
+        "prefilter_llm_history",
+        "after_tool_call_success",
+        "before_store_tool_result",
+    }
+
+
+async def test_filters_change_what_the_model_sees_and_not_what_is_stored(tmp_path: Path) -> None:
+    class Filtering(Hooks):
+        async def filter_messages(self, thread: Any, messages: Any) -> list[Message]:
+            return [each for each in messages if each.content != "secret"]
+
+        def prefilter_llm_history(self, thread: Any, messages: Any) -> list[Message]:
+            assert [each.role for each in messages] == ["system", "user"]
+            return [*messages[:-1], replace(messages[-1], content="Hi!")]
+
+    script = Script("Yes.")
+    async with open_lab(tmp_path, script, agents=desk(hooks=Filtering())) as lab:
+        await lab.handle.messages.inject("user", "secret")
+        await lab.ask("Hello?")
+        await lab.rest()
+        assert await lab.texts() == ["user secret", "user Hello?", "assistant Yes."]
+    assert script.texts(0) == ["system-prompt You are clerk.", "user-prompt Hi!"]
+
+
+@pytest.mark.parametrize("stops", [True, False])
+async def test_block_ends_the_run_with_its_text_as_the_answer(tmp_path: Path, stops: bool) -> None:
+    class Blocking(Hooks):
+        def prefilter_llm_history(self, thread: Any, messages: Any) -> None:
+            raise Block("I may not answer this.")
+
+    script = Script("Yes.")
+    agents = [Agent("desk", Side("clerk", stop_on_response=stops), hooks=Blocking())]
+    async with open_lab(tmp_path, script, agents=agents) as lab:
+        await lab.ask("Hello?")
+        await lab.rest()
+        assert await lab.texts() == ["user Hello?", "assistant I may not answer this."]
+        assert (await lab.history())[-1].metadata["hook_blocked"] is True
+    assert script.seen == []
+
+
+async def test_messages_are_created_and_updated_as_the_hooks_want_in_runs_and_at_rest(tmp_path: Path) -> None:
+    stored = list[str]()
+
+    class Masking(Hooks):
+        def before_create_message(self, thread: Any, message: Message) -> Message | None:
+            if message.content == "refused":
+                raise Reject("not this")
+            return replace(message, content=(message.content or "").replace("secret", "***"))
+
+        async def after_create_message(self, thread: Any, message: Message) -> None:
+            stored.append(f"{message.role} {message.content}")
+
+        def before_update_message(self, thread: Any, id: str, updates: Any) -> dict[str, Any]:
+            return {"content": updates["content"].upper()}
+
+        def after_update_message(self, thread: Any, message: Message) -> None:
+            stored.append(f"updated {message.content}")
+
+    script = Script("My secret.")
+    async with open_lab(tmp_path, script, agents=desk(hooks=Masking())) as lab:
+        await lab.ask("Your secret?")
+        await lab.rest()
+        assert await lab.texts() == ["user Your ***?", "assistant My ***."]
+        with pytest.raises(Reject):
+            await lab.handle.messages.inject("user", "refused")
+        added = await lab.handle.messages.inject("user", "a secret")
+        await lab.handle.messages.update(added.id, "again")
+        await until(lambda: stored[-1:] == ["updated AGAIN"])
+        assert (await lab.texts())[2:] == ["user AGAIN"]
+        assert {"user a ***", "assistant My ***."} <= {*stored}
+
+
+async def test_a_stored_result_is_changed_after_the_hooks_of_its_call_have_seen_it(tmp_path: Path) -> None:
+    class Storing(Noting):
+        def before_store_tool_result(self, thread: Any, call: Any, result: ToolResult) -> ToolResult:
+            self.note("store", call.arguments, result.text)
+            return replace(result, text="stored")
+
+    hooks = Storing()
+    async with open_lab(
+        tmp_path, Script(call("find_order", number=7), "Yes."), agents=desk(hooks=hooks), tools=[find_order]
+    ) as lab:
+        await lab.ask("Hello?")
+        await lab.rest()
+        assert (await lab.texts())[2] == "tool stored"
+    assert [each for each in hooks.called if "order" in each or "store" in each] == [
+        "success find_order order 7",
+        'store {"number": 7} order 7',
+    ]
+
+
+async def test_one_hook_is_called_for_each_call_for_its_success_or_its_failure(tmp_path: Path) -> None:
+    hooks = Noting()
+    calls = [
+        ("find_order", {"number": 7}),
+        ("find_order", {"number": -7}),
+        ("find_order", {"number": "x"}),
+        ("find", {}),
+    ]
+    async with open_lab(tmp_path, Script(calls, "Yes."), agents=desk(hooks=hooks), tools=[find_order]) as lab:
+        await lab.ask("Hello?")
+        await lab.rest()
+    outcomes = [each.split(" ")[0] for each in hooks.called if each.split(" ")[0] in ("success", "failure")]
+    assert outcomes == ["success", "failure", "failure", "failure"]
+
+
+@pytest.mark.parametrize("number", [7, -7])
+async def test_a_call_that_a_hook_removes_leaves_neither_a_call_nor_a_result(tmp_path: Path, number: int) -> None:
+    class Removing(Hooks):
+        def after_tool_call_success(self, thread: Any, call: Any, result: ToolResult) -> None:
+            return None
+
+        after_tool_call_failure = after_tool_call_success
+
+    script = Script(call("find_order", number=number), "Yes.")
+    async with open_lab(tmp_path, script, agents=desk(hooks=Removing()), tools=[find_order]) as lab:
+        await lab.ask("Hello?")
+        await lab.rest()
+        assert [each.tool_calls for each in await lab.history()] == [None] * 3
+        assert [each.role for each in await lab.history()] == ["user", "assistant", "assistant"]
+    assert script.texts() == ["system-prompt You are clerk.", "user-prompt Hello?"]
+
+
+async def test_only_the_removed_one_of_several_calls_goes(tmp_path: Path) -> None:
+    class Removing(Hooks):
+        def after_tool_call_failure(self, thread: Any, call: Any, result: ToolResult) -> None:
+            return None
+
+    script = Script([("find_order", {"number": -1}), ("find_order", {"number": 2})], "Yes.")
+    async with open_lab(tmp_path, script, agents=desk(hooks=Removing()), tools=[find_order]) as lab:
+        await lab.ask("Hello?")
+        await lab.rest()
+        assert await lab.texts() == ["user Hello?", "assistant ['find_order']", "tool order 2", "assistant Yes."]
+
+
+async def test_the_hooks_of_a_new_thread_run_once_and_before_its_first_run(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    class Creating(Noting):
+        async def after_thread_created(self, thread: Any) -> None:
+            self.note("thread", thread.name, thread.execution)
+            await release.wait()
+            self.note("released")
+
+    hooks = Creating()
+    for number in (1, 2):
+        async with open_lab(tmp_path, Script("Yes."), agents=desk(hooks=hooks)) as lab:
+            await lab.ask("Hello?")
+            if number == 1:
+                await until(lambda: hooks.called == ["thread one None"])
+                release.set()
+            await lab.rest(*["done"] * number)
+    assert hooks.called == ["thread one None", "released", "system You are clerk.", "system You are clerk."]
+
+
+def test_a_hook_that_does_not_exist_or_cannot_be_async_is_an_error_of_its_class() -> None:
+    with pytest.raises(
+        TypeError, match=r"Wrong.after_tool_call_sucess is no hook; did you mean 'after_tool_call_success'"
+    ):
+        type("Wrong", (Hooks,), {"after_tool_call_sucess": lambda *_: None})
+
+    async def before(self: Any, thread: Any, message: Message) -> None: ...
+
+    with pytest.raises(TypeError, match=r"Wrong.before_create_message must be a function without async"):
+        type("Wrong", (Hooks,), {"before_create_message": before})
+
+
+def test_hooks_must_be_hooks_and_messages_have_them_in_one_place() -> None:
+    class Room(Thread[None]):
+        tasks = Tasks()
+        messages = Messages(agent="desk", hooks=MessageHooks(after_create_message=print))
+
+    class Masking(Hooks):
+        def before_create_message(self, thread: Any, message: Message) -> None: ...
+
+    for hooks, text in ((Masking, "instance of a subclass of Hooks"), (Masking(), "has hooks of its messages")):
+        app = Plait(Room, store="memory://")
+        with pytest.raises(TypeError, match=text):
+            app.execution(Room, agents=desk(hooks=hooks), prompts=[make_prompt("clerk", model="test:x")])
+
+
+async def test_what_hooks_return_that_are_only_told_is_not_used() -> None:
+    class Telling(Hooks):
+        def after_subagent_created(self, thread: Any, child: Any) -> Any:
+            return 7
+
+    assert await call_hooks("after_subagent_created", [Telling()], None, "child") == "child"  # type: ignore[arg-type]
