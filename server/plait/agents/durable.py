@@ -75,11 +75,16 @@ class AgentTask(Task):
         return _QueuedRuns(self._part.of(actor), self.name, actor.kind.tasks)
 
     async def call(self, thread: Thread[Any], given: Given) -> Any:
-        """Begin a run of its own for a caller, and return its output. Raises CallFailed if it has not ended well."""
+        """Begin a run of its own for a caller, and return its output.
+
+        Raises CallFailed if it was cancelled, and RuntimeError with its error, which clients do not see, if it failed.
+        """
         tasks = self._part.of(thread._actor)
         run = await tasks.wait((await tasks.run(self.name, given.input)).id)
-        if run.status != "done":
-            raise CallFailed(f"the agent {self.name} has {run.status}: {run.error or 'it was cancelled'}")
+        if run.status == "cancelled":
+            raise CallFailed(f"the agent {self.name} was cancelled")
+        if run.error is not None:
+            raise RuntimeError(f"the agent {self.name} has failed: {run.error}")
         return run.result
 
     def decode(self, args: bytes, *, depth: int) -> list[Any]:

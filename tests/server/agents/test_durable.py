@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+import httpx
 import pytest
 from tests.server.parts.workshop import until
+from tests.told import INTERNAL
 
 from plait import CallFailed, Context, Messages, Plait, Tasks, Thread, Values, rpc, task
 from plait.parts.attempts import RetryPolicy
@@ -265,5 +267,31 @@ async def test_a_caller_gets_the_output_of_a_run_of_its_own(tmp_path: Path) -> N
     async with open_lab(tmp_path, wait) as lab:
         assert await lab.app.run("clerk", thread=lab.handle) == "7"
     async with open_lab(tmp_path, fail) as lab:
-        with pytest.raises(CallFailed, match="the agent clerk has failed: ValueError: no"):
+        with pytest.raises(RuntimeError, match="the agent clerk has failed: ValueError: no"):
             await lab.app.run("clerk", thread=lab.handle)
+
+
+async def test_clients_do_not_see_the_error_of_a_run(tmp_path: Path) -> None:
+    async def fail(ctx: Context[Desk]) -> None:
+        raise ValueError("the password is hunter2")
+
+    async with open_lab(tmp_path, fail) as lab:
+        transport = httpx.ASGITransport(lab.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as web:
+            answer = await web.post("/threads/desk/one/run/clerk")
+        assert INTERNAL.search(answer.text)
+        assert "hunter2" not in answer.text
+        with pytest.raises(RuntimeError, match="hunter2"):
+            await lab.app.run("clerk", thread=lab.handle)
+
+
+async def test_the_caller_of_a_run_that_is_cancelled_gets_call_failed(tmp_path: Path) -> None:
+    async def wait(ctx: Context[Desk]) -> None:
+        await ctx.step.event("go")
+
+    async with open_lab(tmp_path, wait) as lab:
+        calling = asyncio.create_task(lab.app.run("clerk", thread=lab.handle))
+        await until_status(lab, "running")
+        await lab.handle.tasks.cancel((await lab.handle.tasks.list())[0].id)
+        with pytest.raises(CallFailed, match="the agent clerk was cancelled"):
+            await calling
