@@ -19,9 +19,9 @@ from plait.parts.part import find_parts, find_role
 from plait.parts.tasks.rows import Status
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import Task
-from plait.parts.tasks.thread_tasks import ThreadTasks, find_tasks_part
+from plait.parts.tasks.thread_tasks import TaskReceipt, ThreadTasks, find_tasks_part
 
-__all__ = ["CONTINUE", "STOP", "AgentTask", "make_stop_methods"]
+__all__ = ["CONTINUE", "STOP", "AgentTask", "begin_run", "make_stop_methods"]
 
 STOP: Final = "run:stop"
 """The method by which clients stop the durable agents of a thread."""
@@ -124,6 +124,11 @@ class AgentTask(Task):
             context.leave(token)
         await runs.finish(context, error)
         return output
+
+
+def begin_run(tasks: ThreadTasks, agent: Agent, input: Any) -> TaskReceipt:
+    """Begin a run of a durable agent; without an input, it is that of the queue, also one that has not ended."""
+    return tasks.run(agent.name, input) if agent.takes_input else tasks.run(agent.name, key=_QUEUE)
 
 
 def make_stop_methods() -> dict[str, Method]:

@@ -15,15 +15,18 @@ from starlette.types import Receive, Scope, Send
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal
 from plait.actor.kind import check_name
+from plait.actor.rpc import Method
 from plait.adapters.ag_ui.body import read_input, read_last_text
 from plait.adapters.ag_ui.event_feed import FeedRun, feed_of
 from plait.adapters.ag_ui.event_frames import Cursor
 from plait.adapters.ag_ui.event_run import EventRun, MessagesOpener
+from plait.adapters.ag_ui.executed_run import ExecutedRun
 from plait.adapters.ag_ui.push import push_state
 from plait.adapters.ag_ui.shown_messages import Added, has_messages, open_messages, read_added
 from plait.adapters.ag_ui.viewer import RunViewer
 from plait.agents.agent import Agent, Given
 from plait.agents.context import Context, read_attributes
+from plait.agents.durable import STOP
 from plait.app import Plait
 from plait.errors import NotFound, PlaitError, Readonly
 from plait.store.protocol import ThreadKey
@@ -126,6 +129,8 @@ class AgUi:
         with self._context.scheduler.measure():
             given = read_input(body, self._context.limits.depth)
         input = exchange.agent.convert(self._make_input(given) if exchange.agent.takes_input else None)
+        if exchange.agent.is_durable and given.resume:
+            await exchange.check("approve")
         added = await self._find_added(exchange, given)
         actor, connection = await exchange.enter(0)
         with actor.usage.keep_awake():
@@ -143,7 +148,7 @@ class AgUi:
                     await push_state(actor, given, connection, self._context.scheduler, charge)
                     await actor.state.store_thread(connection)  # Others may watch the first run of a thread, too.
                     attributes = read_attributes((run, given))
-                    start = Given(input=input, attributes=attributes, prepare=run.start)
+                    start = Given(input=input, attributes=attributes, prepare=lambda context: run.start(context.thread))
                     self._begin(exchange, actor, connection, run, start)
                 except PlaitError as error:
                     run.refuse(error)
@@ -157,10 +162,15 @@ class AgUi:
 
     def _begin(self, exchange: _RunExchange, actor: Actor, connection: Connection, run: EventRun, given: Given) -> None:
         """Begin a run, which waits for its turn, and continues when its viewers disconnect."""
-        method = exchange.agent.kind.method(f"run:{exchange.agent.name}")
+        agent = exchange.agent
+        method, arguments = agent.kind.method(f"run:{agent.name}"), [given]
+        if agent.is_durable:
+            part = self._messages if self._has_messages(exchange) else None
+            method = Method(method.name, method.name, ExecutedRun(agent, run, part).show, concurrent=True)
+            arguments = [given.input] if agent.takes_input else []
         actor.turns.call(
             method,
-            ([given], {}),
+            (arguments, {}),
             run.finish,
             sink=run.take,
             connection=connection,
@@ -180,6 +190,9 @@ class AgUi:
     async def _interrupt(self, exchange: _RunExchange) -> Response:
         await exchange.check("call")
         message = read_interrupt(await exchange.body(), self._context.limits.depth)
+        if exchange.agent.is_durable:
+            thread = self._app.thread(exchange.agent.kind.cls, exchange.key.name)
+            return JSONResponse({"interrupted": await thread.call(STOP)})
         return JSONResponse({"interrupted": await self._app.interrupt(exchange.key, message)})
 
     # Inside

@@ -23,7 +23,6 @@ from plait.actor.thread import Thread
 from plait.adapters.ag_ui.event_feed import EventFeed, FeedRun, RunEvent
 from plait.adapters.ag_ui.event_frames import EncodedEvent, Opened, encode, encode_custom
 from plait.adapters.ag_ui.shown_messages import MessagesSnapshot
-from plait.agents.context import Context
 from plait.agents.run import Interruption
 from plait.errors import CallFailed, PlaitError, StoreError
 from plait_schemas.codec import to_builtins
@@ -55,6 +54,8 @@ class EventRun(FeedRun):
         super().__init__(given.run_id, claim)
         self._feed = feed
         self._thread_id = given.thread_id
+        # The client's answers to the interrupts of earlier runs.
+        self.resume = given.resume or ()
         # Called when the run begins, and what it returns: the messages of the thread.
         self._opener = opener
         self.messages: MessagesSnapshot | None = None
@@ -71,10 +72,10 @@ class EventRun(FeedRun):
         self._open: dict[Opened, None] = {}
         self._text: Opened | None = None
 
-    async def start(self, context: Context[Any]) -> None:
+    async def start(self, thread: Thread[Any]) -> None:
         """Begin the feed's run, before the agent begins. Raises what the opener raises."""
         if self._opener is not None:
-            self.messages = await self._opener(context.thread)
+            self.messages = await self._opener(thread)
             self.size = len(self.messages.frame)
         self._has_started = True
         self._begin()
@@ -95,6 +96,11 @@ class EventRun(FeedRun):
         """
         encoded = [_encode(event) for event in events]
         self._feed.actor.state.after(lambda error: None if error else self._put_all(encoded))
+
+    def show(self, *events: BaseEvent) -> None:
+        """Send events of what is durable."""
+        for event in events:
+            self._put_event(event)
 
     def take(self, what: str, value: Any) -> Callable[[], None]:
         """Return the function that sends a chunk, as the sink of a stream. Raises TypeError or ValueError."""

@@ -58,7 +58,7 @@ class Tasks(Part["ThreadTasks"]):
 
     role: ClassVar = "tasks"
     reading: ClassVar = frozenset({"list", "get", "wait"})
-    inner: ClassVar = frozenset({"watch", "find", "is_running", "newest", "cancel_all"})
+    inner: ClassVar = frozenset({"watch", "find", "is_running", "newest", "cancel_all", "find_awaited"})
 
     def __init__(self, *, live: bool = False) -> None:
         super().__init__()
@@ -235,6 +235,11 @@ class ThreadTasks:
     def is_running(self, name: str, key: str) -> bool:
         """Whether there is a run of a task with a key that has not ended."""
         return self._runner.agenda.find((name, key, None)) is not None
+
+    def find_awaited(self, id: str) -> Sequence[str]:
+        """Return the events for which a run has left the memory."""
+        row = self._runner.agenda.rows.get(id)
+        return () if row is None else row.awaits
 
     def cancel_all(self, names: Collection[str]) -> bool:
         """Cancel the runs of some tasks, in the open transaction; return whether there are any."""

@@ -1,0 +1,168 @@
+"""Shows a run of a durable agent: the messages that it writes, and the approvals that it waits for."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ag_ui.core import (
+    Interrupt,
+    TextMessageContentEvent,
+    TextMessageEndEvent,
+    TextMessageStartEvent,
+    ToolCallArgsEvent,
+    ToolCallEndEvent,
+    ToolCallResultEvent,
+    ToolCallStartEvent,
+)
+
+from plait.actor.actor import Actor
+from plait.actor.thread import Thread
+from plait.adapters.ag_ui.event_run import EventRun
+from plait.agents.agent import Agent
+from plait.agents.durable import begin_run
+from plait.agents.run import Interruption
+from plait.errors import CallFailed
+from plait.parts.messages.frames import ChunkFrame, EndFrame, Frame, InsertFrame, UpdateFrame
+from plait.parts.messages.message import Message
+from plait.parts.messages.thread_messages import ThreadMessages
+from plait.parts.messages.tool_calls import read_call
+from plait.parts.stage import Stage, do_nothing
+from plait.parts.tasks.rows import TaskRun
+from plait.parts.tasks.thread_tasks import ThreadTasks, find_tasks_part
+
+__all__ = ["ExecutedRun"]
+
+_APPROVAL: Final = "approval:"
+_ANSWER: Final = {
+    "type": "object",
+    "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
+    "required": ["approved"],
+}
+
+
+class ExecutedRun:
+    """Has a client follow a run of a durable agent, which it begins or whose approvals it answers."""
+
+    def __init__(self, agent: Agent, run: EventRun, part: str | None) -> None:
+        self._agent = agent
+        self._run = run
+        # The name of the messages that are shown.
+        self._part = part
+        # The ids of the messages whose text is shown, and goes on.
+        self._open = set[str]()
+
+    async def show(self, thread: Thread[Any], input: Any = None) -> Any:
+        """Show the run until it ends, or waits for approvals; return the result. Raises CallFailed."""
+        part, actor = find_tasks_part(type(thread)), thread._actor
+        assert part is not None
+        assert isinstance(actor, Actor)
+        await self._start(actor)
+        tasks = part.of(actor)
+        messages: ThreadMessages | None = None if self._part is None else getattr(thread, self._part)
+        if messages is not None and messages.is_stopped:
+            messages.resume()
+        last = await self._follow(tasks, messages, await self._answer(tasks), input)
+        if last.ended_at is None:
+            self._run.asked += map(_ask, filter(_is_approval, tasks.find_awaited(last.id)))
+        if last.status == "failed":
+            raise CallFailed(f"the agent {self._agent.name} has failed: {last.error}")
+        if last.status == "cancelled":
+            return Interruption()
+        return last.result if messages is None else None  # The text is a message.
+
+    # Inside
+
+    async def _start(self, actor: Actor) -> None:
+        """Begin the event run, and store what the client adds as a run does."""
+        stage = Stage(actor, do_nothing)
+        stage.enter()
+        try:
+            await self._run.start(actor.thread)
+            await stage.commit(is_last=True)
+        except BaseException:
+            stage.drop()
+            raise
+        finally:
+            stage.leave()
+
+    async def _answer(self, tasks: ThreadTasks) -> str | None:
+        """Send the client's answers to the run that waits for them, and return its id."""
+        found = None
+        for run in await tasks.list(self._agent.name, "sleeping"):
+            for entry in self._run.resume:
+                if (event := _APPROVAL + entry.interrupt_id) in tasks.find_awaited(run.id):
+                    payload = entry.payload if isinstance(entry.payload, dict) else {}
+                    approved = entry.status == "resolved" and payload.get("approved") is True
+                    tasks.send(run.id, event, {"approved": approved, "reason": str(payload.get("reason") or "")})
+                    found = run.id
+        return found
+
+    async def _follow(self, tasks: ThreadTasks, messages: ThreadMessages | None, id: str | None, input: Any) -> TaskRun:
+        """Return the run when it has ended or waits for approvals."""
+        future: asyncio.Future[TaskRun] = asyncio.get_running_loop().create_future()
+
+        def look(run: TaskRun) -> None:
+            is_waiting = run.status == "sleeping" and any(map(_is_approval, tasks.find_awaited(run.id)))
+            if run.id == id and (is_waiting or run.ended_at is not None) and not future.done():
+                future.set_result(run)
+
+        stops = [] if messages is None else [messages.feed.watch(self._tell)]
+        try:
+            if id is None:
+                begun = begin_run(tasks, self._agent, input)
+                id = begun.id
+                look(begun.value)  # It may be one that waits.
+            stops.append(tasks.watch(look))
+            return await future
+        finally:
+            for stop in stops:
+                stop()
+
+    def _tell(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            match frame:
+                case InsertFrame(message=message) if message.status != "pending" and not message.depth:
+                    self._begin(message)
+                case ChunkFrame() if frame.id in self._open:
+                    self._run.show(TextMessageContentEvent(message_id=frame.id, delta=frame.text))
+                case EndFrame() if frame.id in self._open:
+                    self._end(frame.id)
+                case UpdateFrame(message=message) if message.id in self._open:
+                    self._end(message.id)
+                    self._show_calls(message)
+
+    def _begin(self, message: Message) -> None:
+        if message.role == "tool":
+            id, text = message.tool_call_id or "", message.content or ""
+            self._run.show(ToolCallResultEvent(message_id=message.id, tool_call_id=id, content=text))
+            return
+        if message.status == "streaming" or message.content:
+            self._run.show(TextMessageStartEvent(message_id=message.id, role=message.role))
+            self._open.add(message.id)
+        if message.content:
+            self._run.show(TextMessageContentEvent(message_id=message.id, delta=message.content))
+        if message.status != "streaming":
+            self._end(message.id)
+            self._show_calls(message)
+
+    def _end(self, id: str) -> None:
+        if id in self._open:
+            self._open.remove(id)
+            self._run.show(TextMessageEndEvent(message_id=id))
+
+    def _show_calls(self, message: Message) -> None:
+        for id, name, arguments in map(read_call, message.tool_calls or ()):
+            self._run.show(
+                ToolCallStartEvent(tool_call_id=id, tool_call_name=name, parent_message_id=message.id),
+                ToolCallArgsEvent(tool_call_id=id, delta=arguments or "{}"),
+                ToolCallEndEvent(tool_call_id=id),
+            )
+
+
+def _is_approval(event: str) -> bool:
+    return event.startswith(_APPROVAL)
+
+
+def _ask(event: str) -> Interrupt:
+    id = event.removeprefix(_APPROVAL)
+    return Interrupt(id=id, reason="tool_call", tool_call_id=id, response_schema=_ANSWER)

@@ -1,0 +1,173 @@
+"""Agents that call models and tools, as clients of AG-UI see them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai.messages import ModelMessage, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from tests.adapters.ag_ui.lab import Gate
+from tests.adapters.ag_ui.streams import Served, Stream, begun
+from tests.integration.socket_client import http
+from tests.running import running
+from tests.server.parts.workshop import until
+
+from plait import Agent, Messages, Model, Plait, Prompt, Side, Tasks, Thread, tool
+from plait.adapters.ag_ui import AgUi
+from plait.parts.tasks import waits
+
+
+class Desk(Thread[dict[str, Any]]):
+    initial_state = {}  # noqa: RUF012
+    tasks = Tasks()
+    messages = Messages(agent="clerk", live=True)
+
+
+@tool(idempotent=True)
+async def look(desk: Desk, number: int) -> str:
+    """Look for an order."""
+    return f"order {number}"
+
+
+@tool(needs_approval=True)
+async def refund(desk: Desk) -> str:
+    """Pay back."""
+    return "paid back"
+
+
+async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+    """Say what the last message is about."""
+    last = messages[-1].parts[-1]
+    text = str(getattr(last, "content", ""))
+    if isinstance(last, ToolReturnPart):
+        yield "It is "
+        yield f"{text}."
+    elif "hang" in text:
+        yield "Well"
+        await asyncio.Event().wait()
+    elif "look" in text:
+        yield "Let me see."
+        yield {0: DeltaToolCall("look", '{"number": 7}', tool_call_id=f"look-{len(messages)}")}
+    elif "refund" in text:
+        yield {0: DeltaToolCall("refund", "{}", tool_call_id=f"refund-{len(messages)}")}
+    else:
+        raise ValueError("the model is out of order")
+
+
+@asynccontextmanager
+async def serving(folder: Path, **settings: Any) -> AsyncIterator[Served]:
+    app = Plait(Desk, secret="s", store=f"sqlite:///{folder / 'plait.db'}", **settings)
+    app.execution(
+        Desk,
+        agents=[Agent("clerk", Side("clerk"))],
+        models=[Model("script", FunctionModel(stream_function=say), attempts=1)],
+        prompts=[Prompt("clerk", "You are a clerk.", "script", [look, refund])],
+    )
+    app.gate = Gate()  # type: ignore[attr-defined]
+    app.mount("/ag-ui", AgUi(app, messages="messages"))
+    async with running(app) as address, http(address) as web:
+        yield Served(app, web)
+
+
+def pick(stream: Stream, *names: str) -> list[Any]:
+    """Return members of the events that have the first of them."""
+    return [tuple(each.get(name) for name in names) for each in stream.events if names[0] in each]
+
+
+async def test_text_calls_and_results_of_an_execution_are_shown(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, begun(served.web, "clerk/one", text="look") as stream:
+        await stream.rest()
+        shown = [each for each in stream.types if not each.startswith(("STATE", "MESSAGES", "TEXT_MESSAGE_CONTENT"))]
+        assert shown == [
+            "RUN_STARTED",
+            *("TEXT_MESSAGE_START", "TEXT_MESSAGE_END"),
+            *("TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"),
+            *("TEXT_MESSAGE_START", "TEXT_MESSAGE_END"),
+            "RUN_FINISHED",
+        ]
+        assert "".join(delta for delta, of in pick(stream, "delta", "messageId") if of) == "Let me see.It is order 7."
+        (call,) = [each for each in stream.events if each["type"] == "TOOL_CALL_START"]
+        texts = [each["messageId"] for each in stream.events if each["type"] == "TEXT_MESSAGE_START"]
+        assert (call["toolCallName"], call["parentMessageId"]) == ("look", texts[0])
+        (result,) = [each for each in stream.events if each["type"] == "TOOL_CALL_RESULT"]
+        assert (result["content"], result["toolCallId"]) == ("order 7", call["toolCallId"])
+        (snapshot,) = [each["messages"] for each in stream.events if each["type"] == "MESSAGES_SNAPSHOT"][-1:]
+        assert [each["content"] for each in snapshot] == ["look"]
+        thread = served.app.thread(Desk, "one")
+        stored = (await thread.messages.list()).messages
+        assert [each.id for each in stored if each.role == "assistant"] == texts
+
+
+@pytest.mark.parametrize("approved", [True, False, None])
+async def test_an_approval_is_an_interrupt_that_the_next_run_answers(
+    approved: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_SOON", "_REST"):
+        monkeypatch.setattr(waits, name, 0.0)
+
+    async def authorize(principal: object, thread: object, action: str) -> bool:
+        return True
+
+    async with serving(tmp_path, authorize=authorize) as served:
+        async with begun(served.web, "clerk/one", text="refund") as stream:
+            await stream.rest()
+            outcome = stream.events[-1]["outcome"]
+            (asked,) = outcome["interrupts"]
+            (call,) = [each for each in stream.events if each["type"] == "TOOL_CALL_START"]
+            assert (outcome["type"], asked["toolCallId"]) == ("interrupt", call["toolCallId"])
+        entry = {"interruptId": asked["id"], "status": "resolved", "payload": {"approved": approved, "reason": "no"}}
+        if approved is None:
+            entry = {"interruptId": asked["id"], "status": "cancelled"}
+        async with begun(served.web, "clerk/one", text="refund", resume=[entry]) as stream:
+            await stream.rest()
+            (result,) = [each for each in stream.events if each["type"] == "TOOL_CALL_RESULT"]
+            assert (result["content"] == "paid back") is bool(approved)
+            assert ("refused" in result["content"]) is not bool(approved)
+            assert stream.events[-1].get("outcome") is None
+        runs = await served.app.thread(Desk, "one").tasks.list()
+        assert [each.status for each in runs] == ["done"]
+
+
+async def test_who_may_not_approve_answers_no_interrupt(tmp_path: Path) -> None:
+    async def authorize(principal: object, thread: object, action: str) -> bool:
+        return action != "approve"
+
+    async with serving(tmp_path, authorize=authorize) as served:
+        entry = {"interruptId": "c", "status": "resolved", "payload": {"approved": True}}
+        given = {"threadId": "t", "runId": "r", "messages": [], "resume": [entry]}
+        assert (await served.web.post("/ag-ui/clerk/one", json=given)).status_code == 403
+
+
+async def test_an_interrupt_stops_an_execution_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        async with begun(served.web, "clerk/one", text="hang") as stream:
+            await stream.until("TEXT_MESSAGE_CONTENT")
+            answer = await served.web.post("/ag-ui/clerk/one/interrupt")
+            assert answer.json() == {"interrupted": True}
+            await stream.rest()
+            assert stream.events[-1]["outcome"] == {"type": "cancelled"}
+        async with begun(served.web, "clerk/one", text="look") as stream:
+            await stream.rest()
+            assert stream.types[-1] == "RUN_FINISHED"
+            assert "order 7" in [text for (text,) in pick(stream, "content")]
+
+
+async def test_a_run_that_fails_is_an_error(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, begun(served.web, "clerk/one", text="something") as stream:
+        assert (await stream.rest())[-1] == "RUN_ERROR"
+        assert stream.events[-1]["code"] == "call_failed"
+
+
+async def test_a_run_goes_on_without_its_client(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        async with begun(served.web, "clerk/one", text="look") as stream:
+            await stream.until("RUN_STARTED")
+        thread = served.app.thread(Desk, "one")
+
+        async def is_done() -> bool:
+            return [each.status for each in await thread.tasks.list()] == ["done"]
+
+        await until(is_done)
