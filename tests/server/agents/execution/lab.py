@@ -1,5 +1,6 @@
 """An app whose agents call a model that says what a test wants."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -11,10 +12,12 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.tools import ToolDefinition
 from tests.server.parts.workshop import until
 
-from plait import Message, Messages, Plait, Store, Tasks, Thread, Values, rpc
+from plait import Message, Messages, Plait, SqliteStore, Store, StoreError, Tasks, Thread, Values, rpc
 from plait.agents.execution.definitions import Agent, Model, Prompt, Side
+from plait.parts.tasks.ended import ENDED
+from plait.store.protocol import Write
 
-__all__ = ["Desk", "Lab", "Said", "Script", "call", "make_prompt", "open_lab"]
+__all__ = ["Desk", "HeldEnd", "Hold", "Lab", "Said", "Script", "call", "make_prompt", "open_lab"]
 
 Said = str | list[tuple[str, dict[str, Any]]]
 """What a model says: a text, or calls of tools by their names and arguments."""
@@ -48,6 +51,38 @@ class Desk(Thread[dict[str, Any]]):
 def call(name: str, /, **arguments: Any) -> Said:
     """Return one call of a tool."""
     return [(name, arguments)]
+
+
+class Hold:
+    """A tool or a model that waits for a test."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+
+    async def wait(self, said: Said = "") -> Said:
+        self.begun.set()
+        await self.go.wait()
+        return said
+
+    async def until_begun(self) -> None:
+        async with asyncio.timeout(10):
+            await self.begun.wait()
+
+
+class HeldEnd(SqliteStore):
+    """A store that does not store the end of a run."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.hold = Hold()
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        if not any(each.key.startswith(ENDED) for each in write.records):
+            return super().submit(write)
+        self.hold.begun.set()
+        failed = asyncio.get_running_loop().create_future()
+        failed.set_exception(StoreError("the disk is full"))
+        return failed
 
 
 class Script:

@@ -1,20 +1,17 @@
 """Agents that execute: a question, calls of tools, their results and an answer."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.server.agents.execution.lab import Desk, Said, Script, call, make_prompt, open_lab
+from tests.server.agents.execution.lab import Desk, HeldEnd, Hold, Said, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
-from plait import Messages, NotFound, Plait, SqliteStore, Step, StoreError, Thread
+from plait import Messages, NotFound, Plait, Step, Thread
 from plait.agents.execution import model_attempts
 from plait.agents.execution.definitions import Agent, Handoff, Prompt, PromptTool, Side, Subagent
 from plait.agents.execution.tools import tool
-from plait.parts.tasks.ended import ENDED
-from plait.store.protocol import Write
 from plait.store.thread_rows import RecordRange
 
 
@@ -44,23 +41,6 @@ async def test_a_question_is_answered_after_the_calls_of_tools(tmp_path: Path) -
         assert len(script.seen) == 2
 
 
-async def wait_for(event: asyncio.Event) -> None:
-    async with asyncio.timeout(10):
-        await event.wait()
-
-
-class Hold:
-    """A tool or a model that waits for a test."""
-
-    def __init__(self) -> None:
-        self.begun, self.go = asyncio.Event(), asyncio.Event()
-
-    async def wait(self, said: Said = "") -> Said:
-        self.begun.set()
-        await self.go.wait()
-        return said
-
-
 async def test_a_message_that_comes_during_a_call_steers_the_run_after_the_result(tmp_path: Path) -> None:
     hold = Hold()
 
@@ -72,7 +52,7 @@ async def test_a_message_that_comes_during_a_call_steers_the_run_after_the_resul
     script = Script(call("work"), "Done.")
     async with open_lab(tmp_path, script, tools=[work]) as lab:
         await lab.ask("Do it.")
-        await wait_for(hold.begun)
+        await hold.until_begun()
         await lab.ask("Faster!")
         assert await lab.texts("pending") == ["user Faster!"]
         hold.go.set()
@@ -89,7 +69,7 @@ async def test_a_message_that_comes_during_the_answer_begins_the_next_run(tmp_pa
 
     async with open_lab(tmp_path, Script(say, "Two.")) as lab:
         await lab.ask("1?")
-        await wait_for(hold.begun)
+        await hold.until_begun()
         await lab.ask("2?")
         hold.go.set()
         await lab.rest("done", "done")
@@ -171,7 +151,8 @@ async def test_a_handover_keeps_the_history_and_holds_for_later_runs(tmp_path: P
         assert (len(script.seen), len(other.seen)) == (1, 2)
 
 
-async def test_a_pass_after_the_last_call_knows_of_the_handover(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_tool", [True, False])
+async def test_a_pass_after_the_last_call_knows_of_the_handover(tmp_path: Path, has_tool: bool) -> None:
     hold = Hold()
 
     async def hang() -> Said:
@@ -180,12 +161,34 @@ async def test_a_pass_after_the_last_call_knows_of_the_handover(tmp_path: Path) 
     script, other = Script(call("billing")), Script(hang, name="other")
     async with open_lab(tmp_path, script, other, agents=DESKS, prompts=make_desks()) as lab:
         await lab.ask("My invoice?")
-        await wait_for(hold.begun)  # Nothing is stored after the result.
+        await hold.until_begun()  # Nothing is stored after the result.
     again, other = Script("Desk again."), Script("I am billing.", name="other")
-    async with open_lab(tmp_path, again, other, agents=DESKS, prompts=make_desks()) as lab:
+    prompts = make_desks() if has_tool else [make_prompt("clerk"), make_prompt("cashier", model="other")]
+    async with open_lab(tmp_path, again, other, agents=DESKS, prompts=prompts) as lab:
         await lab.rest()
-        assert (await lab.texts())[-1] == "assistant I am billing."
+        assert (await lab.texts())[2:] == ["tool The conversation is handed over.", "assistant I am billing."]
         assert again.seen == []
+        answers = [each for each in await lab.history() if each.role == "assistant"]
+        assert [each.metadata["execution"]["step"] for each in answers] == [0, 1]
+
+
+async def test_a_call_after_a_handover_is_one_of_the_agent_that_has_answered(tmp_path: Path) -> None:
+    hold = Hold()
+
+    @tool(idempotent=True)
+    async def work(desk: Desk) -> str:
+        """Work."""
+        return str(await hold.wait("worked"))
+
+    prompts = [make_prompt("clerk", Handoff("billing"), work), make_prompt("cashier", model="other")]
+    script, other = Script([("billing", {}), ("work", {})]), Script("I am billing.", name="other")
+    async with open_lab(tmp_path, script, other, agents=DESKS, prompts=prompts) as lab:
+        await lab.ask("My invoice?")
+        await hold.until_begun()
+    hold.go.set()
+    async with open_lab(tmp_path, script, other, agents=DESKS, prompts=prompts) as lab:
+        await lab.rest()
+        assert (await lab.texts())[-2:] == ["tool worked", "assistant I am billing."]
 
 
 # Two sides
@@ -246,30 +249,13 @@ def rename_steps(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
     monkeypatch.setattr(Step, "do", call)
 
 
-class Held(SqliteStore):
-    """A store that does not store the end of a run, if a test says so."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.hold: Hold | None = None
-
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        if self.hold is not None and any(each.key.startswith(ENDED) for each in write.records):
-            self.hold.begun.set()
-            failed = asyncio.get_running_loop().create_future()
-            failed.set_exception(StoreError("the disk is full"))
-            return failed
-        return super().submit(write)
-
-
 async def test_a_pass_with_other_names_of_steps_asks_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script, store = Script(call("find_order", number=7), "Here."), Held(tmp_path / "plait.db")
-    store.hold = Hold()
+    script, store = Script(call("find_order", number=7), "Here."), HeldEnd(tmp_path / "plait.db")
     async with open_lab(tmp_path, script, tools=[find_order], store=store) as lab:
         await lab.ask("Where?")
-        await wait_for(store.hold.begun)  # The answer is stored, and the end of the run is not.
+        await store.hold.until_begun()  # The answer is stored, and the end of the run is not.
     rename_steps(monkeypatch, "v2-")
     async with open_lab(tmp_path, again := Script("Again."), tools=[find_order]) as lab:
         await lab.rest()
@@ -288,11 +274,30 @@ async def test_a_question_that_was_taken_is_answered_by_a_pass_with_other_names(
 
     async with open_lab(tmp_path, Script(hang)) as lab:
         await lab.ask("Where?")
-        await wait_for(hold.begun)
+        await hold.until_begun()
     rename_steps(monkeypatch, "v2-")
     async with open_lab(tmp_path, Script("Here.")) as lab:
         await lab.rest()
         assert await lab.texts() == ["user Where?", "assistant Here."]
+
+
+async def test_a_run_that_is_tried_again_calls_no_tool_again(tmp_path: Path) -> None:
+    calls = list[int]()
+
+    @tool
+    def work(desk: Desk) -> str:
+        """Work."""
+        calls.append(1)
+        raise ValueError("no")
+
+    async with open_lab(tmp_path, Script(call("work"), RuntimeError("away"), "Done."), tools=[work]) as lab:
+        await lab.ask("Do it.")
+        await lab.rest("failed")
+        (run,) = await lab.handle.tasks.list()
+        assert await lab.handle.tasks.retry(run.id)
+        await lab.rest()
+        assert (await lab.texts())[2:] == ["tool Failed to execute tool: ValueError: no", "assistant Done."]
+        assert len(calls) == 1
 
 
 async def test_an_answer_that_was_deleted_is_asked_for_again(tmp_path: Path) -> None:
@@ -305,7 +310,7 @@ async def test_an_answer_that_was_deleted_is_asked_for_again(tmp_path: Path) -> 
 
     async with open_lab(tmp_path, Script(call("work")), tools=[work]) as lab:
         await lab.ask("Do it.")
-        await wait_for(hold.begun)
+        await hold.until_begun()
         await lab.handle.messages.delete((await lab.history())[-1].id)
     async with open_lab(tmp_path, script := Script("Done."), tools=[work]) as lab:
         await lab.rest()
