@@ -1,6 +1,6 @@
 """The loop of agents that call a model and tools: a durable agent, whose journal is the history of its thread."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -93,6 +93,7 @@ class _Pass:
                 await self._dispatcher.close(find_open_calls(history), STOPPED)
                 return None
             answer = find_answer(history, self._step.id, self._place.step)
+            results = {} if answer is None else await self._read_results(answer)
             if answer is None:
                 if open_calls := find_open_calls(history):  # An ended run has left them open.
                     await self._dispatcher.close(open_calls)
@@ -111,7 +112,7 @@ class _Pass:
             if answer is None:  # It was deleted: ask again.
                 self._go_on(replace(self._place, step=self._place.step + 1))
                 continue
-            place, reason, text = await self._finish(answer)
+            place, reason, text = await self._finish(answer, results)
             if self._messages.is_stopped:
                 continue
             if reason == "repeated_tool_error":
@@ -155,8 +156,8 @@ class _Pass:
         speaker = self._execution.find_speaker(name, side)
         return speaker, Mark(self._step.id, self._place.step, speaker.letter, name)
 
-    async def _finish(self, answer: Message) -> Next:
-        """Answer the calls of an answer that are open, and return what follows."""
+    async def _finish(self, answer: Message, results: Mapping[str, Message]) -> Next:
+        """Answer the calls of an answer that have no results, and return what follows."""
         mark = read_mark(answer)
         if mark is None:
             raise RuntimeError("before_create_message has removed `execution` from the metadata of an answer")
@@ -164,7 +165,6 @@ class _Pass:
         is_queued = TOOL in answer.metadata
         self._state.begin(speaker, self._place, is_asked=is_asked(answer))
         tools = self._execution.tools if is_queued else speaker.prompt.tools
-        results = await self._read_results(answer)
         for call in answer.tool_calls or ():
             if call["id"] in results:
                 await self._dispatcher.recall(tools, call)
