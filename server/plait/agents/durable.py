@@ -10,13 +10,14 @@ from plait.actor.actor import Actor
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
 from plait.agents.agent import Agent, Given
+from plait.agents.run import Run
 from plait.agents.runs import Runs
 from plait.errors import Busy, CallFailed, TooMany, Unavailable
 from plait.parts.attempts import Uncounted
 from plait.parts.messages.task_caller import QueuedRuns, TaskCaller
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.parts.part import find_parts, find_role
-from plait.parts.tasks.rows import Status
+from plait.parts.tasks.rows import EndedRun
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import Task
 from plait.parts.tasks.thread_tasks import TaskReceipt, ThreadTasks, find_tasks_part
@@ -92,14 +93,14 @@ class AgentTask(Task):
         given = _decode_array(args)
         return [self._agent.decode(given[0] if given else msgspec.Raw(), depth=depth)]
 
-    def follow_end(self, thread: Thread[Any], status: Status, error: str | None) -> None:
+    def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
         queues = _find_queues(thread, self.name)
-        for queue in queues:
+        for queue in queues if ended.row.key == _QUEUE else ():
             assert isinstance(queue.caller, TaskCaller)
-            queue.caller.follow_end(has_failed=status == "failed")
+            queue.caller.follow_end(is_cancelled=ended.status == "cancelled")
         if (family := find_role(type(thread), "family")) is not None:
-            is_over = status == "done" and not any(queue.is_stopped for queue in queues)
-            family.of(thread._actor).end_work(None if is_over else error or "it was stopped")
+            is_over = ended.status == "done" and not any(queue.is_stopped for queue in queues)
+            family.of(thread._actor).end_work(None if is_over else ended.error or "it was stopped")
 
     async def _run(self, thread: Thread[Any], step: Step, input: Any) -> Any:
         agent, runs = self._agent, self._runs
@@ -117,7 +118,7 @@ class AgentTask(Task):
             if step.is_closed:  # The run leaves the memory, or was cancelled.
                 runs.leave(run)
                 raise
-            error = run.explain(failure, False)
+            error = failure if _is_late(run) else run.explain(failure, False)
         except BaseException as failure:
             error = run.explain(failure, False)
         finally:
@@ -143,6 +144,12 @@ def make_stop_methods() -> dict[str, Method]:
         return any([await each.resume() for each in _find_queues(thread)])
 
     return {name: Method(name, name, each, concurrent=True) for name, each in ((STOP, stop), (CONTINUE, go_on))}
+
+
+def _is_late(run: Run) -> bool:
+    """Whether the task, not the turn, has cancelled a run: its time is over."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0 and run.turn is not None and not run.turn.is_cancelled
 
 
 def _find_queues(thread: Thread[Any], agent: str | None = None) -> list[ThreadMessages]:

@@ -12,8 +12,10 @@ from tests.server.parts.workshop import until
 from tests.told import INTERNAL
 
 from plait import CallFailed, Context, Messages, Plait, Tasks, Thread, Values, rpc, task
+from plait.clock import read_due_clock
 from plait.parts.attempts import RetryPolicy
 from plait.parts.tasks import waits
+from plait.store.protocol import ThreadKey
 
 Script = Callable[[Context["Desk"]], Awaitable[Any]]
 
@@ -48,10 +50,10 @@ class Lab:
 
 
 @asynccontextmanager
-async def open_lab(folder: Path, script: Script) -> AsyncIterator[Lab]:
+async def open_lab(folder: Path, script: Script, *, timeout: float | None = None) -> AsyncIterator[Lab]:
     app, seen = Plait(Desk, store=f"sqlite:///{folder / 'plait.db'}", shutdown_timeout=0.1), list[Any]()
 
-    @app.agent("clerk", thread=Desk, durable=True)
+    @app.agent("clerk", thread=Desk, durable=True, timeout=timeout)
     async def clerk(ctx: Context[Desk]) -> Any:
         seen.append(ctx.run_id)
         return await script(ctx)
@@ -211,6 +213,77 @@ async def test_a_run_that_takes_nothing_is_tried_five_times_and_its_message_fail
         await until_texts(lab, ["user good", "assistant re good"])
         assert await lab.texts("failed") == ["user bad"]
         assert (await lab.statuses()).count("failed") == 5
+
+
+async def test_a_run_that_ends_well_without_its_message_is_tried_five_times_and_its_message_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("plait.parts.messages.task_caller.PAUSES", RetryPolicy(5, 0.001, 0.001, is_random=False))
+
+    async def ignore(ctx: Context[Desk]) -> None: ...
+
+    async with open_lab(tmp_path, ignore) as lab:
+        await lab.handle.messages.queue("hello")
+        await until_no_message_waits(lab)
+        assert await lab.texts("failed") == ["user hello"]
+        assert await lab.statuses() == ["done"] * 5
+    assert "the agent clerk has not taken a queued message in 5 runs" in caplog.text
+
+
+async def test_runs_of_callers_are_no_attempts_at_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = list[str]()
+
+    async def wait_first(ctx: Context[Desk]) -> None:
+        if await ctx.step.do("is first", lambda: not begun):
+            begun.append("queue")
+            await ctx.step.event("go")
+
+    monkeypatch.setattr(waits, "_REST", 0.0)  # The run queue is free then.
+    async with open_lab(tmp_path, wait_first) as lab:
+        await lab.handle.messages.queue("hello")
+        await until_status(lab, "sleeping")
+        desk = await lab.app._node.actor(ThreadKey("desk", "one"))
+        attempts = Desk.messages.of(desk)._writer.state.head.attempts
+        await lab.app.run("clerk", thread=lab.handle)
+        assert Desk.messages.of(desk)._writer.state.head.attempts == attempts
+
+
+async def until_no_message_waits(lab: Lab) -> None:
+    async def look() -> bool:
+        return await lab.texts("pending") == []
+
+    await until(look)
+
+
+async def test_the_next_run_begins_after_a_pause_if_one_is_cancelled_before_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.parts.messages.task_caller.PAUSES", RetryPolicy(5, 3600, 3600, is_random=False))
+
+    async def wait(ctx: Context[Desk]) -> None:
+        await ctx.step.event("never")
+
+    async with open_lab(tmp_path, wait) as lab:
+        await lab.handle.messages.queue("hello")
+        await until_status(lab, "running")
+        begun = read_due_clock()
+        await lab.handle.tasks.cancel((await lab.handle.tasks.list())[0].id)
+        assert await lab.statuses() == ["cancelled"]
+        assert await lab.texts("pending") == ["user hello"]
+        desk = await lab.app._node.actor(ThreadKey("desk", "one"))
+        assert Desk.messages.of(desk)._writer.state.head.attempts.due >= begun + 3600 * 1_000_000
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+async def test_a_run_that_takes_too_long_fails_with_a_timeout(in_step: bool, tmp_path: Path) -> None:
+    async def hang(ctx: Context[Desk]) -> None:
+        if in_step:
+            await ctx.step.do("hang", asyncio.Event().wait)
+        await asyncio.Event().wait()
+
+    async with open_lab(tmp_path, hang, timeout=0.05) as lab:
+        with pytest.raises(RuntimeError, match="TimeoutError: the run has taken longer"):
+            await lab.app.run("clerk", thread=lab.handle)
 
 
 async def test_a_run_that_fails_after_it_took_its_message_ends_with_it(tmp_path: Path) -> None:

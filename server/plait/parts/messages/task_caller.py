@@ -1,7 +1,10 @@
 """Has the task of a durable agent run for the queue of a thread."""
 
+import logging
+from functools import partial
 from typing import Final, Protocol
 
+from plait.actor.logs import about
 from plait.clock import read_due_clock
 from plait.parts.attempts import PAUSES
 from plait.parts.messages.caller import AgentCaller
@@ -14,6 +17,8 @@ from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
 __all__ = ["STOPPED", "QueuedRuns", "TaskCaller", "make_caller"]
+
+log = logging.getLogger("plait.agents")
 
 STOPPED: Final = "Execution stopped by user"
 """The result of a call that was open when its run was stopped."""
@@ -70,9 +75,9 @@ class TaskCaller(AgentCaller):
             self._runs.begin()
             self._writer.write(self._note_begin)
 
-    def follow_end(self, *, has_failed: bool) -> None:
+    def follow_end(self, *, is_cancelled: bool) -> None:
         """Follow the end of a run, in the same write: the next one begins at once, or later if it has taken nothing."""
-        self._writer.write(self._fail if has_failed else self._succeed)
+        self._writer.write(partial(self._end, is_cancelled))
 
     async def stop(self, reader: MessageReader) -> bool:
         """Store in one write that no run may begin, the ends of all, and the results of open calls.
@@ -117,13 +122,17 @@ class TaskCaller(AgentCaller):
     def _note_begin(self, changes: Changes) -> None:
         changes.attempts = changes.attempts.begin_at(changes.oldest, _NO_PROCESS)
 
-    def _fail(self, changes: Changes) -> None:
+    def _end(self, is_cancelled: bool, changes: Changes) -> None:
         before, now = changes.attempts, read_due_clock()
         if before.oldest != changes.oldest:
             changes.attempts = before.succeed(changes.oldest, now)
+        elif is_cancelled:
+            changes.attempts = before.rest(now + PAUSES.pause(1))
         elif (after := before.fail(PAUSES, now)) is not None:
             changes.attempts = after
         elif changes.queue:
+            text = "the agent %s has not taken a queued message in %d runs: it must call `messages.take()` in a step"
+            log.error(text, self._agent, PAUSES.attempts, extra=about(self._writer.actor.key))
             changes.give_up(changes.queue[0])
             changes.attempts = before.succeed(changes.oldest, now)
 

@@ -86,7 +86,7 @@ class TaskRunner(RowRunner[TaskRow]):
         with Transaction(self._actor.state, self._actor.key):
             commit = self.store({id: None}, records, undo=undo)
             if (task := self._tasks.get(ended.row.effect)) is not None:
-                task.follow_end(self._actor.thread, status, error)
+                task.follow_end(self._actor.thread, ended)
         commit.then(partial(self._tell_end, ended.show()))
         return commit
 

@@ -8,7 +8,7 @@ import msgspec
 
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
-from plait.parts.tasks.rows import Status
+from plait.parts.tasks.rows import EndedRun
 
 __all__ = ["Task", "find_tasks", "task"]
 
@@ -59,7 +59,7 @@ class Task:
             raise TypeError(f"the task {name!r} must be an async def, as it awaits its steps")
         self._method = Method(name, name, function, concurrent=False, noun="task", leading=2)
 
-    def follow_end(self, thread: Thread[Any], status: Status, error: str | None) -> None:
+    def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
         """Write what follows from the end of a run, in the same write."""
 
     def decode(self, args: bytes, *, depth: int) -> list[Any]:
