@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.server.parts.family_lab import Boss, FamilyLab, FlakyMemory, Kid, Plain, make_store, open_lab, until
 
-from plait import Conflict, Family, NotFound, Terminated, Thread, ThreadKey, TooMany
+from plait import Conflict, Family, MessageHooks, Messages, NotFound, Terminated, Thread, ThreadKey, TooMany
 from plait.parts.family import sending
 from plait.store.sqlite.store import SqliteStore
 
@@ -39,6 +39,17 @@ class Early(Thread[None]):
         parent = self.family.parent
         self.found = None if parent is None else parent.name, self.user_id
         await self.family.notify_parent("started")
+
+
+def refuse(_: Any, message: Any) -> None:
+    raise ValueError(message.content)
+
+
+class Picky(Thread[dict[str, int]]):
+    """A child that takes no message."""
+
+    family = Family()
+    messages = Messages(hooks=MessageHooks(before_create_message=refuse))
 
 
 class Loose(Thread[None]):
@@ -151,6 +162,35 @@ async def test_a_thread_without_a_family_yet_becomes_a_child(lab: FamilyLab) -> 
     assert (await lab.thread(Kid, "k")).family.parent is not None
 
 
+@pytest.mark.parametrize("owner", ["bob", None])
+async def test_a_thread_of_another_user_does_not_become_a_child(owner: str | None, lab: FamilyLab) -> None:
+    kid, boss = await lab.thread(Kid, "k"), await lab.boss()
+    kid._actor.state.history.set_owner(owner)
+    await kid.set_state({"n": 5})
+    with pytest.raises(Conflict, match="kid/k cannot be a child of boss/b: it belongs to another user"):
+        await boss.kin.spawn(Kid, "k", user="ada")
+    assert (kid.user_id, kid.family.parent, boss.kin.children) == (owner, None, [])
+    assert await boss.kin.spawn(Kid, "k", user=owner) == "kid/k"
+    assert kid.family.parent is not None
+
+
+async def test_a_thread_that_is_awake_but_not_stored_becomes_a_child_of_the_user(lab: FamilyLab) -> None:
+    kid = await lab.thread(Kid, "k")
+    await (await lab.boss()).kin.spawn(Kid, "k", user="ada")
+    assert kid.user_id == "ada"
+    assert [row.key.name async for row in lab.app.threads(kind=Kid, user_id="ada")] == ["k"]
+
+
+async def test_a_thread_that_refuses_its_first_message_is_a_child_all_the_same() -> None:
+    async with open_lab(FlakyMemory(), Picky) as lab:
+        picky, boss = await lab.thread(Picky, "p"), await lab.boss()
+        await picky.set_state({"n": 1})
+        await boss.kin.spawn(Picky, "p", message="bad")
+        assert picky.family.parent is not None
+        assert await picky.messages.pending() == []
+        assert await boss.kin.child("picky/p") is not None
+
+
 # Not at all
 
 
@@ -241,6 +281,10 @@ async def test_what_cannot_be_a_child_is_refused_at_once(lab: FamilyLab) -> None
         boss.kin.spawn(Kid, "x" * 257)
     with pytest.raises(TypeError, match="title cannot be stored"):
         boss.kin.spawn(Kid, title=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="message cannot be stored"):
+        boss.kin.spawn(Kid, message=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="user cannot be stored"):
+        boss.kin.spawn(Kid, user=5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a user id must not be empty"):
         boss.kin.spawn(Kid, user="")
     await boss.terminate()

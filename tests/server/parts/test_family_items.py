@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.server.parts.family_lab import Boss, FamilyLab, FlakyMemory, Kid, make_store, open_lab, until
 
-from plait import Family, Messages, Thread, TooMany
+from plait import Family, Limits, Messages, Thread, ThreadKey, TooLarge, TooMany
 from plait.errors import Unavailable
 from plait.parts.family import sending
 from plait.parts.family.receiving import STRANGER
@@ -115,6 +115,51 @@ async def test_an_item_that_cannot_be_taken_is_reported_and_the_next_ones_are_ta
 
     await until(is_reported)
     assert "role must be one of" in str(boss.errors[0])
+
+
+async def test_files_for_which_there_is_no_room_hold_up_nothing_else() -> None:
+    async with open_lab(FlakyMemory(), limits=Limits(files=10_000)) as lab:
+        kid, boss = await lab.kid(), await lab.boss()
+        await kid.files.write("page.txt", bytes(3_000))
+        with kid.transaction():
+            for number in range(5):
+                kid.family.notify_parent(str(number), files=["page.txt"])
+        await kid.family.set_status("done")
+        await lab.wait_for_sent(Kid, "k")
+        assert await lab.notices() == ["0", "1", "2"]
+        assert [child.status for child in boss.kin.children] == ["done"]
+        assert {type(error) for error in boss.errors} == {TooLarge}
+
+
+class Counting(FlakyMemory):
+    """Counts the reads of the contents of a parent's files."""
+
+    reads = 0
+
+    async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
+        self.reads += key.kind == "boss" and part == "files"
+        return await super().record(key, part, name)
+
+
+async def test_an_item_that_is_sent_again_copies_its_files_once() -> None:
+    store = Counting()
+    async with open_lab(store) as lab:
+        kid, boss = await lab.kid(), await lab.boss()
+        await boss.files.write("a.txt", bytes(3_000))
+        for number in range(1000):
+            kid.messages.queue(str(number))
+        item = Item("kid/k", Handed("messages", {"content": "x"}, ["a.txt"]), "e", 1)
+        family, reads = lab.app.thread(Kid, "k").part(Kid.family), set[int]()
+        for _ in range(3):
+            with pytest.raises(TooMany):
+                await family._receive("boss/b", [item])
+            reads.add(store.reads)
+        assert len(reads) == 1
+        await kid.messages.take()
+        assert await family._receive("boss/b", [item]) == ""
+        assert {store.reads} == reads
+        (message,) = await kid.messages.pending()
+        assert await kid.files.read(message.attachments[0]["path"]) == bytes(3_000)
 
 
 # Only from the family

@@ -3,12 +3,13 @@
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from itertools import groupby
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
-from plait.errors import NotFound, TooMany, is_outage
+from plait.errors import NotFound, TooLarge, TooMany, is_outage
 from plait.parts.attachments import ATTACHMENTS
 from plait.parts.family.calls import answer_calls, end_calls
 from plait.parts.family.rows import Birth, Call, Handed, Item, Question, Report, Seen, Status, find_key
@@ -32,6 +33,8 @@ class ItemReceiver:
     def __init__(self, actor: Actor, store: FamilyStore) -> None:
         self._actor = actor
         self._store = store
+        # What was copied for items that must be sent again, by sender, epoch and number.
+        self._copies: dict[tuple[str, str, int], Copies] = {}
 
     async def receive(self, sender: str, items: Sequence[Item]) -> str:
         """Apply the items of a thread that were not taken before; return when that is durable.
@@ -40,23 +43,18 @@ class ItemReceiver:
         """
         if refusal := self._refuse(sender, items[0]):
             return refusal
-        copies = {item.number: await self._copy(sender, item) for item in items}
-        if refusal := self._refuse(sender, items[0]):  # It has got another parent since, for example.
-            return refusal
-        with Transaction(self._actor.state, self._actor.key) as transaction:
-            for item in items:
-                if not self._find_seen(sender).has(item):
-                    self._take_alone(sender, item, copies[item.number])
-                    self._set_seen(sender, Seen(item.epoch, item.number))
-        assert transaction.commit is not None
-        await transaction.commit
+        for has_files, group in groupby(items, lambda item: bool(item.files)):
+            # An item with files is taken by itself, before the files of the next one are copied.
+            for taken in [[item] for item in group] if has_files else [list(group)]:
+                copies = await self._copy(sender, taken[0])
+                if refusal := self._refuse(sender, items[0]):  # It has got another parent since, for example.
+                    return refusal
+                await self._take_all(sender, taken, copies)
         return ""
 
     def prepare(self, sender: str, item: Item) -> None:
         """Make a new thread a child before `on_start`; the message and the files come after that."""
         assert isinstance(item.body, Birth)
-        history = self._actor.state.history
-        history.set_owner(history.user or item.body.user)
         with Transaction(self._actor.state, self._actor.key):
             self._adopt(sender, item.body)
 
@@ -66,11 +64,18 @@ class ItemReceiver:
         parent, children = self._store.head.parent, self._store.rows
         if (parent and sender == parent) or (sender in children and not isinstance(first.body, Birth)):
             return ""
-        if not first.is_birth:
+        if not isinstance(first.body, Birth) or first.body.is_known:
             return STRANGER
         if parent or children:  # A thread with children could get a parent that is below it.
             return "it has another parent, or children"
+        if self._find_owner(first.body) != first.body.user:
+            return "it belongs to another user"
         return "it was terminated" if self._actor.terminated_at is not None else ""
+
+    def _find_owner(self, birth: Birth) -> str | None:
+        """Return the user of this thread, which is that of its birth if it is not stored."""
+        history = self._actor.state.history
+        return history.user if history.is_begun else history.user or birth.user
 
     def _find_seen(self, sender: str) -> Seen:
         row = self._store.rows.get(sender)
@@ -79,6 +84,19 @@ class ItemReceiver:
     def _set_seen(self, sender: str, seen: Seen) -> None:
         store, row = self._store, self._store.rows.get(sender)
         store.write({HEAD: replace(store.head, seen=seen)} if row is None else {sender: replace(row, seen=seen)})
+
+    async def _take_all(self, sender: str, items: Sequence[Item], copies: Copies) -> None:
+        """Apply items that were not taken before as one write; only the first one may have files."""
+        with Transaction(self._actor.state, self._actor.key) as transaction:
+            for item in items:
+                if not self._find_seen(sender).has(item):
+                    if isinstance(item.body, Birth) and item.is_birth:
+                        self._adopt(sender, item.body)
+                    self._take_alone(sender, item, copies)
+                    self._set_seen(sender, Seen(item.epoch, item.number))
+        self._copies.pop((sender, items[0].epoch, items[0].number), None)
+        assert transaction.commit is not None
+        await transaction.commit
 
     def _take_alone(self, sender: str, item: Item, copies: Copies) -> None:
         """Apply an item; one that cannot be applied is reported, and does not hold up the later ones."""
@@ -93,8 +111,6 @@ class ItemReceiver:
     def _take(self, sender: str, item: Item, copies: Copies) -> None:
         match item.body:
             case Birth(message=message) as birth if not birth.is_known:
-                if self._store.head.parent != sender:
-                    self._adopt(sender, birth)
                 attachments = self._put(copies, "")
                 if message is not None:
                     self._ask(sender, message, attachments, birth.call)
@@ -113,6 +129,10 @@ class ItemReceiver:
                 self._hand(role, {**body, "attachments": attachments} if attachments else body)
 
     def _adopt(self, sender: str, birth: Birth) -> None:
+        if self._store.head.parent == sender:
+            return
+        if not self._actor.state.history.is_begun:
+            self._actor.state.history.set_owner(self._find_owner(birth))
         resumable = None if birth.call is None else bool(birth.child.resumable)
         self._store.write({HEAD: replace(self._store.head, parent=sender, resumable=resumable)})
         for role, body in birth.parts.items():
@@ -138,18 +158,18 @@ class ItemReceiver:
         return f"{ATTACHMENTS}/{item.epoch}-{item.number}/"
 
     async def _copy(self, sender: str, item: Item) -> Copies:
-        """Receive the files that come with an item; one that the sender no longer has is reported."""
-        body = item.body
-        if isinstance(body, Status) or (isinstance(body, Birth) and body.is_known):
-            return {}
-        if self._find_seen(sender).has(item):
-            return {}
+        """Receive the files that come with an item; one that is missing or too large is reported."""
+        key = sender, item.epoch, item.number
+        if (copies := self._copies.get(key)) is not None:
+            return copies
         found: dict[str, tuple[File, Upload]] = {}
-        for path in body.files:
+        for path in [] if self._find_seen(sender).has(item) else item.files:
             try:
                 found[path] = await self._copy_file(sender, path)
-            except NotFound as error:
+            except (NotFound, TooLarge) as error:
                 self._actor.turns.report(error, None)
+        if found:
+            self._copies[key] = found
         return found
 
     async def _copy_file(self, sender: str, path: str) -> tuple[File, Upload]:

@@ -138,6 +138,15 @@ class Item(msgspec.Struct, frozen=True):
         """Whether its target may be created by it."""
         return isinstance(self.body, Birth) and not self.body.is_known
 
+    @property
+    def files(self) -> list[str]:
+        """The paths of the files that its target copies."""
+        return (
+            []
+            if isinstance(self.body, Status) or (isinstance(self.body, Birth) and self.body.is_known)
+            else self.body.files
+        )
+
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
     """The last item that was taken from a thread."""

@@ -31,7 +31,7 @@ _ALL: Final = 1 << 30
 # The statuses that no child may set.
 _OWN: Final = ("starting", "terminated", "destroyed")
 
-_decode_child: Final = msgspec.json.Decoder(Child).decode
+_decode_birth: Final = msgspec.json.Decoder(Birth).decode
 
 
 class Family(Part["ThreadFamily"]):
@@ -122,9 +122,9 @@ class ThreadFamily:
         The child gets copies of `files` of this thread, and `message` in its queue. If there is a child with the name,
         its reference is returned, and nothing else is done; one that was destroyed is born again. Awaiting the result
         outside of a block and a run returns when the child is born, and raises Conflict if the name is that of a thread
-        with another parent or children, and what its `on_start` raises; after that, its birth is tried again. Raises
-        TypeError for a class that has no Family, or lacks Messages or Files that are needed, NotFound for one that is
-        not served, and Terminated.
+        with another user or parent, or children, and what its `on_start` raises; after that, its birth is tried again.
+        Raises TypeError for a class that has no Family, or lacks Messages or Files that are needed, NotFound for one
+        that is not served, and Terminated.
         """
         handle = self._actor.make_handle(kind, name or secrets.token_hex(16))
         child = Child(
@@ -142,24 +142,21 @@ class ThreadFamily:
         return self._spawn(kind, replace(birth, user=self._actor.thread.user_id), birth.files)
 
     def _spawn(self, kind: type[Thread[Any]], birth: Birth, files: Iterable[str]) -> Spawned:
-        owner, message = birth.user, birth.message
         require_role(kind, Family.role)
-        if message is not None:
+        if birth.message is not None:
             require_role(kind, "messages")
-            encode_named("message", message)
-        paths = self._check_files(kind, files)
-        if owner == "":
+        if birth.user == "":
             raise ValueError("a user id must not be empty")
-        child = read_back(birth.child, _decode_child)
-        reference = child.reference
+        birth = read_back(replace(birth, files=self._check_files(kind, files)), _decode_birth)
+        reference = birth.child.reference
         check_writable(self._actor)
         self._actor.check_active()
-        written = self._post(reference, replace(birth, child=child, files=paths))
+        written = self._post(reference, birth)
         return Spawned(reference, written, None if written is STAGED else self._sender.wait_for_birth)
 
     @property
     def children(self) -> list[Child]:
-        """The children, in the order in which they were spawned."""
+        """The children, sorted by `created_at`."""
         children = {**{reference: row.child for reference, row in self._store.rows.items()}, **self._find_staged()}
         return sorted(children.values(), key=lambda child: child.created_at)
 
@@ -190,7 +187,7 @@ class ThreadFamily:
 
     @property
     def parent(self) -> Handle[Any] | None:
-        """A handle to the parent; None if there is none."""
+        """A handle to the parent; None if there is none, or if it is known to be destroyed."""
         return self._make_handle(self._store.head.parent) if self._store.head.parent else None
 
     def notify_parent(self, text: str, *, files: Iterable[str] = ()) -> Written:
