@@ -5,15 +5,19 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from plait.errors import CorruptThread
 from plait.state.types import parse_json_error
+from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import Record
 from plait_schemas.codec import HALF_PAIR, NOT_JSON, UNENCODABLE, check_json, encode_json, has_non_finite, nests_deeper
 
-__all__ = ["DEEPEST", "check_type", "encode_key", "encode_named", "read_back"]
+__all__ = ["DEEPEST", "check_type", "decode_record", "encode_key", "encode_named", "read_back"]
 
 DEEPEST: Final = 500
 """The maximum depth of stored values, whatever `Limits.depth` is, so that any call can decode them."""
 
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 def check_type(name: str, value: object, *types: type) -> None:
@@ -40,6 +44,15 @@ def encode_named(name: str, value: object) -> bytes:
         why = HALF_PAIR if isinstance(error, UnicodeError) else str(error)
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"the value {name!r} is not JSON: {why}") from None
+
+
+def decode_record(record: Record, key: ThreadKey, decode: Callable[[bytes], T]) -> T:
+    """Return the value of a record of a thread. Raises CorruptThread."""
+    try:
+        return decode(record.value or b"")
+    except msgspec.MsgspecError as error:
+        what = f"{record.part}/{record.key} of {key} cannot be read"
+        raise CorruptThread(what, detail=str(error)) from None
 
 
 def read_back(record: S, decode: Callable[[bytes], S]) -> S:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
-from plait.errors import CorruptThread
+from plait.parts.encoding import decode_record
 from plait.parts.family.rows import Head, Item, Outbox, Row
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
@@ -39,21 +39,17 @@ class FamilyStore:
 
     def load(self, records: Sequence[Record]) -> None:
         """Load the stored records of a waking thread. Raises CorruptThread."""
+        key = self._actor.key
         for record in records:
-            assert record.value is not None
-            try:
-                match record.key[:2]:
-                    case "c/":
-                        row = _decode_row(record.value)
-                        self.rows[row.child.reference] = row
-                    case "o/":
-                        item = _decode_item(record.value)
-                        self.outbox.set(item.number, item)
-                    case _:
-                        self.head = _decode_head(record.value)
-            except msgspec.MsgspecError as error:
-                where = f"{self._part}/{record.key} of {self._actor.key}"
-                raise CorruptThread(f"{where} cannot be read", detail=str(error)) from None
+            match record.key[:2]:
+                case "c/":
+                    row = decode_record(record, key, _decode_row)
+                    self.rows[row.child.reference] = row
+                case "o/":
+                    item = decode_record(record, key, _decode_item)
+                    self.outbox.set(item.number, item)
+                case _:
+                    self.head = decode_record(record, key, _decode_head)
         self.outbox.stored = self.outbox.last = max(self.outbox.last, self.head.sent)
 
     def write(self, changes: Changes) -> Commit:

@@ -1,36 +1,38 @@
 """The changes of a run to the files of its thread, until they are committed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from plait.actor.thread import ThreadActor
 from plait.parts.files.index import FileEdit
 from plait.parts.files.store import FileStore
-from plait.parts.stage import Draft
+from plait.parts.items_draft import ItemsDraft
 
 __all__ = ["FilesDraft"]
 
 T = TypeVar("T")
 
+Op = Callable[[FileEdit], Any]
 
-class FilesDraft(Draft):
+
+class FilesDraft(ItemsDraft[Op]):
     """The operations of one run on files: tried at once, and carried out when they are stored."""
 
-    def __init__(self, store: FileStore) -> None:
-        self._store = store
-        self._ops: list[Callable[[FileEdit], Any]] = []
+    def __init__(self, actor: ThreadActor, files: FileStore) -> None:
+        super().__init__(actor, self._carry_out)
+        self._files = files
         # The operations, carried out on the files, and the value of `FileStore.edits` at that time.
         self._trial: FileEdit | None = None
         self._tried_at = -1
-        self._is_dropped = False
 
     @property
     def edit(self) -> FileEdit:
         """The files as the run sees them. Raises what an operation raises, as others have changed the files."""
-        if self._trial is None or self._tried_at != self._store.edits:
-            trial = self._store.edit()
-            for op in self._ops:
+        if self._trial is None or self._tried_at != self._files.edits:
+            trial = self._files.edit()
+            for op in self.items:
                 op(trial)
-            self._trial, self._tried_at = trial, self._store.edits
+            self._trial, self._tried_at = trial, self._files.edits
         return self._trial
 
     def do(self, op: Callable[[FileEdit], T]) -> T:
@@ -38,31 +40,17 @@ class FilesDraft(Draft):
         trial, self._trial = self.edit, None  # It is made again if the operation raises.
         result = op(trial)
         self._trial = trial
-        self._ops.append(op)
+        self.add(op)
         return result
 
-    # Called by the stage
+    def drop(self) -> None:
+        """Forget the operations; the contents that they have put are removed."""
+        super().drop()
+        self._trial = None
 
-    @property
-    def is_dirty(self) -> bool:
-        """Whether there are operations to store."""
-        return bool(self._ops)
-
-    def write(self) -> None:
-        """Carry out the operations on the stored files; if that is rolled back, they are staged again."""
-        ops = self._ops
-
+    def _carry_out(self, ops: Sequence[Op]) -> None:
         def work(edit: FileEdit) -> None:
             for op in ops:
                 op(edit)
 
-        def undo() -> None:
-            if not self._is_dropped:
-                self._ops, self._trial = [*ops, *self._ops], None
-
-        self._store.write(work, undo=undo)
-        self._ops, self._trial = [], None
-
-    def drop(self) -> None:
-        """Forget the operations; the contents that they have put are removed."""
-        self._is_dropped, self._ops, self._trial = True, [], None
+        self._files.write(work)

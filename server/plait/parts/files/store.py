@@ -39,26 +39,20 @@ class FileStore:
         self._actor.state.end_abandoned()
         return FileEdit(self.index, self._actor.limits)
 
-    def write(self, work: Callable[[FileEdit], T], *, undo: Callable[[], None] | None = None) -> tuple[T, Commit]:
+    def write(self, work: Callable[[FileEdit], T]) -> tuple[T, Commit]:
         """Store what `work` changes, and tell clients; return its result.
 
-        If the write is rolled back, the files are as before, and `undo` is called. Raises what `work` and
-        `Pipeline.store` raise; then nothing is changed.
+        If the write is rolled back, the files are as before. Raises what `work` and `Pipeline.store` raise; then
+        nothing is changed.
         """
         self._actor.state.check_open()
         edit = self.edit()
         result = work(edit)
         events = [*edit.events()]
         records, take_back = self._apply(edit)
-
-        def undo_all() -> None:
-            take_back()
-            if undo is not None:
-                undo()
-
         try:
             commit = self._actor.records.write(
-                records, undo=undo_all, tell=partial(self._tell, events) if events else None
+                records, undo=take_back, tell=partial(self._tell, events) if events else None
             )
         except BaseException:
             take_back()

@@ -315,7 +315,7 @@ class ThreadFiles:
         check_writable(self._actor)
         transaction = self._actor.state.find_own_transaction()
         if transaction is None and find_stage(self._actor) is not None:
-            draft = use_draft(self._actor, self, FilesDraft, lambda _: FilesDraft(self._store))
+            draft = use_draft(self._actor, self, FilesDraft, lambda _: FilesDraft(self._actor, self._store))
             assert draft is not None
             return Result(draft.do(op), STAGED)
         result, commit = self._store.write(op)

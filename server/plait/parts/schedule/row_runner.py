@@ -4,13 +4,11 @@ import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import ClassVar, Final, Generic, TypeVar
 
-import msgspec
-
 from plait.actor.actor import Actor
 from plait.actor.logs import about
-from plait.errors import CorruptThread
 from plait.parts.attempt_runner import AttemptRunner
 from plait.parts.attempts import RetryPolicy
+from plait.parts.encoding import decode_record
 from plait.parts.schedule.draft import RowsDraft
 from plait.parts.schedule.rows import Agenda, Row
 from plait.parts.stage import find_draft, use_draft
@@ -55,13 +53,7 @@ class RowRunner(Generic[R]):
     def load(self, records: Sequence[Record]) -> None:
         """Load the stored rows of a waking thread. Raises CorruptThread."""
         for record in records:
-            assert record.value is not None
-            try:
-                row = self._decode(record.value).recover(self._actor.host.process)
-            except msgspec.MsgspecError as error:
-                raise CorruptThread(
-                    f"{self._part}/{record.key} of {self._actor.key} cannot be read", detail=str(error)
-                ) from None
+            row = decode_record(record, self._actor.key, self._decode).recover(self._actor.host.process)
             self.newest = max(self.newest, row.created_at)
             self.agenda.set(row.id, row)
         if stranded := {row.effect for row in self.agenda.stranded}:

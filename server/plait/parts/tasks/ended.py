@@ -7,7 +7,7 @@ import msgspec
 
 from plait.actor.actor import Actor
 from plait.clock import read_due_clock
-from plait.errors import CorruptThread
+from plait.parts.encoding import decode_record
 from plait.parts.tasks.journal import find_prefix
 from plait.parts.tasks.rows import Status
 from plait.store.thread_rows import DAY, Record, RecordRange
@@ -61,11 +61,8 @@ class KeptRuns:
 
     def load(self, records: Sequence[Record]) -> None:
         """Load the records when the thread wakes. Raises CorruptThread."""
-        try:
-            self._ends = {end.id: end for record in records for end in _decode_page(record.value or b"")}
-        except msgspec.MsgspecError as error:
-            what = f"{self._part}/{ENDS} of {self._actor.key} cannot be read"
-            raise CorruptThread(what, detail=str(error)) from None
+        pages = [decode_record(record, self._actor.key, _decode_page) for record in records]
+        self._ends = {end.id: end for page in pages for end in page}
 
     def __len__(self) -> int:
         return len(self._ends)
