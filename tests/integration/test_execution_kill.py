@@ -1,4 +1,4 @@
-"""Agents that execute on a server that is killed: each question is answered once, and no tool is called twice."""
+"""Agents that execute on servers that are killed: each question is answered once, and no tool is called twice."""
 
 import asyncio
 import random
@@ -12,10 +12,10 @@ import pytest
 from tests.integration.socket_client import http
 from tests.running import Process
 from tests.schedules import SEED, TIMES, schedules
+from tests.workers.group import Group
 
 from plait_client import connect
 
-ROUNDS = schedules(10)
 THREADS = 3
 PATIENCE = 60.0
 # Unanswered questions of a thread, after which its client sends no more.
@@ -44,6 +44,12 @@ class Client:
                     await asyncio.sleep(0.01)
                 self.sent = await self.call(web, "send")
                 self.first.set()
+
+    async def find_owner(self, address: str) -> int:
+        """Return the process in which its thread is awake."""
+        async with http(address) as web:
+            owner: int = await self.call(web, "find_process")
+        return owner
 
     async def finish(self, address: str) -> dict[str, Any]:
         """Wait until all questions are answered, and return what is stored."""
@@ -74,7 +80,7 @@ class Client:
             assert values.get(key, []) == done
             for each in questions:
                 times = log.count([name, self.name, each])
-                assert times == 1 if each in done else times <= 1, (name, each)
+                assert times == 1 if each in done else times <= 1, (name, each, times)
         unknown = {text for text in results.values() if text.startswith("It is not known")}
         assert {*results.values()} - unknown <= {"paid", "looked", "refunded", "The conversation is handed over."}
         # Each handover holds until the next one.
@@ -85,28 +91,64 @@ class Client:
         assert found["journal"] == []
 
 
+class Kills:
+    """The clients, and the file in which tools note their calls."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clients = [Client(number) for number in range(THREADS)]
+        self.chance = random.Random(SEED)
+        self.log = folder / "desk.log"
+        self.environment = {"DESK_LOG": str(self.log), "PLAIT_SECRET": "test"}
+
+    async def play(self, address: str) -> list[asyncio.Task[None]]:
+        """Have all clients play, and wait until each has had an answer, and for a moment more."""
+        for client in self.clients:
+            client.first.clear()
+        tasks = [asyncio.create_task(client.play(address)) for client in self.clients]
+        await asyncio.gather(*(client.first.wait() for client in self.clients))
+        await asyncio.sleep(0.2 + self.chance.random() * 0.8)  # The moment at which it is killed.
+        return tasks
+
+    async def check_end(self, address: str) -> None:
+        """Wait until all questions are answered, and compare what is stored."""
+        found = [await client.finish(address) for client in self.clients]
+        lines = [line.split() for line in self.log.read_text().splitlines()]
+        for client, each in zip(self.clients, found, strict=True):
+            client.check(each, lines)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(600 * TIMES)
 async def test_each_question_is_answered_once_on_a_server_that_is_killed(tmp_path: Path) -> None:
-    clients, chance, log = [Client(number) for number in range(THREADS)], random.Random(SEED), tmp_path / "desk.log"
-    environment = {"DESK_LOG": str(log), "PLAIT_SECRET": "test"}
-    for number in range(ROUNDS):
+    kills = Kills(tmp_path)
+    for number in range(schedules(5)):
         names = {"DESK_NAMES": f"v{number // 2}-"}  # Every second server has other names of steps.
-        with Process(APP, cwd=tmp_path, environment=environment | names) as server:
-            for client in clients:
-                client.first.clear()
-            tasks = [asyncio.create_task(client.play(server.address)) for client in clients]
-            await asyncio.gather(*(client.first.wait() for client in clients))
-            await asyncio.sleep(0.2 + chance.random() * 0.8)  # The moment at which it is killed.
+        with Process(APP, cwd=tmp_path, environment=kills.environment | names) as server:
+            tasks = await kills.play(server.address)
             server.end(signal.SIGKILL)
             for task in tasks:
                 with suppress(httpx.HTTPError):
                     await task
-    with Process(APP, cwd=tmp_path, environment=environment) as server:
-        found = [await client.finish(server.address) for client in clients]
-    lines = [line.split() for line in log.read_text().splitlines()]
-    for client, each in zip(clients, found, strict=True):
-        client.check(each, lines)
+    with Process(APP, cwd=tmp_path, environment=kills.environment) as server:
+        await kills.check_end(server.address)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600 * TIMES)
+async def test_each_question_is_answered_once_when_the_worker_that_owns_its_thread_is_killed(tmp_path: Path) -> None:
+    kills = Kills(tmp_path)
+    with Group(APP, cwd=tmp_path, environment=kills.environment) as group:
+        for number in range(schedules(3)):
+            tasks = await kills.play(group.address)
+            owner = await kills.clients[number % THREADS].find_owner(group.address)
+            (worker,) = (worker for worker, process in group.processes().items() if process.pid == owner)
+            starts = group.starts(worker)
+            assert group.hurt(worker) == owner
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.to_thread(group.until, lambda: group.starts(worker) > starts)  # noqa: B023
+        await kills.check_end(group.address)
 
 
 async def test_a_question_on_a_socket_is_answered_after_a_kill_in_its_tool(tmp_path: Path) -> None:
