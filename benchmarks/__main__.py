@@ -17,6 +17,7 @@ from benchmarks.clients import LoadError
 from benchmarks.contest import Effort, Outcome, contest
 from benchmarks.deltas import deltas
 from benchmarks.differences import differences
+from benchmarks.execution import execution
 from benchmarks.files import files
 from benchmarks.memory import Finding, idle_sockets, threads
 from benchmarks.messages import messages
@@ -57,6 +58,7 @@ SYNC = (
     "records",
     "messages",
     "schedules",
+    "execution",
     "texts",
     "rejoin",
     "runs",
@@ -151,15 +153,14 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
         readings = [*records(folder, pace, tell), *values(folder, pace, tell), *sql(folder, pace, tell)]
         readings += files(folder, pace, tell)
         measured["records"] = readings, record_table(readings)
-    if "messages" in wanted:
-        readings = messages(folder, pace, tell)
-        measured["messages"] = readings, record_table(readings, title="messages, SQLite, processor time", unit="")
-    if "schedules" in wanted:
-        readings = [*schedules(folder, pace, tell), *tasks(folder, pace, tell)]
-        measured["schedules"] = (
-            readings,
-            record_table(readings, title="schedules and tasks, SQLite", unit=""),
-        )
+    for name, measure, title in (
+        ("messages", messages, "messages, SQLite, processor time"),
+        ("schedules", lambda *given: [*schedules(*given), *tasks(*given)], "schedules and tasks, SQLite"),
+        ("execution", execution, "agents that execute, SQLite"),
+    ):
+        if name in wanted:
+            readings = measure(folder, pace, tell)
+            measured[name] = readings, record_table(readings, title=title, unit="")
     if "texts" in wanted:
         costs = texts(folder, options.without, pace, tell)
         measured["texts"] = costs, text_table(costs)

@@ -133,7 +133,7 @@ async def pay(desk: Desk, question: str) -> str:
     """Pay, at most once."""
     note("pay", desk.name, question)
     await desk.values.push("paid", question)
-    await asyncio.sleep(0.004)
+    await asyncio.sleep(0.03)
     return "paid"
 
 
@@ -152,7 +152,7 @@ async def refund(desk: Desk, question: str) -> str:
     """Pay back, at most once, if a person approves it."""
     note("refund", desk.name, question)
     await desk.values.push("refunded", question)
-    await asyncio.sleep(0.004)
+    await asyncio.sleep(0.03)
     return "refunded"
 
 
