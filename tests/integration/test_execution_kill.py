@@ -121,7 +121,7 @@ class Kills:
 @pytest.mark.timeout(600 * TIMES)
 async def test_each_question_is_answered_once_on_a_server_that_is_killed(tmp_path: Path) -> None:
     kills = Kills(tmp_path)
-    for number in range(schedules(5)):
+    for number in range(schedules(3)):
         names = {"DESK_NAMES": f"v{number // 2}-"}  # Every second server has other names of steps.
         with Process(APP, cwd=tmp_path, environment=kills.environment | names) as server:
             tasks = await kills.play(server.address)
@@ -138,7 +138,7 @@ async def test_each_question_is_answered_once_on_a_server_that_is_killed(tmp_pat
 async def test_each_question_is_answered_once_when_the_worker_that_owns_its_thread_is_killed(tmp_path: Path) -> None:
     kills = Kills(tmp_path)
     with Group(APP, cwd=tmp_path, environment=kills.environment) as group:
-        for number in range(schedules(3)):
+        for number in range(schedules(2)):
             tasks = await kills.play(group.address)
             owner = await kills.clients[number % THREADS].find_owner(group.address)
             (worker,) = (worker for worker, process in group.processes().items() if process.pid == owner)

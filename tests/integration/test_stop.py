@@ -18,7 +18,7 @@ from plait import MemoryStore
 from plait_client import connect
 
 PATIENCE = 60.0
-ROUNDS = schedules(5)
+ROUNDS = schedules(2)
 APP = "tests.integration.killed_stop:app"
 STOPPED = {"runs": ["cancelled"], "messages": [["user", "one", "completed"], ["assistant", "Half", "failed"]]}
 QUEUED = {**STOPPED, "messages": [*STOPPED["messages"], ["user", "two", "pending"]]}

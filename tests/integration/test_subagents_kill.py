@@ -16,7 +16,7 @@ from tests.running import Process
 from tests.schedules import SEED, TIMES, schedules
 from tests.workers.group import Group
 
-ROUNDS = {"sqlite": schedules(8), "workers": schedules(2)}
+ROUNDS = {"sqlite": schedules(2), "workers": schedules(1)}
 PATIENCE = 60.0
 # Unanswered questions of a thread, after which its client sends no more.
 MOST_OPEN = 3

@@ -2,11 +2,9 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.server.agents.execution.lab import Desk, Script, call, make_prompt, open_lab
-from tests.server.agents.execution.test_loop import Hold, wait_for
+from tests.server.agents.execution.lab import Desk, Hold, Lab, Script, call, make_prompt, open_lab
 
 from plait import Terminated
 from plait.agents.execution.definitions import Agent, Handoff, Side
@@ -155,7 +153,7 @@ async def test_the_agent_of_a_thread_is_the_target_after_a_handoff(tmp_path: Pat
 # The end of a thread
 
 
-async def terminate(lab: Any) -> None:
+async def terminate(lab: Lab) -> None:
     actor = await lab.app._node.actor(lab.handle._key)
     await actor.thread.terminate()
     with pytest.raises(Terminated):
@@ -173,9 +171,10 @@ async def test_terminating_a_thread_cancels_the_call_of_the_model(tmp_path: Path
 
     async with open_lab(tmp_path, Script(say)) as lab:
         await lab.ask("Well?")
-        await wait_for(hold.begun)
+        await hold.until_begun()
         await terminate(lab)
-        await wait_for(ended)
+        async with asyncio.timeout(10):
+            await ended.wait()
         assert not hold.go.is_set()
         assert await lab.texts() == ["user Well?"]
         assert await lab.statuses() == ["cancelled"]
@@ -197,9 +196,11 @@ async def test_terminating_a_thread_cancels_a_tool(tmp_path: Path) -> None:
 
     async with open_lab(tmp_path, Script(call("hang")), tools=[hang]) as lab:
         await lab.ask("Hang!")
-        await wait_for(begun)
+        async with asyncio.timeout(10):
+            await begun.wait()
         await terminate(lab)
-        await wait_for(cancelled)
+        async with asyncio.timeout(10):
+            await cancelled.wait()
 
 
 async def test_a_thread_has_its_history_values_and_agent_after_a_restart(tmp_path: Path) -> None:
