@@ -33,6 +33,9 @@ __all__ = ["Approval", "Step"]
 
 T = TypeVar("T")
 
+# Seconds before a step is refused, as the method must end.
+_PAUSE: Final = 0.05
+
 # The key of the step in whose function the calling code runs; None outside of steps.
 _key: Final[ContextVar[str | None]] = ContextVar("plait_step", default=None)
 
@@ -79,8 +82,6 @@ class Step:
         )
         # The number of calls of `status` since the checkpoint.
         self._told = 0
-        # Whether the method has ended or must end, and no step may begin.
-        self.is_closed = False
 
     # Steps
 
@@ -131,7 +132,7 @@ class Step:
         and Unknown is raised if it was cut off.
         """
         policy = RetryPolicy.of(1 if once else attempts, base, most)
-        entry, cause = self._call(name, "do") or JournalEntry("do"), None
+        entry, cause = await self._call(name, "do") or JournalEntry("do"), None
         while not entry.is_done:
             if entry.has_begun:
                 raise Unknown(f"the step {name!r} was cut off, and is done at most once")
@@ -169,7 +170,7 @@ class Step:
         Raises TimeoutError if none has come after `timeout` seconds.
         """
         check_type("timeout", timeout, int, float, NoneType)
-        entry = self._call(name, "event") or JournalEntry("event")
+        entry = await self._call(name, "event") or JournalEntry("event")
         if not entry.is_done and name not in self.journal.events:
             if not entry.due:
                 due = LATEST if timeout is None else min(read_due_clock() + round(timeout * 1e6), LATEST)
@@ -248,9 +249,13 @@ class Step:
         self._waits.end(event)
 
     def close(self) -> None:
-        """Begin no other step."""
-        self.is_closed = True
+        """End the steps, and begin no other one."""
         self._waits.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the method has ended or must end, and no step may begin."""
+        return self._waits.is_closed
 
     @property
     def left(self) -> tuple[int, list[str]] | None:
@@ -282,7 +287,10 @@ class Step:
             raise asyncio.CancelledError
         return row
 
-    def _call(self, name: str, kind: str) -> JournalEntry | None:
+    async def _call(self, name: str, kind: str) -> JournalEntry | None:
+        """Begin a call; return what is stored of it. Raises CancelledError, after a pause, if no step may begin."""
+        if self.is_closed:
+            await asyncio.sleep(_PAUSE)  # The method may catch that again and again.
         self._find_row()
         check_type("the name of a step", name, str)
         if not is_key(name) or len(name.encode()) > 400:
@@ -290,7 +298,7 @@ class Step:
         return self.journal.call(name, kind)
 
     async def _sleep(self, name: str, until: int) -> None:
-        entry = self._call(name, "sleep")
+        entry = await self._call(name, "sleep")
         if entry is None:
             entry = JournalEntry("sleep", is_done=True, due=until)
             await self.put(name, entry, is_waiting=True)
@@ -319,7 +327,6 @@ class Step:
     def _leave(self) -> None:
         """Cancel the method, as the run leaves the memory."""
         assert self._task is not None
-        self.is_closed = True
         self._task.cancel()
 
 

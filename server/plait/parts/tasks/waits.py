@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
-from typing import Final
+from typing import Any, Final
 
 from plait.clock import read_due_clock
 
@@ -36,33 +36,36 @@ class Waits:
         self._count = count
         self._rest = rest
         self._leave = leave
-        # The number of calls whose function runs, and the calls that wait.
-        self.active = 0
+        # The tasks of the calls whose function runs, and the calls that wait.
+        self.active: list[asyncio.Task[Any] | None] = []
         self._waiting: set[_Wait] = set()
         self._is_resting = False
         self._timer: asyncio.TimerHandle | None = None
-        self._is_closed = False
+        # Whether the method has ended or must end, and no step may begin.
+        self.is_closed = False
         # Until when, and for which events, the run has left the memory; None while it has not.
         self.left: tuple[int, list[str]] | None = None
 
     @property
     def has_calls(self) -> bool:
         """Whether a call works or waits."""
-        return self.active > 0 or len(self._waiting) > 0
+        return bool(self.active or self._waiting)
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Count a call whose function runs in the block."""
-        self.active += 1
+        """Note a call whose function runs in the block."""
+        self._check_open()
+        self.active.append(task := asyncio.current_task())
         self._look()
         try:
             yield
         finally:
-            self.active -= 1
+            self.active.remove(task)
             self._look()
 
     async def wait(self, until: int, event: str) -> None:
         """Wait until a time, or until `end` is called for an event."""
+        self._check_open()
         if until <= read_due_clock():
             return
         wait = _Wait(self._loop, self._interval, until, event)
@@ -82,15 +85,25 @@ class Waits:
                 wait.end()
 
     def close(self) -> None:
-        """Rest no more, as the method ends."""
-        self._is_closed = True
+        """End all calls but the one of the calling code, as the method ends or must end."""
+        self.is_closed = True
         self._look()
+        current = asyncio.current_task() if self.active else None
+        for task in self.active:
+            if task is not None and task is not current:
+                task.cancel()
+        for wait in self._waiting:
+            wait.future.cancel()
 
     # Inside
 
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise asyncio.CancelledError
+
     def _look(self) -> None:
         """Set the timer if all calls wait."""
-        is_resting = len(self._waiting) > 0 and not self.active and not self._is_closed
+        is_resting = len(self._waiting) > 0 and not self.active and not self.is_closed
         if is_resting is self._is_resting:
             return
         self._is_resting = is_resting
