@@ -266,6 +266,33 @@ async def test_a_parent_that_never_wakes_up_does_not_fill_the_memory_of_a_child(
     assert len(await flaky.keys(Kid, "k")) == 4
 
 
+async def test_a_full_outbox_takes_each_status_so_that_its_thread_can_be_terminated(
+    flaky: FamilyLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "MOST_WAITING", 2)
+    kid, boss, is_away = await flaky.kid(), await flaky.boss(), True
+    deliver = kid.family._sender._deliver
+
+    async def maybe_fail(to: str, items: Any) -> str:
+        if is_away:
+            raise Unavailable("it is away")
+        return await deliver(to, items)
+
+    monkeypatch.setattr(kid.family._sender, "_deliver", maybe_fail)
+    for number in range(2):
+        await kid.family.notify_parent(str(number))
+    with pytest.raises(TooMany):
+        kid.family.notify_parent("more")
+    for status in ("one", "two"):
+        await kid.family.set_status(status)
+    assert len(kid.family._store.outbox) == 3
+    await kid.terminate()
+    is_away = False
+    await flaky.wait_for_sent(Kid, "k")
+    assert await flaky.notices() == ["0", "1"]
+    assert [child.status for child in boss.kin.children] == ["terminated"]
+
+
 # Other parts
 
 
@@ -314,6 +341,29 @@ async def test_a_part_hands_down_a_value_at_birth_and_sends_more_to_all_children
         at_start = {name: [{"from": "root"}] for name in ("a", "b", "ended", "gone")}
         assert Sack.bag.started == {"root": [], **at_start}
         assert not await lab.is_stored(Sack, "gone")
+
+
+async def test_objects_that_wait_for_a_child_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "MOST_WAITING", 2)
+    async with open_lab(FlakyMemory(), Sack) as lab:
+        root, is_away = await lab.thread(Sack, "top"), True
+        await root.family.spawn(Sack, "below")
+        deliver = root.family._sender._deliver
+
+        async def maybe_fail(to: str, items: Any) -> str:
+            if is_away:
+                raise Unavailable("it is away")
+            return await deliver(to, items)
+
+        monkeypatch.setattr(root.family._sender, "_deliver", maybe_fail)
+        for number in range(5):
+            await root.family.tell_children("bag", {"n": number, str(number): 1})
+        assert len(root.family._store.outbox) == 1
+        is_away = False
+        await lab.wait_for_sent(Sack, "top")
+        assert Sack.bag.got["below"] == [{"from": "top"}, {"n": 4, "0": 1, "1": 1, "2": 1, "3": 1, "4": 1}]
+    Sack.bag.got.clear()
+    Sack.bag.started.clear()
 
 
 # The outbox

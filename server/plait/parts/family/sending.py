@@ -15,7 +15,7 @@ from plait.actor.logs import about
 from plait.clock import read_due_clock
 from plait.errors import Conflict, TooMany, is_outage
 from plait.parts.family.calls import end_calls
-from plait.parts.family.rows import Birth, Head, Item, Question, Row, Status, find_key
+from plait.parts.family.rows import Birth, Body, Handed, Head, Item, Question, Row, Status, find_key
 from plait.parts.family.store import HEAD, Changes, FamilyStore
 from plait.parts.part import find_parts
 from plait.state.commit import Commit
@@ -128,14 +128,32 @@ class ItemSender:
             if isinstance(body, Question):
                 row = rows.get(item.to) or store.rows[item.to]
                 rows[item.to] = replace(row.ask(body.call), child=replace(row.child, status="running"))
+            if (earlier := self._find_earlier(item.to, body)) is not None:
+                changes[earlier.number] = None
+                if isinstance(body, Handed) and isinstance(earlier.body, Handed):
+                    body = replace(body, body={**earlier.body.body, **body.body})
             number += 1
             changes[number] = Item(item.to, body, epoch, number, now)
-        if len(store.outbox) + len(changes) > MOST_WAITING:
+        more = sum(1 if isinstance(item, Item) else -1 for item in changes.values())
+        # A status is always told, so that each thread can be terminated.
+        if len(store.outbox) + more > MOST_WAITING and not all(isinstance(item.body, Status) for item in items):
             raise TooMany(f"{MOST_WAITING:,} items of {self._actor.key} wait for other threads", retry_after=1.0)
         changes.update(self._make_room(rows.keys()), **rows)
         commit = store.write(changes)
         commit.then(partial(self._release, number, [item.to for item in changes.values() if isinstance(item, Item)]))
         return commit
+
+    def _find_earlier(self, to: str, body: Body) -> Item | None:
+        """Return the waiting item that another one replaces: a status, or an object for all children."""
+        if not isinstance(body, Status) and not (isinstance(body, Handed) and to in self._store.rows):
+            return None
+        for item in self._store.outbox.find(to).values():
+            match item.body, body:
+                case Status(text=text), Status() if text != "terminated":
+                    return item
+                case Handed(role=earlier), Handed(role=role) if earlier == role:
+                    return item
+        return None
 
     def _make_room(self, new: Collection[str]) -> Changes:
         """Return what removes the oldest destroyed children, if there is no room for new ones. Raises TooMany."""

@@ -173,7 +173,7 @@ class ThreadFamily:
         return handle
 
     def tell_children(self, role: str, body: dict[str, Any]) -> Written:
-        """Send an object to all children for their parts with a role."""
+        """Send an object to all children for their parts with a role; objects that wait for a child become one."""
         return self._post(EVERY_CHILD, Handed(role, body))
 
     def ask(self, reference: str, question: Question) -> Written:
