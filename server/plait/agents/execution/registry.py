@@ -17,6 +17,7 @@ from plait.agents.execution.definitions import (
 )
 from plait.agents.execution.hooks import has_hook, read_hooks
 from plait.errors import NotFound
+from plait.parts.env.secret import check_variable, make_secret
 from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.parts.part import find_parts, require_role
@@ -127,6 +128,7 @@ class Execution:
 
     def _check_prompt(self, prompt: Prompt) -> None:
         where = f"the prompt {prompt.name!r}: "
+        _check_env(prompt.env)
         if prompt.model not in self.models and ":" not in prompt.model:
             _find("model", self.models, prompt.model, where)
         for name, each in prompt.tools.items():
@@ -140,12 +142,19 @@ class Execution:
                 raise ValueError(f"{where}another prompt has a different tool named {name!r}")
 
     def _check_agent(self, agent: Agent) -> None:
+        _check_env(agent.env)
         for letter, side in agent.sides.items():
             where = f"side {letter} of the agent {agent.name!r}: "
             prompt = _find("prompt", self.prompts, side.prompt, where)
             for option, name in side.stops.items():
                 if name not in prompt.tools:
                     raise ValueError(f"{where}{option} is {name!r}, but the prompt {prompt.name!r} has no such tool")
+
+
+def _check_env(env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        check_variable(name)
+        make_secret(value)
 
 
 def _by_name(what: str, found: Iterable[T]) -> dict[str, T]:

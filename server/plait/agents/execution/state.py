@@ -101,9 +101,14 @@ class ExecutionState:
     # Called by the loop
 
     @property
+    def speaker(self) -> Speaker | None:
+        """The side that answers, with the prompt that works now; None before the first step."""
+        return self._inner[-1] if self._inner else self._speaker
+
+    @property
     def hooks(self) -> tuple[Hooks, ...]:
         """The hooks of the prompt that answers; without any, those of its agent."""
-        speaker = self._inner[-1] if self._inner else self._find_speaker()
+        speaker = self.speaker or self._find_speaker()
         return read_hooks(speaker.prompt.hooks) or read_hooks(speaker.agent.hooks)
 
     def begin(self, speaker: Speaker, place: Place, *, is_asked: bool = True) -> None:

@@ -37,6 +37,14 @@ class ThreadAgents:
         """The execution that the calling code is a part of; None at rest."""
         return find_execution(self._messages)
 
+    def find_variables(self) -> Mapping[str, str]:
+        """Return the variables of the agent that answers, and those of its prompt; at rest, of that of its side A."""
+        execution, name = self.execution, self._messages.agent
+        speaker = None if execution is None else execution.speaker
+        if speaker is None and name in self._definitions.agents:
+            speaker = self._definitions.find_speaker(name, "a")
+        return {} if speaker is None else {**speaker.prompt.env, **speaker.agent.env}
+
     # Definitions
 
     def load_model(self, name: str) -> Model:

@@ -11,6 +11,7 @@ from plait.parts.env.secret import Secret, Variable, check_variable, make_secret
 __all__ = ["AppEnv"]
 
 _SHOWN: Final = "***"
+_NOTHING: Final[Mapping[str, str]] = {}
 _NO_SECRET: Final = (
     "variables are encrypted with PLAIT_SECRET, which is not set: set it to the output of "
     '`python -c "import secrets; print(secrets.token_hex(32))"`, and keep it when the server restarts'
@@ -40,24 +41,35 @@ class AppEnv:
         data: bytes = self._sealer.seal(name, make_secret(value))
         return data
 
-    def open(self, name: str, found: Variable | None) -> Secret:
-        """Return the value of a variable of a thread or a user, or else that of the app. Raises NotFound."""
+    def open(self, name: str, found: Variable | None, others: Mapping[str, str] = _NOTHING) -> Secret:
+        """Return the value of a variable of a thread or a user, or that of the app, or of others. Raises NotFound."""
         if found is not None:
             secret: Secret = self._sealer.open(name, found.data)
             return secret
-        if (own := self._variables.get(name)) is None:
+        if (own := self._variables.get(name)) is not None:
+            return own
+        if name not in others:
             raise NotFound(f"the variable {name} is not set: not in the thread, nor for its user, nor in the app")
-        return own
+        return Secret(others[name])
 
-    def redact(self, text: str, found: Mapping[str, Variable]) -> str:
-        """Replace the values in a text that may not be shown: those of the app, and of variables that were found.
+    def seal_others(self, others: Mapping[str, str]) -> dict[str, Variable]:
+        """Encrypt variables that are those of a thread if the app has none of the name."""
+        return {
+            name: Variable("secret", self.seal(name, value))
+            for name, value in others.items()
+            if name not in self._variables
+        }
+
+    def redact(self, text: str, found: Mapping[str, Variable], others: Mapping[str, str] = _NOTHING) -> str:
+        """Replace the values in a text that may not be shown: those of the app, of found variables, and of others.
 
         A value is also found as it is within JSON.
         """
         if not isinstance(text, str):
             raise TypeError(f"redact takes a str, not {type(text).__name__}")
         secrets = [self.open(name, each) for name, each in found.items() if each.type == "secret"]
-        secrets += [secret for name, secret in self._variables.items() if name not in found]
+        own = {**{name: Secret(value) for name, value in others.items()}, **self._variables}
+        secrets += [secret for name, secret in own.items() if name not in found]
         values = {value for secret in secrets if (value := secret.reveal())}
         values |= {json.dumps(value, ensure_ascii=is_ascii)[1:-1] for value in values for is_ascii in (True, False)}
         # A value may contain another one.

@@ -65,10 +65,10 @@ class Env(Part["ThreadEnv"]):
 class ThreadEnv:
     """The variables of one thread: names and texts, together at most `Limits.env` bytes (64 KiB), encrypted.
 
-    A name that the thread has not set is looked up for its user, `app.user(thread.user_id).env`, and then in the app,
-    `Plait(env={…})`. The methods that write do so when they are called, and awaiting the result waits until it is
-    durable. In a run of an agent, writes are staged; in the block of a transaction, they are stored with it. They raise
-    what `set_state` raises, and RuntimeError without PLAIT_SECRET.
+    A name that the thread has not set is looked up for its user, `app.user(thread.user_id).env`, in the app,
+    `Plait(env={…})`, and then in the agent and the prompt that answer. The methods that write do so when they are
+    called, and awaiting the result waits until it is durable. In a run of an agent, writes are staged; in the block of
+    a transaction, they are stored with it. They raise what `set_state` raises, and RuntimeError without PLAIT_SECRET.
     """
 
     def __init__(self, actor: ThreadActor, part: str, scoped: Collection[str]) -> None:
@@ -84,16 +84,16 @@ class ThreadEnv:
 
     async def get(self, name: str) -> Secret:
         """Return the value of a variable. Raises NotFound if it is set nowhere, CorruptThread and StoreError."""
-        return self._app.open(name, await self.find(name))
+        return self._app.open(name, await self._find_stored(name), self._find_others())
 
     async def type_of(self, name: str) -> VariableType:
         """Return `text` for a variable that may be shown; `secret` for any other, even if it is set nowhere."""
-        found = await self.find(name)
+        found = await self._find_stored(name)
         return "secret" if found is None else found.type
 
     async def redact(self, text: str) -> str:
         """Return a text with `***` in place of the values of all secrets that `get` returns."""
-        return self._app.redact(text, await self.find_all())
+        return self._app.redact(text, await self._find_all_stored(), self._find_others())
 
     # Writing
 
@@ -114,13 +114,12 @@ class ThreadEnv:
     # Encrypted, for other processes and threads
 
     async def find(self, name: str) -> Variable | None:
-        """Return a variable of the thread, or else of its user; None if neither has it."""
-        check_variable(name)
-        return (await self.own()).get(name) or (await self._read_user()).get(name)
+        """Return a variable, unless it is one of the app; None if it is set nowhere."""
+        return await self._find_stored(name) or self._app.seal_others(self._find_others()).get(name)
 
     async def find_all(self) -> dict[str, Variable]:
-        """Return the variables of the thread, and those of its user that the thread has not."""
-        return {**await self._read_user(), **await self.own()}
+        """Return all variables, except those of the app."""
+        return {**self._app.seal_others(self._find_others()), **await self._find_all_stored()}
 
     async def own(self) -> dict[str, Variable]:
         """Return the variables of the thread."""
@@ -142,6 +141,20 @@ class ThreadEnv:
             self._stored = {each.key: _decode(each.value or b"") for each in records}
         except NOT_JSON:
             raise CorruptThread(f"the {self._part} of {self._actor.key} cannot be decoded") from None
+
+    async def _find_stored(self, name: str) -> Variable | None:
+        """Return a variable of the thread, or else of its user; None if neither has it."""
+        check_variable(name)
+        return (await self.own()).get(name) or (await self._read_user()).get(name)
+
+    async def _find_all_stored(self) -> dict[str, Variable]:
+        return {**await self._read_user(), **await self.own()}
+
+    def _find_others(self) -> Mapping[str, str]:
+        """Return the variables of the agent and the prompt that answer."""
+        find: Any = self._actor.kind.find_agents
+        others: Mapping[str, str] = {} if find is None else find(self._actor).find_variables()
+        return others
 
     async def _read_user(self) -> Mapping[str, Variable]:
         user = self._actor.state.history.user
