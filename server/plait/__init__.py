@@ -12,7 +12,7 @@ from plait.agents.execution.definitions import Agent, Handoff, Model, Prompt, Si
 from plait.agents.execution.hooks import Block, Hooks, ToolCall
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.thread_agents import ThreadAgents
-from plait.agents.execution.tools import ToolResult, tool
+from plait.agents.execution.tools import ToolResult, Variable, tool
 from plait.agents.run import Interrupted, Interruption
 from plait.agents.session import Session
 from plait.agents.thread_ids import ThreadIdProvider
@@ -203,6 +203,7 @@ __all__ = [
     "User",
     "UserEnv",
     "Values",
+    "Variable",
     "current",
     "current_context",
     "effect",

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from plait.agents.context import Context
 from plait.agents.execution.asking import Asker
-from plait.agents.execution.definitions import Receiver, Speaker
+from plait.agents.execution.definitions import Receiver, Speaker, Subagent
 from plait.agents.execution.dispatch import Dispatcher, make_queued_call
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.state import ExecutionState
@@ -26,7 +26,7 @@ from plait.agents.execution.stops import (
     is_asked,
     read_mark,
 )
-from plait.agents.execution.subagents import make_report
+from plait.agents.execution.subagents import find_immediate, make_report
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import ROLES, find_open_calls, is_decisive
 from plait.parts.messages.task_caller import STOPPED
@@ -143,8 +143,29 @@ class _Pass:
 
         return await self._step.do(f"take:{self._place.step}", take, type=_Taken)
 
+    async def _begin_subagents(self, history: Sequence[Message], taken: Receiver | None) -> Message | None:
+        """Call the subagents that begin before the model is asked; None if there are none."""
+        speaker, mark = self._find_speaker(taken or _find_receiver(history), is_certain=taken is not None)
+        tools = speaker.prompt.tools.values()
+        if self._place.step or not any(isinstance(each, Subagent) and each.immediate for each in tools):
+            return None
+
+        async def begin() -> str:
+            said = next((each.content for each in reversed(history) if each.content and not each.silent), None)
+            calls = await find_immediate(self._thread, speaker.prompt, said or "Begin.")
+            if not calls:
+                return ""
+            made = [make_queued_call(each) for each in calls]
+            metadata = {MARK: to_builtins(mark), TOOL: True}
+            return self._messages.inject(ROLES[mark.side], tool_calls=made, metadata=metadata).value.id
+
+        id: str = await self._step.do("immediate", begin, attempts=1, type=str)
+        return await self._messages.get(id) if id else None
+
     async def _ask(self, history: Sequence[Message], taken: Receiver | None) -> Message | None:
-        """Ask the model of the side that is next."""
+        """Ask the model of the side that is next, after the subagents that begin before it."""
+        if (begun := await self._begin_subagents(history, taken)) is not None:
+            return begun
         speaker, mark = self._find_speaker(taken or _find_receiver(history), is_certain=taken is not None)
         self._state.begin(speaker, self._place)
         return await self._asker.ask(speaker.prompt, history, mark)

@@ -1,6 +1,7 @@
 """The agents, prompts and models that the threads of one class execute, by name, checked when the app is made."""
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any, Protocol, TypeVar
 
 from plait.actor.thread import Thread
@@ -17,10 +18,11 @@ from plait.agents.execution.definitions import (
 )
 from plait.agents.execution.hooks import has_hook, read_hooks
 from plait.errors import NotFound
+from plait.parts.env.env import Env
 from plait.parts.env.secret import check_variable, make_secret
 from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
-from plait.parts.part import find_parts, require_role
+from plait.parts.part import find_parts, find_role, require_role
 from plait.spelling import find_nearest
 
 __all__ = ["Execution"]
@@ -115,8 +117,11 @@ class Execution:
             if isinstance(each, PromptTool):
                 raise TypeError(f"the tool {name!r}: {type(each).__name__} cannot be executed")
             if isinstance(each, Subagent):
-                for cls in (self.thread, each.thread):
-                    require_role(cls, "family")
+                for cls, role in product(
+                    (self.thread, each.thread), ("family", "env") if each.variables else ("family",)
+                ):
+                    require_role(cls, role)
+                _check_variables(name, each)
 
     def _find_part(self) -> Messages:
         """Return the messages of the threads, whose queue one of the agents takes. Raises TypeError."""
@@ -149,6 +154,15 @@ class Execution:
             for option, name in side.stops.items():
                 if name not in prompt.tools:
                     raise ValueError(f"{where}{option} is {name!r}, but the prompt {prompt.name!r} has no such tool")
+
+
+def _check_variables(name: str, tool: Subagent) -> None:
+    env = find_role(tool.thread, "env")
+    for each in tool.variables:
+        check_variable(each.name, each.type)
+        if each.scoped and (not isinstance(env, Env) or each.name not in env.scoped):
+            what = f"the tool {name!r}: the variable {each.name} is scoped, and would be handed down"
+            raise ValueError(f"{what}: {tool.thread.__name__} needs `Env(scoped={{{each.name!r}}})`")
 
 
 def _check_env(env: Mapping[str, str]) -> None:

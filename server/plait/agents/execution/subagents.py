@@ -20,7 +20,7 @@ from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.part import find_role, require_role
 from plait.parts.tasks.step import Step
 from plait.store.protocol import ThreadKey
-from plait_schemas.codec import NOT_JSON
+from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = ["CREATE", "MESSAGE", "Subagents", "describe_subagents", "find_immediate", "make_report"]
 
@@ -87,12 +87,18 @@ async def describe_subagents(thread: Thread[Any], prompt: Prompt) -> list[ToolSp
     return specs
 
 
-def find_immediate(thread: Thread[Any], prompt: Prompt) -> list[Subagent]:
-    """Return the subagents that begin before the first step, except resumable ones that live."""
-    live = {each.title for each in _find_live(thread)} if find_role(type(thread), "family") else set[str]()
-    return [
-        each for each in _find_all(prompt.tools) if each.immediate and not (each.resumable and each.tool_name in live)
-    ]
+async def find_immediate(thread: Thread[Any], prompt: Prompt, message: str) -> list[dict[str, str]]:
+    """Return the calls of subagents that begin before the first step, except of resumable ones that live."""
+    calls = list[dict[str, str]]()
+    for each in _find_all(prompt.tools):
+        is_new = not each.resumable or each.tool_name not in {child.title for child in _find_live(thread)}
+        if each.immediate and is_new and await _is_on(thread, each):
+            asked = {"message": message}
+            name = CREATE if each.resumable else each.tool_name
+            if each.resumable:
+                asked |= {"agent": each.tool_name, "name": each.tool_name}
+            calls.append({"name": name, "arguments": encode_json(asked).decode()})
+    return calls
 
 
 class Subagents:
@@ -124,7 +130,8 @@ class Subagents:
         `on_created` is called with a handle to a child that was made.
         """
         asked = _decode(name, arguments)
-        begin = partial(self._begin, tools, id, name, asked, put)
+        variables = await self._wait_for_variables(_find_new(tools, name, asked), id)
+        begin = partial(self._begin, tools, id, name, asked, put=put, variables=variables)
         begun = await self._step.do(f"call:{id}", begin, attempts=1, type=_Begun)
         if begun.is_new and on_created is not None:
             child = await _find_family(self._thread).child(begun.child)
@@ -141,9 +148,41 @@ class Subagents:
 
     # Inside
 
-    async def _begin(self, tools: Tools, id: str, name: str, asked: _Asked, put: Put) -> _Begun:
+    async def _wait_for_variables(self, tool: Subagent | None, id: str) -> dict[str, tuple[str, str]]:
+        """Return variables that a new child needs and would not find, encrypted, when they are supplied."""
+        if tool is None or not any(each.required for each in tool.variables):
+            return {}
+        needs: list[str] = await self._step.do(f"needs:{id}", partial(self._find_missing, tool), type=list[str])
+        if not needs:
+            return {}
+        self._step.status({"needs": {"call": id, "agent": tool.agent, "variables": needs}})
+        given: dict[str, str] = await self._step.event(f"variables:{id}", type=dict[str, str])
+        self._step.status(None)
+        types = {each.name: each.type for each in tool.variables}
+        return {name: (types[name], data) for name, data in given.items() if name in types}
+
+    async def _find_missing(self, tool: Subagent) -> list[str]:
+        if not await _is_on(self._thread, tool):
+            return []
+        env = require_role(type(self._thread), "env").of(self._thread._actor)
+        return [
+            each.name
+            for each in tool.variables
+            if each.required and not await env.has_for_child(each.name, is_scoped=each.scoped)
+        ]
+
+    async def _begin(
+        self,
+        tools: Tools,
+        id: str,
+        name: str,
+        asked: _Asked,
+        *,
+        put: Put,
+        variables: dict[str, tuple[str, str]],
+    ) -> _Begun:
         try:
-            child = await self._ask(tools, id, name, asked)
+            child = await self._ask(tools, id, name, asked, variables=variables)
         except Refused as refusal:
             await put(ToolResult(f"Failed to execute tool: {refusal}", is_error=True))
             return _Begun()
@@ -152,16 +191,17 @@ class Subagents:
             await put(ToolResult(text), subagent_id=child.reference)
         return _Begun(child.reference, bool(child.blocking), is_new=not isinstance(asked, _Message))
 
-    async def _ask(self, tools: Tools, id: str, name: str, asked: _Asked) -> Child:
+    async def _ask(
+        self, tools: Tools, id: str, name: str, asked: _Asked, *, variables: dict[str, tuple[str, str]]
+    ) -> Child:
         """Send a message to a new child, or to one that is there."""
         if isinstance(asked, _Message):
             return self._send(tools, id, asked)
-        named = {each.tool_name: each for each in _find_all(tools)}
-        tool = named.get(asked.agent if isinstance(asked, _Create) else name)
-        if tool is None or (isinstance(asked, _Create) and not tool.resumable) or not await _is_on(self._thread, tool):
+        tool = _find_new(tools, name, asked)
+        if tool is None or not await _is_on(self._thread, tool):
             raise Refused(f"there is no subagent {asked.agent if isinstance(asked, _Create) else name!r}")
         self._check_room(tool)
-        return self._spawn(tool, id, asked)
+        return self._spawn(tool, id, asked, variables)
 
     def _send(self, tools: Tools, id: str, asked: _Message) -> Child:
         child = next((each for each in _find_live(self._thread) if each.reference == asked.reference), None)
@@ -178,7 +218,7 @@ class Subagents:
             many = f"there are {len(live)} of at most {tool.max_instances} instances of {tool.tool_name}"
             raise Refused(f"{many}: {_list(live)}; send one of them a message with {MESSAGE}")
 
-    def _spawn(self, tool: Subagent, id: str, asked: _Asked) -> Child:
+    def _spawn(self, tool: Subagent, id: str, asked: _Asked, variables: dict[str, tuple[str, str]]) -> Child:
         # Another thread may have a call of this id, too.
         name = f"{id}-{blake2b(str(self._thread._actor.key).encode(), digest_size=6).hexdigest()}"
         child = Child(
@@ -193,7 +233,8 @@ class Subagents:
             spawn_group_id=self._step.id,
             parent_communication="implicit" if tool.report else "explicit",
         )
-        birth = Birth(child=child, message=asked.message, files=asked.attachments, call=self._make_call(tool, id))
+        call = self._make_call(tool, id)
+        birth = Birth(child=child, message=asked.message, files=asked.attachments, call=call, variables=variables)
         _find_family(self._thread).spawn_agent(tool.thread, birth)
         return child
 
@@ -242,6 +283,13 @@ def _find_live(thread: Thread[Any]) -> list[Child]:
 
 def _find_all(tools: Tools) -> list[Subagent]:
     return [each for each in tools.values() if isinstance(each, Subagent)]
+
+
+def _find_new(tools: Tools, name: str, asked: _Asked) -> Subagent | None:
+    """Return the subagent that a call makes an instance of; None if there is none, or it makes none."""
+    is_create = isinstance(asked, _Create)
+    tool = tools.get(asked.agent if isinstance(asked, _Create) else name)
+    return tool if isinstance(tool, Subagent) and tool.resumable is is_create else None
 
 
 async def _is_on(thread: Thread[Any], tool: Subagent) -> bool:

@@ -13,7 +13,10 @@ from plait.agents.execution.state import ExecutionState, find_execution
 from plait.agents.execution.stops import TOOL
 from plait.agents.execution.tools import ToolResult
 from plait.errors import NotFound
+from plait.parts.env.secret import Secret
 from plait.parts.messages.message import Message
+from plait.parts.part import require_role
+from plait.parts.tasks.thread_tasks import find_tasks_part
 from plait.parts.written import Result
 from plait_schemas.codec import encode_json
 
@@ -92,6 +95,26 @@ class ThreadAgents:
         except NotFound as error:
             return ToolResult(str(error), is_error=True)
         return await invoke(self._actor.thread, self._messages, tool, args)
+
+    # Subagents
+
+    async def supply(self, run: str, variables: Mapping[str, str | Secret]) -> bool:
+        """Give the variables that a run needs for a subagent, which begins then; return whether they were taken.
+
+        They are in the `value` of the run: `{"needs": {"call": …, "agent": …, "variables": [names]}}`. Raises NotFound
+        if the run needs none, and ValueError if names are missing, or not needed.
+        """
+        tasks = find_tasks_part(type(self._actor.thread))
+        assert tasks is not None
+        found = await tasks.of(self._actor).get(run)
+        if found is None or found.ended_at is not None or not isinstance(found.value, dict):
+            raise NotFound(f"the run {run} needs no variables")
+        needs = found.value["needs"]
+        if {*needs["variables"]} != {*variables}:
+            raise ValueError(f"the run needs these variables, and no others: {', '.join(needs['variables'])}")
+        env = require_role(type(self._actor.thread), "env").of(self._actor)
+        sealed = {name: env.seal(name, value) for name, value in variables.items()}
+        return await tasks.of(self._actor).send(run, f"variables:{needs['call']}", sealed)
 
     # Hooks
 

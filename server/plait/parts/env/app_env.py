@@ -52,6 +52,10 @@ class AppEnv:
             raise NotFound(f"the variable {name} is not set: not in the thread, nor for its user, nor in the app")
         return Secret(others[name])
 
+    def has(self, name: str) -> bool:
+        """Whether the app has a variable."""
+        return name in self._variables
+
     def seal_others(self, others: Mapping[str, str]) -> dict[str, Variable]:
         """Encrypt variables that are those of a thread if the app has none of the name."""
         return {

@@ -1,5 +1,6 @@
 """`env = Env()`: variables such as keys and tokens, which a thread keeps encrypted."""
 
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -34,8 +35,8 @@ class Env(Part["ThreadEnv"]):
 
     role: ClassVar = "env"
     is_only: ClassVar = True
-    reading: ClassVar = frozenset({"get", "type_of", "redact", "find", "find_all", "own"})
-    inner: ClassVar = frozenset({"find", "find_all", "own", "put"})
+    reading: ClassVar = frozenset({"get", "type_of", "redact", "find", "find_all", "own", "has_for_child"})
+    inner: ClassVar = frozenset({"find", "find_all", "own", "put", "has_for_child", "seal"})
 
     def __init__(self, *, scoped: Collection[str] = ()) -> None:
         super().__init__()
@@ -120,6 +121,16 @@ class ThreadEnv:
     async def find_all(self) -> dict[str, Variable]:
         """Return all variables, except those of the app."""
         return {**self._app.seal_others(self._find_others()), **await self._find_all_stored()}
+
+    async def has_for_child(self, name: str, *, is_scoped: bool) -> bool:
+        """Whether a new child would find a variable; one that is scoped is not handed down."""
+        found = (not is_scoped and name in await self.own()) or self._app.has(name)
+        return found or name in await self._read_user()
+
+    def seal(self, name: str, value: str | Secret) -> str:
+        """Return an encrypted value as base64. Raises TypeError and ValueError."""
+        check_variable(name)
+        return b64encode(self._app.seal(name, value)).decode()
 
     async def own(self) -> dict[str, Variable]:
         """Return the variables of the thread."""

@@ -137,8 +137,8 @@ class ItemReceiver:
         self._store.write({HEAD: replace(self._store.head, parent=sender, resumable=resumable)})
         for role, body in birth.parts.items():
             self._hand(role, body)
-        for name, each in birth.variables.items():  # They are those of this thread, even if their names are scoped.
-            require_role(self._actor.kind.cls, "env").of(self._actor).put(name, b64decode(each), None)
+        for name, (type, data) in birth.variables.items():  # They are its own, even if their names are scoped.
+            require_role(self._actor.kind.cls, "env").of(self._actor).put(name, b64decode(data), type)
 
     def _ask(self, sender: str, message: str, attachments: list[dict[str, str]], call: Call | None) -> None:
         """Queue a message of the parent, once for a call."""

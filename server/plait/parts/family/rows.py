@@ -82,9 +82,9 @@ class Birth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag="
     files: list[str] = []
     # What parts hand down, by their role.
     parts: dict[str, Any] = {}
-    # The call for which it works, and the variables that it gets, encrypted.
+    # The call for which it works, and the types and values, encrypted, of variables that it gets.
     call: Call | None = None
-    variables: dict[str, Any] = {}
+    variables: dict[str, tuple[str, str]] = {}
     # Whether the child was spawned before. It is born again only if it takes nothing, as it was destroyed.
     is_known: bool = False
 

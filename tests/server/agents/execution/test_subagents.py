@@ -20,12 +20,14 @@ from plait import (
     Hooks,
     Message,
     Messages,
+    NotFound,
     Plait,
     Prompt,
     Side,
     Subagent,
     Tasks,
     Thread,
+    Variable,
     rpc,
     tool,
 )
@@ -45,6 +47,10 @@ class Boss(Thread[dict[str, Any]]):
     @rpc
     async def adopt(self, name: str) -> str:
         return await self.family.spawn(Worker, name)
+
+    @rpc
+    async def supply(self, run: str, variables: dict[str, str]) -> bool:
+        return bool(await self.agents.supply(run, variables))
 
     @rpc
     def look(self) -> list[dict[str, Any]]:
@@ -493,3 +499,104 @@ async def test_a_child_that_a_hook_stops_before_its_answer_reports_to_its_parent
         await team.ask()
         await team.rest()
         assert (await team.texts())[-1] == "assistant It has not counted."
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+async def test_an_immediate_subagent_begins_before_the_model_is_asked(tmp_path: Path, resumable: bool) -> None:
+    boss = Script("It is 3.")
+    subagent = Subagent("worker", Worker, immediate=True, resumable=resumable)
+    async with open_team(tmp_path, boss, work("Three."), subagent) as team:
+        await team.ask("Count.")
+        await team.rest()
+        (child,) = await team.children()
+        result = f"Three.\n\n(From the subagent {child.reference}.)" if resumable else "Three."
+        assert await team.texts() == ["user Count.", f"tool {result}", "assistant It is 3."]
+        assert boss.texts(0)[-1] == f"tool-return {result}"
+        assert (await (await team.find()).messages.list()).messages[0].content == "Count."
+        await team.ask("Again.")
+        await team.rest("done", "done")
+        # One that stays is not made twice.
+        assert len(await team.children()) == (1 if resumable else 2)
+
+
+TOKEN = Variable("TOKEN", scoped=True)
+
+
+def read_files(folder: Path) -> bytes:
+    return b"".join(each.read_bytes() for each in folder.iterdir())
+
+
+async def find_needs(team: Team) -> tuple[str, Any]:
+    """Wait until the run needs variables; return its id, and what it needs."""
+    found = list[Any]()
+
+    async def look() -> bool:
+        found[:] = [each for each in await team.boss.tasks.list() if each.value]
+        return bool(found)
+
+    await until(look)
+    return found[0].id, found[0].value["needs"]
+
+
+async def test_a_missing_scoped_variable_is_asked_for_and_starts_the_child(tmp_path: Path) -> None:
+    @tool
+    async def read(worker: Worker) -> str:
+        """Read the token."""
+        return str(len((await worker.env.get("TOKEN")).reveal()))
+
+    boss, secret = Script(call("worker", message="Count."), "Done."), "s3cr3t-and-long"
+    subagent = Subagent("worker", Worker, variables=[TOKEN])
+    side, prompts = Side("reader", session_stop="read"), [make_prompt("reader", read, model="work")]
+    async with open_team(tmp_path, boss, work(call("read")), subagent, side=side, prompts=prompts) as team:
+        # That of the parent is not handed down.
+        await team.boss.env.set("TOKEN", "the parent's")
+        await team.ask()
+        run, needs = await find_needs(team)
+        assert needs == {"call": "c0-0", "agent": "worker", "variables": ["TOKEN"]}
+        assert await team.children() == []
+        with pytest.raises(ValueError, match="the run needs these variables, and no others: TOKEN"):
+            await team.boss.call(Boss.supply, run, {"OTHER": "x"})
+        assert await team.boss.call(Boss.supply, run, {"TOKEN": secret}) is True
+        await team.rest()
+        (found,) = [each for each in await team.history() if each.role == "tool"]
+        assert found.content == str(len(secret))
+        assert (await team.boss.tasks.get(run)).value is None
+        with pytest.raises(NotFound, match="needs no variables"):
+            await team.boss.call(Boss.supply, run, {"TOKEN": secret})
+    assert secret.encode() not in read_files(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["user", "app"])
+async def test_a_scoped_variable_of_the_user_or_the_app_is_not_asked_for(tmp_path: Path, place: str) -> None:
+    boss = Script(call("worker", message="Count."), "Done.")
+    env = {"TOKEN": "x"} if place == "app" else {}
+    async with open_team(
+        tmp_path, boss, work("Three."), Subagent("worker", Worker, variables=[TOKEN]), env=env
+    ) as team:
+        if place == "user":
+            team.boss = team.app.session(Boss, "mine", user_id="ada")
+            await team.app.user("ada").env.set("TOKEN", "x")
+        await team.ask()
+        await team.rest()
+        assert "tool Three." in await team.texts()
+
+
+async def test_a_variable_that_is_not_scoped_is_handed_down_or_asked_for(tmp_path: Path) -> None:
+    boss = Script(call("worker", message="Count."), "Done.")
+    variables = [Variable("HAS"), Variable("NEEDS"), Variable("WANTS", required=False)]
+    async with open_team(tmp_path, boss, work("Three."), Subagent("worker", Worker, variables=variables)) as team:
+        await team.boss.env.set("HAS", "x")
+        await team.ask()
+        run, needs = await find_needs(team)
+        assert needs["variables"] == ["NEEDS"]
+        await team.boss.call(Boss.supply, run, {"NEEDS": "y"})
+        await team.rest()
+        worker = (await team.find()).env
+        assert [(await worker.get(name)).reveal() for name in ("HAS", "NEEDS")] == ["x", "y"]
+
+
+async def test_a_scoped_variable_must_be_scoped_in_the_class_of_the_child(tmp_path: Path) -> None:
+    subagent = Subagent("worker", Worker, variables=[Variable("OTHER", scoped=True)])
+    with pytest.raises(ValueError, match=r"Worker needs `Env\(scoped=\{'OTHER'\}\)`"):
+        async with open_team(tmp_path, Script("Done."), work("Three."), subagent):
+            pass
