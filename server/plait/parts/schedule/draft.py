@@ -56,7 +56,7 @@ class RowsDraft(ItemsDraft[RowChange[R]]):
 
     def drop(self) -> None:
         super().drop()
-        self._added, self._removed = Agenda(), set()
+        self._added, self._removed = Agenda[R](), set()
 
     @property
     def rows(self) -> Mapping[str, R]:
