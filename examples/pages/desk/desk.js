@@ -1,0 +1,158 @@
+// @ts-check
+/** The desk's page: what two agents say and do, the calls that wait for approval, and stop and continue. */
+
+import { files } from "/plait/files.js";
+import { messages as part } from "/plait/messages.js";
+import { tasks } from "/plait/tasks.js";
+
+import { makeAttachments } from "../chat/attachments.js";
+import { box, goToEnd, isNearEnd, openBox, showLatest } from "../conversation.js";
+import { avatar, clone, find, hue, join, notify, openRoom, write } from "../room.js";
+
+/**
+ * @typedef {import("/plait/client.js").ThreadMessage} Message
+ * @typedef {{id: string, function: {name: string, arguments: string}}} Call
+ */
+
+const AGENTS = /** @type {Record<string, string>} */ ({ desk: "Desk", billing: "Billing" });
+const CALLS = /** @type {Record<string, string>} */ ({
+  find_order: "Find order",
+  pay_back: "Pay back order",
+  to_billing: "Hand over to billing",
+  to_desk: "Hand over to the desk",
+});
+const OVER = new Set(["done", "failed", "cancelled"]);
+const CUSTOMER = { id: "customer", name: "Customer" };
+/** The elements of the messages, and what each shows. @type {Map<string, {element: HTMLElement, look: string}>} */
+const shown = new Map();
+
+/** @type {import("/plait/client.js").ThreadClient<Record<string, unknown>>} */
+const client = join("desk", () => render(), refused, { messages: part, files, tasks });
+const messages = /** @type {import("/plait/client.js").ThreadMessages} */ (client.messages);
+messages.subscribe(() => render());
+client.tasks.subscribe(() => render());
+
+/** @param {Error} error */
+function refused({ message }) {
+  notify(`Not done: ${message}.`, { refused: true });
+}
+
+// Showing
+
+function render() {
+  if (!client.state) return;
+  const { items } = messages;
+  const isAtEnd = isNearEnd();
+  const runs = client.tasks.items;
+  const running = runs.some(({ status }) => !OVER.has(status));
+  const results = new Map(items.flatMap((item) => (item.role === "tool" ? [[String(item.tool_call_id), item]] : [])));
+  const visible = items.filter(({ role }) => role === "user" || role === "assistant");
+  find("#messages").replaceChildren(...visible.map((item, index) => renderMessage(item, results, isGrouped(item, visible[index - 1]))));
+  find("#welcome").hidden = !messages.isReady || items.length > 0;
+  find("#stop").hidden = !running;
+  find("#stopped").hidden = running || runs.at(-1)?.status !== "cancelled";
+  find("#stop").toggleAttribute("disabled", client.status !== "online");
+  box.placeholder = client.status === "online" ? "Write to the desk" : "Write; it is sent later";
+  if (isAtEnd) goToEnd();
+  showLatest();
+}
+
+/** Whether an agent goes on; which one it is, is known when its answer is whole. @param {Message} item @param {Message | undefined} before */
+function isGrouped(item, before) {
+  const agent = agentOf(item);
+  return item.role === "assistant" && before?.role === "assistant" && (!agent || agent === agentOf(before));
+}
+
+/** @param {Message} item */
+function agentOf({ metadata }) {
+  return /** @type {{agent?: string} | undefined} */ (metadata?.execution)?.agent;
+}
+
+/**
+ * @param {Message} item
+ * @param {Map<string, Message>} results the results of calls by their ids
+ * @param {boolean} grouped
+ */
+function renderMessage(item, results, grouped) {
+  const calls = /** @type {Call[]} */ (item.tool_calls ?? []);
+  const own = calls.map(({ id }) => results.get(id));
+  const key = item.metadata?.key === undefined ? item.id : `key ${item.metadata.key}`;
+  const look = JSON.stringify([item.content, item.status, own.map((each) => each?.content), grouped]);
+  const known = shown.get(key);
+  if (known?.look === look) return known.element;
+  const element = clone("#item");
+  shown.set(key, { element, look });
+  element.dataset.status = item.status ?? "completed";
+  element.classList.toggle("grouped", grouped);
+  element.classList.toggle("writing", item.status === "streaming");
+  element.ariaBusy = String(item.status === "streaming");
+  const run = String(/** @type {{run?: string} | undefined} */ (item.metadata?.execution)?.run);
+  const agent = agentOf(item) ?? "";
+  if (item.role === "user") {
+    element.classList.add("mine");
+    element.style.setProperty("--hue", String(hue(CUSTOMER.id)));
+    find(".face", element).append(avatar(CUSTOMER));
+    write(find(".who span", element), CUSTOMER.name);
+  } else {
+    element.classList.add("bot");
+    element.dataset.agent = agent;
+    find(".face", element).append(clone("#agent-face"));
+    write(find(".who span", element), AGENTS[agent] ?? (item.status === "streaming" ? "Writing" : "Agent"));
+  }
+  write(find(".bubble", element), item.content ?? "");
+  find(".bubble", element).hidden = !item.content;
+  write(find(".note", element), noteOf(item));
+  find(".note", element).hidden = !noteOf(item);
+  find(".calls", element).hidden = calls.length === 0;
+  find(".calls", element).append(...calls.map((call, index) => makeCall(call, own[index], run)));
+  return element;
+}
+
+/** @param {Message} item */
+function noteOf({ status, role }) {
+  if (status === "sending") return client.status === "online" ? "Sending" : "Sent when you are online again";
+  if (status === "pending") return "Waiting for the desk";
+  return status === "failed" ? (role === "assistant" ? "Cut off in the middle" : "Given up") : "";
+}
+
+/** @param {Call} call @param {Message | undefined} result @param {string} run */
+function makeCall(call, result, run) {
+  const element = clone("#call");
+  const number = call.function.arguments.match(/\d+/)?.[0];
+  const isAsked = !result && call.function.name === "pay_back";
+  write(find(".call-title", element), (CALLS[call.function.name] ?? call.function.name) + (number ? ` ${number}` : ""));
+  write(find(".call-note", element), result?.content ?? (isAsked ? "Do you approve it?" : "At it"));
+  element.dataset.status = result ? String(result.metadata?.tool_status) : isAsked ? "asked" : "running";
+  find(".attached", element).append(...makeAttachments(result?.attachments ?? [], client.files));
+  find(".call-actions", element).hidden = !isAsked;
+  for (const [selector, approved] of /** @type {[string, boolean][]} */ ([[".approve", true], [".refuse", false]])) {
+    find(selector, element).addEventListener("click", () => {
+      box.focus();
+      client.call("decide", run, call.id, approved).catch(refused);
+    });
+  }
+  return element;
+}
+
+// Doing
+
+/** @param {string} content */
+async function say(content) {
+  const sent = messages.send(content);
+  goToEnd();
+  await sent.catch(refused);
+}
+
+async function stop() {
+  box.focus();
+  await client.call("run:stop").catch(refused);
+}
+
+openRoom("Desk");
+openBox(client, say);
+find("#stop").addEventListener("click", stop);
+find("#continue").addEventListener("click", () => {
+  box.focus();
+  client.call("run:continue").catch(refused);
+});
+addEventListener("keydown", ({ key }) => void (key === "Escape" && !find("#stop").hidden && stop()));
