@@ -11,15 +11,15 @@ import msgspec
 
 from plait.actor.outcome import maybe_await
 from plait.actor.thread import Thread
-from plait.agents.execution.definitions import Prompt
-from plait.agents.execution.dispatch import describe_tools
+from plait.agents.execution.definitions import Prompt, Speaker
 from plait.agents.execution.hooks import Block, call_hooks
 from plait.agents.execution.loading import load_model_call
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.state import ExecutionState
-from plait.agents.execution.stops import BLOCKED, MARK, REMOVED, Mark
+from plait.agents.execution.stops import BLOCKED, MARK, REMOVED, Below, Mark
 from plait.agents.execution.subagents import describe_subagents
+from plait.agents.execution.tool_specs import describe_tools
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Message
 from plait.parts.messages.message_stream import MessageStream
@@ -60,26 +60,30 @@ class Asker:
         self._messages = messages
         self._state = state
 
-    async def ask(self, prompt: Prompt, history: Sequence[Message], mark: Mark) -> Message | None:
+    async def ask(
+        self, speaker: Speaker, history: Sequence[Message], mark: Mark, below: Below | None = None
+    ) -> Message | None:
         """Ask until there is an answer, and return it; None if there is none, or it was deleted. Raises StepFailed."""
-        progress = FIRST
+        progress, place = FIRST, below.call_id if below else mark.step
         for attempt in count():
-            name = f"ask:{mark.step}:{attempt}"
             if progress.due:
-                await self._step.sleep(f"wait:{mark.step}:{attempt}", (progress.due - read_due_clock()) / 1e6)
-            work = partial(self._attempt, prompt, history, mark, progress)
-            asked = await self._step.do(name, work, attempts=1, type=_Asked)
+                await self._step.sleep(f"wait:{place}:{attempt}", (progress.due - read_due_clock()) / 1e6)
+            work = partial(self._attempt, speaker.prompt, history, mark, below, progress)
+            asked = await self._step.do(f"ask:{place}:{attempt}", work, attempts=1, type=_Asked)
             if asked.retry is None:
                 return await self._messages.get(asked.id)
             progress = asked.retry
         raise AssertionError
 
-    async def _attempt(self, prompt: Prompt, history: Sequence[Message], mark: Mark, progress: Progress) -> _Asked:
+    async def _attempt(
+        self, prompt: Prompt, history: Sequence[Message], mark: Mark, below: Below | None, progress: Progress
+    ) -> _Asked:
+        place: dict[str, Any] = {} if below is None else {"parent_id": below.parent_id, "depth": below.depth}
         try:
             seen = await self._view(prompt, history, mark)
         except Block as block:
             metadata = {MARK: to_builtins(mark), BLOCKED: True}
-            return _Asked(self._messages.inject(ROLES[mark.side], str(block), metadata=metadata).value.id)
+            return _Asked(self._messages.inject(ROLES[mark.side], str(block), metadata=metadata, **place).value.id)
         if self._state.stopped:
             return _Asked()
         chunks = (await load_model_call())(
@@ -90,7 +94,7 @@ class Asker:
             settings=prompt.settings,
         )
         role = ROLES[mark.side]
-        known = {id for each in history for id in each.tool_call_ids}
+        known = None if below else {id for each in history for id in each.tool_call_ids}
         stream: MessageStream | None = None
         try:
             async with AsyncExitStack() as stack:
@@ -104,7 +108,7 @@ class Asker:
                         }
                     else:
                         if stream is None:
-                            stream = await stack.enter_async_context(self._messages.stream(role))
+                            stream = await stack.enter_async_context(self._messages.stream(role, **place))
                         stream.append(each)
                 if stream is not None:
                     stream.finish(**fields)
@@ -112,9 +116,9 @@ class Asker:
             if failed.retry is None:
                 raise
             return _Asked(retry=failed.retry)
-        id = self._messages.inject(role, answer.text, **fields).value.id if stream is None else stream.id
+        id = self._messages.inject(role, answer.text, **fields, **place).value.id if stream is None else stream.id
         for thought in answer.make_thoughts(id):
-            self._messages.inject(**{**thought, "role": role})
+            self._messages.inject(**{**thought, **place, "role": role})
         return _Asked(id)
 
     async def _view(self, prompt: Prompt, history: Sequence[Message], mark: Mark) -> list[Message]:
@@ -129,13 +133,19 @@ class Asker:
         return found
 
 
-def _make_ids_unique(calls: Sequence[Mapping[str, Any]] | None, known: set[str]) -> list[Mapping[str, Any]] | None:
-    """Return calls whose ids name them in their thread: a result, a step and an approval belong to one call only."""
+def _make_ids_unique(
+    calls: Sequence[Mapping[str, Any]] | None, known: set[str] | None
+) -> list[Mapping[str, Any]] | None:
+    """Return calls whose ids name them in their thread: a result, a step and an approval belong to one call only.
+
+    Without `known` ones, all ids are new.
+    """
     made = list[Mapping[str, Any]]()
     for call in calls or ():
         id, name, arguments = read_call(call)
-        if id in known or not is_key(id) or len(id) > _LONGEST:
+        if known is None or id in known or not is_key(id) or len(id) > _LONGEST:
             id = f"call_{secrets.token_hex(8)}"
-        known.add(id)
+        if known is not None:
+            known.add(id)
         made.append(make_call(id, name, arguments))
     return made or None

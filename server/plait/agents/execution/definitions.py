@@ -87,7 +87,10 @@ class Subagent(msgspec.Struct, frozen=True):
 
 
 class PromptTool(msgspec.Struct, frozen=True):
-    """A tool that answers by one step of another prompt, whose messages are below the call."""
+    """A tool that answers by one step of another prompt: it gets the model's `message`, and its calls are carried out.
+
+    Its messages are below the result of the call, and the model that has called it never sees them.
+    """
 
     prompt: str
     name: str = ""

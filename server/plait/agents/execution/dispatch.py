@@ -10,10 +10,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from plait.actor.thread import Thread
-from plait.agents.execution.definitions import AnyTool, Handoff, Prompt, Subagent
+from plait.agents.execution.definitions import AnyTool, Handoff, PromptTool, Speaker
 from plait.agents.execution.hooks import ToolCall, call_hooks, has_hook
-from plait.agents.execution.model_attempts import ToolSpec
-from plait.agents.execution.registry import Execution
+from plait.agents.execution.prompt_tools import PromptTools, make_result_id
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import REMOVED, Notes
 from plait.agents.execution.subagents import Subagents
@@ -27,31 +26,12 @@ from plait.parts.tasks.step_errors import StepFailed, Unknown, describe
 from plait.spelling import find_nearest
 from plait_schemas.codec import encode_json
 
-__all__ = ["Dispatcher", "describe_tools", "invoke", "make_queued_call"]
+__all__ = ["Dispatcher", "invoke", "make_queued_call"]
 
-_NOTHING: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 _FAILED: Final = "Failed to execute tool: "
 _STOPPED: Final = "The execution was stopped before this call."
 _HANDED_OVER: Final = ToolResult("The conversation is handed over.")
 _UNKNOWN: Final = "It is not known whether this call has had its effect, as the server stopped during it."
-
-
-def describe_tools(execution: Execution, prompt: Prompt) -> list[ToolSpec]:
-    """Return the tools of a prompt as a model sees them."""
-    tools = {name: each for name, each in prompt.tools.items() if not isinstance(each, Subagent)}
-    return [_describe(execution, name, each) for name, each in tools.items()]
-
-
-def _describe(execution: Execution, name: str, tool: AnyTool) -> ToolSpec:
-    match tool:
-        case Tool():
-            return ToolSpec(name, tool.description, tool.schema)
-        case Handoff():
-            agent = execution.load_agent(tool.agent)
-            told = tool.description or f"Hand the conversation over to {agent.title or agent.name}. {agent.description}"
-            return ToolSpec(name, told.strip(), _NOTHING)
-        case _:
-            raise AssertionError(f"{name} cannot be executed")
 
 
 Put = Callable[..., Awaitable[None]]
@@ -64,8 +44,11 @@ class Dispatcher:
     The names of its steps are stored, and tell after a crash which calls have begun: they must never change.
     """
 
-    def __init__(self, thread: Thread[Any], step: Step, messages: ThreadMessages, state: ExecutionState) -> None:
+    def __init__(
+        self, thread: Thread[Any], step: Step, messages: ThreadMessages, state: ExecutionState, prompts: PromptTools
+    ) -> None:
         self._thread = thread
+        self._prompts = prompts
         self._step = step
         self._messages = messages
         self._subagents = Subagents(thread, step)
@@ -91,6 +74,10 @@ class Dispatcher:
                         await self._wait_for_approval(tool, id)
                     work = partial(self._run, tool, decoded, put)
                     await self._do(f"call:{id}", work, once=not tool.idempotent, timeout=tool.timeout)
+                case PromptTool() as prompt:
+                    put = partial(put, message_id=make_result_id(id))
+                    result = await self._prompts.answer(prompt, answer, call, carry_out=self._carry_out)
+                    await self._do(f"answer:{id}", partial(put, result))
                 case _:
                     raise AssertionError(f"{name} cannot be executed")
         except Refused as refusal:
@@ -153,6 +140,9 @@ class Dispatcher:
         if notes is not None:
             state.load(notes)
 
+    async def _carry_out(self, speaker: Speaker, answer: Message, call: Mapping[str, Any]) -> None:
+        await self.answer(speaker.prompt.tools, answer, call)
+
     async def _answer_by_subagent(
         self, tools: Mapping[str, AnyTool], id: str, name: str, arguments: str, put: Put
     ) -> None:
@@ -172,7 +162,13 @@ class Dispatcher:
         await put(_HANDED_OVER)
 
     async def _put(
-        self, answer: Message, call: ToolCall, result: ToolResult, *, subagent_id: str | None = None
+        self,
+        answer: Message,
+        call: ToolCall,
+        result: ToolResult,
+        *,
+        subagent_id: str | None = None,
+        message_id: str | None = None,
     ) -> None:
         """Add a result to the history, as the hooks want it; or remove the call, if they want that."""
         hooks = self._state.hooks
@@ -182,17 +178,18 @@ class Dispatcher:
             await self._messages.change(answer.id, partial(_remove_call, id=call.id))
         else:
             found = await call_hooks("before_store_tool_result", hooks, self._thread, call, found)
-            self._inject(call.id, call.name, found, subagent_id=subagent_id)
+            place: dict[str, Any] = {"parent_id": answer.parent_id, "depth": answer.depth}
+            self._inject(call.id, call.name, found, id=message_id, subagent_id=subagent_id, **place)
 
-    def _inject(self, id: str, name: str, result: ToolResult, *, subagent_id: str | None = None) -> None:
+    def _inject(self, call_id: str, name: str, result: ToolResult, **fields: Any) -> None:
         self._messages.inject(
             "tool",
             result.text,
             name=name,
-            tool_call_id=id,
-            subagent_id=subagent_id,
+            tool_call_id=call_id,
             metadata={STATUS: "error" if result.is_error else "success"},
             attachments=[{"path": path} for path in result.attachments],
+            **fields,
         )
 
 

@@ -10,6 +10,7 @@ from plait.agents.context import Context
 from plait.agents.execution.asking import Asker
 from plait.agents.execution.definitions import Receiver, Speaker, Subagent
 from plait.agents.execution.dispatch import Dispatcher, make_queued_call
+from plait.agents.execution.prompt_tools import PromptTools
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import (
@@ -74,7 +75,8 @@ class _Pass:
         self._agents = ctx.thread.agents
         self._state = state = ExecutionState(messages, step.id)
         self._asker = Asker(execution, ctx.thread, step, messages, state)
-        self._dispatcher = Dispatcher(ctx.thread, step, messages, state)
+        prompts = PromptTools(execution, step, messages, state, self._asker.ask)
+        self._dispatcher = Dispatcher(ctx.thread, step, messages, state, prompts)
 
     async def run(self) -> str | None:
         await self._agents.wait_for_creation()
@@ -168,7 +170,7 @@ class _Pass:
             return begun
         speaker, mark = self._find_speaker(taken or _find_receiver(history), is_certain=taken is not None)
         self._state.begin(speaker, self._place)
-        return await self._asker.ask(speaker.prompt, history, mark)
+        return await self._asker.ask(speaker, history, mark)
 
     def _find_speaker(self, receiver: Receiver, *, is_certain: bool = False) -> tuple[Speaker, Mark]:
         """Return who answers in this step: the side whose turn it is, if there is one, unless another is certain."""

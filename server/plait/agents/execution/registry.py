@@ -114,8 +114,6 @@ class Execution:
     def check_tools(self) -> None:
         """Check that all tools can be executed. Raises TypeError."""
         for name, each in self.tools.items():
-            if isinstance(each, PromptTool):
-                raise TypeError(f"the tool {name!r}: {type(each).__name__} cannot be executed")
             if isinstance(each, Subagent):
                 for cls, role in product(
                     (self.thread, each.thread), ("family", "env") if each.variables else ("family",)

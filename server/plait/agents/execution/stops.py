@@ -16,6 +16,7 @@ __all__ = [
     "REMOVED",
     "START",
     "TOOL",
+    "Below",
     "Mark",
     "Next",
     "Notes",
@@ -63,6 +64,14 @@ class Mark(msgspec.Struct, frozen=True):
     step: int
     side: Receiver
     agent: str
+
+
+class Below(NamedTuple):
+    """The place of the messages of a prompt that answers a call: below the result of that."""
+
+    call_id: str
+    parent_id: str
+    depth: int
 
 
 class Notes(msgspec.Struct, frozen=True):

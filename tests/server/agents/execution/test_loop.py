@@ -10,7 +10,7 @@ from tests.server.parts.workshop import until
 
 from plait import Messages, NotFound, Plait, Step, Thread
 from plait.agents.execution import model_attempts
-from plait.agents.execution.definitions import Agent, Handoff, Prompt, PromptTool, Side, Subagent
+from plait.agents.execution.definitions import Agent, Handoff, Prompt, Side, Subagent
 from plait.agents.execution.tools import tool
 from plait.store.thread_rows import RecordRange
 
@@ -360,17 +360,13 @@ def test_a_class_has_one_execution() -> None:
         app.execution(Desk, **parts)
 
 
-async def test_an_app_does_not_start_with_tools_that_cannot_be_executed() -> None:
-    for each, message in (
-        (Subagent("finder", Desk), "there is no agent named 'finder'"),
-        (PromptTool("clerk"), "PromptTool cannot be executed"),
-    ):
-        app = Plait(Desk)
-        prompt = make_prompt("clerk", each, model="test:x")
-        app.execution(Desk, agents=[Agent("desk", Side("clerk"))], prompts=[prompt])
-        with pytest.raises((NotFound, TypeError), match=message):
-            async with app:
-                pass
+async def test_an_app_does_not_start_with_a_subagent_that_it_does_not_have() -> None:
+    app = Plait(Desk)
+    prompt = make_prompt("clerk", Subagent("finder", Desk), model="test:x")
+    app.execution(Desk, agents=[Agent("desk", Side("clerk"))], prompts=[prompt])
+    with pytest.raises(NotFound, match="there is no agent named 'finder'"):
+        async with app:
+            pass
 
 
 async def test_the_text_of_a_prompt_may_be_a_function_of_the_thread(tmp_path: Path) -> None:

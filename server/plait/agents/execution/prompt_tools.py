@@ -1,0 +1,109 @@
+"""Prompts that are tools: one step of another prompt answers a call, in messages below its result."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Final, Protocol
+
+import msgspec
+
+from plait.agents.execution.definitions import PromptTool, Speaker
+from plait.agents.execution.registry import Execution
+from plait.agents.execution.state import ExecutionState
+from plait.agents.execution.stops import Below, Mark, read_mark
+from plait.agents.execution.tools import Refused, ToolResult
+from plait.parts.messages.message import Message
+from plait.parts.messages.model_history import select_history
+from plait.parts.messages.thread_messages import ThreadMessages
+from plait.parts.messages.tool_calls import read_call
+from plait.parts.tasks.step import Step
+from plait_schemas.codec import NOT_JSON
+
+__all__ = ["PromptTools", "make_result_id"]
+
+# Prompts may call each other, and themselves.
+_DEEPEST: Final = 5
+# The messages below a result that are read, at most.
+_MOST: Final = 1_000
+
+
+def make_result_id(call_id: str) -> str:
+    """Return the id of the result of a prompt that is a tool, which the messages below it have before it is there."""
+    return f"result-{call_id}"
+
+
+class _Question(msgspec.Struct, forbid_unknown_fields=True):
+    message: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Ask(Protocol):
+    """Asks a model, and returns its answer; None if there is none."""
+
+    async def __call__(
+        self, speaker: Speaker, history: Sequence[Message], mark: Mark, below: Below
+    ) -> Message | None: ...
+
+
+class PromptTools:
+    """Has prompts answer calls, in a pass of a run. The names of its steps must never change."""
+
+    def __init__(
+        self, execution: Execution, step: Step, messages: ThreadMessages, state: ExecutionState, ask: Ask
+    ) -> None:
+        self._execution = execution
+        self._step = step
+        self._messages = messages
+        self._state = state
+        self._ask = ask
+
+    async def answer(
+        self,
+        tool: PromptTool,
+        answer: Message,
+        call: Mapping[str, Any],
+        *,
+        carry_out: Callable[[Speaker, Message, Mapping[str, Any]], Awaitable[None]],
+    ) -> ToolResult:
+        """Return the result of a call. Raises Refused and StepFailed.
+
+        `carry_out` answers the calls of the prompt.
+        """
+        id, name, arguments = read_call(call)
+        above = read_mark(answer)
+        if above is None or answer.depth >= _DEEPEST:
+            raise Refused(f"prompts that are tools can be nested {_DEEPEST} deep")
+        speaker = self._execution.find_speaker(above.agent, above.side)._replace(
+            letter="a", prompt=self._execution.load_prompt(tool.prompt)
+        )
+        below = Below(id, make_result_id(id), answer.depth + 1)
+        with self._state.inside(speaker):
+            history = await self._read(answer, below)
+            if not history:
+                await self._step.do(f"prompt:{id}", partial(self._put, _decode(name, arguments), below))
+                history = await self._read(answer, below)
+            said = next((each for each in history if read_mark(each) is not None), None)
+            if said is None:
+                said = await self._ask(speaker, history, Mark(above.run, above.step, "a", above.agent), below)
+            if said is None:
+                raise Refused("the prompt was stopped, or its answer was deleted")
+            answered = {each.tool_call_id for each in history}
+            for each in said.tool_calls or ():
+                if each["id"] not in answered:
+                    await carry_out(speaker, said, each)
+            results = [each for each in await self._read(answer, below) if each.role == "tool"]
+        texts = [said.content, *(f"{each.name}: {each.content}" for each in results)]
+        files = [file["path"] for each in results for file in each.attachments]
+        return ToolResult("\n\n".join(filter(None, texts)), files)
+
+    async def _read(self, answer: Message, below: Below) -> list[Message]:
+        page = await self._messages.list(_MOST, after=answer.position, order="asc", max_depth=below.depth)
+        return select_history(page.messages, below.parent_id)
+
+    async def _put(self, question: str, below: Below) -> None:
+        self._messages.inject("user", question, parent_id=below.parent_id, depth=below.depth)
+
+
+def _decode(name: str, arguments: str) -> str:
+    try:
+        return msgspec.json.decode(arguments or "{}", type=_Question).message
+    except NOT_JSON as error:
+        raise Refused(f"{name}: the arguments do not fit: {error}") from None
