@@ -1,7 +1,8 @@
 """The variables of an app, which are read from memory, and how those of its threads and users are opened."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -67,19 +68,16 @@ class AppEnv:
     def redact(self, text: str, found: Mapping[str, Variable], others: Mapping[str, str] = _NOTHING) -> str:
         """Replace the values in a text that may not be shown: those of the app, of found variables, and of others.
 
-        A value is also found as it is within JSON.
+        A value is also found as it is within JSON; one of white space alone is not.
         """
         if not isinstance(text, str):
             raise TypeError(f"redact takes a str, not {type(text).__name__}")
         secrets = [self.open(name, each) for name, each in found.items() if each.type == "secret"]
         own = {**{name: Secret(value) for name, value in others.items()}, **self._variables}
         secrets += [secret for name, secret in own.items() if name not in found]
-        values = {value for secret in secrets if (value := secret.reveal())}
+        values = {value for secret in secrets if (value := secret.reveal()).strip()}
         values |= {json.dumps(value, ensure_ascii=is_ascii)[1:-1] for value in values for is_ascii in (True, False)}
-        # A value may contain another one.
-        for value in sorted(values, key=len, reverse=True):
-            text = text.replace(value, _SHOWN)
-        return text
+        return _replace_all(text, values)
 
     def close(self) -> None:
         """Do nothing: the variables are those of the app, which may be started again."""
@@ -95,3 +93,16 @@ class AppEnv:
         except ModuleNotFoundError:
             raise RuntimeError("variables are encrypted with cryptography: pip install 'plait[env]'") from None
         return Sealer(self._secrets)
+
+
+def _replace_all(text: str, values: Collection[str]) -> str:
+    """Replace values; one may contain another one, or overlap it."""
+    # Each place, even within another match of the same value.
+    matches = [(each, re.finditer(f"(?={re.escape(each)})", text)) for each in values]
+    found = sorted((match.start(), match.start() + len(each)) for each, places in matches for match in places)
+    pieces, end = list[str](), 0
+    for start, after in found:
+        if not pieces or start >= end:
+            pieces += [text[end:start], _SHOWN]
+        end = max(end, after)
+    return "".join([*pieces, text[end:]])

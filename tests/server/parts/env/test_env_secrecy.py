@@ -174,6 +174,11 @@ async def test_redact_replaces_the_secrets_of_all_levels_and_keeps_texts(url: st
             await env.redact(7)  # type: ignore[arg-type]
 
 
+def test_redact_shows_no_part_of_secrets_that_overlap_and_keeps_white_space() -> None:
+    env = AppEnv({"ONE": "abcdef", "TWO": "defghi", "TWICE": "xyx", "BLANK": " ", "STAR": "*"})
+    assert env.redact("an abcdefghi, xyxyx, abcdefdefghi and * end", {}) == "an ***, ***, ****** and *** end"
+
+
 # PLAIT_SECRET
 
 
