@@ -1,6 +1,14 @@
 """The errors of steps."""
 
+from typing import Final
+
+from plait_schemas.codec import printable
+
 __all__ = ["GiveUp", "StepFailed", "Unknown", "describe"]
+
+
+# Characters of a stored error.
+_LONGEST: Final = 4_000
 
 
 class GiveUp(Exception):
@@ -19,5 +27,9 @@ class Unknown(Exception):
 
 
 def describe(error: BaseException) -> str:
-    """Return an error as it is stored."""
-    return f"{type(error).__name__}: {error}"
+    """Return an error as it is stored: its class and the beginning of its message, which can be stored in any case."""
+    try:
+        message = str(error)
+    except Exception as failure:  # Its class has a faulty __str__.
+        message = f"its message cannot be read: {type(failure).__name__}"
+    return printable(f"{type(error).__name__}: {message}"[:_LONGEST])
