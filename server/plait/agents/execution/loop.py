@@ -200,6 +200,12 @@ class _Pass:
     async def _report(self, name: str, reason: Reason, text: str) -> None:
         agent = self._execution.load_agent(name)
         await make_report(self._thread, self._step, self._messages, agent=agent, reason=reason, text=text)
+        if reason == "stopped":
+            await self._step.do("hold", self._hold)
+
+    async def _hold(self) -> None:
+        """Leave what is queued, as a stop from outside does."""
+        await self._messages.stop()
 
     async def _read_results(self, answer: Message) -> dict[str, Message]:
         """Return the results of the calls of an answer, by their ids."""

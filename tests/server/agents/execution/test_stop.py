@@ -212,6 +212,25 @@ async def test_a_tool_that_stops_its_run_skips_the_calls_after_it_and_the_model(
         assert len(script.seen) == 1
 
 
+async def test_what_is_queued_stays_after_a_stop_by_the_execution_itself(tmp_path: Path) -> None:
+    @tool()
+    async def end(desk: Desk) -> str:
+        """Stop."""
+        desk.messages.queue("two")
+        desk.execution.stop()
+        return "ended"
+
+    script = Script(call("end"), "Well.")
+    async with open_lab(tmp_path, script, tools=[end]) as lab:
+        await lab.ask("one")
+        await until(lambda: has_status(lab, "done"))
+        await check_stopped(lab)
+        assert await lab.texts("pending") == ["user two", "system A notice."]
+        assert await lab.handle.messages.resume()
+        await lab.rest("done", "done")
+        assert (await lab.texts())[-1] == "assistant Well."
+
+
 async def test_what_is_queued_stays_until_it_is_told_to_go_on(tmp_path: Path) -> None:
     talker = Talker()
     async with open_lab(tmp_path, talker) as lab:
