@@ -156,7 +156,7 @@ async def test_a_question_on_a_socket_is_answered_after_a_kill_in_its_tool(tmp_p
     environment = {"DESK_HANGS": str(hangs), "PLAIT_SECRET": "test"}
     with Process(APP, cwd=tmp_path, environment=environment) as server:
         async with asyncio.timeout(PATIENCE), connect(f"ws://{server.address}/threads/desk/one") as room:
-            await room.messages.open()
+            items = await room.messages.open()
             await room.messages.send("q1")
             while not hangs.exists():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -96,16 +96,16 @@ class Asker:
         role = ROLES[mark.side]
         known = None if below else {id for each in history for id in each.tool_call_ids}
         stream: MessageStream | None = None
+        answer: Answer | None = None
+        fields: dict[str, Any] = {}
         try:
             async with AsyncExitStack() as stack:
                 await stack.enter_async_context(aclosing(chunks))
                 async for each in chunks:
                     if isinstance(each, Answer):
                         answer = each
-                        fields: dict[str, Any] = {
-                            "tool_calls": _make_ids_unique(answer.tool_calls, known),
-                            "metadata": {**answer.metadata, MARK: to_builtins(mark)},
-                        }
+                        fields["tool_calls"] = _make_ids_unique(answer.tool_calls, known)
+                        fields["metadata"] = {**answer.metadata, MARK: to_builtins(mark)}
                     else:
                         if stream is None:
                             stream = await stack.enter_async_context(self._messages.stream(role, **place))
@@ -116,6 +116,7 @@ class Asker:
             if failed.retry is None:
                 raise
             return _Asked(retry=failed.retry)
+        assert answer is not None
         id = self._messages.inject(role, answer.text, **fields, **place).value.id if stream is None else stream.id
         for thought in answer.make_thoughts(id):
             self._messages.inject(**{**thought, **place, "role": role})

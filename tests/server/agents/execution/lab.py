@@ -132,7 +132,7 @@ def make_prompt(name: str, *tools: Any, model: str = "script", **options: Any) -
 class Lab:
     def __init__(self, app: Plait) -> None:
         self.app = app
-        self.handle = app.thread(Desk, "one")
+        self.handle: Any = app.thread(Desk, "one")
 
     async def ask(self, text: str, **options: Any) -> None:
         await self.handle.messages.queue(text, **options)
