@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.server.agents.execution.lab import Desk, Hold, Lab, Script, call, make_prompt, open_lab
 
-from plait import Terminated
+from plait import Family, Plait, Terminated, Thread, Values
 from plait.agents.execution.definitions import Agent, Handoff, Side
 from plait.agents.execution.tools import tool
 
@@ -150,6 +150,25 @@ async def test_the_agent_of_a_thread_is_the_target_after_a_handoff(tmp_path: Pat
         assert [each.content for each in await lab.history() if each.role == "user"] == ["My invoice?"]
 
 
+class Parent(Thread[None]):
+    family = Family()
+    values = Values()
+
+
+class Child(Thread[None]):
+    family = Family()
+    values = Values()
+
+
+async def test_a_child_does_not_see_the_values_of_its_parent(tmp_path: Path) -> None:
+    async with Plait(Parent, Child, store=f"sqlite:///{tmp_path / 'plait.db'}") as app:
+        parent = (await app._node.actor(app.thread(Parent, "one")._key)).thread
+        assert isinstance(parent, Parent)
+        await parent.values.set("secret", 1)
+        await parent.family.spawn(Child, "kid")
+        assert await app.thread(Child, "kid").part(Child.values).get("secret") is None
+
+
 # The end of a thread
 
 
@@ -158,6 +177,8 @@ async def terminate(lab: Lab) -> None:
     await actor.thread.terminate()
     with pytest.raises(Terminated):
         await lab.ask("Still there?")
+    with pytest.raises(Terminated):
+        await actor.thread.messages.resume()
 
 
 async def test_terminating_a_thread_cancels_the_call_of_the_model(tmp_path: Path) -> None:
