@@ -59,6 +59,8 @@ class Asker:
         self._step = step
         self._messages = messages
         self._state = state
+        # The messages that were converted for the calls before.
+        self._known: dict[Any, Any] = {}
 
     async def ask(
         self, speaker: Speaker, history: Sequence[Message], mark: Mark, below: Below | None = None
@@ -92,6 +94,7 @@ class Asker:
             tools=[*describe_tools(self._execution, prompt), *await describe_subagents(self._thread, prompt)],
             progress=progress,
             settings=prompt.settings,
+            known=self._known,
         )
         role = ROLES[mark.side]
         known = None if below else {id for each in history for id in each.tool_call_ids}

@@ -9,7 +9,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from plait.parts.messages.message import Message
 from plait.parts.messages.tool_calls import make_call, read_call
 
-__all__ = ["NAME", "link", "read_messages", "write_message"]
+__all__ = ["NAME", "Known", "link", "read_messages", "write_message"]
 
 NAME: Final = "pydantic_ai"
 """The member of a message's metadata that has what its fields do not tell."""
@@ -25,6 +25,9 @@ _ROLES: Final = {
 _CALL: Final = "tool-call"
 
 Part = dict[str, Any]
+
+Known = dict[tuple[str, str], tuple[dict[str, Any], ModelMessage]]
+"""Messages that were read before, with what they were made of, by the id of the first one and their kind."""
 
 
 def write_message(message: ModelMessage, *, is_said: bool = False) -> list[dict[str, Any]]:
@@ -51,29 +54,42 @@ def link(metadata: Mapping[str, Any], first: str | None) -> Mapping[str, Any]:
     return metadata if first is None else {NAME: {**metadata[NAME], "of": first}}
 
 
-def read_messages(found: Sequence[Message]) -> list[ModelMessage]:
-    """Return messages of a thread as those of Pydantic AI, also messages that others have written."""
-    made: list[dict[str, Any]] = []
+def read_messages(found: Sequence[Message], known: Known | None = None) -> list[ModelMessage]:
+    """Return messages of a thread as those of Pydantic AI, also messages that others have written.
+
+    With `known`, those that are as they were in an earlier call are not made again.
+    """
+    made = _make_messages(found)
+    known = {} if known is None else known
+    changed = {key: each for key, each in made.items() if key not in known or known[key][0] != each}
+    models = ModelMessagesTypeAdapter.validate_python([*changed.values()])
+    known.update((key, (each, model)) for (key, each), model in zip(changed.items(), models, strict=True))
+    return [known[key][1] for key in made]
+
+
+def _make_messages(found: Sequence[Message]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return what messages of Pydantic AI are made of, by the id of the first message of each, and its kind."""
+    made: list[tuple[str, dict[str, Any]]] = []
     # The parts of each message that has several, by their places, by the id of the first one.
     open: dict[str, dict[int, Part | None]] = {}
     for each in found:
         kept = each.metadata.get(NAME, {})
         if kept and not _fits(each, kept):
-            made += _make_plain(each)
+            made += [(each.id, plain) for plain in _make_plain(each)]
             continue
         if "message" in kept:
             places = open[each.id] = dict[int, Part | None]()
-            made.append({**kept["message"], "parts": places})
+            made.append((each.id, {**kept["message"], "parts": places}))
         elif (others := open.get(kept.get("of", ""))) is not None:
             places = others
         else:
-            made += _make_plain(each)
+            made += [(each.id, plain) for plain in _make_plain(each)]
             continue
         places.update(zip(kept["at"], _read_parts(each, kept["parts"]), strict=True))
-    for message in made:
+    for _, message in made:
         if isinstance(places := message["parts"], dict):
             message["parts"] = [part for _, part in sorted(places.items()) if part is not None]
-    return ModelMessagesTypeAdapter.validate_python(made)
+    return {(id, message["kind"]): message for id, message in made}
 
 
 def _fits(message: Message, kept: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from plait.agents.execution.definitions import Model
-from plait.agents.execution.message_format import link, read_messages, write_message
+from plait.agents.execution.message_format import Known, link, read_messages, write_message
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress, ToolSpec
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Message
@@ -39,13 +39,15 @@ async def call_model(
     tools: Iterable[ToolSpec] = (),
     settings: Mapping[str, Any] = {},
     progress: Progress = FIRST,
+    known: Known | None = None,
 ) -> AsyncGenerator[str | Answer, None]:
     """Make an attempt, due or not: yield the text as it comes, and then the answer. Raises ModelFailed.
 
-    `history` is what the model sees, with its system prompt; `settings` come before those of the model.
+    `history` is what the model sees, with its system prompt; `settings` come before those of the model. `known` is a
+    dict that calls with growing histories may share: only new messages are then converted.
     """
     id, seconds = [model.model, *model.fallback][progress.number], model.first_chunk
-    messages, parameters = repair_messages(read_messages(history)), _make_parameters(tools)
+    messages, parameters = repair_messages(read_messages(history, known)), _make_parameters(tools)
     merged = cast(ModelSettings, {**model.settings, **settings})
     loop = asyncio.get_running_loop()
     try:
