@@ -6,11 +6,12 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from plait.actor.actor import Actor
 from plait.actor.turn import Turn
 from plait.clock import read_due_clock, read_wall_clock
-from plait.errors import PlaitError, TooMany
+from plait.errors import PlaitError, TooLarge, TooMany
 from plait.parts.attempts import RetryPolicy
 from plait.parts.encoding import encode_named
 from plait.parts.schedule.row_runner import RowRunner
@@ -37,6 +38,9 @@ MOST_EVENTS: Final = 1_000
 ALL: Final = 1 << 30
 
 Viewer = Callable[[TaskRun], None]
+
+# The part of a record that is kept free for the error of a run.
+_ROOM: Final = 16
 
 # A method that raises outside of its steps would do so again.
 _NEVER: Final = RetryPolicy(1, 1.0, 300.0)
@@ -77,7 +81,8 @@ class TaskRunner(RowRunner[TaskRow]):
     def end(self, id: str, status: Status, *, result: msgspec.Raw = NULL, error: str | None = None) -> Commit:
         """Store the end of a run. The journal of one that may be retried is kept."""
         step = self._steps.get(id)
-        ended = EndedRun(self.agenda.rows[id], status, read_wall_clock(), result, error)
+        row = replace(self.agenda.rows[id], events=(), awaits=())
+        ended = EndedRun(row, status, read_wall_clock(), result, error)
         records, undo = self.kept.add({id: status})
         records.append(Record(self._part, ENDED + id, encode_json(ended)))
         if step is not None:
@@ -111,7 +116,8 @@ class TaskRunner(RowRunner[TaskRow]):
             write: JournalWrite = [Record(self._part, find_event_key(id, event), bytes(data))], do_nothing
         else:
             row, write = step.journal.advance(row), step.journal.receive(event, data)
-        commit = self.store({id: row.receive(event, read_due_clock())}, write[0], undo=write[1])
+        self.check_room(row := row.receive(event, read_due_clock()))
+        commit = self.store({id: row}, write[0], undo=write[1])
         if step is not None:
             step.receive(event)
         return commit
@@ -120,6 +126,13 @@ class TaskRunner(RowRunner[TaskRow]):
         """Whether no event of a name has come to a run since its last checkpoint."""
         step = self._steps.get(row.id)
         return event not in row.events if step is None else not step.journal.has_come(event, row)
+
+    def check_room(self, row: TaskRow) -> None:
+        """Raise TooLarge if a row that has grown leaves no room to store that it begins and that it has failed."""
+        limit = self._actor.limits.record
+        if (size := len(row.encode())) > (most := limit - limit // _ROOM):
+            what = f"the arguments, the last status and the events' names of the task {row.effect}"
+            raise TooLarge(f"{what} have {size:,} bytes together; the limit is {most:,}")
 
     async def retry(self, id: str) -> Commit | None:
         """Begin a run that has failed or was cancelled again, from its journal, without the steps that have failed.

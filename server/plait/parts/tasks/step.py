@@ -55,6 +55,10 @@ class StepRunner(Protocol):
 
     def find(self, id: str) -> TaskRow | None: ...
 
+    def check_room(self, row: TaskRow) -> None:
+        """Raise TooLarge if a row leaves no room for the end of its run."""
+        ...
+
     def store_step(self, row: TaskRow, write: JournalWrite) -> Commit:
         """Store a row, if it has changed, with other records, as one write."""
         ...
@@ -199,7 +203,8 @@ class Step:
             if self._told <= row.told:
                 return
         if bytes(row.value) != bytes(data):
-            self._runner.store_step(replace(row, value=data, told=max(self._told, row.told)), self.journal.flush())
+            self._runner.check_room(row := replace(row, value=data, told=max(self._told, row.told)))
+            self._runner.store_step(row, self.journal.flush())
 
     def checkpoint(self, value: object) -> None:
         """Forget the finished steps: a replay begins with this `value`, which is JSON. Stored with the next step.

@@ -123,7 +123,8 @@ class ThreadTasks:
     def run(self, name: str, *args: Any, key: str | None = None) -> TaskReceipt:
         """Begin a run of a task, and return its receipt; with a `key`, that of the run with it that has not ended.
 
-        Raises ValueError for an unknown task, InvalidArguments for arguments that do not fit, TooMany, and Terminated.
+        Raises ValueError for an unknown task, InvalidArguments for arguments that do not fit, TooLarge, TooMany, and
+        Terminated.
         """
         check_writable(self._actor)
         self._actor.check_active()
@@ -266,6 +267,7 @@ class ThreadTasks:
         self._runner.newest = created_at
         id = secrets.token_hex(12)
         row = TaskRow(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=now, due=now, key=key or "")
+        self._runner.check_room(row)
         return read_back(row, decode_row)
 
     def _do(self, id: str, may: Callable[[TaskRow], bool], work: Callable[[], Commit | None]) -> Result[bool]:

@@ -48,6 +48,10 @@ class Desk(Thread[int]):
         return await type(self).script(self, step)
 
     @task
+    async def keep(self, step: Step, text: str) -> Any:
+        return await type(self).script(self, step)
+
+    @task
     async def add(self, step: Step, first: int, second: int = 10) -> int:
         return first + second
 
