@@ -11,7 +11,7 @@ import pytest
 from tests.server.parts.workshop import until
 from tests.told import INTERNAL
 
-from plait import CallFailed, Context, Messages, Plait, Tasks, Thread, Values, rpc, task
+from plait import CallFailed, Context, Messages, NotFound, Plait, Tasks, Thread, Values, rpc, task
 from plait.clock import read_due_clock
 from plait.parts.attempts import RetryPolicy
 from plait.parts.tasks import waits
@@ -368,3 +368,50 @@ async def test_the_caller_of_a_run_that_is_cancelled_gets_call_failed(tmp_path: 
         await lab.handle.tasks.cancel((await lab.handle.tasks.list())[0].id)
         with pytest.raises(CallFailed, match="the agent clerk was cancelled"):
             await calling
+
+
+async def test_a_stop_ends_a_step_and_the_agent_goes_on_when_it_is_told_to(tmp_path: Path) -> None:
+    is_held, has_begun = True, asyncio.Event()
+
+    async def hang(ctx: Context[Desk]) -> None:
+        async def wait() -> None:
+            ctx.thread.messages.inject("assistant", "begun")
+            has_begun.set()
+            await asyncio.Event().wait()
+
+        if is_held:
+            await ctx.step.do("wait", wait)
+        await answer(ctx)
+
+    async with open_lab(tmp_path, hang) as lab:
+        await lab.handle.messages.queue("one")
+        await has_begun.wait()
+        assert await lab.handle.messages.stop()
+        assert await lab.statuses() == ["cancelled"]
+        assert await lab.texts("completed", "pending") == ["user one"]
+        is_held = False
+        assert await lab.handle.messages.resume()
+        await until(lambda: _has_said(lab, "assistant re one"))
+
+
+async def _has_said(lab: Lab, text: str) -> bool:
+    return text in await lab.texts()
+
+
+async def test_only_a_durable_agent_can_be_stopped(tmp_path: Path) -> None:
+    class Plain(Thread[dict[str, Any]]):
+        initial_state: ClassVar[dict[str, Any]] = {}
+        messages = Messages()
+
+    async with Plait(Plain, store="memory:") as app:
+        for work in ("stop", "resume"):
+            with pytest.raises(NotFound, match="only a durable agent can be stopped"):
+                await getattr(app.thread(Plain, "one").messages, work)()
+
+
+@pytest.mark.parametrize("name", ["stop", "continue"])
+def test_no_agent_has_the_name_of_a_method_that_stops(name: str) -> None:
+    async def work(ctx: Context[Desk]) -> None: ...
+
+    with pytest.raises(ValueError, match="cannot be the name of an agent"):
+        Plait(Desk, store="memory:").agent(name, thread=Desk)(work)
