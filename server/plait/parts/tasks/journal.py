@@ -119,9 +119,14 @@ class Journal:
             keys.append(_CHECKPOINT)
         return [self._record(key, None) for key in dict.fromkeys([*keys, *self._unstored])]
 
-    def find_failed(self) -> list[Record]:
-        """Return the records that remove the steps that have failed, and the events that have not come in time."""
-        return [self._record(_STEP + name, None) for name, entry in self.entries.items() if entry.error]
+    def drop_failed(self) -> list[Record]:
+        """Forget the steps that have failed, and the events that came too late or were not of their type.
+
+        Returns the records that remove them.
+        """
+        failed = [name for name, entry in self.entries.items() if entry.error]
+        wrong = [name for name in failed if self.entries[name].kind == "event" and self.events.pop(name, None)]
+        return [self._record(key, None) for key in [*map(_STEP.__add__, failed), *map(_EVENT.__add__, wrong)]]
 
     # Writes: they return the records, and what undoes them
 

@@ -143,11 +143,12 @@ class TaskRunner(RowRunner[TaskRow]):
         if ended is None or ended.status == "done":
             return None
         await self._read(journal, id)
+        failed = journal.drop_failed()
         row = ended.row.retry([*journal.events], read_due_clock())
         if id not in self.kept or (row.identity is not None and self.agenda.find(row.identity) is not None):
             return None
         ends, undo = self.kept.remove([id])
-        records = [Record(self._part, ENDED + id, None), *journal.find_failed(), *ends]
+        records = [Record(self._part, ENDED + id, None), *failed, *ends]
         return self.store({id: row}, records, undo=undo)
 
     async def read_ended(self, id: str) -> EndedRun | None:

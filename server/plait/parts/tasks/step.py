@@ -171,7 +171,7 @@ class Step:
     async def event(self, name: str, *, timeout: float | None = None, type: Any = Any) -> Any:
         """Return the data of the first event of a name that `tasks.send` has sent to this run, before or after this.
 
-        Raises TimeoutError if none has come after `timeout` seconds.
+        Raises TimeoutError if none has come after `timeout` seconds, and msgspec.ValidationError if it is no `type`.
         """
         check_type("timeout", timeout, int, float, NoneType)
         entry = await self._call(name, "event") or JournalEntry("event")
@@ -184,9 +184,14 @@ class Step:
             if name not in self.journal.events:
                 entry = JournalEntry("event", is_done=True, error="TimeoutError")
                 await self.put(name, entry)
-        if entry.is_done:
+        if (data := self.journal.events.get(name)) is None:
             raise TimeoutError(f"the event {name!r} has not come in time")
-        return _decode(self.journal.events[name], type)
+        try:
+            return _decode(data, type)
+        except msgspec.ValidationError as error:
+            if not entry.is_done:
+                await self.put(name, JournalEntry("event", is_done=True, error=describe(error)))
+            raise
 
     async def approval(self, name: str, *, timeout: float | None = None) -> Approval:
         """Wait for an event as `event` does: `{"approved": true}` or false, if wanted with `reason` and `metadata`."""
@@ -280,7 +285,7 @@ class Step:
             row = replace(row, is_resting=is_resting)
         if entry.is_done and row.crashes:
             row = row.progress()
-        if entry.kind == "event" and entry.is_done:
+        if entry.kind == "event" and entry.is_done and name not in row.events:
             row = replace(row, events=(*row.events, name))
         return self._runner.store_step(row, self.journal.put(name, entry))
 

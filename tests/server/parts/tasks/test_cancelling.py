@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.server.parts.tasks.desk import Desk, run
+from msgspec import ValidationError
+from tests.server.parts.tasks.desk import Desk, records, run
 from tests.server.parts.workshop import FlakyStore, open_workshop, until
 
 from plait import GiveUp, Step, StepFailed
@@ -163,6 +165,33 @@ async def test_a_failed_run_is_tried_again_after_a_restart(store: FlakyStore) ->
         assert await desk.tasks.retry(ended.id)
         assert (await desk.tasks.wait(ended.id)).status == "done"
     assert Desk.seen == ["tried", "tried"]
+
+
+async def test_a_retry_waits_again_for_an_event_that_was_not_of_its_type(store: FlakyStore) -> None:
+    async def do(desk: Desk, step: Step) -> bool:
+        await step.do("first", lambda: desk.seen.append("first"))
+        with suppress(ValidationError):  # Raised by each replay, too.
+            await step.event("caught", type=int)
+        return (await step.approval("publish")).approved
+
+    Desk.do = staticmethod(do)  # type: ignore[assignment, method-assign]
+    async with open_workshop(store, Desk) as shop:
+        desk = await shop.thread(Desk)
+        id = (await desk.tasks.run("work")).id
+        await desk.tasks.send(id, "caught", "text")
+        await desk.tasks.send(id, "publish", {"approved": "yes"})
+        ended = await desk.tasks.wait(id)
+        assert ended.status == "failed"
+        assert "Expected `bool`, got `str`" in str(ended.error)
+    async with open_workshop(store, Desk) as shop:
+        desk = await shop.thread(Desk)
+        assert await desk.tasks.retry(id)
+        assert await desk.tasks.send(id, "caught", 1)
+        assert await desk.tasks.send(id, "publish", {"approved": True})
+        assert not await desk.tasks.send(id, "publish", {"approved": False})
+        assert (await desk.tasks.wait(id)).result is True
+        assert [key for key in await records(desk) if key.startswith("j/")] == []
+    assert Desk.seen == ["first"]
 
 
 async def test_a_cancel_that_is_rolled_back_lets_the_run_go_on(store: FlakyStore) -> None:
