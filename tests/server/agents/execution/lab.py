@@ -148,6 +148,9 @@ class Lab:
             if each.status in (statuses or ("completed",))
         ]
 
+    async def is_running(self) -> bool:
+        return await self.statuses() == ["running"]
+
     async def statuses(self) -> list[str]:
         return [run.status for run in await self.handle.tasks.list()]
 

@@ -229,6 +229,28 @@ async def test_a_call_that_a_hook_removes_leaves_neither_a_call_nor_a_result(tmp
     assert script.texts() == ["system-prompt You are clerk.", "user-prompt Hello?"]
 
 
+async def test_a_run_whose_calls_were_removed_goes_on_after_a_restart(tmp_path: Path) -> None:
+    class Removing(Hooks):
+        def after_tool_call_success(self, thread: Any, call: Any, result: ToolResult) -> None:
+            return None
+
+    asked = asyncio.Event()
+
+    async def hang() -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return ""
+
+    agents = desk(hooks=Removing())
+    async with open_lab(tmp_path, Script(call("find_order", number=7), hang), agents=agents, tools=[find_order]) as lab:
+        await lab.ask("Hello?")
+        async with asyncio.timeout(10):
+            await asked.wait()
+    async with open_lab(tmp_path, Script("Yes."), agents=agents, tools=[find_order]) as lab:
+        await lab.rest()
+        assert (await lab.texts())[-1] == "assistant Yes."
+
+
 async def test_only_the_removed_one_of_several_calls_goes(tmp_path: Path) -> None:
     class Removing(Hooks):
         def after_tool_call_failure(self, thread: Any, call: Any, result: ToolResult) -> None:
@@ -256,6 +278,9 @@ async def test_the_hooks_of_a_new_thread_run_once_and_before_its_first_run(tmp_p
             await lab.ask("Hello?")
             if number == 1:
                 await until(lambda: hooks.called == ["thread one None"])
+                await until(lab.is_running)
+                for _ in range(50):
+                    await lab.handle.call(Desk.nothing)
                 release.set()
             await lab.rest(*["done"] * number)
     assert hooks.called == ["thread one None", "released", "system You are clerk.", "system You are clerk."]
