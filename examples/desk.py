@@ -38,7 +38,7 @@ ORDERS = {7: ("a kite", 2500), 8: ("a drum", 4900), 9: ("a bell", 1200)}
 class Desk(Thread[dict[str, Any]]):
     """Pages send messages, decide about calls that wait for approval, and stop the agents."""
 
-    initial_state: dict[str, Any] = {}  # noqa: RUF012
+    initial_state = {}  # noqa: RUF012
     values = Values()
     files = Files()
     tasks = Tasks(live=True)
