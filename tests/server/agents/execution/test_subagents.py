@@ -97,7 +97,7 @@ class Team:
 
     def __init__(self, app: Plait) -> None:
         self.app = app
-        self.boss = app.thread(Boss, "one")
+        self.boss: Any = app.thread(Boss, "one")
 
     async def ask(self, text: str = "Do it.") -> None:
         await self.boss.messages.queue(text)
