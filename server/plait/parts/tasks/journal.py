@@ -125,7 +125,9 @@ class Journal:
         Returns the records that remove them.
         """
         failed = [name for name, entry in self.entries.items() if entry.error]
-        wrong = [name for name in failed if self.entries[name].kind == "event" and self.events.pop(name, None)]
+        wrong = [name for name in failed if self.entries[name].kind == "event" and name in self.events]
+        for name in wrong:
+            del self.events[name]
         return [self._record(key, None) for key in [*map(_STEP.__add__, failed), *map(_EVENT.__add__, wrong)]]
 
     # Writes: they return the records, and what undoes them
