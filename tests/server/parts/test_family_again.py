@@ -1,13 +1,14 @@
 """Children that are spawned again, after they were destroyed or while they live."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 from tests.server.parts.family_lab import Boss, FamilyLab, FlakyMemory, Kid, Plain, make_store, open_lab, until
 
-from plait import Family, Messages, Plait, PlaitError, Thread
+from plait import Conflict, Family, Messages, Plait, PlaitError, Thread
+from plait.parts.family.rows import Item
 from plait.store.sqlite.store import SqliteStore
 
 
@@ -111,3 +112,21 @@ async def test_a_spawn_again_says_that_the_child_cannot_be_reached(
     with pytest.raises(LookupError, match="there is no plan"):
         await boss.kin.spawn(Fragile, "f")
     assert [child.status for child in boss.kin.children] == ["running"]
+
+
+async def test_a_birth_that_was_sent_twice_does_not_bring_back_a_child_that_was_destroyed(
+    lab: FamilyLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boss = await lab.boss()
+    deliver = boss.kin._sender._deliver
+
+    async def deliver_twice(to: str, items: Sequence[Item]) -> str:
+        await deliver(to, items)
+        await lab.app.destroy(Fragile, "f")
+        return await deliver(to, items)
+
+    monkeypatch.setattr(boss.kin._sender, "_deliver", deliver_twice)
+    with pytest.raises(Conflict, match="fragile/f is not a child of boss/b, or was destroyed"):
+        await boss.kin.spawn(Fragile, "f")
+    assert not await lab.is_stored(Fragile, "f")
+    assert [child.status for child in boss.kin.children] == ["destroyed"]

@@ -174,6 +174,15 @@ async def test_a_thread_of_another_user_does_not_become_a_child(owner: str | Non
     assert kid.family.parent is not None
 
 
+async def test_the_name_of_a_session_is_no_child_for_another_user(lab: FamilyLab) -> None:
+    name, boss = lab.app.session(Kid, "s1", user_id="bob").name, await lab.boss()
+    with pytest.raises(Conflict, match="it belongs to another user"):
+        await boss.kin.spawn(Kid, name, user="ada")
+    assert (await lab.thread(Kid, name)).family.parent is None
+    await boss.kin.spawn(Kid, name, user="bob")
+    assert (await lab.thread(Kid, name)).user_id == "bob"
+
+
 async def test_a_thread_that_is_awake_but_not_stored_becomes_a_child_of_the_user(lab: FamilyLab) -> None:
     kid = await lab.thread(Kid, "k")
     await (await lab.boss()).kin.spawn(Kid, "k", user="ada")

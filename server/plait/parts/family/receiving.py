@@ -55,8 +55,9 @@ class ItemReceiver:
     def prepare(self, sender: str, item: Item) -> None:
         """Make a new thread a child before `on_start`; the message and the files come after that."""
         assert isinstance(item.body, Birth)
-        with Transaction(self._actor.state, self._actor.key):
-            self._adopt(sender, item.body)
+        if not self._refuse(sender, item):
+            with Transaction(self._actor.state, self._actor.key):
+                self._adopt(sender, item.body)
 
     # Inside
 

@@ -239,10 +239,12 @@ class ItemSender:
 
     def _end(self, to: str, _: object, error: BaseException | None) -> None:
         self._busy.discard(to)
-        if error is None:
+        first = next(iter(self._store.outbox.find(to).values()), None)
+        if error is None or first is None:
             if self._store.outbox.take(to):
                 self._ready[to] = None
-        elif (first := next(iter(self._store.outbox.find(to).values()), None)) is not None:
+            self._resolve(to)  # Or else its birth was removed, as it was destroyed.
+        else:
             now = read_due_clock()
             # It doubles with each failure, and needs no count, which would be lost when the thread sleeps.
             pause = min(_LONGEST, max(_SHORTEST, now - first.written_at))
@@ -252,8 +254,6 @@ class ItemSender:
                 text = "items for %s could not be delivered, and are sent again in %.3g s"
                 log.warning(text, to, pause / 1e6, exc_info=error, extra=about(self._actor.key))
                 self._resolve(to, error)
-        else:  # The child was destroyed.
-            self._resolve(to)
         if not self._actor.is_ending:
             self._actor.arm()
 
