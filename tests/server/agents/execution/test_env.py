@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from tests.server.agents.execution.lab import Script, call, make_prompt
@@ -15,7 +15,7 @@ from plait import Agent, Env, Handoff, Messages, NotFound, Plait, Side, Tasks, T
 
 
 class Shop(Thread[dict[str, Any]]):
-    initial_state: ClassVar[dict[str, Any]] = {}
+    initial_state = {}  # noqa: RUF012
     tasks = Tasks()
     env = Env()
     messages = Messages(agent="front")
@@ -56,7 +56,7 @@ def make_app(store: str, script: Script, *levels: str, secret: Any = "x" * 32) -
 async def open_shop(folder: Path, script: Script, *levels: str, secret: Any = "x" * 32) -> AsyncIterator[Any]:
     app = make_app(f"sqlite:///{folder / 'plait.db'}", script, *levels, secret=secret)
     async with app:
-        shop = app.session(Shop, "one", user_id="ada")
+        shop: Any = app.session(Shop, "one", user_id="ada")
         await shop.messages.list()
         if "thread" in levels:
             await shop.part(Shop.env).set("KEY", "thread")

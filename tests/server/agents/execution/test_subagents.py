@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -36,7 +36,7 @@ from plait.parts.family.rows import Child
 
 
 class Boss(Thread[dict[str, Any]]):
-    initial_state: ClassVar[dict[str, Any]] = {}
+    initial_state = {}  # noqa: RUF012
     idle_timeout = 0.05
     tasks = Tasks()
     family = Family()
@@ -58,7 +58,7 @@ class Boss(Thread[dict[str, Any]]):
 
 
 class Worker(Thread[dict[str, Any]]):
-    initial_state: ClassVar[dict[str, Any]] = {}
+    initial_state = {}  # noqa: RUF012
     idle_timeout = 0.05
     tasks = Tasks()
     family = Family()
@@ -68,7 +68,7 @@ class Worker(Thread[dict[str, Any]]):
 
 
 class Lonely(Thread[dict[str, Any]]):
-    initial_state: ClassVar[dict[str, Any]] = {}
+    initial_state = {}  # noqa: RUF012
     tasks = Tasks()
     messages = Messages(agent="lonely")
 
@@ -424,7 +424,9 @@ async def test_attachments_are_readable_at_the_paths_that_the_receiver_is_given(
     async def draw(worker: Worker) -> ToolResult:
         """Draw."""
         (message,) = [each for each in (await worker.messages.list()).messages if each.attachments]
-        await worker.files.write("out.txt", b"<" + await worker.files.read(message.attachments[0]["path"]) + b">")
+        given = await worker.files.read(message.attachments[0]["path"])
+        assert given is not None
+        await worker.files.write("out.txt", b"<" + given + b">")
         return ToolResult("Drawn.", ["out.txt"])
 
     boss = Script(call("worker", message="Draw.", attachments=["in.txt"]), "Done.")
