@@ -33,7 +33,7 @@ class Noting(Hooks):
     def note(self, hook: str, *what: object) -> None:
         self.called.append(" ".join(map(str, [*([self.name] if self.name else []), hook, *what])))
 
-    def after_thread_created(self, thread: Any) -> None:
+    async def after_thread_created(self, thread: Any) -> None:
         self.note("thread", thread.name, thread.execution)
 
     def after_system_message(self, thread: Any, text: str) -> None:
@@ -85,16 +85,26 @@ async def test_hooks_run_in_order_each_with_what_the_one_before_has_returned(tmp
 async def test_a_hook_that_raises_or_returns_something_else_is_logged_and_its_input_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: str
 ) -> None:
+    def fail() -> Any:
+        if wrong == "raises":
+            raise RuntimeError("away")
+        return 7
+
     class Failing(Hooks):
         def after_system_message(self, thread: Any, text: str) -> Any:
-            if wrong == "raises":
-                raise RuntimeError("away")
-            return 7
+            return fail()
 
-        filter_messages = prefilter_llm_history = after_system_message
-        before_store_tool_result = after_tool_call_success = lambda self, thread, call, value: (
-            Failing.after_system_message(self, thread, value)
-        )
+        def filter_messages(self, thread: Any, messages: Any) -> Any:
+            return fail()
+
+        def prefilter_llm_history(self, thread: Any, messages: Any) -> Any:
+            return fail()
+
+        def before_store_tool_result(self, thread: Any, call: Any, result: ToolResult) -> Any:
+            return fail()
+
+        def after_tool_call_success(self, thread: Any, call: Any, result: ToolResult) -> Any:
+            return fail()
 
     script = Script(call("find_order", number=7), "Yes.")
     async with open_lab(tmp_path, script, agents=desk(hooks=Failing()), tools=[find_order]) as lab:
