@@ -207,7 +207,13 @@ class ThreadTasks:
         return sorted(runs.values(), key=lambda run: run.created_at)
 
     async def wait(self, id: str) -> TaskRun:
-        """Return a run when it has ended. Raises NotFound if there is none, and Unavailable if the thread stops."""
+        """Return a run when it has ended.
+
+        Raises NotFound if there is none, RuntimeError for one that the calling run has only staged, and Unavailable if
+        the thread stops.
+        """
+        if id not in self._runner.agenda.rows and id in self._runner.rows:
+            raise RuntimeError(f"the run {id} begins when what has begun it commits: wait for it after that")
         future: asyncio.Future[TaskRun] = self._actor.loop.create_future()
 
         def look(run: TaskRun) -> None:

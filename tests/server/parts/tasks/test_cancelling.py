@@ -216,3 +216,23 @@ async def test_a_cancel_that_is_rolled_back_lets_the_run_go_on(store: FlakyStore
         async with asyncio.timeout(8):
             assert (await desk.tasks.wait(id)).result == 1
     assert Desk.ends[-1].status == "done"
+
+
+async def test_a_run_that_is_only_staged_cannot_be_waited_for(store: FlakyStore) -> None:
+    async def do(desk: Desk, step: Step) -> str:
+        if desk.seen:
+            return "inner"
+        desk.seen.append("outer")
+
+        async def begin() -> str:
+            id = desk.tasks.run("work").id
+            with pytest.raises(RuntimeError, match="begins when what has begun it commits"):
+                await desk.tasks.wait(id)
+            return id
+
+        id = await step.do("begin", begin, attempts=1)
+        return str((await desk.tasks.wait(id)).result)
+
+    async with open_workshop(store, Desk) as shop:
+        async with asyncio.timeout(10):
+            assert (await run(shop, do)).result == "inner"
