@@ -7,35 +7,69 @@
 import { OpenedPart } from "./opened-part.js";
 import type { Page, Part, TaskRun } from "./protocol.js";
 
-/** What is known of the runs of a part, from when it is opened. */
+const ENDS: readonly (string | undefined)[] = ["done", "failed", "cancelled"];
+
+/** The known runs of a part, from when it is opened: those that are not over, and the last ones that are. */
 export class TaskRuns extends OpenedPart {
+  /** In the order in which they were begun. */
   #runs = new Map<string, TaskRun>();
+  #newest = 0;
+  /** The ids of those that are over, in the order of their ends. */
+  readonly #over = new Set<string>();
 
   /** Returns the runs, oldest first. */
   show(): TaskRun[] {
-    return [...this.#runs.values()].sort((a, b) => (a.created_at ?? 0) - (b.created_at ?? 0));
+    return [...this.#runs.values()];
   }
 
   /** Adds a run that was asked for; tells whether it is one more. */
   learn(run: TaskRun): boolean {
     const isNew = this.isReady && !this.#runs.has(run.id);
-    if (isNew) this.#runs.set(run.id, run);
+    if (isNew) this.#set(run);
     return isNew;
   }
 
   override close(): void {
     super.close();
-    this.#runs = new Map();
+    this.#forget();
   }
 
   // Inside
 
   protected override applyPage({ runs = [] }: Page): void {
-    this.#runs = new Map(runs.map((run) => [run.id, run]));
+    this.#forget();
+    for (const run of runs) this.#set(run);
   }
 
   protected override apply({ run }: Part): boolean {
-    if (run) this.#runs.set(run.id, run);
+    if (run) this.#set(run);
     return true;
+  }
+
+  #forget(): void {
+    this.#runs = new Map();
+    this.#newest = 0;
+    this.#over.clear();
+  }
+
+  #set(run: TaskRun): void {
+    const begun = run.created_at ?? 0;
+    const isLate = !this.#runs.has(run.id) && begun < this.#newest;
+    this.#newest = Math.max(this.#newest, begun);
+    this.#runs.set(run.id, run);
+    if (isLate) {
+      const runs = this.show().sort((a, b) => (a.created_at ?? 0) - (b.created_at ?? 0));
+      this.#runs = new Map(runs.map((each) => [each.id, each]));
+    }
+    if (!ENDS.includes(run.status)) {
+      this.#over.delete(run.id);
+      return;
+    }
+    this.#over.add(run.id);
+    const [first] = this.#over;
+    if (first !== undefined && this.#over.size > this.limit) {
+      this.#over.delete(first);
+      this.#runs.delete(first);
+    }
   }
 }

@@ -98,6 +98,18 @@ test("a run that is asked for is shown from then on, until a page without it com
   await until(client, () => client.tasks.items.length === 1);
 });
 
+test("the runs that are not over and the last 50 that are are kept", async () => {
+  const [client, peer] = await opened([RUN]);
+  for (let number = 1; number <= 300; number++) {
+    peer.send(update(number, { id: `${number}`, name: "work", status: "done", created_at: number + 1 }));
+  }
+  await until(client, () => client.tasks.find("300") !== undefined);
+  expect(client.tasks.items.map(({ id }) => id)).toEqual(["a", ...Array.from({ length: 50 }, (_, i) => `${251 + i}`)]);
+  peer.send(update(301, { ...RUN, status: "done" }));
+  await until(client, () => client.tasks.find("251") === undefined);
+  expect(client.tasks.items.map(({ id }) => id)).toEqual(["a", ...Array.from({ length: 49 }, (_, i) => `${252 + i}`)]);
+});
+
 test("tasks and messages of one client know nothing of each other", async () => {
   const client = newClient({ messages });
   const [opening, shown] = [client.tasks.open(), client.messages.open()];
