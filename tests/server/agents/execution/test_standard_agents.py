@@ -173,12 +173,13 @@ async def test_a_child_does_not_see_the_values_of_its_parent(tmp_path: Path) -> 
 
 
 async def terminate(lab: Lab) -> None:
-    actor = await lab.app._node.actor(lab.handle._key)
-    await actor.thread.terminate()
+    desk = (await lab.app._node.actor(lab.handle._key)).thread
+    assert isinstance(desk, Desk)
+    await desk.terminate()
     with pytest.raises(Terminated):
         await lab.ask("Still there?")
     with pytest.raises(Terminated):
-        await actor.thread.messages.resume()
+        await desk.messages.resume()
 
 
 async def test_terminating_a_thread_cancels_the_call_of_the_model(tmp_path: Path) -> None:
