@@ -1,6 +1,7 @@
 """Which of the runs that have ended are kept: the last 1,000, for 7 days."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -69,6 +70,10 @@ class KeptRuns:
 
     def __contains__(self, id: str) -> bool:
         return id in self._ends
+
+    def last(self, limit: int) -> list[str]:
+        """Return the ids of the last ones, in the reversed order of their ends."""
+        return [*islice(reversed(self._ends), limit)]
 
     def add(self, ended: Mapping[str, Status]) -> tuple[list[Record], Callable[[], None]]:
         """Note that runs have ended; return the records to store with that, and what undoes it."""

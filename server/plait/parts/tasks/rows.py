@@ -10,6 +10,7 @@ from plait.parts.schedule.rows import Identity, Row
 from plait_schemas.codec import decode_json
 
 __all__ = [
+    "NO_ARGS",
     "NULL",
     "Checkpoint",
     "EndedRun",
@@ -26,6 +27,7 @@ __all__ = [
 Status = Literal["waiting", "running", "sleeping", "done", "failed", "cancelled"]
 
 NULL: Final = msgspec.Raw(b"null")
+NO_ARGS: Final = msgspec.Raw(b"[]")
 
 
 class TaskRun(msgspec.Struct, frozen=True, kw_only=True):

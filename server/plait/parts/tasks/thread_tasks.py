@@ -1,14 +1,14 @@
 """`tasks = Tasks()`: methods of a thread that survive kills, restarts and long waits."""
 
 import asyncio
-import heapq
 import secrets
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from types import NoneType
 from typing import Any, ClassVar, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
@@ -22,7 +22,7 @@ from plait.parts.schedule.draft import RowChange
 from plait.parts.stage import begin_staged
 from plait.parts.tasks.client_methods import make_methods
 from plait.parts.tasks.ended import ENDED, ENDS
-from plait.parts.tasks.rows import Status, TaskRow, TaskRun, decode_ended, decode_row
+from plait.parts.tasks.rows import NO_ARGS, Status, TaskRow, TaskRun, decode_ended, decode_row
 from plait.parts.tasks.running import ALL, ROWS, TaskRunner, Viewer
 from plait.parts.tasks.task import Task, find_tasks
 from plait.parts.written import STAGED, Result
@@ -31,9 +31,6 @@ from plait.store.record_checks import is_key
 from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["MOST_RUNS", "TaskReceipt", "Tasks", "ThreadTasks", "find_tasks_part"]
-
-# In the class, `list` is a method.
-_Runs = list[TaskRun]
 
 MOST_RUNS: Final = 10_000
 """The maximum number of runs of a thread that have not ended."""
@@ -195,16 +192,21 @@ class ThreadTasks:
         fitting = [run for run in runs.values() if name in (None, run.name) and status in (None, run.status)]
         return sorted(fitting, key=lambda run: run.created_at)
 
-    async def newest(self, limit: int) -> _Runs:
-        """Return the durable runs: those that have not ended, and the last `limit` ones that have."""
-        records = self._actor.records
-        # A run that ends in between is found twice.
-        rows = await records.list(RecordRange(self._part, ROWS, limit=ALL))
-        ended = await records.list(RecordRange(self._part, ENDED, limit=ALL))
-        last = heapq.nlargest(limit, (decode_ended(each.value or b"") for each in ended), key=lambda run: run.ended_at)
-        runs = {row.id: row.show() for row in (decode_row(each.value or b"") for each in rows)}
-        runs |= {run.row.id: run.show() for run in last}
-        return sorted(runs.values(), key=lambda run: run.created_at)
+    async def newest(self, limit: int) -> AsyncIterator[TaskRun]:
+        """Yield the durable runs, the newest first: those that have not ended, and the last `limit` ones that have.
+
+        Each is read when it is asked for, and has no arguments. Raises StoreError.
+        """
+        rows = sorted(self._runner.agenda.rows.values(), key=lambda row: row.created_at, reverse=True)
+        ids, last = [row.id for row in rows], self._runner.kept.last(limit)
+        for id in ids:
+            if (data := await self._actor.records.read(self._part, ROWS + id)) is not None:
+                yield replace(decode_row(data), args=NO_ARGS).show()
+            elif (ended := await self._runner.read_ended(id)) is not None:  # In between.
+                yield replace(ended, row=replace(ended.row, args=NO_ARGS)).show()
+        for id in last:
+            if (ended := await self._runner.read_ended(id)) is not None:
+                yield replace(ended, row=replace(ended.row, args=NO_ARGS)).show()
 
     async def wait(self, id: str) -> TaskRun:
         """Return a run when it has ended.

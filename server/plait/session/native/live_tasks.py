@@ -58,13 +58,12 @@ async def read_newest(tasks: ThreadTasks, limit: int) -> list[ShownRun]:
 
     Raises StoreError.
     """
-    newest = await tasks.newest(min(max(limit, 1), _MOST_ON_PAGE))
-    newest.sort(key=lambda run: (run.ended_at is None, run.created_at), reverse=True)
-    found, size = list[ShownRun](), 0
-    for run in newest[:_MOST_ON_PAGE]:
+    found, size = dict[str, ShownRun](), 0
+    async for run in tasks.newest(min(max(limit, 1), _MOST_ON_PAGE)):
         shown = show_run(run, tasks.find(run.name))
         size += len(encode_json(shown))
-        if found and size > _MOST_BYTES:
+        if len(found) >= _MOST_ON_PAGE or (found and size > _MOST_BYTES):
             break
-        found.append(shown)
-    return sorted(found, key=lambda run: run.created_at)
+        # A run that ends in between is found twice.
+        found.setdefault(run.id, shown)
+    return sorted(found.values(), key=lambda run: run.created_at)

@@ -12,12 +12,13 @@ from tests.server.session.guests import Guest, joined
 from plait.actor.actor import Actor
 from plait.actor.thread import Thread
 from plait.errors import StoreError
+from plait.parts.tasks.ended import ENDED
 from plait.parts.tasks.rows import TaskRun
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import task
 from plait.parts.tasks.thread_tasks import Tasks
 from plait.session.native import live_tasks
-from plait.store.thread_rows import Record, RecordRange
+from plait.store.thread_rows import Record
 
 
 class Board(Thread[int]):
@@ -137,21 +138,32 @@ async def test_a_page_is_bounded_and_runs_that_have_not_ended_come_first(
     assert await read(50) == [waiting]
 
 
+async def test_only_the_runs_of_a_page_are_read(shop: Workshop) -> None:
+    board = await shop.thread(Board)
+    ids = [await begin_run(board) for _ in range(4)]
+    for id in ids[:3]:
+        await end(board, id)
+    broken = [Record("tasks", ENDED + id, b"cannot be read") for id in ids[:2]]
+    assert isinstance(board._actor, Actor)
+    await board._actor.records.write(broken)
+    assert [run.id for run in await live_tasks.read_newest(board.tasks, 1)] == ids[2:]
+
+
 async def test_what_changes_while_a_page_is_read_is_told_after_it(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = await shop.thread(Board)
     id = await begin_run(board)
     guest = await join(board)
-    is_read, may_go_on, read = asyncio.Event(), asyncio.Event(), shop.store.records
+    is_read, may_go_on, read = asyncio.Event(), asyncio.Event(), shop.store.record
 
-    async def read_later(key: Any, wanted: RecordRange) -> list[Record]:
-        found = await read(key, wanted)
+    async def read_later(key: Any, part: str, name: str) -> bytes | None:
+        found = await read(key, part, name)
         is_read.set()
         await may_go_on.wait()
         return found
 
-    monkeypatch.setattr(shop.store, "records", read_later)
+    monkeypatch.setattr(shop.store, "record", read_later)
     guest.send("open", part="tasks")
     await is_read.wait()
     assert await board.tasks.send(id, "0", "told")
