@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import pytest
@@ -21,7 +21,7 @@ Script = Callable[[Context["Desk"]], Awaitable[Any]]
 
 
 class Desk(Thread[dict[str, Any]]):
-    initial_state: ClassVar[dict[str, Any]] = {}
+    initial_state = {}  # noqa: RUF012
     idle_timeout = 0.05
     values = Values()
     tasks = Tasks()
@@ -39,7 +39,7 @@ class Lab:
     def __init__(self, app: Plait, seen: list[Any]) -> None:
         self.app = app
         self.seen = seen
-        self.handle = app.thread(Desk, "one")
+        self.handle: Any = app.thread(Desk, "one")
 
     async def texts(self, *statuses: str) -> list[str]:
         page = await self.handle.messages.list(include_silent=True)
@@ -400,13 +400,14 @@ async def _has_said(lab: Lab, text: str) -> bool:
 
 async def test_only_a_durable_agent_can_be_stopped(tmp_path: Path) -> None:
     class Plain(Thread[dict[str, Any]]):
-        initial_state: ClassVar[dict[str, Any]] = {}
+        initial_state = {}  # noqa: RUF012
         messages = Messages()
 
     async with Plait(Plain, store="memory:") as app:
+        handle: Any = app.thread(Plain, "one")
         for work in ("stop", "resume"):
             with pytest.raises(NotFound, match="only a durable agent can be stopped"):
-                await getattr(app.thread(Plain, "one").messages, work)()
+                await getattr(handle.messages, work)()
 
 
 @pytest.mark.parametrize("name", ["stop", "continue"])
