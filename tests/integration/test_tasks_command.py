@@ -21,7 +21,7 @@ from plait import GiveUp, Plait, Step, Tasks, Thread, rpc, task
 
 def fetch():
     if not Path("shop").exists():
-        raise GiveUp("the shop is closed")
+        raise GiveUp("the shop is \\x1b[2Jclosed")
     return 3
 
 
@@ -95,7 +95,7 @@ def test_a_failed_run_is_found_among_the_threads_of_a_kind_with_and_without_a_se
             call(server, f"fine-{number}", "begin", "wait", [])
         id = call(server, "odd", "begin", "import_orders", ["toys"])
         assert call(server, "odd", "ended", id) == "failed"
-        failed = ["desk/odd", id, "import_orders", "failed", "T", "StepFailed: GiveUp: the shop is closed"]
+        failed = ["desk/odd", id, "import_orders", "failed", "T", r"StepFailed: GiveUp: the shop is \x1b[2Jclosed"]
         assert rows(plait(folder, "desk")) == [failed]
     assert rows(plait(folder, "desk")) == [failed]
     assert rows(plait(folder, "list", "desk", "odd", "--store", "plait.db")) == [failed]

@@ -103,5 +103,6 @@ async def _find_failed(store: Store, kind: str, part: str) -> AsyncIterator[tupl
 
 def _describe(key: ThreadKey, run: TaskRun) -> tuple[str, ...]:
     told = run.error or ("" if run.value is None else msgspec.json.encode(run.value).decode())
-    told = " ".join(told.split())[:_MOST_SHOWN]
+    # A terminal would obey what is not printable.
+    told = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in " ".join(told.split())[:_MOST_SHOWN])
     return str(key), run.id, run.name, run.status, format_time(run.created_at), told

@@ -4,6 +4,7 @@ An attempt is stored before it begins, so that one that ends its process is foun
 """
 
 import random
+from math import inf
 from typing import ClassVar, Final, Self
 
 import msgspec
@@ -35,8 +36,8 @@ class RetryPolicy(msgspec.Struct, frozen=True):
         """Return a policy that an author has given. Raises ValueError."""
         if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
             raise ValueError(f"attempts must be an integer of at least 1, not {attempts!r}")
-        if not (base > 0 and most > 0):
-            raise ValueError(f"base and most must be above 0, not {base!r} and {most!r}")
+        if not (0 < base < inf and most > 0):
+            raise ValueError(f"base and most must be above 0, and base finite, not {base!r} and {most!r}")
         return cls(attempts, base, most)
 
     def pause(self, failures: int) -> int:

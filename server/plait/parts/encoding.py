@@ -11,7 +11,7 @@ from plait.store.protocol import ThreadKey
 from plait.store.thread_rows import Record
 from plait_schemas.codec import HALF_PAIR, NOT_JSON, UNENCODABLE, check_json, encode_json, has_non_finite, nests_deeper
 
-__all__ = ["DEEPEST", "check_type", "decode_record", "encode_key", "encode_named", "read_back"]
+__all__ = ["DEEPEST", "check_seconds", "check_type", "decode_record", "encode_key", "encode_named", "read_back"]
 
 DEEPEST: Final = 500
 """The maximum depth of stored values, whatever `Limits.depth` is, so that any call can decode them."""
@@ -19,11 +19,22 @@ DEEPEST: Final = 500
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 
+# More than 3,000 years, which no time that is stored can have.
+_MOST_SECONDS: Final = 1e11
+
 
 def check_type(name: str, value: object, *types: type) -> None:
     """Raise TypeError for an argument that has none of some types."""
     if not isinstance(value, types):
         raise TypeError(f"{name} must be {' or '.join(each.__name__ for each in types)}, not {type(value).__name__}")
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Raise TypeError or ValueError for what is no finite number of seconds."""
+    check_type(name, value, int, float)
+    assert isinstance(value, (int, float))
+    if not abs(value) <= _MOST_SECONDS:
+        raise ValueError(f"{name} must be a finite number of seconds, at most {_MOST_SECONDS:.0e}, not {value!r}")
 
 
 def encode_key(key: str) -> str:

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from functools import lru_cache
-from types import NoneType
 from typing import Any, Final, Protocol, TypeVar, cast, overload
 
 import msgspec
@@ -16,7 +15,7 @@ from plait.actor.actor import Actor
 from plait.clock import read_due_clock
 from plait.errors import is_outage
 from plait.parts.attempts import RetryPolicy, Uncounted
-from plait.parts.encoding import check_type, encode_named
+from plait.parts.encoding import check_seconds, check_type, encode_named
 from plait.parts.schedule.rules import LATEST, to_microseconds
 from plait.parts.stage import LastBlock, do_nothing, find_stage
 from plait.parts.tasks.attempting import attempt_step
@@ -136,6 +135,8 @@ class Step:
         and Unknown is raised if it was cut off.
         """
         policy = RetryPolicy.of(1 if once else attempts, base, most)
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         entry, cause = await self._call(name, "do") or JournalEntry("do"), None
         while not entry.is_done:
             if entry.has_begun:
@@ -158,7 +159,7 @@ class Step:
 
     async def sleep(self, name: str, seconds: float) -> None:
         """Wait for some seconds, also when the server restarts in between."""
-        check_type("seconds", seconds, int, float)
+        check_seconds("seconds", seconds)
         await self._sleep(name, min(read_due_clock() + round(max(0.0, seconds) * 1e6), LATEST))
 
     async def sleep_until(self, name: str, when: datetime) -> None:
@@ -173,7 +174,8 @@ class Step:
 
         Raises TimeoutError if none has come after `timeout` seconds, and msgspec.ValidationError if it is no `type`.
         """
-        check_type("timeout", timeout, int, float, NoneType)
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         entry = await self._call(name, "event") or JournalEntry("event")
         if not entry.is_done and name not in self.journal.events:
             if not entry.due:
@@ -303,6 +305,8 @@ class Step:
             await asyncio.sleep(_PAUSE)  # The method may catch that again and again.
         self._find_row()
         check_type("the name of a step", name, str)
+        if (_key.get() or "").startswith(f"{self.id}/"):
+            raise RuntimeError(f"the step {name!r} is in the function of another one: call steps in the method")
         if not is_key(name) or len(name.encode()) > 400:
             raise ValueError(f"the name of a step must have 1 to 400 bytes, and no control characters, not {name!r}")
         return self.journal.call(name, kind)

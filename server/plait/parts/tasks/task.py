@@ -2,12 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from inspect import Parameter
 from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
+from plait.parts.encoding import check_seconds
 from plait.parts.tasks.rows import EndedRun
 
 __all__ = ["Task", "find_tasks", "task"]
@@ -35,6 +37,8 @@ def task(function: F | None = None, /, *, timeout: float | None = None, clients:
     of steps is. A run that has not ended `timeout` seconds after it was begun fails; None means never. Clients may
     begin it only with `clients`. Arguments are JSON, and are converted to their annotations.
     """
+    if timeout is not None:
+        check_seconds("timeout", timeout)
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0, or None for never, not {timeout!r}")
 
@@ -57,6 +61,9 @@ class Task:
         self.is_for_clients = clients
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"the task {name!r} must be an async def, as it awaits its steps")
+        _, *places = inspect.signature(function).parameters.values()
+        if not places or any(each.kind is Parameter.KEYWORD_ONLY for each in places):
+            raise TypeError(f"the task {name!r} must have a step, and no parameter that is given by name only")
         self._method = Method(name, name, function, concurrent=False, noun="task", leading=2)
 
     def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:

@@ -161,6 +161,7 @@ class ThreadTasks:
         Its finished steps are not repeated, and those that have failed are. Raises Terminated.
         """
         check_writable(self._actor)
+        check_type("id", id, str)
         self._actor.check_active()
         return begin_staged(self._actor, self._retry(id))
 
@@ -267,8 +268,8 @@ class ThreadTasks:
         check_type("key", key, str, NoneType)
         if (task := self._tasks.get(name)) is None:
             raise ValueError(f"there is no task {name!r}; there are: {', '.join(self._tasks) or 'none'}")
-        if key == "":
-            raise ValueError("a key must not be empty")
+        if key is not None and not (is_key(key) and len(key.encode()) <= 400):
+            raise ValueError(f"a key must have 1 to 400 bytes, and no control characters, not {key!r}")
         data = encode_named("args", args)
         task.decode(bytes(data), depth=self._actor.limits.depth)
         now, created_at = read_due_clock(), max(read_wall_clock(), self._runner.newest + 1)

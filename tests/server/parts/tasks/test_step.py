@@ -243,12 +243,42 @@ async def test_retries_that_make_no_sense_are_refused_before_the_step_is_called(
     async def script(desk: Desk, step: Step) -> None:
         with pytest.raises(ValueError, match="attempts must be an integer of at least 1, not 0"):
             await step.do("a", lambda: desk.seen.append("a"), attempts=0)
-        with pytest.raises(ValueError, match="base and most must be above 0, not -1"):
+        with pytest.raises(ValueError, match="base and most must be above 0, and base finite, not -1"):
             await step.do("a", lambda: desk.seen.append("a"), base=-1)
 
     async with open_desk(store, script) as (_, desk):
         assert await run(desk) is None
         assert desk.seen == []
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), "x"])
+async def test_seconds_must_be_a_finite_number(store: FlakyStore, seconds: Any) -> None:
+    async def script(desk: Desk, step: Step) -> None:
+        with pytest.raises((ValueError, TypeError), match="seconds must be"):
+            await step.sleep("a", seconds)
+        with pytest.raises((ValueError, TypeError), match="timeout must be"):
+            await step.event("b", timeout=seconds)
+        with pytest.raises((ValueError, TypeError), match="timeout must be"):
+            await step.do("c", lambda: desk.seen.append("c"), timeout=seconds)
+        with pytest.raises((ValueError, TypeError)):
+            await step.do("d", lambda: desk.seen.append("d"), base=seconds)
+
+    async with open_desk(store, script) as (_, desk):
+        assert await run(desk) is None
+        assert desk.seen == []
+
+
+async def test_a_step_in_the_function_of_another_one_is_refused(store: FlakyStore) -> None:
+    async def script(desk: Desk, step: Step) -> None:
+        async def work() -> None:
+            await step.sleep("inner", 0)
+
+        with pytest.raises(StepFailed, match="the step 'inner' is in the function of another one"):
+            await step.do("outer", work, attempts=1)
+        await step.sleep("inner", 0)
+
+    async with open_desk(store, script) as (_, desk):
+        assert await run(desk) is None
 
 
 async def test_a_run_sleeps_until_a_time_which_must_have_a_zone(

@@ -52,3 +52,19 @@ def test_a_task_must_not_replace_what_a_thread_has() -> None:
 def test_a_timeout_must_be_above_0(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout must be above 0"):
         task(timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), float("nan"), "x"])
+def test_a_timeout_must_be_a_finite_number(timeout: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="timeout must be"):
+        task(timeout=timeout)
+
+
+def test_a_task_must_have_a_step_and_parameters_with_places() -> None:
+    async def no_step(self: Any) -> None: ...
+
+    async def by_name(self: Any, step: Step, *, shop: str) -> None: ...
+
+    for function in (no_step, by_name):
+        with pytest.raises(TypeError, match="must have a step, and no parameter that is given by name only"):
+            find_tasks(type("Desk", (Thread,), {"work": task(function)}))

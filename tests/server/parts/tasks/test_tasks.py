@@ -56,6 +56,15 @@ async def test_a_run_that_cannot_begin_is_refused(store: FlakyStore) -> None:
             desk.tasks.run("add", 1)
 
 
+async def test_a_key_or_an_id_that_cannot_be_one_is_refused(store: FlakyStore) -> None:
+    async with open_desk(store) as (_, desk):
+        for key in ("", "a\nb", "k" * 401):
+            with pytest.raises(ValueError, match="a key must have 1 to 400 bytes"):
+                desk.tasks.run("work", key=key)
+        with pytest.raises(TypeError, match="id must be str, not NoneType"):
+            await desk.tasks.retry(None)  # type: ignore[arg-type]
+
+
 async def test_the_same_key_joins_the_run_that_has_not_ended(store: FlakyStore) -> None:
     async with open_desk(store, wait_for_go) as (_, desk):
         first = await desk.tasks.run("work", key="a")
