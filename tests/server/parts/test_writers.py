@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 from tests.server.parts.workshop import make_store, until
 
 from plait import Context, Messages, Plait, Schedule, Thread, Values, effect, rpc
@@ -65,6 +66,10 @@ WRITERS: dict[str, Callable[[Any], Any]] = {
     "messages.queue": lambda messages: messages.queue("more"),
     "messages.take": lambda messages: messages.take(),
     "messages.update": lambda messages: messages.update(Room.message, "changed"),
+    "messages.change": lambda messages: messages.change(
+        Room.message, lambda message: replace(message, content="other")
+    ),
+    "messages.hand_over": lambda messages: messages.hand_over("other"),
     "messages.delete": lambda messages: messages.delete(Room.message),
     "schedule.after": lambda schedule: schedule.after(3600, "ring"),
     "schedule.at": lambda schedule: schedule.at(LATER, "ring"),
@@ -91,10 +96,12 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     "kv.set": lambda kv: kv.set("names", "a", object()),
 }
 OWNERS = {"values": ThreadValues, "messages": ThreadMessages, "schedule": ThreadSchedule, "user": User, "kv": KV}
+# Those of durable agents, which tests/server/agents/test_durable.py calls.
+OF_AGENTS = {"messages.stop", "messages.resume"}
 # The methods that write nothing, or are called by plait itself. A stream writes in its own block.
 OTHERS = {
     "values": {*Values.reading, "exchange", "loaded", "dirty"},
-    "messages": {*Messages.reading, "load", "clear_queue", "find_sent", "stream"},
+    "messages": {*Messages.reading, "load", "clear_queue", "find_sent", "stream", "agent", "is_stopped"},
     "schedule": {*Schedule.reading, "current", "due", "wakes_at", "keeps", "on_due", "load", "clear", "put"}
     | {"terminate"},
     "user": set(Values.reading),
@@ -139,6 +146,7 @@ async def read_all(app: Plait) -> list[Any]:
     return [
         await room.part(Room.values).items(),
         await room.part(Room.values).metadata(),
+        (await app._node.actor(room._key)).thread.messages.agent,
         [(each.content, each.status) for each in (await room.part(Room.messages).list()).messages],
         [(each.name, each.every, each.cron, each.is_queued) for each in await room.part(Room.schedule).list()],
         await user.items(),
@@ -149,9 +157,9 @@ async def read_all(app: Plait) -> list[Any]:
 
 @pytest.mark.parametrize("owner", OWNERS)
 def test_all_writers_are_known_and_plain_functions(owner: str) -> None:
-    methods = {name for name in vars(OWNERS[owner]) if not name.startswith("_")}
+    methods = {name for cls in OWNERS[owner].__mro__ for name in vars(cls) if not name.startswith("_")}
     assert {f"{owner}.{name}" for name in methods - OTHERS[owner]} == {
-        name for name in WRITERS if name.startswith(f"{owner}.")
+        name for name in WRITERS.keys() | OF_AGENTS if name.startswith(f"{owner}.")
     }
     for name in methods - OTHERS[owner]:
         assert not inspect.iscoroutinefunction(getattr(OWNERS[owner], name)), name

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import NoneType
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
@@ -21,19 +21,17 @@ from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft, edit_message
 from plait.parts.messages.queue import Queue, find_sender
+from plait.parts.messages.queue_agent import QueueAgent
 from plait.parts.messages.reading import Feed, MessageListing, MessageReader, add_subagent, add_subagents
 from plait.parts.messages.state import HEAD, load_state
 from plait.parts.messages.task_caller import TaskCaller, make_caller
 from plait.parts.part import Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
-from plait.parts.written import STAGED, Result, Written
-from plait.state.commit import Commit
+from plait.parts.written import STAGED, Result
 from plait.state.transaction import Transaction
 from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["Messages", "ThreadMessages"]
-
-T = TypeVar("T")
 
 # In the class, `list` is a method.
 _Messages = list[Message]
@@ -83,7 +81,7 @@ class Messages(Part["ThreadMessages"]):
             (messages.inject if body.get("silent") else messages.queue)(**body)
 
 
-class ThreadMessages:
+class ThreadMessages(QueueAgent):
     """The messages of one thread: a history, and a queue for its agent.
 
     The methods that write do so when they are called; awaiting the result waits until the write is durable. `update`
@@ -93,16 +91,15 @@ class ThreadMessages:
     """
 
     def __init__(self, writer: MessageWriter) -> None:
-        self._actor = actor = writer.actor
-        self._writer = writer
-        self._reader = MessageReader(self._writer, self._find_staged)
-        # The messages that clients see.
-        self.feed = Feed(self._writer)
         # Has the agent called for the queue; None without one.
         self.caller = make_caller(writer)
-        self._queue = Queue(self._writer, self.caller)
+        runs = self.caller if isinstance(self.caller, TaskCaller) else None
+        super().__init__(writer, MessageReader(writer, self._find_staged), runs)
+        # The messages that clients see.
+        self.feed = Feed(writer)
+        self._queue = Queue(writer, self.caller)
         if self.caller is not None:
-            actor.timer.add(self.caller)
+            self._actor.timer.add(self.caller)
 
     async def load(self, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> None:
         """Load the stored records of a waking thread. Raises StoreError."""
@@ -119,16 +116,6 @@ class ThreadMessages:
         return self._writer.clear_queue()
 
     # Reading
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether its durable agent is stopped."""
-        return self._writer.state.head.is_stopped
-
-    @property
-    def agent(self) -> str | None:
-        """The name of the agent that answers: that of the class, or the one to which the thread was handed over."""
-        return self._writer.state.head.agent or self._writer.agent
 
     async def list(
         self,
@@ -304,42 +291,6 @@ class ThreadMessages:
         moves = [(each, self._writer.numbers.next_position()) for each in untaken]
         return self._write(lambda changes: changes.take(moves))
 
-    def hand_over(self, agent: str) -> Result[None]:
-        """Make another agent of the execution that of the thread."""
-        check_type("agent", agent, str)
-        self._check_may_add()
-        if (draft := self._use_draft()) is not None:
-            draft.set("agent", agent)
-            return Result(None, STAGED)
-        return self._write(lambda changes: setattr(changes, "agent", agent))
-
-    def stop(self) -> Begun[bool]:
-        """Cancel the runs of durable agents, and begin none until `resume`, or until a `user` message is queued.
-
-        Calls of tools without results get results that say so, and what streams becomes failed. What is queued stays.
-        In a run, nothing is cancelled: the run ends after its step. Returns whether there was a run.
-        """
-        check_writable(self._actor)
-        return begin_staged(self._actor, self._stop(self._use_draft()))
-
-    async def _stop(self, draft: MessagesDraft | None) -> bool:
-        caller = self._find_task_caller()
-        if draft is None:
-            return await caller.stop(self._reader)
-        draft.set("is_stopped", True)
-        return True
-
-    def resume(self) -> Result[bool]:
-        """Begin a run of the durable agent where it was stopped; return whether it was. Raises Terminated."""
-        self._check_may_add()
-        caller = self._find_task_caller()
-        if (draft := self._use_draft()) is not None:
-            was_stopped = draft.changes.is_stopped
-            draft.set("is_stopped", False)
-            return Result(was_stopped, STAGED)
-        was_stopped, commit = caller.resume()
-        return Result(was_stopped, self._written(commit))
-
     def update(
         self, id: str, content: str | None = None, *, metadata: Mapping[str, Any] | None = None
     ) -> Begun[Message]:
@@ -435,11 +386,6 @@ class ThreadMessages:
 
     # Inside
 
-    def _find_task_caller(self) -> TaskCaller:
-        if not isinstance(self.caller, TaskCaller):
-            raise NotFound("only a durable agent can be stopped, and these messages have none: interrupt its run")
-        return self.caller
-
     def _is_run(self) -> bool:
         """Whether the calling code is a part of a run, and is not in a transaction."""
         return find_stage(self._actor) is not None and self._actor.state.find_own_transaction() is None
@@ -449,20 +395,6 @@ class ThreadMessages:
         return None if draft is None else draft.changes
 
     def _use_draft(self) -> MessagesDraft | None:
-        """Return the draft of the run; None outside of runs and in a transaction. Raises Interrupted."""
         if not self._is_run():
             return None
         return use_draft(self._actor, self, MessagesDraft, lambda stage: MessagesDraft(self._writer, stage))
-
-    def _check_may_add(self) -> None:
-        """Raise the errors of `check_writable`, and Terminated."""
-        check_writable(self._actor)
-        self._actor.check_active()
-
-    def _write(self, work: Callable[[Changes], T]) -> Result[T]:
-        result, commit = self._writer.write(work)
-        return Result(result, self._written(commit))
-
-    def _written(self, commit: Commit | None) -> Written:
-        """Return an awaitable write; without a commit, it stands for all writes so far."""
-        return Written(commit or self._actor.records.write([]), self._actor.state.find_own_transaction())
