@@ -11,10 +11,10 @@ from plait.actor.connections import Connections
 from plait.actor.handle import Handle
 from plait.actor.kind import Kind
 from plait.actor.logs import log_error
+from plait.actor.past import check_type_at, read_past
 from plait.actor.per_actor import PerActor, Service
 from plait.actor.thread_settings import ThreadSettings
 from plait.actor.turn import check_may_write
-from plait.errors import InvalidState
 from plait.limits import Limits
 from plait.state.authors import Stretch, find_authors
 from plait.state.change_log import Change, ChangeLog
@@ -23,11 +23,10 @@ from plait.state.edit import Edit
 from plait.state.pipeline import Pipeline
 from plait.state.thread_records import Records
 from plait.state.transaction import Transaction
-from plait.state.types import parse_json_error
 from plait.state.undo import redo, undo
 from plait.state.update import splice, update
 from plait.store.protocol import ThreadKey
-from plait_schemas.codec import NOT_JSON, encode_json
+from plait_schemas.codec import encode_json
 
 __all__ = ["Thread", "ThreadActor"]
 
@@ -203,14 +202,7 @@ class Thread(ThreadSettings, Generic[State]):
         Raises NotFound when the version is not kept, and InvalidState when its state does not fit the class's type, for
         example for a version from before a migration.
         """
-        data = await self._actor.log.json(version)
-        if not self._kind.state_type.is_plain:
-            await self._check_type_at(version)
-        try:
-            state: State = self._kind.state_type.decode(data)
-        except NOT_JSON as error:
-            message, where = parse_json_error(error)
-            raise InvalidState(f"version {version} is of another type: {message}", path=where) from None
+        state: State = await read_past(self._actor.log, self._kind, version)
         return state
 
     async def revert(self, version: int) -> int:
@@ -219,13 +211,8 @@ class Thread(ThreadSettings, Generic[State]):
         Raises what `at` raises, and InvalidState for a version from before a migration, which would not run again.
         """
         state = await self.at(version)
-        await self._check_type_at(version)
+        await check_type_at(self._actor.log, self._kind, version)
         return await self.set_state(state)
-
-    async def _check_type_at(self, version: int) -> None:
-        """Raise InvalidState for a version from before a migration; without any, the log is not read."""
-        if self.state_version > 1 and await self._actor.log.has_migration_after(version):
-            raise InvalidState(f"version {version} is from before a migration, when the state had another type")
 
     async def undo(self, source: Connection | str) -> int | None:
         """Undo the last change of a source that has not been undone, by a new change, and return the new version.
