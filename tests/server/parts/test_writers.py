@@ -146,7 +146,7 @@ async def read_all(app: Plait) -> list[Any]:
     return [
         await room.part(Room.values).items(),
         await room.part(Room.values).metadata(),
-        (await app._node.actor(room._key)).thread.messages.agent,
+        Room.messages.of(await app._node.actor(room._key)).agent,
         [(each.content, each.status) for each in (await room.part(Room.messages).list()).messages],
         [(each.name, each.every, each.cron, each.is_queued) for each in await room.part(Room.schedule).list()],
         await user.items(),

@@ -177,9 +177,9 @@ class Dispatcher:
         if found is None:
             await self._messages.change(answer.id, partial(_remove_call, id=call.id))
         else:
-            found = await call_hooks("before_store_tool_result", hooks, self._thread, call, found)
+            stored: ToolResult = await call_hooks("before_store_tool_result", hooks, self._thread, call, found)
             place: dict[str, Any] = {"parent_id": answer.parent_id, "depth": answer.depth}
-            self._inject(call.id, call.name, found, id=message_id, subagent_id=subagent_id, **place)
+            self._inject(call.id, call.name, stored, id=message_id, subagent_id=subagent_id, **place)
 
     def _inject(self, call_id: str, name: str, result: ToolResult, **fields: Any) -> None:
         self._messages.inject(

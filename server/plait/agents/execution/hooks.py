@@ -97,7 +97,7 @@ _REMOVING: Final = ("after_tool_call_success", "after_tool_call_failure")
 
 def read_hooks(given: object) -> tuple[Hooks, ...]:
     """Return the hooks of a definition in their order, from one or several. Raises TypeError."""
-    found = () if given is None else tuple(given) if isinstance(given, list | tuple) else (given,)
+    found: tuple[Any, ...] = () if given is None else tuple(given) if isinstance(given, list | tuple) else (given,)
     for each in found:
         if not isinstance(each, Hooks):
             raise TypeError(f"hooks must be an instance of a subclass of Hooks, or a list of them, not {each!r}")
@@ -170,14 +170,14 @@ def _find(name: str, hooks: Iterable[Hooks]) -> Iterator[Callable[..., Any]]:
 
 def _check(name: str, made: Any, value: Any) -> Any:
     """Return what a hook has returned. Raises TypeError if it cannot take the place of its argument."""
-    expected = type(value) if isinstance(value, str | ToolResult | Message) else Mapping
     if isinstance(value, list):
-        is_right = isinstance(made, Sequence) and all(isinstance(each, Message) for each in made)
+        if isinstance(made, Sequence) and all(isinstance(each, Message) for each in made):
+            return list(made)
     else:
-        is_right = isinstance(made, expected) or (made is None and name in _REMOVING)
-    if not is_right:
-        raise TypeError(f"{name} has returned {type(made).__name__}, which cannot take the place of its argument")
-    return list(made) if isinstance(value, list) else made
+        expected = type(value) if isinstance(value, str | ToolResult | Message) else Mapping
+        if isinstance(made, expected) or (made is None and name in _REMOVING):
+            return made
+    raise TypeError(f"{name} has returned {type(made).__name__}, which cannot take the place of its argument")
 
 
 def _log(name: str, thread: Thread[Any]) -> None:

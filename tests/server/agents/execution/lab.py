@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
@@ -24,7 +24,7 @@ Said = str | list[tuple[str, dict[str, Any]]]
 
 
 class Desk(Thread[dict[str, Any]]):
-    initial_state: ClassVar[dict[str, Any]] = {}
+    initial_state = {}  # noqa: RUF012
     idle_timeout = 0.05
     values = Values()
     tasks = Tasks()

@@ -180,6 +180,7 @@ def test_a_subagent_must_be_one_of_the_other_class() -> None:
     execution = build(tools=[Subagent("finder", Research)])
     there = Execution(Research, agents=[Agent("finder", Side("f"))], prompts=[Prompt("f", "", "test:x")])
     execution.check_subagents({Desk: execution, Research: there})
-    for others in ({Desk: execution}, {Research: build()}):
+    lacking: list[dict[type[Thread[Any]], Execution]] = [{Desk: execution}, {Research: build()}]
+    for others in lacking:
         with pytest.raises(NotFound, match="Research: there is no agent named 'finder'"):
             execution.check_subagents(others)
