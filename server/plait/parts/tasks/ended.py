@@ -1,7 +1,7 @@
 """Which of the runs that have ended are kept: the last 1,000, for 7 days."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 import msgspec
@@ -151,9 +151,11 @@ class KeptRuns:
 
     def _make_records(self, changed: Sequence[_End]) -> list[Record]:
         """Return the records with these ends, as they are now, and that of all failed ones."""
-        records = []
-        for page in {end.number // _ON_PAGE for end in changed}:
-            ends = [end for end in self._ends.values() if end.number // _ON_PAGE == page]
+        records, pages = [], {end.number // _ON_PAGE for end in changed}
+        first = min(pages, default=0) * _ON_PAGE
+        since = [*takewhile(lambda end: end.number >= first, reversed(self._ends.values()))][::-1]
+        for page in pages:
+            ends = [end for end in since if end.number // _ON_PAGE == page]
             records.append(Record(self._part, f"{ENDS}{page:08x}", encode_json(ends) if ends else None))
         if any(end.status == "failed" for end in changed):
             ids = [end.id for end in self._ends.values() if end.status == "failed"]
