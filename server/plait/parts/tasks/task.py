@@ -11,6 +11,7 @@ from plait.actor.rpc import Method
 from plait.actor.thread import Thread
 from plait.parts.encoding import check_seconds
 from plait.parts.tasks.rows import EndedRun
+from plait_schemas.rpc import RPC_MARK
 
 __all__ = ["Task", "find_tasks", "task"]
 
@@ -84,5 +85,7 @@ def find_tasks(cls: type[Thread[Any]]) -> dict[str, Task]:
         if isinstance(options, _TaskOptions):
             if hasattr(Thread, name):
                 raise TypeError(f"{cls.__name__}.{name} is an attribute of Thread and cannot be a task")
+            if hasattr(function, RPC_MARK):
+                raise TypeError(f"{cls.__name__}.{name} is a task and an rpc: it can only be one of them")
             found[name] = Task(name, function, timeout=options.timeout, clients=options.clients)
     return found

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import find_tasks, task
@@ -68,3 +69,11 @@ def test_a_task_must_have_a_step_and_parameters_with_places() -> None:
     for function in (no_step, by_name):
         with pytest.raises(TypeError, match="must have a step, and no parameter that is given by name only"):
             find_tasks(type("Desk", (Thread,), {"work": task(function)}))
+
+
+def test_a_task_is_not_an_rpc_too() -> None:
+    @rpc
+    async def work(self: Any, step: Step) -> None: ...
+
+    with pytest.raises(TypeError, match=r"Desk\.work is a task and an rpc: it can only be one of them"):
+        find_tasks(type("Desk", (Thread,), {"work": task(work)}))
