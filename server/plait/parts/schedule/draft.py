@@ -67,6 +67,11 @@ class RowsDraft(ItemsDraft[RowChange[R]]):
     def __len__(self) -> int:
         return len(self._agenda) - len(self._removed) + len(self._added)
 
+    @property
+    def size(self) -> int:
+        """The bytes of all arguments, at least: what is removed counts until that is stored."""
+        return self._agenda.size + self._added.size
+
     def find(self, identity: Identity) -> R | None:
         """Return the row with an identity, as the run sees it."""
         if (added := self._added.find(identity)) is not None:

@@ -113,6 +113,8 @@ class Agenda(Generic[R]):
         self._stranded: set[str] = set()
         # The number of rows that run once or are queued.
         self._once = sum(row.rule is None for row in self.rows.values())
+        # The bytes of all arguments.
+        self.size = sum(len(row.args) for row in self.rows.values())
         self._refill()
 
     def __len__(self) -> int:
@@ -150,6 +152,7 @@ class Agenda(Generic[R]):
         before = self.rows.pop(id, None)
         if before is not None:
             self._once -= before.rule is None
+            self.size -= len(before.args)
             self._stranded.discard(id)
             if before.identity is not None and self._identities.get(before.identity) == id:
                 del self._identities[before.identity]
@@ -157,6 +160,7 @@ class Agenda(Generic[R]):
             return before
         self.rows[id] = row
         self._once += row.rule is None
+        self.size += len(row.args)
         if row.identity is not None:
             self._identities.setdefault(row.identity, id)
         self._push(row)

@@ -35,6 +35,9 @@ __all__ = ["MOST_RUNS", "TaskReceipt", "Tasks", "ThreadTasks", "find_tasks_part"
 MOST_RUNS: Final = 10_000
 """The maximum number of runs of a thread that have not ended."""
 
+# The maximum bytes of their arguments, as a multiple of the maximum bytes of a record.
+_MOST_RECORDS: Final = 8
+
 
 class TaskReceipt(Result[TaskRun]):
     """The result of `run`: awaiting it returns the run when it is durable."""
@@ -132,6 +135,8 @@ class ThreadTasks:
             return TaskReceipt(same.show(), STAGED if draft is not None else self._runner.written(None))
         if len(finder) >= MOST_RUNS:
             raise TooMany(f"{self._actor.key} has {MOST_RUNS:,} runs of tasks, and no more may be begun")
+        if finder.size + len(row.args) > (most := _MOST_RECORDS * self._actor.limits.record):
+            raise TooMany(f"{self._actor.key} has runs of tasks whose arguments have {most:,} bytes, and no more may")
         add = partial(self._runner.add, row)
         if draft is None:
             return TaskReceipt(row.show(), self._runner.written(add()))

@@ -7,7 +7,7 @@ import pytest
 from tests.server.parts.tasks.desks import Desk, open_desk
 from tests.server.parts.workshop import FlakyStore
 
-from plait import Step, TooLarge
+from plait import Step, TooLarge, TooMany
 
 MOST = 1024 * 1024
 
@@ -66,3 +66,16 @@ async def test_the_names_of_events_do_not_keep_a_run_from_ending(store: FlakySto
                 desk.tasks.send(id, f"{number:0400}")
         assert await desk.tasks.cancel(id)
         assert (await desk.tasks.wait(id)).status == "cancelled"
+
+
+async def test_the_arguments_of_all_runs_have_a_limit(store: FlakyStore) -> None:
+    async def wait(desk: Desk, step: Step) -> None:
+        await step.event("go")
+
+    async with open_desk(store, wait) as (_, desk):
+        runs = [(await desk.tasks.run("keep", "a" * 900_000)).id for _ in range(9)]
+        with pytest.raises(TooMany, match="arguments have 8,388,608 bytes"):
+            await desk.tasks.run("keep", "a" * 900_000)
+        await desk.tasks.run("work")
+        assert await desk.tasks.cancel(runs[0])
+        await desk.tasks.run("keep", "a" * 900_000)
