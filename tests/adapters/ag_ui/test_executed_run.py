@@ -159,6 +159,8 @@ async def test_a_run_that_fails_is_an_error(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, begun(served.web, "clerk/one", text="something") as stream:
         assert (await stream.rest())[-1] == "RUN_ERROR"
         assert stream.events[-1]["code"] == "call_failed"
+        assert "out of order" not in str(stream.events)
+        assert "ModelFailed" not in str(stream.events)
 
 
 async def test_a_run_goes_on_without_its_client(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from plait.adapters.ag_ui.event_run import EventRun
 from plait.agents.agent import Agent
 from plait.agents.durable import begin_run
 from plait.agents.run import Interruption
-from plait.errors import CallFailed
 from plait.parts.messages.frames import ChunkFrame, EndFrame, Frame, InsertFrame, UpdateFrame
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
@@ -52,7 +51,7 @@ class ExecutedRun:
         self._open = set[str]()
 
     async def show(self, thread: Thread[Any], input: Any = None) -> Any:
-        """Show the run until it ends, or waits for approvals; return the result. Raises CallFailed."""
+        """Show the run until it ends, or waits for approvals; return the result. Raises RuntimeError if it fails."""
         part, actor = find_tasks_part(type(thread)), thread._actor
         assert part is not None
         assert isinstance(actor, Actor)
@@ -65,7 +64,9 @@ class ExecutedRun:
         if last.ended_at is None:
             self._run.asked += map(_ask, filter(_is_approval, tasks.find_awaited(last.id)))
         if last.status == "failed":
-            raise CallFailed(f"the agent {self._agent.name} has failed: {last.error}")
+            raise RuntimeError(
+                f"the agent {self._agent.name} has failed: {last.error}"
+            )  # Clients do not see the error.
         if last.status == "cancelled":
             return Interruption()
         return last.result if messages is None else None  # The text is a message.
