@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from plait.actor.thread import Thread
@@ -79,7 +80,7 @@ class Dispatcher:
                     result = await self._prompts.answer(prompt, answer, call, carry_out=self._carry_out)
                     await self._do(f"answer:{id}", partial(put, result))
                 case _:
-                    raise AssertionError(f"{name} cannot be executed")
+                    raise Refused(f"{name} cannot be called by this name")
         except Refused as refusal:
             error = f"{_FAILED}{refusal}"
         except StepFailed as failure:
@@ -119,6 +120,8 @@ class Dispatcher:
             answer = await self._step.approval(f"approval:{id}", timeout=tool.approval_timeout)
         except TimeoutError:
             raise Refused("no person has approved the call in time") from None
+        except msgspec.ValidationError:
+            raise Refused("the answer to the request for approval cannot be read") from None
         if not answer.approved:
             raise Refused(f"a person has refused the call{answer.reason and f': {answer.reason}'}")
 

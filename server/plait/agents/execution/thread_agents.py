@@ -119,8 +119,8 @@ class ThreadAgents:
     # Hooks
 
     def find_hooks(self) -> tuple[Hooks, ...]:
-        """Return the hooks of the run, or at rest those of the side that answers people."""
-        if self.running is not None:
+        """Return the hooks of the step, or, before the first one and at rest, those of the side that answers people."""
+        if self.running is not None and self.running.speaker is not None:
             return self.running.hooks
         speaker = self._definitions.find_speaker(self._messages.agent or "", "a")
         return read_hooks(speaker.prompt.hooks) or read_hooks(speaker.agent.hooks)

@@ -118,6 +118,7 @@ async def wait_for_call(lab: Lab) -> str:
     ("answer", "text"),
     [
         ({"approved": True}, "paid 5"),
+        ({"approved": "yes"}, "Failed to execute tool: the answer to the request for approval cannot be read"),
         ({"approved": False}, "Failed to execute tool: a person has refused the call"),
         ({"approved": False, "reason": "too much"}, "Failed to execute tool: a person has refused the call: too much"),
     ],

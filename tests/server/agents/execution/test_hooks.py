@@ -328,3 +328,15 @@ async def test_what_hooks_return_that_are_only_told_is_not_used() -> None:
             return 7
 
     assert await call_hooks("after_subagent_created", [Telling()], None, "child") == "child"  # type: ignore[arg-type]
+
+
+async def test_hooks_of_messages_run_before_the_first_step_of_a_run(tmp_path: Path) -> None:
+    class Creating(Hooks):
+        def before_create_message(self, thread: Any, message: Message) -> Message:
+            return replace(message, metadata={**message.metadata, "seen": True})
+
+    async with open_lab(tmp_path, Script("Yes."), agents=desk(hooks=Creating()), tools=[find_order]) as lab:
+        await lab.handle.call(Desk.queue, "find_order", {"number": 1})
+        await lab.rest()
+        assert set(await lab.statuses()) == {"done"}
+        assert all(each.metadata["seen"] for each in await lab.history())

@@ -255,6 +255,15 @@ async def test_a_resumable_subagent_stays_and_answers_further_messages(tmp_path:
         assert names == (["subagent_create"], ["subagent_create", "subagent_message"])
 
 
+async def test_a_resumable_subagent_cannot_be_called_by_its_own_name(tmp_path: Path) -> None:
+    boss = Script(call("worker", message="Count."), "Done.")
+    async with open_team(tmp_path, boss, work("Three."), Subagent("worker", Worker, resumable=True)) as team:
+        await team.ask()
+        await team.rest()
+        (error,) = [each.content for each in await team.history() if each.role == "tool"]
+        assert error == "Failed to execute tool: worker cannot be called by this name"
+
+
 async def test_no_more_instances_live_than_a_subagent_may_have(tmp_path: Path) -> None:
     create = call("subagent_create", agent="worker", name="Ada", message="Count.")
     boss = Script(create, create, "Done.")
