@@ -130,11 +130,24 @@ class Asker:
         thread, hooks = self._thread, self._state.hooks
         text = await maybe_await(prompt.text(thread)) if callable(prompt.text) else prompt.text
         text = await call_hooks("after_system_message", hooks, thread, text)
-        shown = await call_hooks("filter_messages", hooks, thread, [*history[-prompt.history :]])
+        shown = await call_hooks("filter_messages", hooks, thread, _cut(history, prompt.history))
         shown = [each for each in shown if each.content or each.tool_calls or REMOVED not in each.metadata]
         seen = [Message(id="", role="system", content=text), *view_history(shown, mark.side)]
         found: list[Message] = await call_hooks("prefilter_llm_history", hooks, thread, seen)
         return found
+
+
+def _cut(history: Sequence[Message], count: int) -> list[Message]:
+    """Return the newest messages, and those before them that have the calls of their results."""
+    start = max(0, len(history) - count)
+    shown = history[start:]
+    results = {each.tool_call_id for each in shown if each.role == "tool"}
+    missing = results.difference(id for each in shown for id in each.tool_call_ids)
+    for at in range(start - 1, -1, -1):
+        if found := missing.intersection(history[at].tool_call_ids):
+            missing -= found
+            start = at
+    return [*history[start:]]
 
 
 def _make_ids_unique(

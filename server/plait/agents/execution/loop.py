@@ -31,6 +31,7 @@ from plait.agents.execution.subagents import find_immediate, make_report
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import ROLES, find_open_calls, is_decisive
 from plait.parts.messages.task_caller import STOPPED
+from plait.parts.tasks.thread_tasks import find_tasks_part
 from plait_schemas.codec import to_builtins
 
 __all__ = ["Loop"]
@@ -97,9 +98,10 @@ class _Pass:
             answer = find_answer(history, self._step.id, self._place.step)
             results = {} if answer is None else await self._read_results(answer)
             if answer is None:
-                if open_calls := find_open_calls(history):  # An ended run has left them open.
-                    await self._dispatcher.close(open_calls)
-                    history = await self._read()
+                closed = await self._close_left(history)
+                if closed is None:
+                    return None
+                history = closed
                 taken = await self._take()
                 if taken.has_taken:
                     history = await self._read()
@@ -123,6 +125,27 @@ class _Pass:
                 await self._report(_find_agent(answer), reason, text)
                 return text
             self._go_on(place)
+
+    async def _close(self, calls: Sequence[Mapping[str, Any]]) -> list[Message]:
+        """Answer the calls that an ended run has left open, and return the history after that."""
+        await self._dispatcher.close(calls)
+        return await self._read()
+
+    async def _close_left(self, history: list[Message]) -> list[Message] | None:
+        """Answer the calls that an ended run has left open, and return the history after that.
+
+        None if their run has not ended, and will answer them.
+        """
+        if not (open_calls := find_open_calls(history)):
+            return history
+        mark = next((read_mark(each) for each in reversed(history) if each.tool_calls), None)
+        tasks = find_tasks_part(type(self._thread))
+        if mark is not None and mark.run != self._step.id and tasks is not None:
+            run = await tasks.of(self._thread._actor).get(mark.run)
+            if run is not None and run.ended_at is None:
+                return None
+        await self._dispatcher.close(open_calls)
+        return await self._read()
 
     async def _read(self) -> list[Message]:
         return (await self._messages.list(max(_READ, self._execution.most_history))).messages

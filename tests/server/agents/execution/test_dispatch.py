@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.agents.execution.lab import Desk, Lab, Said, Script, call, open_lab
+from tests.server.agents.execution.lab import Desk, Lab, Said, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
 from plait import Message
@@ -211,3 +211,38 @@ async def test_calls_that_an_ended_run_has_left_open_are_answered_before_the_mod
             "assistant Done.",
         ]
         assert [each.split(" ")[0] for each in script.texts()][2:] == ["tool-call", "tool-return", "user-prompt"]
+
+
+async def test_a_second_run_leaves_a_call_to_the_run_that_waits_for_its_approval(tmp_path: Path) -> None:
+    async with open_lab(tmp_path, Script(call("refund", cents=5), "Fine."), tools=[refund]) as lab:
+        await lab.ask("Refund.")
+        run = await wait_for_call(lab)
+        assert await lab.app.run("desk", thread=lab.handle) is None
+        (open_call,) = await lab.handle.messages.open_calls()
+        assert await lab.handle.tasks.send(run, f"approval:{open_call['id']}", {"approved": True})
+        await lab.rest("done", "done")
+        assert [each.content for each in await lab.history()] == ["Refund.", "", "paid 5", "Fine."]
+
+
+async def test_a_model_is_shown_the_calls_of_results_beyond_its_history(tmp_path: Path) -> None:
+    paid = list[int]()
+
+    @tool
+    def pay(desk: Desk, number: int) -> str:
+        """Pay."""
+        paid.append(number)
+        return f"paid {number}"
+
+    script = Script([("pay", {"number": 1}), ("pay", {"number": 2})], "Done.")
+    async with open_lab(tmp_path, script, prompts=[make_prompt("clerk", pay, history=2)]) as lab:
+        await lab.ask("Pay.")
+        await lab.rest()
+    assert paid == [1, 2]
+    shown = [part for message in script.seen[1] for part in message.parts]
+    assert [part.part_kind for part in shown] == [
+        "system-prompt",
+        "tool-call",
+        "tool-call",
+        "tool-return",
+        "tool-return",
+    ]
