@@ -99,7 +99,7 @@ class FromElsewhere(Everywhere):
         own = LocalThread(self._node, kind, key)
         if current_turn() is not None:
             return own
-        asked = AskedThread(self.nodes, kind, key, self._node.limits)
+        asked = AskedThread(self.nodes, kind, key, self._node.limits, env=self._node.env)
         asked.own = own
         return asked
 
