@@ -431,3 +431,36 @@ async def test_a_run_that_is_cancelled_while_it_is_stored_is_stored_and_not_repe
             await asyncio.sleep(0.001)
     assert contents(await chats.all()) == ["changed", "a", "re a"]
     assert chats.calls == 1
+
+
+async def test_a_listing_counts_what_it_shows_though_a_run_is_stored_during_the_read(
+    chats: MessagesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged, may_end, is_read, may_read = (asyncio.Event() for _ in range(4))
+    original = chats.store.records
+
+    async def hold(*args: Any) -> Any:
+        is_read.set()
+        await may_read.wait()
+        return await original(*args)
+
+    async def work(ctx: Context[Chat]) -> None:
+        await ctx.thread.messages.inject("assistant", "new")
+        staged.set()
+        await may_end.wait()
+
+    await chats.handle.inject("user", "old")
+    messages = await chats.messages()
+    async with asyncio.timeout(10):
+        running = asyncio.create_task(chats.do(work))
+        await staged.wait()
+        monkeypatch.setattr(chats.store, "records", hold)
+        reading = asyncio.create_task(messages.list())
+        await is_read.wait()
+        may_end.set()
+        await running
+        may_read.set()
+        page = await reading
+    assert (contents(page.messages), page.total) == (["old"], 1)
+    monkeypatch.undo()
+    assert contents(await chats.all()) == ["old", "new"]

@@ -115,7 +115,8 @@ class MessageListing:
         self._writer = writer
         # The messages at one moment; a message that moves to the history during the read is listed as pending.
         self._state = state or writer.state
-        self._end = writer.numbers.position + 1
+        # The run has positions that are not stored, and others may store such ones during the read.
+        self._end = (self._state.head.last if staged is None else writer.numbers.position) + 1
         self._staged = staged
         self._statuses = statuses
         self._is_silent = is_silent
