@@ -23,8 +23,29 @@ INSTALLING: Final = re.compile(r"(pip (install|wheel)|make|cd .*npm (install|pac
 OF_CONTAINERS: Final = re.compile(r"docker compose\b|curl https://")
 # Commands that need the store for themselves, as their pages say.
 ALONE: Final = ("plait restore", "plait store copy", "plait threads import")
+FAIL: Final = """
+import asyncio
+from orders import Desk, app
+
+
+async def main() -> None:
+    async with app:
+        desk = app.thread(Desk, "main")
+        await desk.tasks.wait(await desk.call(Desk.begin, "books"))
+
+
+asyncio.run(main())
+"""
+
+
+def store_failed_run(folder: Path) -> None:
+    """Store a run of the first program about tasks that has failed."""
+    (folder / "orders.py").write_text(programs("tasks")[0].code)
+    subprocess.run([sys.executable, "-c", FAIL], cwd=folder, check=True, capture_output=True)
+
+
 # What a page expects to find in the folder.
-BEFORE: Final[Mapping[str, Callable[[Path], None]]] = {"evolution": store_old_rooms}
+BEFORE: Final[Mapping[str, Callable[[Path], None]]] = {"evolution": store_old_rooms, "tasks": store_failed_run}
 
 
 class Command(NamedTuple):
