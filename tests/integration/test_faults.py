@@ -656,5 +656,5 @@ def test_these_tests_know_every_hook() -> None:
         "authors",
         "terminate",
     }
-    # The tests of pushes, of terminated threads and of cards know these three.
-    assert hooks - called == {*HOOKS, "resolve_conflict", "on_terminated", "card"}
+    # The tests of pushes, of terminated threads, of cards and of tasks know these four.
+    assert hooks - called == {*HOOKS, "resolve_conflict", "on_terminated", "card", "on_task_end"}

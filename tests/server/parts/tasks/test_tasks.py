@@ -10,6 +10,7 @@ from tests.server.parts.tasks.desks import Desk, find_row, keys, open_desk, rest
 from tests.server.parts.workshop import FlakyStore, until
 
 from plait.errors import InvalidArguments, NotFound, RolledBack, Terminated
+from plait.parts.tasks.rows import TaskRun
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.thread_tasks import TaskReceipt
 
@@ -188,3 +189,16 @@ async def test_a_result_that_is_not_json_fails_the_run(store: FlakyStore) -> Non
         assert ended.status == "failed"
         assert ended.error is not None
         assert ended.error.startswith("TypeError: the value 'result' is not JSON")
+
+
+async def test_an_on_task_end_that_raises_is_reported_and_the_thread_goes_on(
+    store: FlakyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(desk: Desk, run: TaskRun) -> None:
+        raise ValueError(f"{run.name} has {run.status}")
+
+    async with open_desk(store, nothing) as (_, desk):
+        monkeypatch.setattr(Desk, "on_task_end", fail)
+        assert (await desk.tasks.wait((await desk.tasks.run("add", 1)).id)).result == 11
+        await until(lambda: desk.errors == ["ValueError: add has done"])
+        assert (await desk.tasks.wait((await desk.tasks.run("add", 2)).id)).result == 12
