@@ -63,8 +63,8 @@ from plait.parts.messages.message import Message, MessageSubagent, Page
 from plait.parts.messages.message_hooks import MessageHooks
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
-from plait.parts.schedule.draft import EffectRun
 from plait.parts.schedule.effects import effect
+from plait.parts.schedule.rows import EffectRun
 from plait.parts.schedule.schedule import Planned, Schedule, Scheduled, ThreadSchedule
 from plait.parts.sql.sql import Sql
 from plait.parts.sql.thread_sql import ThreadSql

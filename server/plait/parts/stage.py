@@ -1,10 +1,10 @@
 """Keeps the writes of a run to the parts of its thread until they are committed."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from plait.actor.begun import Begun, keep_begun
 from plait.actor.thread import ThreadActor
@@ -12,7 +12,17 @@ from plait.actor.turn import begin_write
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["Draft", "LastBlock", "Stage", "begin_staged", "do_nothing", "find_draft", "find_stage", "use_draft"]
+__all__ = [
+    "Draft",
+    "ItemsDraft",
+    "LastBlock",
+    "Stage",
+    "begin_staged",
+    "do_nothing",
+    "find_draft",
+    "find_stage",
+    "use_draft",
+]
 
 T = TypeVar("T")
 D = TypeVar("D", bound="Draft")
@@ -96,6 +106,42 @@ class Draft(Protocol):
     def drop(self) -> None:
         """Forget the staged writes, as the run has raised or could not store them."""
         ...
+
+
+class ItemsDraft(Draft, Generic[T]):
+    """Items in order, which `store` stores in an open transaction."""
+
+    def __init__(self, actor: ThreadActor, store: Callable[[Sequence[T]], object]) -> None:
+        self._actor = actor
+        self._store = store
+        self.items: list[T] = []
+
+    def add(self, item: T) -> None:
+        """Stage an item after the others."""
+        self.items.append(item)
+
+    # For the stage
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self.items)
+
+    def write(self) -> None:
+        items = self.items
+        self._actor.records.write([], undo=lambda: self._stage_again(items))
+        self.drop()
+        self._store(items)
+
+    def drop(self) -> None:
+        self.items = []
+
+    # Inside
+
+    def _stage_again(self, items: Sequence[T]) -> None:
+        later = self.items
+        self.drop()
+        for item in (*items, *later):
+            self.add(item)
 
 
 class Stage:

@@ -18,9 +18,8 @@ from plait.parts.family.rows import Birth, Body, Child, Handed, Item, Question, 
 from plait.parts.family.sending import EVERY_CHILD, ItemSender
 from plait.parts.family.store import FamilyStore
 from plait.parts.files.paths import clean_path
-from plait.parts.items_draft import ItemsDraft
 from plait.parts.part import Part, check_writable, require_role
-from plait.parts.stage import find_draft, use_draft
+from plait.parts.stage import ItemsDraft, find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.store.protocol import ThreadKey
 from plait.store.thread_rows import Record, RecordRange

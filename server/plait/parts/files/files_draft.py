@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from plait.actor.thread import ThreadActor
 from plait.parts.files.index import FileEdit
 from plait.parts.files.store import FileStore
-from plait.parts.items_draft import ItemsDraft
+from plait.parts.stage import ItemsDraft
 
 __all__ = ["FilesDraft"]
 

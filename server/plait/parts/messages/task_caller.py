@@ -70,7 +70,7 @@ class TaskCaller(AgentCaller):
         return False
 
     def follow(self, begun: Commit | None) -> None:
-        """Begin a run, in one write with the message for which it begins."""
+        """Begin a run, and note in the same write which message was the oldest then."""
         with Transaction(self._writer.actor.state, self._writer.actor.key):
             self._runs.begin()
             self._writer.write(self._note_begin)

@@ -16,9 +16,8 @@ from plait.actor.thread import Thread
 from plait.actor.turn import Turn, current_turn
 from plait.clock import read_due_clock
 from plait.parts.attempts import RetryPolicy
-from plait.parts.schedule.draft import EffectRun, RowsDraft
-from plait.parts.schedule.row_runner import RowRunner
-from plait.parts.schedule.rows import Row, decode_row
+from plait.parts.schedule.row_runner import RowRunner, RowsDraft
+from plait.parts.schedule.rows import EffectRun, Row, decode_row
 from plait.parts.stage import Stage, do_nothing, find_draft
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record

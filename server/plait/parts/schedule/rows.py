@@ -11,7 +11,7 @@ from plait.parts.attempts import CRASHES, Attempts, RetryPolicy
 from plait.parts.schedule.rules import LATEST, Rule
 from plait_schemas.codec import encode_json
 
-__all__ = ["Agenda", "Identity", "Row", "decode_row"]
+__all__ = ["Agenda", "EffectRun", "Identity", "Row", "decode_row"]
 
 Identity = tuple[str, str | bytes, Rule | None]
 """Identifies equal rows: the effect with the key, or with the arguments and the rule."""
@@ -20,6 +20,19 @@ Identity = tuple[str, str | bytes, Rule | None]
 _CRASH_PAUSES: Final = RetryPolicy(CRASHES, 300.0, 86_400.0, is_random=False)
 # Outdated entries, of rows that have changed since, are removed when there are more than this.
 _MOST_OUTDATED: Final = 1000
+
+
+class EffectRun(msgspec.Struct, frozen=True):
+    """The run of an effect that the calling code is a part of."""
+
+    # The id of its schedule.
+    id: str
+    # The id of this run, the same in each attempt: use it as an idempotency key for other services.
+    run_id: str
+    # The number of this attempt, from 1.
+    attempt: int
+    # When it was due, in microseconds since the epoch.
+    due: int
 
 
 class Row(Attempts, frozen=True, omit_defaults=True, kw_only=True):

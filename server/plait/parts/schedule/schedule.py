@@ -17,9 +17,9 @@ from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import TooMany
 from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.part import Part, check_writable
-from plait.parts.schedule.draft import EffectRun, RowChange
 from plait.parts.schedule.effects import Effect, EffectRunner, find_effects
-from plait.parts.schedule.rows import Row, decode_row
+from plait.parts.schedule.row_runner import RowChange
+from plait.parts.schedule.rows import EffectRun, Row, decode_row
 from plait.parts.schedule.rules import LATEST, Cron, Every, Rule, to_microseconds
 from plait.parts.written import STAGED, Result
 from plait.store.thread_rows import Record, RecordRange

@@ -18,7 +18,7 @@ from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import NotFound, TooMany, Unavailable
 from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.part import Part, check_writable, find_parts
-from plait.parts.schedule.draft import RowChange
+from plait.parts.schedule.row_runner import RowChange
 from plait.parts.stage import begin_staged
 from plait.parts.tasks.client_methods import make_methods
 from plait.parts.tasks.ended import ENDED, ENDS
