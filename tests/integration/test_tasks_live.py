@@ -31,7 +31,7 @@ class Desk(Thread[dict[str, Any]]):
         connection.readonly = request is not None and "readonly" in request.url.query
 
     @task(clients=True)
-    async def publish(self, step: Step, pages: int, *, secret: str = "") -> int:
+    async def publish(self, step: Step, pages: int, secret: str = "") -> int:
         for page in range(1, pages + 1):
             await step.do(f"page {page}", lambda page=page: self.show(page))
             step.status({"page": page})

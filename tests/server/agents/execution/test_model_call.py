@@ -234,10 +234,10 @@ async def test_no_text_of_a_provider_is_in_the_error_or_the_log(caplog: pytest.L
 REJECTED = ModelHTTPError.for_category(ModelAuthenticationError, status_code=401, model_name="m")
 
 
-@pytest.mark.parametrize("id", ["nobody:knows", Script(fail_with(REJECTED)).id])
+@pytest.mark.parametrize("id", ["unknown:model", Script(fail_with(REJECTED)).id])
 async def test_a_failure_that_would_come_again_goes_on_with_the_fallback(id: Any) -> None:
     failed = await fail(Model("fast", id, fallback=[TestModel()]))
-    how = "nobody:knows: Unknown model: nobody:knows" if isinstance(id, str) else "function:script: HTTP 401"
+    how = "unknown:model: Unknown model: unknown:model" if isinstance(id, str) else "function:script: HTTP 401"
     assert failed.retry == Progress(1, 0, 0, [how])
     texts, answer = await call(
         Model("fast", id, fallback=[TestModel(custom_output_text="Yes.")]), write(("user", "Hi")), progress=failed.retry
