@@ -97,7 +97,7 @@ async def test_text_calls_and_results_of_an_execution_are_shown(tmp_path: Path) 
         (snapshot,) = [each["messages"] for each in stream.events if each["type"] == "MESSAGES_SNAPSHOT"][-1:]
         assert [each["content"] for each in snapshot] == ["look"]
         thread = served.app.thread(Desk, "one")
-        stored = (await thread.messages.list()).messages
+        stored = (await thread.part(Desk.messages).list()).messages
         assert [each.id for each in stored if each.role == "assistant"] == texts
 
 
@@ -127,7 +127,7 @@ async def test_an_approval_is_an_interrupt_that_the_next_run_answers(
             assert (result["content"] == "paid back") is bool(approved)
             assert ("refused" in result["content"]) is not bool(approved)
             assert stream.events[-1].get("outcome") is None
-        runs = await served.app.thread(Desk, "one").tasks.list()
+        runs = await served.app.thread(Desk, "one").part(Desk.tasks).list()
         assert [each.status for each in runs] == ["done"]
 
 
@@ -170,6 +170,6 @@ async def test_a_run_goes_on_without_its_client(tmp_path: Path) -> None:
         thread = served.app.thread(Desk, "one")
 
         async def is_done() -> bool:
-            return [each.status for each in await thread.tasks.list()] == ["done"]
+            return [each.status for each in await thread.part(Desk.tasks).list()] == ["done"]
 
         await until(is_done)

@@ -117,7 +117,7 @@ class Agendas(RuleBasedStateMachine):
         self.rows: dict[str, Row] = {}
         self.held: set[str] = set()
         self.undone: list[tuple[str, Row | None]] = []
-        self.agenda = Agenda(is_known=lambda effect: effect != "unknown")
+        self.agenda = Agenda[Row](is_known=lambda effect: effect != "unknown")
         self.created = 0
 
     @rule(due=st.integers(1, 20), is_queued=st.booleans(), effect=st.sampled_from(["ring", "ring", "unknown"]))
