@@ -14,6 +14,7 @@ from plait.agents.execution.stops import Reason, read_mark
 from plait.agents.execution.tools import Refused, ToolResult
 from plait.clock import read_wall_clock
 from plait.errors import NotFound
+from plait.parts.family.calls import RESULT
 from plait.parts.family.rows import Birth, Call, Child, Question, Report
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
@@ -22,7 +23,10 @@ from plait.parts.tasks.step import Step
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
 
-__all__ = ["CREATE", "MESSAGE", "Subagents", "describe_subagents", "find_immediate", "make_report"]
+__all__ = ["VARIABLES", "Subagents", "describe_subagents", "find_immediate", "make_report"]
+
+VARIABLES: Final = "plait:variables:"
+"""The event that supplies the variables for a child, before the id of the call."""
 
 CREATE: Final = "subagent_create"
 """The tool that makes an instance of a resumable subagent."""
@@ -137,7 +141,7 @@ class Subagents:
             child = await _find_family(self._thread).child(begun.child)
             await self._step.do(f"created:{id}", partial(on_created, child), attempts=1)
         if begun.waits:
-            told = await self._step.event(f"result:{id}", type=_Told)
+            told = await self._step.event(f"{RESULT}{id}", type=_Told)
             text = (
                 f"{told.text}\n\n(From the subagent {begun.child}.)"
                 if isinstance(asked, _Create | _Message)
@@ -152,24 +156,26 @@ class Subagents:
         """Return variables that a new child needs and would not find, encrypted, when they are supplied."""
         if tool is None or not any(each.required for each in tool.variables):
             return {}
-        needs: list[str] = await self._step.do(f"needs:{id}", partial(self._find_missing, tool), type=list[str])
+        needs: list[str] = await self._step.do(f"needs:{id}", partial(self._find_missing, tool, id), type=list[str])
         if not needs:
             return {}
-        self._step.status({"needs": {"call": id, "agent": tool.agent, "variables": needs}})
-        given: dict[str, str] = await self._step.event(f"variables:{id}", type=dict[str, str])
-        self._step.status(None)
+        given: dict[str, str] = await self._step.event(f"{VARIABLES}{id}", type=dict[str, str])
         types = {each.name: each.type for each in tool.variables}
         return {name: (types[name], data) for name, data in given.items() if name in types}
 
-    async def _find_missing(self, tool: Subagent) -> list[str]:
+    async def _find_missing(self, tool: Subagent, id: str) -> list[str]:
+        """Return the names of the variables that must be supplied, which the run then shows."""
         if not await _is_on(self._thread, tool):
             return []
         env = require_role(type(self._thread), "env").of(self._thread._actor)
-        return [
+        missing = [
             each.name
             for each in tool.variables
             if each.required and not await env.has_for_child(each.name, is_scoped=each.scoped)
         ]
+        if missing:
+            self._step.status({"needs": {"call": id, "agent": tool.agent, "variables": missing}})
+        return missing
 
     async def _begin(
         self,
@@ -181,6 +187,8 @@ class Subagents:
         put: Put,
         variables: dict[str, tuple[str, str]],
     ) -> _Begun:
+        if variables:
+            self._step.status(None)
         try:
             child = await self._ask(tools, id, name, asked, variables=variables)
         except Refused as refusal:

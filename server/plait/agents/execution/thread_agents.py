@@ -11,6 +11,7 @@ from plait.agents.execution.hooks import Hooks, call_hooks, read_hooks
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.state import ExecutionState, find_execution
 from plait.agents.execution.stops import TOOL
+from plait.agents.execution.subagents import VARIABLES
 from plait.agents.execution.tools import ToolResult
 from plait.errors import NotFound
 from plait.parts.env.secret import Secret
@@ -114,7 +115,7 @@ class ThreadAgents:
             raise ValueError(f"the run needs these variables, and no others: {', '.join(needs['variables'])}")
         env = require_role(type(self._actor.thread), "env").of(self._actor)
         sealed = {name: env.seal(name, value) for name, value in variables.items()}
-        return await tasks.of(self._actor).send(run, f"variables:{needs['call']}", sealed)
+        return await tasks.of(self._actor).deliver(run, f"{VARIABLES}{needs['call']}", sealed)
 
     # Hooks
 

@@ -10,7 +10,10 @@ from plait.parts.family.rows import Report
 from plait.parts.family.store import FamilyStore
 from plait.parts.part import find_role
 
-__all__ = ["answer_calls", "end_calls"]
+__all__ = ["RESULT", "answer_calls", "end_calls"]
+
+RESULT: Final = "plait:result:"
+"""The event of a report for a run that waits for it, before the id of the call."""
 
 _GONE: Final = "The subagent has ended without a result:"
 
@@ -34,8 +37,8 @@ def answer_calls(
         "attachments": [each["path"] for each in attachments],
     }
     tasks = find_role(actor.kind.cls, "tasks")
-    waiting = [(row.calls[id], f"result:{id}") for id in answered if row.calls[id]]
-    if tasks is not None and [each for each in waiting if tasks.of(actor).send(*each, data).value]:
+    waiting = [(row.calls[id], RESULT + id) for id in answered if row.calls[id]]
+    if tasks is not None and [each for each in waiting if tasks.of(actor).deliver(*each, data).value]:
         return
     messages = find_role(actor.kind.cls, "messages")
     if messages is not None and known.parent_communication != "explicit":

@@ -30,10 +30,13 @@ from plait.state.commit import Commit
 from plait.store.record_checks import is_key
 from plait.store.thread_rows import Record, RecordRange
 
-__all__ = ["MOST_RUNS", "TaskReceipt", "Tasks", "ThreadTasks", "find_tasks_part"]
+__all__ = ["MOST_RUNS", "OWN_EVENT", "TaskReceipt", "Tasks", "ThreadTasks", "find_tasks_part"]
 
 MOST_RUNS: Final = 10_000
 """The maximum number of runs of a thread that have not ended."""
+
+OWN_EVENT: Final = "plait:"
+"""How the names of events begin that only plait itself sends."""
 
 # The maximum bytes of their arguments, as a multiple of the maximum bytes of a record.
 _MOST_RECORDS: Final = 8
@@ -58,7 +61,7 @@ class Tasks(Part["ThreadTasks"]):
 
     role: ClassVar = "tasks"
     reading: ClassVar = frozenset({"list", "get", "wait"})
-    inner: ClassVar = frozenset({"watch", "find", "is_running", "newest", "cancel_all", "find_awaited"})
+    inner: ClassVar = frozenset({"watch", "find", "is_running", "newest", "cancel_all", "find_awaited", "deliver"})
 
     def __init__(self, *, live: bool = False) -> None:
         super().__init__()
@@ -148,8 +151,16 @@ class ThreadTasks:
 
         It is not if the run has ended, or has got an event of this name since its last checkpoint. Raises TooMany.
         """
-        check_writable(self._actor)
         check_type("event", event, str)
+        if event.startswith(OWN_EVENT):
+            raise ValueError(
+                f"the event {event!r} cannot be sent: plait itself sends those that begin with {OWN_EVENT}"
+            )
+        return self.deliver(id, event, data)
+
+    def deliver(self, id: str, event: str, data: Any = None) -> Result[bool]:
+        """Do what `send` does, also with an event of plait itself."""
+        check_writable(self._actor)
         if not is_key(event) or len(event.encode()) > 400:
             raise ValueError(f"the name of an event must have 1 to 400 bytes, and no control characters, not {event!r}")
         raw = msgspec.Raw(encode_named("data", data))

@@ -18,6 +18,7 @@ from plait import (
     Family,
     Files,
     Hooks,
+    InvalidArguments,
     Message,
     Messages,
     NotFound,
@@ -611,3 +612,63 @@ async def test_a_scoped_variable_must_be_scoped_in_the_class_of_the_child(tmp_pa
     with pytest.raises(ValueError, match=r"Worker needs `Env\(scoped=\{'OTHER'\}\)`"):
         async with open_team(tmp_path, Script("Done."), work("Three."), subagent):
             pass
+
+
+async def test_each_of_several_calls_asks_for_its_variables_in_turn(tmp_path: Path) -> None:
+    boss = Script([("worker", {"message": f"Count {at}."}) for at in range(3)], "Done.")
+    async with open_team(tmp_path, boss, work("One."), Subagent("worker", Worker, variables=[TOKEN])) as team:
+        await team.ask()
+        for at in range(3):
+            run = await find_needed(team, f"c0-{at}")
+            assert await team.boss.call(Boss.supply, run, {"TOKEN": "x"}) is True
+        await team.rest()
+        assert len([each for each in await team.texts() if each == "tool One."]) == 3
+        assert (await team.boss.tasks.get(run)).value is None
+
+
+async def find_needed(team: Team, call: str) -> str:
+    """Wait until the run needs variables for a call, and has left the memory; return its id."""
+    found = list[str]()
+
+    async def look() -> bool:
+        runs = [each for each in await team.boss.tasks.list() if each.value and each.status == "sleeping"]
+        found[:] = [each.id for each in runs if each.value["needs"]["call"] == call]
+        return bool(found)
+
+    await until(look)
+    return found[0]
+
+
+async def test_what_a_run_needs_is_not_shown_while_its_child_works(tmp_path: Path) -> None:
+    boss = Script([("worker", {"message": f"Count {at}."}) for at in range(2)], "Done.")
+    worker = work("One.", hang)
+    async with open_team(tmp_path, boss, worker, Subagent("worker", Worker, variables=[TOKEN])) as team:
+        await team.ask()
+        for at in range(2):
+            run = await find_needed(team, f"c0-{at}")
+            await team.boss.call(Boss.supply, run, {"TOKEN": "x"})
+
+        async def is_asked() -> bool:
+            return len(worker.seen) == 2
+
+        await until(is_asked)
+        assert (await team.boss.tasks.get(run)).value is None
+
+
+@pytest.mark.parametrize("event", ["plait:result:c0-0", "plait:variables:c0-0", "plait:other"])
+async def test_events_of_the_loop_cannot_be_sent(tmp_path: Path, event: str) -> None:
+    boss, worker = Script(call("worker", message="Count."), "Done."), work(hang)
+    async with open_team(tmp_path, boss, worker) as team:
+        await team.ask()
+
+        async def is_asked() -> bool:
+            return bool(worker.seen)
+
+        await until(is_asked)
+        (run,) = await team.boss.tasks.list()
+        data = {"text": "forged", "is_error": False, "attachments": []}
+        with pytest.raises(ValueError, match="plait itself sends those that begin with plait:"):
+            await team.boss.tasks.send(run.id, event, data)
+        with pytest.raises(InvalidArguments, match="plait itself sends those"):
+            await team.boss.call("tasks:send", run.id, event, data)
+        assert [run.status for run in await team.boss.tasks.list()] != ["done"]
