@@ -1,11 +1,12 @@
-"""The app of `test_execution_kill`: agents that call tools, wait for approvals and hand their threads over."""
+"""The app of `test_execution_kill`: agents that call tools, wait for approvals, hand over and are stopped."""
 
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import wraps
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic_ai.messages import ModelMessage, TextPart, ToolCallPart, UserPromptPart
@@ -16,16 +17,25 @@ from plait.store.thread_rows import RecordRange
 
 __all__ = ["Desk", "app"]
 
-_LOG: Final = os.open(os.environ.get("DESK_LOG", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+_PATH: Final = os.environ.get("DESK_LOG", os.devnull)
+_LOG: Final = os.open(_PATH, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 # The tools of the questions, which come in turn.
 _TOOLS: Final = (("pay",), ("look", "pay"), ("refund",), (), ("hand", "pay"))
-# What the steps of the loop are called after this start of the server.
-_NAMES: Final = os.environ.get("DESK_NAMES", "")
 
 
 def note(*words: object) -> None:
-    """Add a line to the file, at once: it stays when the process is killed."""
-    os.write(_LOG, f"{' '.join(map(str, words))}\n".encode())
+    """Add a line to the file, at once: it stays when the process is killed. Its first word is the process."""
+    os.write(_LOG, f"{os.getpid()} {' '.join(map(str, words))}\n".encode())
+
+
+def count_starts() -> int:
+    """Return how many processes have noted that they start."""
+    return Path(_PATH).read_text().count(" starts\n")
+
+
+# What the steps of the loop are called in this process: every second one has other names.
+_NAMES: Final = f"v{count_starts() // 2}-"
+note("starts")
 
 
 def rename(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,7 +60,7 @@ def find_questions(messages: Sequence[ModelMessage]) -> tuple[list[str], set[str
             case UserPromptPart(content=str(text)):
                 questions.append(text)
             case ToolCallPart():
-                called.add(str(part.tool_call_id).rsplit("-", 1)[-1])
+                called.add(part.args_as_dict().get("question", ""))
             case TextPart(content=text) if text.startswith("re "):
                 answered = text[3:].split(",")
                 questions = [each for each in questions if each not in answered]
@@ -65,6 +75,7 @@ async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[An
         names = _TOOLS[int(question[1:]) % len(_TOOLS)]
         if names and question not in called:
             (other,) = {each.name for each in info.function_tools} & {"front", "back"}
+            note("asks", *names)
             yield {
                 at: DeltaToolCall(
                     other if name == "hand" else name,
@@ -74,9 +85,17 @@ async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[An
                 for at, name in enumerate(names)
             }
             return
+    note("answers")
     yield "re "
     await asyncio.sleep(0.002)
     yield ",".join(questions)
+
+
+def read_calls(calls: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the id and the name of each call, and the question of all."""
+    made = [(call["id"], call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls]
+    question = next((arguments["question"] for *_, arguments in made if arguments), "")
+    return [[id, "hand" if name in ("front", "back") else name, question] for id, name, _ in made]
 
 
 class Desk(Thread[dict[str, Any]]):
@@ -97,15 +116,20 @@ class Desk(Thread[dict[str, Any]]):
         return number
 
     @rpc
-    async def find_process(self) -> int:
-        return os.getpid()
+    async def stop(self) -> None:
+        note("stops", self.name)
+        await self.messages.stop()
+
+    @rpc
+    async def resume(self) -> None:
+        await self.messages.resume()
 
     @rpc
     async def approve(self) -> int:
         """Approve the open calls; return how many questions are not answered, or else how many runs are not over."""
         runs = [each for each in await self.tasks.list() if each.ended_at is None]
         for each in await self.messages.open_calls():
-            for run in runs if each["id"].startswith("refund-") else ():
+            for run in runs if each["function"]["name"] == "refund" else ():
                 self.tasks.send(run.id, f"approval:{each['id']}", {"approved": True})
         history = (await self.messages.list(200, order="desc")).messages
         said = takewhile(lambda each: each.status != "completed" or not (each.content or "").startswith("re "), history)
@@ -117,10 +141,10 @@ class Desk(Thread[dict[str, Any]]):
         return {
             "sent": self.state["sent"],
             "values": dict(await self.values.items()),
-            "runs": [(each.status, each.error) for each in await self.tasks.list()],
-            "journal": [each.key for each in await self._actor.records.list(RecordRange("tasks", "j/"))],
+            "runs": [(each.id, each.status, each.error) for each in await self.tasks.list()],
+            "journals": [each.key for each in await self._actor.records.list(RecordRange("tasks", "j/"))],
             "messages": [
-                [each.role, each.content, [call["id"] for call in each.tool_calls or ()], each.tool_call_id]
+                [each.role, each.content, read_calls(each.tool_calls or ()), each.tool_call_id]
                 for each in history
                 if each.status == "completed"
             ],

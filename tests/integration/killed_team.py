@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic_ai.messages import ModelMessage, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
@@ -39,12 +39,12 @@ async def ask(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[An
         match part:
             case UserPromptPart(content=str(text)) if re.fullmatch(r"q\d+", text):
                 questions.append(text)
-            case ToolCallPart(tool_call_id=id):
-                called.add(id)
+            case ToolCallPart():
+                called.add(part.args_as_dict()["message"])
             case TextPart(content=text) if text.startswith("re "):
                 questions = [each for each in questions if each not in text[3:].split(",")]
     for question in questions:
-        if f"ask-{question}" not in called:
+        if question not in called:
             name, arguments = choose(question, messages)
             yield {0: DeltaToolCall(name, json.dumps(arguments), tool_call_id=f"ask-{question}")}
             return
@@ -55,11 +55,16 @@ async def help_out(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterat
     """Call a tool for the last question, and then answer it."""
     await asyncio.sleep(0.002)
     parts = [part for message in messages for part in message.parts]
-    question = [str(part.content) for part in parts if isinstance(part, UserPromptPart)][-1]
-    if any(isinstance(part, ToolReturnPart) and part.tool_call_id == f"work-{question}" for part in parts):
+    at, question = [(at, str(part.content)) for at, part in enumerate(parts) if isinstance(part, UserPromptPart)][-1]
+    if any(isinstance(part, ToolReturnPart) for part in parts[at:]):
         yield f"did {question}"
     else:
         yield {0: DeltaToolCall("work", json.dumps({"question": question}), tool_call_id=f"work-{question}")}
+
+
+def read_calls(calls: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the id of each call, and its question."""
+    return [[call["id"], json.loads(call["function"]["arguments"])["message"]] for call in calls]
 
 
 class Boss(Thread[dict[str, Any]]):
@@ -89,7 +94,7 @@ class Boss(Thread[dict[str, Any]]):
             "runs": [(each.status, each.error) for each in await self.tasks.list()],
             "children": {each.name: each.status for each in self.family.children},
             "messages": [
-                [each.role, each.content, [call["id"] for call in each.tool_calls or ()], each.tool_call_id]
+                [each.role, each.content, read_calls(each.tool_calls or ()), each.tool_call_id]
                 for each in history
                 if each.status == "completed"
             ],

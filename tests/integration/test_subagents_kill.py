@@ -16,7 +16,7 @@ from tests.running import Process
 from tests.schedules import SEED, TIMES, schedules
 from tests.workers.group import Group
 
-ROUNDS = {"sqlite": schedules(2), "workers": schedules(1)}
+ROUNDS = {"sqlite": schedules(3), "workers": schedules(2)}
 PATIENCE = 60.0
 # Unanswered questions of a thread, after which its client sends no more.
 MOST_OPEN = 3
@@ -74,9 +74,11 @@ class Client:
         asked = [text for role, text, *_ in messages if role == "user" and text.startswith("q")]
         assert asked == questions
         assert find_answered(messages) == questions
-        assert [id for _, _, ids, _ in messages for id in ids] == [f"ask-{each}" for each in questions]
+        calls = [(each, id) for _, _, made, _ in messages for id, each in made]
+        assert [each for each, _ in calls] == questions
         results = {id: text for role, text, _, id in messages if role == "tool"}
         assert sum(role == "tool" for role, *_ in messages) == len(results) == len(questions)
+        answered = {each: results[id] for each, id in calls}
         notices = [text for role, text, *_ in messages if role == "user" and text.startswith("The subagent")]
         for number, each in enumerate(questions, 1):
             told = [text for text in notices if text.endswith(f":\ndid {each}")]
@@ -84,7 +86,7 @@ class Client:
                 assert len(told) == 1, each
             else:
                 assert told == [], each
-                assert results[f"ask-{each}"].partition("\n")[0] == f"did {each}"
+                assert answered[each].partition("\n")[0] == f"did {each}"
         assert len(notices) == sum(number % 3 == 2 for number in range(1, len(questions) + 1))
         # Each child has got its questions once, in order.
         got = [await ask(web, f"helper/{name}", "look") for name in children]
