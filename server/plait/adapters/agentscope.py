@@ -1,14 +1,15 @@
 """Keeps the state of AgentScope's agents in a thread's values and messages, with the extra `plait[agentscope]`."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from plait import Interrupted, Message, ThreadMessages, ThreadValues
 from plait.adapters.message_history import Fields, Format, load_history
 from plait.parts.messages.tool_calls import make_call, read_call
 
-__all__ = ["load_state", "open_state", "save_state"]
+__all__ = ["Steering", "load_state", "open_state", "save_state"]
 
 _KEY: Final = "agentscope"
 
@@ -27,6 +28,27 @@ class _AgentState(Protocol):
 S = TypeVar("S", bound=_AgentState)
 
 
+class Steering:
+    """A middleware that gives an agent what was queued since the last call of its model: see `open_state`."""
+
+    def __init__(self) -> None:
+        self._conversation: _Conversation | None = None
+
+    def is_implemented(self, hook_name: str) -> bool:
+        """Whether AgentScope calls a hook of this middleware."""
+        return hook_name == "on_reasoning"
+
+    async def on_reasoning(
+        self, agent: Any, input_kwargs: dict[str, Any], next_handler: Callable[[], AsyncGenerator[Any, None]]
+    ) -> AsyncIterator[Any]:
+        """Called by AgentScope before each call of the model."""
+        if self._conversation is not None:
+            await self._conversation.steer(agent.state)
+        async with aclosing(next_handler()) as events:
+            async for each in events:
+                yield each
+
+
 async def load_state(values: ThreadValues, type: type[S], *, key: str = _KEY) -> S | None:
     """Return the state that `save_state` has stored, None if there is none. Raises ValidationError if it is invalid."""
     kept = await values.get(key)
@@ -40,18 +62,28 @@ async def save_state(values: ThreadValues, state: _AgentState, *, key: str = _KE
 
 @asynccontextmanager
 async def open_state(
-    values: ThreadValues, type: type[S], *, messages: ThreadMessages | None = None, key: str = _KEY
+    values: ThreadValues,
+    type: type[S],
+    *,
+    messages: ThreadMessages | None = None,
+    steering: Steering | None = None,
+    key: str = _KEY,
 ) -> AsyncIterator[S]:
     """Load the stored state, or make a new one, for an `Agent(..., state=state)` in the block, and store it at the end.
 
     The state is also stored when the block is interrupted or cancelled, but not when it raises an Exception.
 
     With `messages`, the context of the state is these, with what is queued, and what the agent adds to it is added to
-    them; the rest of the state is in the values.
+    them; the rest of the state is in the values. With `steering` as well, and in the agent's `middlewares`, a question
+    that is queued in mid-run steers it.
     """
     place = _Values(values, key) if messages is None else _Conversation(values, key, messages)
     state = type.model_validate(await place.load())
     place.begin(state.model_dump(mode="json"))
+    if steering is not None:
+        if not isinstance(place, _Conversation):
+            raise ValueError("steering needs messages")
+        steering._conversation = place
     try:
         yield state
     except Exception:
@@ -153,6 +185,21 @@ class _Conversation:
         ids = {message.id for message, _ in self._known.values() if message.position >= self._first}
         edited = {id: item for id, item in {**self._edited, **gone}.items() if id in ids}
         await self._values.save({**state, "context": {"first": self._first, "edited": edited}})
+
+    async def steer(self, state: Any) -> None:
+        """Take what is queued, after what the agent has said so far; what it says after that is another message."""
+        if not await self._messages.pending():
+            return
+        last = state.context[-1] if state.context else None
+        if last is not None and last.id == state.reply_id:
+            last.id = secrets.token_hex(16)
+            if state.reply_id in self._known:
+                self._known[last.id] = self._known.pop(state.reply_id)
+        await self.save(state.model_dump(mode="json"))
+        for message in await self._messages.take():
+            (taken,) = type(state).model_validate({"context": [{"id": message.id, **_FORMAT.read(message)[0]}]}).context
+            self._known[message.id] = message, taken.model_dump(mode="json")
+            state.context.append(taken)
 
     def _add(self, item: Item) -> Message:
         """Add a message, and the results of its calls for others that read the thread's messages."""

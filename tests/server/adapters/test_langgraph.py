@@ -16,7 +16,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, interrupt
 from tests.running import running
 
-from plait import Context, Limits, Plait, Thread, TooLarge, Values, rpc
+from plait import Context, Limits, Messages, Plait, Thread, TooLarge, Values, rpc
 from plait.adapters.langgraph import Checkpoints, PlaitSaver
 from plait.store.thread_rows import RecordRange
 from plait_client import connect
@@ -341,3 +341,47 @@ def test_a_class_without_checkpoints_is_refused() -> None:
 
     with pytest.raises(TypeError, match="Plain needs `checkpoints = Checkpoints"):
         PlaitSaver(Plait(Plain, store="memory:"), Plain)
+
+
+async def test_a_node_takes_what_is_queued_between_two_calls_of_its_model(store: str) -> None:
+    class Desk(Thread[Any]):
+        initial_state = 0
+        messages = Messages(agent="support")
+        checkpoints = Checkpoints()
+
+    class Asked(TypedDict):
+        texts: Annotated[list[str], operator.add]
+
+    app, seen = Plait(Desk, store=store), list[list[str]]()
+
+    @app.agent("support", thread=Desk)
+    async def support(ctx: Context[Desk]) -> None:
+        async def call_model(asked: Asked) -> Asked:
+            taken = [str(each.content) for each in await ctx.thread.messages.take()]
+            seen.append([*asked["texts"], *taken])
+            return {"texts": [*taken, f"call {len(seen)}"]}
+
+        async def call_tool(asked: Asked) -> Asked:
+            await app.thread(Desk, "one").part(Desk.messages).queue("Hurry!")
+            return {"texts": ["found"]}
+
+        graph = StateGraph(Asked)
+        graph.add_node("model", call_model)
+        graph.add_node("tool", call_tool)
+        graph.add_edge(START, "model")
+        graph.add_conditional_edges("model", lambda asked: "tool" if len(seen) == 1 else END)
+        graph.add_edge("tool", "model")
+        await graph.compile(checkpointer=PlaitSaver(app, Desk)).ainvoke({"texts": []}, config())
+
+    async with app:
+        messages = app.thread(Desk, "one").part(Desk.messages)
+        await messages.queue("Look!")
+        async with asyncio.timeout(10):
+            while len(await roles(messages)) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+    assert seen == [["Look!"], ["Look!", "call 1", "found", "Hurry!"]]
+
+
+async def roles(messages: Any) -> list[str]:
+    """Return the roles of what is taken."""
+    return [each.role for each in (await messages.list()).messages if each.status == "completed"]

@@ -21,11 +21,14 @@ from agentscope.message import (
     ToolResultState,
     UserMsg,
 )
+from agentscope.model import ChatResponse
+from agentscope.permission import PermissionMode
 from agentscope.state import AgentState
+from agentscope.tool import FunctionTool, ToolChunk, Toolkit
 from tests.server.adapters.apart.test_agentscope import Echo
 
 from plait import Context, Interruption, Message, Messages, Plait, Thread, Values
-from plait.adapters.agentscope import open_state, save_state
+from plait.adapters.agentscope import Steering, open_state, save_state
 
 
 class Desk(Thread[None]):
@@ -250,3 +253,54 @@ async def test_a_context_that_was_in_the_values_becomes_messages() -> None:
         assert await context(app) == said
         assert await context(app) == said
         assert contents(await listed(app)) == ["Hi", "I look.\nFound.", "it"]
+
+
+async def test_a_question_that_is_queued_in_mid_run_steers_it() -> None:
+    async def look() -> ToolChunk:
+        """Look."""
+        await app.thread(Desk, "one").messages.queue(f"Hurry {len(model.seen)}!")
+        return ToolChunk(content=[TextBlock(text="it")])
+
+    class Looking(Echo):
+        """A model that calls its tool twice."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[list[str]] = []
+
+        async def _call_api(self, model_name: str, messages: list[Any], *args: Any, **kwargs: Any) -> ChatResponse:
+            shown = [block for each in messages[1:] for block in each.content if block.type != "hint"]
+            self.seen.append([block.text if block.type == "text" else block.type for block in shown])
+            number = len(self.seen)
+            content = (
+                [ToolCallBlock(id=f"c{number}", name="look", input="{}")] if number < 3 else [TextBlock(text="It.")]
+            )
+            return ChatResponse(content=content, is_last=True)
+
+    model, app = Looking(), make_app(Echo())
+
+    async def support(ctx: Context[Desk]) -> None:
+        steering = Steering()
+        async with open_state(ctx.thread.values, AgentState, messages=ctx.thread.messages, steering=steering) as state:
+            state.permission_context.mode = PermissionMode.BYPASS
+            tools = Toolkit(tools=[FunctionTool(look)])
+            await Agent("echo", "Look.", model, state=state, toolkit=tools, middlewares=[steering]).reply()
+
+    async with app:
+        messages = app.thread(Desk, "one").messages
+        await messages.inject("user", "Look!")
+        await app.run("do", support, thread="one")
+        looks = [["tool_call", "tool_result", f"Hurry {number}!"] for number in (1, 2)]
+        assert model.seen == [["Look!"], ["Look!", *looks[0]], ["Look!", *looks[0], *looks[1]]]
+        found = await listed(app)
+        assert [(each.role, each.content) for each in found] == [
+            ("user", "Look!"),
+            *(
+                pair
+                for number in (1, 2)
+                for pair in (("assistant", None), ("tool", "it"), ("user", f"Hurry {number}!"))
+            ),
+            ("assistant", "It."),
+        ]
+        assert [each.content[-1].type for each in await context(app)] == ["text", *["tool_result", "text"] * 2, "text"]
+        assert await listed(app) == found
