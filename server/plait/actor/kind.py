@@ -4,7 +4,7 @@ import copy
 import inspect
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, get_args
 
 from plait.actor.declaration import check_attributes, check_hooks, validates_ops, warn_of_near_misses
@@ -65,7 +65,9 @@ class Kind:
         self._inner_methods = {name: each for name, each in methods.items() if not each.is_for_clients}
         # The tasks that an app adds to those of the class, by name.
         self.tasks: dict[str, Any] = {}
-        # Finds the agents of a thread that an app adds, which call models and tools; None if there are none.
+        # The names of the agents that an app adds, which call models and tools, and may hand a thread over.
+        self.agent_names: Collection[str] = ()
+        # Finds those of a thread; None if there are none.
         self.find_agents: Callable[[Any], Any] | None = None
         # The hooks of messages that an app adds; None for those of the class.
         self.message_hooks: Any = None

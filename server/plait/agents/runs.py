@@ -50,7 +50,8 @@ class Runs(ActiveRuns):
     def add(self, agent: Agent) -> AgentMethod:
         """Add an agent, and return the method by which clients call it. Raises ValueError for a second one."""
         if agent.name in self.agents:
-            raise ValueError(f"there are two agents named {agent.name!r}")
+            classes = " and ".join(each.kind.cls.__name__ for each in (self.agents[agent.name], agent))
+            raise ValueError(f"there are two agents named {agent.name!r}: of {classes}")
         self.agents[agent.name] = agent
         return AgentMethod(agent, partial(self.stream if agent.is_stream else self.run, agent))
 

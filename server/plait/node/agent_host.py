@@ -156,7 +156,7 @@ class AgentHost:
         execution.check_parts()
         kind = self._node.find_kind(thread)
         threads = PerActor(partial(ThreadAgents, execution))
-        kind.find_agents = threads.of
+        kind.agent_names, kind.find_agents = execution.agents, threads.of
         kind.message_hooks = make_message_hooks(execution.hooks, lambda thread: threads.of(thread._actor).find_hooks())
         if has_hook("after_thread_created", execution.hooks):
             self._events.add("thread.created", partial(_follow_creation, threads))

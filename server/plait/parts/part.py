@@ -37,6 +37,8 @@ class Part(PerActor[ThreadActor, Bound]):
 
     # What it is to other parts and to other threads, such as "files"; empty for nothing.
     role: ClassVar[str] = ""
+    # The agent that takes what comes to it.
+    agent: str | None = None
     # Whether a class may have one only.
     is_only: ClassVar[bool] = False
     # The names of the methods that only read; they may read changes that are not durable.
@@ -144,8 +146,9 @@ def _find_parts(cls: type) -> Mapping[str, Part[Any]]:
 
 
 def find_role(cls: type[Any], role: str) -> Part[Any] | None:
-    """Return the first part of a class with a role; None if there is none."""
-    return next((part for part in find_parts(cls).values() if part.role == role), None)
+    """Return the part of a class with a role, the one with an agent if there are several; None if there is none."""
+    found = [part for part in find_parts(cls).values() if part.role == role]
+    return next((part for part in found if part.agent), next(iter(found), None))
 
 
 def require_role(cls: type[Any], role: str) -> Part[Any]:

@@ -62,7 +62,7 @@ async def serving(folder: Path, **settings: Any) -> AsyncIterator[Served]:
     app = Plait(Desk, secret="s", store=f"sqlite:///{folder / 'plait.db'}", **settings)
     app.execution(
         Desk,
-        agents=[Agent("clerk", Side("clerk"))],
+        agents=[Agent("clerk", Side("clerk")), Agent("other", Side("clerk"))],
         models=[Model("script", FunctionModel(stream_function=say), attempts=1)],
         prompts=[Prompt("clerk", "You are a clerk.", "script", [look, refund])],
     )
@@ -129,6 +129,29 @@ async def test_an_approval_is_an_interrupt_that_the_next_run_answers(
             assert stream.events[-1].get("outcome") is None
         runs = await served.app.thread(Desk, "one").part(Desk.tasks).list()
         assert [each.status for each in runs] == ["done"]
+
+
+async def test_a_run_of_another_agent_leaves_a_call_to_the_run_that_waits_for_its_approval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_SOON", "_REST"):
+        monkeypatch.setattr(waits, name, 0.0)
+
+    async def authorize(principal: object, thread: object, action: str) -> bool:
+        return True
+
+    async with serving(tmp_path, authorize=authorize) as served:
+        async with begun(served.web, "clerk/one", text="refund") as stream:
+            await stream.rest()
+            (asked,) = stream.events[-1]["outcome"]["interrupts"]
+        async with begun(served.web, "other/one", run="second", text="look") as stream:
+            await stream.rest()
+            assert "TOOL_CALL_RESULT" not in stream.types
+        entry = {"interruptId": asked["id"], "status": "resolved", "payload": {"approved": True}}
+        async with begun(served.web, "clerk/one", run="third", text="refund", resume=[entry]) as stream:
+            await stream.rest()
+            result, *_ = [each for each in stream.events if each["type"] == "TOOL_CALL_RESULT"]
+            assert (result["content"], result["toolCallId"]) == ("paid back", asked["toolCallId"])
 
 
 async def test_who_may_not_approve_answers_no_interrupt(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ async def open_app(store: Any) -> AsyncIterator[Plait]:
         WRITERS[name](ctx.thread.find(name))
         return "done"
 
+    app._node.find_kind(Room).agent_names = ("other",)  # Without an execution, which would take what is queued.
     async with app:
         room = app.thread(Room, "one")
         Room.message = (await room.part(Room.messages).inject("user", "hello")).id

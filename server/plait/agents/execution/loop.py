@@ -221,7 +221,7 @@ class _Pass:
         return follow(self._place, speaker, answer, results, self._state.notes)
 
     async def _report(self, name: str, reason: Reason, text: str) -> None:
-        agent = self._execution.load_agent(name)
+        agent = self._execution.find_agent(name)
         await make_report(self._thread, self._step, self._messages, agent=agent, reason=reason, text=text)
         if reason == "stopped":
             await self._step.do("hold", self._hold)

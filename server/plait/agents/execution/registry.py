@@ -68,19 +68,22 @@ class Execution:
 
     def check_parts(self) -> None:
         """Check that the class has what a run needs. Raises TypeError."""
-        part = self._find_part()
-        if part.hooks != NO_HOOKS and any(has_hook(name, self.hooks) for name in MessageHooks._fields):
+        if self._find_part().hooks != NO_HOOKS and any(has_hook(name, self.hooks) for name in MessageHooks._fields):
             raise TypeError(f"{self.thread.__name__} has hooks of its messages, and its agents have, too")
 
     def find_speaker(self, agent: str, side: Receiver) -> Speaker:
-        """Return a side of an agent, with its prompt; an agent with one side has only A. Raises NotFound."""
-        found = self.load_agent(agent)
+        """Return a side of an agent, with its prompt; an agent with one side has only A."""
+        found = self.find_agent(agent)
         letter = "a" if found.b is None else side
         return Speaker(found, letter, self.load_prompt(found.side(letter).prompt))
 
     def find_messages(self, thread: Thread[Any]) -> ThreadMessages:
         """Return the messages of a thread."""
         return self._find_part().of(thread._actor)
+
+    def find_agent(self, name: str) -> Agent:
+        """Return an agent, or that of the messages if it was removed after it was stored by its name."""
+        return self.agents.get(name) or self.agents[self._find_part().agent or ""]
 
     def load_agent(self, name: str) -> Agent:
         """Return an agent. Raises NotFound."""
@@ -123,11 +126,14 @@ class Execution:
 
     def _find_part(self) -> Messages:
         """Return the messages of the threads, whose queue one of the agents takes. Raises TypeError."""
-        found = next((each for each in find_parts(self.thread).values() if isinstance(each, Messages)), None)
-        if found is None or found.agent not in self.agents:
+        found = [each for each in find_parts(self.thread).values() if isinstance(each, Messages) and each.agent]
+        if len(found) > 1:
+            names = " and ".join(each.name for each in found)
+            raise TypeError(f"{self.thread.__name__} may have one Messages with an agent, and has {names}")
+        if not found or found[0].agent not in self.agents:
             agents = " or ".join(f"`messages = Messages(agent={name!r})`" for name in self.agents)
             raise TypeError(f"{self.thread.__name__} needs {agents or 'an agent'}")
-        return found
+        return found[0]
 
     def _check_prompt(self, prompt: Prompt) -> None:
         where = f"the prompt {prompt.name!r}: "

@@ -45,9 +45,8 @@ class ThreadAgents:
         """Return the variables of the agent that answers, and those of its prompt; at rest, of that of its side A."""
         execution, name = self.execution, self._messages.agent
         speaker = None if execution is None else execution.speaker
-        if speaker is None and name in self._definitions.agents:
-            speaker = self._definitions.find_speaker(name, "a")
-        return {} if speaker is None else {**speaker.prompt.env, **speaker.agent.env}
+        speaker = speaker or self._definitions.find_speaker(name or "", "a")
+        return {**speaker.prompt.env, **speaker.agent.env}
 
     # Definitions
 

@@ -12,6 +12,7 @@ from plait.parts.messages.reading import MessageReader
 from plait.parts.part import check_writable
 from plait.parts.stage import begin_staged
 from plait.parts.written import STAGED, Result, Written
+from plait.spelling import find_nearest
 from plait.state.commit import Commit
 
 __all__ = ["QueueAgent"]
@@ -62,11 +63,15 @@ class QueueAgent:
     @property
     def agent(self) -> str | None:
         """The name of the agent that answers: that of the class, or the one to which the thread was handed over."""
-        return self._writer.state.head.agent or self._writer.agent
+        found = self._writer.state.head.agent
+        return found if found in self._actor.kind.agent_names else self._writer.agent
 
     def hand_over(self, agent: str) -> Result[None]:
-        """Make another agent of the execution that of the thread."""
+        """Make another agent of the execution that of the thread. Raises NotFound."""
         check_type("agent", agent, str)
+        if agent not in (names := self._actor.kind.agent_names):
+            near = find_nearest(agent, names)
+            raise NotFound(f"there is no agent named {agent!r}" + (f"; did you mean {near!r}?" if near else ""))
         self._check_may_add()
         if (draft := self._use_draft()) is not None:
             draft.set("agent", agent)

@@ -75,9 +75,9 @@ class Messages(Part["ThreadMessages"]):
         """Queue a message, or add a silent one to the history; a terminated thread takes none."""
         if actor.terminated_at is None:
             messages = self.of(actor)
-            if agent := body.get("agent"):
+            if (agent := body.get("agent", "")) in actor.kind.agent_names:
                 messages.hand_over(agent)
-                body = {name: value for name, value in body.items() if name != "agent"}
+            body = {name: value for name, value in body.items() if name != "agent"}
             (messages.inject if body.get("silent") else messages.queue)(**body)
 
 

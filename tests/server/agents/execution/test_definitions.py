@@ -4,10 +4,11 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from plait import InvalidArguments, NotFound, Thread
+from plait import InvalidArguments, Messages, NotFound, Plait, Tasks, Thread
 from plait.agents.execution.definitions import Agent, Handoff, Model, Prompt, PromptTool, Side, Subagent
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.tools import Tool, tool
+from plait.parts.part import find_role
 
 
 class Desk(Thread[dict[str, Any]]):
@@ -184,3 +185,37 @@ def test_a_subagent_must_be_one_of_the_other_class() -> None:
     for others in lacking:
         with pytest.raises(NotFound, match="Research: there is no agent named 'finder'"):
             execution.check_subagents(others)
+
+
+def test_a_class_with_agents_has_one_messages_with_an_agent() -> None:
+    class Noted(Thread[dict[str, Any]]):
+        initial_state = {}  # noqa: RUF012
+        tasks = Tasks()
+        notes = Messages()
+        talk = Messages(agent="desk")
+
+    class Torn(Noted):
+        more = Messages(agent="billing")
+
+    agents = [Agent("desk", Side("clerk")), Agent("billing", Side("clerk"))]
+    defined: Any = {"agents": agents, "prompts": [Prompt("clerk", "", "test:x")]}
+    Execution(Noted, **defined).check_parts()
+    with pytest.raises(TypeError, match="Torn may have one Messages with an agent, and has more and talk"):
+        Execution(Torn, **defined).check_parts()
+    assert find_role(Noted, "messages") is Noted.talk
+
+
+def test_two_classes_with_an_agent_of_one_name_are_refused_by_their_names() -> None:
+    class Chat(Thread[dict[str, Any]]):
+        initial_state = {}  # noqa: RUF012
+        tasks = Tasks()
+        messages = Messages(agent="desk")
+
+    class Room(Chat):
+        pass
+
+    app = Plait(Chat, Room, store="memory://")
+    defined: Any = {"agents": [Agent("desk", Side("clerk"))], "prompts": [Prompt("clerk", "", "test:x")]}
+    app.execution(Chat, **defined)
+    with pytest.raises(ValueError, match="two agents named 'desk': of Chat and Room"):
+        app.execution(Room, **defined)

@@ -8,7 +8,8 @@ import pytest
 from tests.server.agents.execution.lab import Desk, Lab, Said, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
-from plait import Message
+from plait import Message, NotFound
+from plait.agents.execution.definitions import Agent, Handoff, Side
 from plait.agents.execution.tools import Tool, ToolResult, tool
 
 
@@ -213,11 +214,13 @@ async def test_calls_that_an_ended_run_has_left_open_are_answered_before_the_mod
         assert [each.split(" ")[0] for each in script.texts()][2:] == ["tool-call", "tool-return", "user-prompt"]
 
 
-async def test_a_second_run_leaves_a_call_to_the_run_that_waits_for_its_approval(tmp_path: Path) -> None:
-    async with open_lab(tmp_path, Script(call("refund", cents=5), "Fine."), tools=[refund]) as lab:
+@pytest.mark.parametrize("agent", ["desk", "billing"])
+async def test_a_second_run_leaves_a_call_to_the_run_that_waits_for_its_approval(agent: str, tmp_path: Path) -> None:
+    agents = [Agent("desk", Side("clerk")), Agent("billing", Side("clerk"))]
+    async with open_lab(tmp_path, Script(call("refund", cents=5), "Fine."), tools=[refund], agents=agents) as lab:
         await lab.ask("Refund.")
         run = await wait_for_call(lab)
-        assert await lab.app.run("desk", thread=lab.handle) is None
+        assert await lab.app.run(agent, thread=lab.handle) is None
         (open_call,) = await lab.handle.messages.open_calls()
         assert await lab.handle.tasks.send(run, f"approval:{open_call['id']}", {"approved": True})
         await lab.rest("done", "done")
@@ -246,3 +249,27 @@ async def test_a_model_is_shown_the_calls_of_results_beyond_its_history(tmp_path
         "tool-return",
         "tool-return",
     ]
+
+
+async def test_a_thread_whose_agent_was_removed_is_answered_by_that_of_its_class(tmp_path: Path) -> None:
+    agents = [Agent("desk", Side("clerk")), Agent("billing", Side("payer"))]
+    prompts = [make_prompt("clerk", refund, Handoff("billing")), make_prompt("payer", refund)]
+    script = Script(call("billing"), call("refund", cents=5))
+    async with open_lab(tmp_path, script, agents=agents, prompts=prompts) as lab:
+        await lab.ask("Pay.")
+        run = await wait_for_call(lab)
+    async with open_lab(tmp_path, Script("Paid.", "Hello."), tools=[refund]) as lab:
+        (open_call,) = await lab.handle.messages.open_calls()
+        await lab.handle.tasks.send(run, f"approval:{open_call['id']}", {"approved": True})
+        await lab.rest()
+        await lab.ask("Hi.")
+        await lab.rest("done", "done")
+        assert (await lab.texts())[-4:] == ["tool paid 5", "assistant Paid.", "user Hi.", "assistant Hello."]
+        assert {each.metadata["execution"]["agent"] for each in (await lab.history())[-3::2]} == {"desk"}
+
+
+async def test_a_thread_is_handed_over_to_an_agent_that_there_is(tmp_path: Path) -> None:
+    async with open_lab(tmp_path, Script("Yes.")) as lab:
+        with pytest.raises(NotFound, match="there is no agent named 'dask'; did you mean 'desk'"):
+            await lab.handle.messages.hand_over("dask")
+        await lab.handle.messages.hand_over("desk")
