@@ -46,7 +46,8 @@ async def call_model(
     `history` is what the model sees, with its system prompt; `settings` come before those of the model. `known` is a
     dict that calls with growing histories may share: only new messages are then converted.
     """
-    id, seconds = [model.model, *model.fallback][progress.number], model.first_chunk
+    ids, seconds = [model.model, *model.fallback], model.first_chunk
+    id = ids[min(progress.number, len(ids) - 1)]  # A deploy may have removed the one that was to be next.
     messages, parameters = repair_messages(read_messages(history, known)), _make_parameters(tools)
     merged = cast(ModelSettings, {**model.settings, **settings})
     loop = asyncio.get_running_loop()

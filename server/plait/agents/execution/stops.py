@@ -93,8 +93,11 @@ class Place(msgspec.Struct, frozen=True):
     step: int = 0
     # Which side answers; None before the first step.
     side: Receiver | None = None
-    # The steps and the turns of each side.
+    # The steps of each side, and those before the agent got the thread, which are those of other agents.
     steps: Mapping[str, int] = {}
+    before: Mapping[str, int] = {}
+    agent: str = ""
+    # The turns of each side.
     turns: Mapping[str, int] = {}
     # The last result, if it was an error, and how often it came in a row.
     error: str = ""
@@ -104,8 +107,9 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def own_steps(self) -> int:
-        """The steps that its side has made."""
-        return self.steps.get(self.side or "a", 0)
+        """The steps that its side has made for its agent."""
+        side = self.side or "a"
+        return self.steps.get(side, 0) - self.before.get(side, 0)
 
 
 START: Final = Place()
@@ -149,6 +153,8 @@ def follow(
     agent, side, prompt = speaker
     calls = [(name, results.get(id)) for id, name, _ in map(read_call, answer.tool_calls or ())]
     succeeded = {name: result for name, result in calls if result is not None and not _is_error(result)}
+    if place.agent != agent.name:
+        place = replace(place, agent=agent.name, before=place.steps, turns={})
     steps = {**place.steps, side: place.steps.get(side, 0) + is_asked(answer)}
     place = replace(place, step=place.step + 1, side=side, steps=steps, context=notes.context)
     place = _count_errors(place, calls)

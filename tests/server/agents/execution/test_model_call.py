@@ -338,3 +338,10 @@ def test_messages_that_stay_as_they_are_are_converted_once() -> None:
     after = read_messages(history, known)
     assert after[0] is before[0]
     assert after == read_messages(history)
+
+
+async def test_a_retry_of_a_fallback_that_was_removed_asks_the_last_one_that_is_left() -> None:
+    model = Model("fast", Script(agree).id)
+    assert (await call(model, write(("user", "Hi")), progress=Progress(number=2)))[0] == ["Yes", "."]
+    failed = await fail(Model("fast", Script(fail_with(ValueError("x"))).id, attempts=1), Progress(number=2))
+    assert failed.retry is None

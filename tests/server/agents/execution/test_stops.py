@@ -42,7 +42,8 @@ def step(
 
 
 def test_a_text_without_calls_ends_the_run_and_is_its_result() -> None:
-    assert step(answer=say("Yes.")) == (Place(1, "a", {"a": 1}), "stop_on_response", "Yes.")
+    place = Place(1, "a", {"a": 1}, agent="desk")
+    assert step(answer=say("Yes.")) == (place, "stop_on_response", "Yes.")
     assert step(answer=say("I look.", "work")).reason is None
     assert step(Side("clerk", stop_on_response=False), answer=say("Yes.")).reason is None
 
@@ -81,7 +82,7 @@ def test_sides_without_a_stop_condition_alternate_after_each_step() -> None:
 
 def test_a_session_has_as_many_turns_of_both_sides_as_the_agent_says() -> None:
     one, two = Side("finder"), Side("critic")
-    place = Place(1, "b", {"a": 1}, {"a": 1})
+    place = Place(1, "b", {"a": 1}, agent="desk", turns={"a": 1})
     assert step(one, two, answer=say("b1"), side="b", place=place, max_session_turns=1).reason == "max_session_turns"
     assert step(one, two, answer=say("b1"), side="b", place=place, max_session_turns=2).reason is None
 
@@ -91,7 +92,10 @@ def test_a_run_has_250_steps_unless_its_side_has_more() -> None:
     assert step(None, None, result("work"), place=place).reason == "max_steps"
     assert step(more, None, result("work"), place=place).reason is None
     assert step(more, None, result("work"), place=Place(250, "a", {"a": 250})).reason == "max_steps"
-    assert step(Side("clerk", max_steps=2), None, result("work"), place=Place(1, "a", {"a": 1})).reason == "max_steps"
+    assert (
+        step(Side("clerk", max_steps=2), None, result("work"), place=Place(1, "a", {"a": 1}, agent="desk")).reason
+        == "max_steps"
+    )
 
 
 def test_eight_equal_errors_in_a_row_end_the_run() -> None:
@@ -121,3 +125,11 @@ def test_an_answer_is_found_by_its_run_and_step() -> None:
     assert find_answer(history, "x", 1) == history[2]
     assert find_answer(history, "y", 1) is None
     assert read_mark(history[3]) is None
+
+
+def test_the_steps_of_another_agent_are_not_those_of_a_side_that_gets_the_thread() -> None:
+    side = Side("clerk", max_steps=2)
+    place = Place(3, "a", {"a": 3}, agent="other")
+    place, reason, _ = step(side, None, result("work"), place=place)
+    assert (place.own_steps, place.steps, reason) == (1, {"a": 4}, None)
+    assert step(side, None, result("work"), place=place).reason == "max_steps"
