@@ -204,3 +204,9 @@ async def test_failed_messages_are_neither_shown_to_a_model_nor_do_their_calls_o
         await fail()
     assert await messages.open_calls() == []
     assert select_history(await chats.all()) == []
+
+
+def test_a_result_without_a_call_is_not_seen() -> None:
+    asked = Message(id="u", role="user", content="Well?")
+    result = Message(id="r", role="tool", content="found", tool_call_id="x")
+    assert view_history([result, asked, result], "a") == [asked]

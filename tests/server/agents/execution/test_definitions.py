@@ -156,6 +156,11 @@ def test_a_wrong_definition_is_refused(make: Any, error: type[Exception], text: 
         make()
 
 
+def test_a_model_is_attempted_twice_and_has_two_minutes_for_its_first_chunk_and_45_seconds_for_the_next() -> None:
+    model = Model("fast", "test")
+    assert (model.attempts, model.first_chunk, model.next_chunk) == (2, 120, 45)
+
+
 def test_definitions_are_found_by_name() -> None:
     execution = build(
         agents=[Agent("desk", Side("clerk")), Agent("billing", Side("other"))], tools=[Handoff("billing")]

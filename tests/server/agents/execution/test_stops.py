@@ -7,7 +7,7 @@ from tests.server.agents.execution.lab import Desk
 
 from plait import Message
 from plait.agents.execution.definitions import Agent, Handoff, Prompt, Receiver, Side, Speaker
-from plait.agents.execution.stops import START, Next, Place, find_answer, follow, read_mark
+from plait.agents.execution.stops import NO_NOTES, START, Next, Notes, Place, find_answer, follow, read_mark
 from plait.agents.execution.tools import tool
 
 
@@ -33,12 +33,13 @@ def step(
     place: Place = START,
     answer: Message | None = None,
     side: Receiver = "a",
+    notes: Notes = NO_NOTES,
     **options: Any,
 ) -> Next:
     agent = Agent("desk", a or Side("clerk"), b, **options)
     prompt = Prompt("clerk", "", "test:x", [work, Handoff("billing")])
     found = {each.tool_call_id or "": each for each in results}
-    return follow(place, Speaker(agent, side, prompt), answer or say("", *found), found)
+    return follow(place, Speaker(agent, side, prompt), answer or say("", *found), found, notes)
 
 
 def test_a_text_without_calls_ends_the_run_and_is_its_result() -> None:
@@ -113,6 +114,12 @@ def test_a_handover_goes_on_with_side_a_whatever_else_was_called() -> None:
     place, reason, _ = step(side, None, result("work"), result("billing"))
     assert (place.side, reason) == ("a", None)
     assert step(side, None, result("work"), result("billing", "error")).reason == "stop_tool"
+
+
+def test_a_handover_comes_before_a_forced_turn() -> None:
+    one, two, forced = Side("finder"), Side("critic"), Notes(forced="b")
+    assert step(one, two, result("work"), notes=forced).place.side == "b"
+    assert step(one, two, result("work"), result("billing"), notes=forced).place.side == "a"
 
 
 def test_an_answer_is_found_by_its_run_and_step() -> None:
