@@ -54,8 +54,8 @@ class Handoff(msgspec.Struct, frozen=True):
 class Subagent(msgspec.Struct, frozen=True):
     """A tool by which a prompt has an agent work in a thread of its own, a child of the prompt's thread.
 
-    The model waits for the result of a `blocking` one. A `resumable` one stays when it has reported, and can be sent
-    further messages, which its side `receives`; at most `max_instances` of these live. An `immediate` one begins before
+    The model waits for the result of a `blocking` one. At most `max_instances` live at once. A `resumable` one stays
+    when it has reported, and can be sent further messages, which its side `receives`. An `immediate` one begins before
     the first step. An `optional` one is a tool only if the variable of this name is "true", "1" or "yes". With `report`
     False, the child reports by `family.notify_parent` alone. `variables` are those that the child must have.
     """

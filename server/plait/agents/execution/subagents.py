@@ -34,6 +34,10 @@ CREATE: Final = "subagent_create"
 MESSAGE: Final = "subagent_message"
 """The tool that sends a message to such an instance."""
 
+_NO_ANSWER: Final = "The subagent has ended without an answer:"
+# The reasons for which a run ends in the midst of its work.
+_CUT_OFF: Final[Mapping[str, str]] = {"stopped": "it was stopped", "max_steps": "it has made all of its steps"}
+
 _TEXT: Final = {"type": "string", "minLength": 1}
 _ASKED: Final = {
     "message": _TEXT,
@@ -221,10 +225,13 @@ class Subagents:
         return child
 
     def _check_room(self, tool: Subagent) -> None:
-        live = [each for each in _find_live(self._thread) if each.title == tool.tool_name]
+        made = [each for each in _find_family(self._thread).children if each.title == tool.tool_name and each.is_live]
+        # One that is not resumable ends after its report.
+        live = [each for each in made if each.resumable or each.status != "idle"]
         if tool.max_instances is not None and len(live) >= tool.max_instances:
             many = f"there are {len(live)} of at most {tool.max_instances} instances of {tool.tool_name}"
-            raise Refused(f"{many}: {_list(live)}; send one of them a message with {MESSAGE}")
+            what = f"send one of them a message with {MESSAGE}" if tool.resumable else "wait until one has reported"
+            raise Refused(f"{many}: {_list(live)}; {what}")
 
     def _spawn(self, tool: Subagent, id: str, asked: _Asked, variables: dict[str, tuple[str, str]]) -> Child:
         # Another thread may have a call of this id, too.
@@ -258,14 +265,18 @@ async def make_report(
     if find_role(type(thread), "family") is None or not _find_family(thread).works:
         return
     stops = [each for side in agent.sides.values() for each in (side.session_stop, side.session_fail) if each]
-    is_error = reason in ("session_fail", "repeated_tool_error") or (bool(stops) and reason != "session_stop")
+    has_failed = reason in ("session_fail", "repeated_tool_error") or (bool(stops) and reason != "session_stop")
 
     async def report() -> None:
         history = (await messages.list(1000)).messages
-        said = next((each for each in reversed(history) if (each.content or "") == text), None)
+        answer = text or (history[-1].content or "" if reason == "stop_tool" else "")
+        said = next((each for each in reversed(history) if (each.content or "") == answer), None)
         files = [each["path"] for each in said.attachments] if said is not None else []
         calls = _find_calls(history, step.id)
-        _find_family(thread).report(Report(text, calls, is_error, files))
+        # The text beside calls is no answer.
+        is_cut_off = not answer or (reason in _CUT_OFF and said is not None and bool(said.tool_calls))
+        told = f"{answer}\n\n{_NO_ANSWER} {_CUT_OFF.get(reason, reason)}".strip() if is_cut_off else answer
+        _find_family(thread).report(Report(told, calls, has_failed or is_cut_off, files))
 
     await step.do("report", report)
 

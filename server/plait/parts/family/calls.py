@@ -26,7 +26,7 @@ def answer_calls(
     answered = [id for id in row.calls if report.calls is None or id in report.calls]
     calls = {id: run for id, run in row.calls.items() if id not in answered}
     known = row.child
-    if known.resumable and known.is_live and not calls:
+    if known.is_live and not calls:
         known = replace(known, status="idle")
     store.write({child: replace(row, child=known, calls=calls)})
     if report.calls is None and not answered:

@@ -510,6 +510,9 @@ async def test_a_child_that_a_hook_stops_before_its_answer_reports_to_its_parent
     async with open_team(tmp_path, boss, work("Never."), worker_hooks=[Stopping()]) as team:
         await team.ask()
         await team.rest()
+        (found,) = [each for each in await team.history() if each.role == "tool"]
+        assert found.content == "The subagent has ended without an answer: it was stopped"
+        assert found.metadata["tool_status"] == "error"
         assert (await team.texts())[-1] == "assistant It has not counted."
 
 
@@ -672,3 +675,58 @@ async def test_events_of_the_loop_cannot_be_sent(tmp_path: Path, event: str) -> 
         with pytest.raises(InvalidArguments, match="plait itself sends those"):
             await team.boss.call("tasks:send", run.id, event, data)
         assert [run.status for run in await team.boss.tasks.list()] != ["done"]
+
+
+@pytest.mark.parametrize("text", ["", "I count."])
+async def test_a_child_that_ends_in_the_midst_of_its_work_reports_an_error(tmp_path: Path, text: str) -> None:
+    class Saying(Hooks):
+        def before_create_message(self, thread: Any, message: Message) -> Message:
+            is_call = bool(message.tool_calls)
+            return msgspec.structs.replace(message, content=text) if is_call else message
+
+    boss, side = Script(call("worker", message="Count."), "Done."), Side("worker", max_steps=1)
+    async with open_team(
+        tmp_path, boss, work(call("finish", result="Three.")), side=side, worker_hooks=[Saying()]
+    ) as team:
+        await team.ask()
+        await team.rest()
+        (found,) = [each for each in await team.history() if each.role == "tool"]
+        said = "The subagent has ended without an answer: it has made all of its steps"
+        assert (found.content, found.metadata["tool_status"]) == (f"{text}\n\n{said}".strip(), "error")
+
+
+async def test_the_result_of_a_stop_tool_is_the_answer_of_a_child_that_says_nothing(tmp_path: Path) -> None:
+    boss, side = Script(call("worker", message="Count."), "Done."), Side("worker", stop_tool="finish")
+    async with open_team(tmp_path, boss, work(call("finish", result="Three.")), side=side) as team:
+        await team.ask()
+        await team.rest()
+        (found,) = [each for each in await team.history() if each.role == "tool"]
+        assert (found.content, found.metadata["tool_status"]) == ("Three.", "success")
+
+
+async def test_no_more_than_the_most_instances_of_a_subagent_live_at_once(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    async def count() -> Any:
+        await go.wait()
+        return "Three."
+
+    boss = Script([("worker", {"message": f"Count {at}."}) for at in range(4)], "Begun.", "Noted.")
+    subagent = Subagent("worker", Worker, blocking=False, max_instances=3)
+    async with open_team(tmp_path, boss, work(count), subagent) as team:
+        await team.ask()
+        await team.rest()
+        children = [each.reference for each in await team.children()]
+        last = [each for each in await team.history() if each.role == "tool"][-1]
+        many = f"there are 3 of at most 3 instances of worker: {', '.join(children)}"
+        assert last.content == f"Failed to execute tool: {many}; wait until one has reported"
+        assert (len(children), last.metadata["tool_status"]) == (3, "error")
+        go.set()
+
+
+async def test_an_instance_that_has_reported_makes_room_for_the_next_one(tmp_path: Path) -> None:
+    boss = Script([("worker", {"message": f"Count {at}."}) for at in range(3)], "Done.")
+    async with open_team(tmp_path, boss, work("Three."), Subagent("worker", Worker, max_instances=1)) as team:
+        await team.ask()
+        await team.rest()
+        assert [each for each in await team.texts() if each.startswith("tool")] == ["tool Three."] * 3
