@@ -3,8 +3,8 @@
 import secrets
 from asyncio import timeout
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
+from types import NoneType
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +15,7 @@ from plait.agents.execution.definitions import AnyTool, Handoff, PromptTool, Spe
 from plait.agents.execution.hooks import ToolCall, call_hooks, has_hook
 from plait.agents.execution.prompt_tools import PromptTools, make_result_id
 from plait.agents.execution.state import ExecutionState
-from plait.agents.execution.stops import REMOVED, Notes
+from plait.agents.execution.stops import REMOVED
 from plait.agents.execution.subagents import Subagents
 from plait.agents.execution.tools import Refused, Tool, ToolResult
 from plait.errors import InvalidArguments
@@ -52,14 +52,14 @@ class Dispatcher:
         self._prompts = prompts
         self._step = step
         self._messages = messages
-        self._subagents = Subagents(thread, step)
+        self._subagents = Subagents(thread, step, state)
         self._state = state
 
     async def answer(self, tools: Mapping[str, AnyTool], answer: Message, call: Mapping[str, Any]) -> None:
         """Add the result of a call in an answer to the history: at most once, unless its tool is idempotent."""
         id, name, arguments = read_call(call)
         put = partial(self._put, answer, ToolCall(id, name, arguments))
-        if self._state.stopped:
+        if self._state.stopped and not self._has_begun(id):
             await self._do(f"stopped:{id}", partial(put, ToolResult(_STOPPED, is_error=True)))
             return
         try:
@@ -91,13 +91,6 @@ class Dispatcher:
             return
         await self._do(f"error:{id}", partial(put, ToolResult(error, is_error=True)))
 
-    async def recall(self, tools: Mapping[str, AnyTool], call: Mapping[str, Any]) -> None:
-        """Continue after a call that has its result: with what its tool has said to the execution."""
-        id, name, _ = read_call(call)
-        if isinstance(tools.get(name), Tool):
-            with suppress(StepFailed, Unknown):
-                await self._do(f"call:{id}", None)
-
     async def close(self, calls: Sequence[Mapping[str, Any]], text: str = _UNKNOWN) -> None:
         """Answer calls of a run that has ended before it has."""
 
@@ -105,7 +98,7 @@ class Dispatcher:
             for id, name, _ in map(read_call, calls):
                 self._inject(id, name, ToolResult(text, is_error=True))
 
-        await self._step.do("close", close)
+        await self._do("close", close, attempts=3)
 
     # Inside
 
@@ -125,23 +118,12 @@ class Dispatcher:
         if not answer.approved:
             raise Refused(f"a person has refused the call{answer.reason and f': {answer.reason}'}")
 
-    async def _do(self, name: str, work: Callable[[], Awaitable[None]] | None, **options: Any) -> None:
-        """Make a step, and store with it what the work has said to the execution."""
-        state = self._state
+    async def _do(self, name: str, work: Callable[[], Awaitable[None]], **options: Any) -> None:
+        await self._state.do(name, work, type=NoneType, **options)
 
-        async def do() -> Notes | None:
-            before = state.save()
-            try:
-                if work is not None:
-                    await work()
-                return None if (after := state.save()) == before else state.decode(after)
-            except BaseException:
-                state.restore(before)
-                raise
-
-        notes = await self._step.do(name, do, attempts=1, type=Notes | None, **options)
-        if notes is not None:
-            state.load(notes)
+    def _has_begun(self, id: str) -> bool:
+        """Whether a call had begun before a replay: then one of its own hooks or tools may have stopped the run."""
+        return not self._step.journal.entries.keys().isdisjoint((f"call:{id}", f"prompt:{id}"))
 
     async def _carry_out(self, speaker: Speaker, answer: Message, call: Mapping[str, Any]) -> None:
         await self.answer(speaker.prompt.tools, answer, call)

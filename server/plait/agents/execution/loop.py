@@ -19,7 +19,6 @@ from plait.agents.execution.stops import (
     TOOL,
     Mark,
     Next,
-    Notes,
     Place,
     Reason,
     find_answer,
@@ -74,9 +73,9 @@ class _Pass:
         self._messages = messages = execution.find_messages(ctx.thread)
         self._place = START if step.value is None else msgspec.convert(step.value, Place)
         self._agents = ctx.thread.agents
-        self._state = state = ExecutionState(messages, step.id)
+        self._state = state = ExecutionState(messages, step)
         self._asker = Asker(execution, ctx.thread, step, messages, state)
-        prompts = PromptTools(execution, step, messages, state, self._asker.ask)
+        prompts = PromptTools(execution, messages, state, self._asker.ask)
         self._dispatcher = Dispatcher(ctx.thread, step, messages, state, prompts)
 
     async def run(self) -> str | None:
@@ -90,7 +89,7 @@ class _Pass:
 
     async def _make_steps(self) -> str | None:
         while True:
-            self._state.load(Notes(self._place.context))
+            self._state.resume(self._place)
             history = await self._read()
             if self._messages.is_stopped:  # By a step of this run; a stop from outside cancels it.
                 await self._dispatcher.close(find_open_calls(history), STOPPED)
@@ -114,7 +113,7 @@ class _Pass:
                 await self._report(self._messages.agent or self._name, "stopped", "")
                 return None
             if answer is None:  # It was deleted: ask again.
-                self._go_on(replace(self._place, step=self._place.step + 1))
+                self._go_on(replace(self._place, step=self._place.step + 1, context=self._state.context))
                 continue
             place, reason, text = await self._finish(answer, results)
             if self._messages.is_stopped:
@@ -166,7 +165,7 @@ class _Pass:
                 self._messages.inject(ROLES[mark.side], tool_calls=calls, metadata=metadata)
             return _Taken(receiver, has_taken=bool(taken))
 
-        return await self._step.do(f"take:{self._place.step}", take, type=_Taken)
+        return await self._state.do(f"take:{self._place.step}", take, attempts=3, type=_Taken)
 
     async def _begin_subagents(self, history: Sequence[Message], taken: Receiver | None) -> Message | None:
         """Call the subagents that begin before the model is asked; None if there are none."""
@@ -184,7 +183,7 @@ class _Pass:
             metadata = {MARK: to_builtins(mark), TOOL: True}
             return self._messages.inject(ROLES[mark.side], tool_calls=made, metadata=metadata).value.id
 
-        id: str = await self._step.do("immediate", begin, attempts=1, type=str)
+        id = await self._state.do("immediate", begin, type=str)
         return await self._messages.get(id) if id else None
 
     async def _ask(self, history: Sequence[Message], taken: Receiver | None) -> Message | None:
@@ -212,9 +211,7 @@ class _Pass:
         self._state.begin(speaker, self._place, is_asked=is_asked(answer))
         tools = self._execution.tools if is_queued else speaker.prompt.tools
         for call in answer.tool_calls or ():
-            if call["id"] in results:
-                await self._dispatcher.recall(tools, call)
-            elif not self._messages.is_stopped:
+            if call["id"] not in results and not self._messages.is_stopped:
                 await self._dispatcher.answer(tools, answer, call)
         if answer.tool_calls:
             results = await self._read_results(answer)

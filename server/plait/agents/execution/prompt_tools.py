@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from types import NoneType
 from typing import Annotated, Any, Final, Protocol
 
 import msgspec
@@ -15,7 +16,6 @@ from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import select_history
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import read_call
-from plait.parts.tasks.step import Step
 from plait_schemas.codec import NOT_JSON
 
 __all__ = ["PromptTools", "make_result_id"]
@@ -46,11 +46,8 @@ class Ask(Protocol):
 class PromptTools:
     """Has prompts answer calls, in a pass of a run. The names of its steps must never change."""
 
-    def __init__(
-        self, execution: Execution, step: Step, messages: ThreadMessages, state: ExecutionState, ask: Ask
-    ) -> None:
+    def __init__(self, execution: Execution, messages: ThreadMessages, state: ExecutionState, ask: Ask) -> None:
         self._execution = execution
-        self._step = step
         self._messages = messages
         self._state = state
         self._ask = ask
@@ -78,7 +75,8 @@ class PromptTools:
         with self._state.inside(speaker):
             history = await self._read(answer, below)
             if not history:
-                await self._step.do(f"prompt:{id}", partial(self._put, _decode(name, arguments), below))
+                work = partial(self._put, _decode(name, arguments), below)
+                await self._state.do(f"prompt:{id}", work, type=NoneType)
                 history = await self._read(answer, below)
             said = next((each for each in history if read_mark(each) is not None), None)
             if said is None:

@@ -1,9 +1,9 @@
 """The execution of a thread, as its tools, prompts and hooks see it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -12,13 +12,27 @@ from plait.agents.execution.hooks import Hooks, read_hooks
 from plait.agents.execution.stops import Notes, Place
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
+from plait.parts.tasks.step import Step
 from plait_schemas.codec import encode_json
 
 __all__ = ["ExecutionState", "find_execution"]
 
 _current: Final[ContextVar["ExecutionState | None"]] = ContextVar("plait_execution", default=None)
 
+T = TypeVar("T")
+
+
+class _Noted(msgspec.Struct, Generic[T], frozen=True, array_like=True):
+    """The value of a step, and the notes after it if it has changed them, with their step and number."""
+
+    value: T
+    notes: Notes | None = None
+    at: tuple[int, int] = (0, 0)
+
+
+_NULL: Final = b"null"
 _decode_notes = msgspec.json.Decoder(Notes).decode
+_decode_noted = msgspec.json.Decoder(_Noted[msgspec.Raw]).decode
 
 
 def find_execution(messages: ThreadMessages) -> "ExecutionState | None":
@@ -34,9 +48,12 @@ class ExecutionState:
     stored with its result, and the next tools of the run find it.
     """
 
-    def __init__(self, messages: ThreadMessages, flow_id: str) -> None:
+    def __init__(self, messages: ThreadMessages, step: Step) -> None:
         self._messages = messages
-        self.flow_id = flow_id
+        self._step = step
+        self.flow_id = step.id
+        # The step of the run, and the number of the last notes that were stored in it.
+        self._noted = (0, 0)
         self.context: dict[str, Any] = {}
         self._speaker: Speaker | None = None
         self._steps: Mapping[str, int] = {}
@@ -116,27 +133,40 @@ class ExecutionState:
         self._speaker, letter = speaker, speaker.letter
         self._steps = {**place.steps, letter: place.steps.get(letter, 0) + is_asked}
 
-    def save(self) -> bytes:
-        """Return what must survive a crash, as JSON. Raises TypeError."""
-        return encode_json(self.notes)
+    async def do(
+        self, name: str, work: Callable[[], Awaitable[T]], *, type: type[T] | None, attempts: int = 1, **options: Any
+    ) -> T:
+        """Make a step of the task, and store with its value what tools and hooks have said to the execution in it."""
+        before = encode_json(self.notes)
+
+        async def do() -> _Noted[T]:
+            self._load(_decode_notes(before))
+            value = await work()
+            if (after := encode_json(self.notes)) == before:
+                return _Noted(value)
+            self._noted = (self._noted[0], self._noted[1] + 1)
+            return _Noted(value, _decode_notes(after), self._noted)
+
+        try:
+            noted: _Noted[T] = await self._step.do(name, do, type=_Noted[type], attempts=attempts, **options)  # type: ignore[valid-type]
+        except BaseException:
+            self._load(_decode_notes(before))
+            raise
+        return noted.value
+
+    def resume(self, place: Place) -> None:
+        """Continue at a step: with the notes of those steps of the task that belong to it, also of earlier passes."""
+        self._noted, notes = (place.step, 0), Notes(place.context)
+        done = [bytes(each.value) for each in self._step.journal.entries.values() if each.kind == "do"]
+        for noted in [_decode_noted(value) for value in done if value != _NULL]:
+            if noted.notes is not None and noted.at[0] == place.step and noted.at > self._noted:
+                self._noted, notes = noted.at, noted.notes
+        self._load(notes)
 
     @property
     def notes(self) -> Notes:
         """The notes of this step, by its tools and hooks."""
         return Notes(self.context, self._forced, self._stopped_by)
-
-    def restore(self, saved: bytes) -> None:
-        """Return to what `save` has returned."""
-        self.load(self.decode(saved))
-
-    @staticmethod
-    def decode(saved: bytes) -> Notes:
-        """Return what `save` has returned as notes."""
-        return _decode_notes(saved)
-
-    def load(self, notes: Notes) -> None:
-        """Continue with notes."""
-        self.context, self._forced, self._stopped_by = dict(notes.context), notes.forced, notes.stopped_by
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -155,6 +185,9 @@ class ExecutionState:
             yield
         finally:
             self._inner.pop()
+
+    def _load(self, notes: Notes) -> None:
+        self.context, self._forced, self._stopped_by = dict(notes.context), notes.forced, notes.stopped_by
 
     def _find_speaker(self) -> Speaker:
         if self._speaker is None:

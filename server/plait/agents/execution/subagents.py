@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
+from types import NoneType
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import Agent, AnyTool, Prompt, Subagent
 from plait.agents.execution.model_attempts import ToolSpec
+from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import Reason, read_mark
 from plait.agents.execution.tools import Refused, ToolResult
 from plait.clock import read_wall_clock
@@ -112,9 +114,10 @@ async def find_immediate(thread: Thread[Any], prompt: Prompt, message: str) -> l
 class Subagents:
     """Has children answer calls, in a pass of a run. The names of its steps must never change."""
 
-    def __init__(self, thread: Thread[Any], step: Step) -> None:
+    def __init__(self, thread: Thread[Any], step: Step, state: ExecutionState) -> None:
         self._thread = thread
         self._step = step
+        self._state = state
 
     def takes(self, tools: Tools, name: str) -> bool:
         """Whether a call is one of a subagent."""
@@ -140,10 +143,10 @@ class Subagents:
         asked = _decode(name, arguments)
         variables = await self._wait_for_variables(_find_new(tools, name, asked), id)
         begin = partial(self._begin, tools, id, name, asked, put=put, variables=variables)
-        begun = await self._step.do(f"call:{id}", begin, attempts=1, type=_Begun)
+        begun = await self._state.do(f"call:{id}", begin, type=_Begun)
         if begun.is_new and on_created is not None:
             child = await _find_family(self._thread).child(begun.child)
-            await self._step.do(f"created:{id}", partial(on_created, child), attempts=1)
+            await self._state.do(f"created:{id}", partial(on_created, child), type=NoneType)
         if begun.waits:
             told = await self._step.event(f"{RESULT}{id}", type=_Told)
             text = (
@@ -152,7 +155,7 @@ class Subagents:
                 else told.text
             )
             result = ToolResult(text, told.attachments, told.is_error)
-            await self._step.do(f"answer:{id}", partial(put, result, subagent_id=begun.child))
+            await self._state.do(f"answer:{id}", partial(put, result, subagent_id=begun.child), type=NoneType)
 
     # Inside
 
@@ -160,7 +163,7 @@ class Subagents:
         """Return variables that a new child needs and would not find, encrypted, when they are supplied."""
         if tool is None or not any(each.required for each in tool.variables):
             return {}
-        needs: list[str] = await self._step.do(f"needs:{id}", partial(self._find_missing, tool, id), type=list[str])
+        needs = await self._state.do(f"needs:{id}", partial(self._find_missing, tool, id), attempts=3, type=list[str])
         if not needs:
             return {}
         given: dict[str, str] = await self._step.event(f"{VARIABLES}{id}", type=dict[str, str])

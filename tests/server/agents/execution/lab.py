@@ -70,14 +70,16 @@ class Hold:
 
 
 class HeldEnd(SqliteStore):
-    """A store that does not store the end of a run."""
+    """A store that does not store the end of a run, or a step of it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, step: str = "") -> None:
         super().__init__(path)
         self.hold = Hold()
+        self._step = step
 
     def submit(self, write: Write) -> asyncio.Future[int]:
-        if not any(each.key.startswith(ENDED) for each in write.records):
+        keys = [each.key for each in write.records]
+        if not any(key.endswith(f"/s/{self._step}") if self._step else key.startswith(ENDED) for key in keys):
             return super().submit(write)
         self.hold.begun.set()
         failed = asyncio.get_running_loop().create_future()

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.agents.execution.lab import Desk, Script, call, make_prompt, open_lab
+from tests.server.agents.execution.lab import Desk, HeldEnd, Script, call, make_prompt, open_lab
+from tests.server.parts.workshop import until
 
-from plait import Agent, Handoff, Hooks, Message, NotFound, Plait, Side, Thread, rpc
+from plait import Agent, Handoff, Hooks, Message, NotFound, Plait, PromptTool, Side, Thread, rpc
 from plait.agents.execution.tools import ToolResult, tool
 
 notes = list[Any]()
@@ -363,3 +364,111 @@ async def test_invoked_tools_return_their_result_and_make_no_message(
         await lab.ask("Hello?")
         await lab.rest()
         assert [each[: len(text) + 5] for each in await lab.texts()][2:] == [f"tool {text}", "assistant Yes."]
+
+
+# What is said to an execution survives its passes
+
+
+@tool(needs_approval=True)
+def ask(desk: Desk) -> str:
+    """Wait for a person, and recall the value."""
+    return recall(desk)  # type: ignore[no-any-return]
+
+
+async def approve(lab: Any, id: str) -> None:
+    """Approve a call, when its run has left the memory."""
+    found = list[str]()
+
+    async def look() -> bool:
+        found[:] = [run.id for run in await lab.handle.tasks.list() if run.status == "sleeping"]
+        return bool(found)
+
+    await until(look)
+    assert await lab.handle.tasks.send(found[0], f"approval:{id}", {"approved": True})
+
+
+class Remembering(Hooks):
+    """Remembers the number of calls that have ended, and stops at a name."""
+
+    def __init__(self, stops_at: str = "") -> None:
+        self._stops_at = stops_at
+
+    def note(self, thread: Any, call: Any, result: ToolResult) -> ToolResult:
+        thread.execution.context["value"] = thread.execution.context.get("value", 0) + 1
+        if call.name == self._stops_at:
+            thread.execution.stop()
+        return result
+
+    after_tool_call_success = after_tool_call_failure = note
+
+
+async def test_the_context_of_a_tool_of_a_prompt_survives_a_wait(tmp_path: Path) -> None:
+    outer = Script([("helper", {"message": "Do it."}), ("ask", {})], "Yes.")
+    prompts = [make_prompt("clerk", PromptTool("helper"), ask), make_prompt("helper", remember, model="inner")]
+    inner = Script(call("remember", value=7), name="inner")
+    async with open_lab(tmp_path, outer, inner, prompts=prompts) as lab:
+        await lab.ask("Hello?")
+        await approve(lab, "c0-1")
+        await lab.rest()
+        assert (await lab.texts())[-2] == "tool 7"
+
+
+@pytest.mark.parametrize(
+    ("name", "args"), [("billing", {}), ("note", {"text": 7}), ("none", {}), ("note", {"text": "x"})]
+)
+async def test_what_the_hook_of_a_call_has_remembered_survives_a_wait(
+    tmp_path: Path, name: str, args: dict[str, Any]
+) -> None:
+    agents = [Agent("desk", Side("clerk"), hooks=Remembering()), Agent("billing", Side("payer"))]
+    prompts = [make_prompt("clerk", note, Handoff("billing"), ask), make_prompt("payer")]
+    script = Script([(name, args), ("ask", {})], "Yes.")
+    async with open_lab(tmp_path, script, agents=agents, prompts=prompts) as lab:
+        await lab.ask("Hello?")
+        await approve(lab, "c0-1")
+        await lab.rest()
+        assert (await lab.texts())[-2] == "tool 1"
+
+
+async def test_a_prompt_that_has_begun_goes_on_after_a_wait_though_its_tool_has_stopped_the_run(tmp_path: Path) -> None:
+    hangs, begun = True, asyncio.Event()
+
+    class Waiting(Hooks):
+        async def before_store_tool_result(self, thread: Any, call: Any, result: ToolResult) -> None:
+            if call.name == "helper":
+                begun.set()
+                if hangs:
+                    await asyncio.Event().wait()
+
+    outer = Script([("helper", {"message": "Do it."}), ("look", {})], "Never.")
+    prompts = [make_prompt("clerk", PromptTool("helper"), look), make_prompt("helper", stop, model="inner")]
+    inner = Script(call("stop"), name="inner")
+    agents = [Agent("desk", Side("clerk"), hooks=Waiting())]
+    async with open_lab(tmp_path, outer, inner, prompts=prompts, agents=agents) as lab:
+        await lab.ask("Hello?")
+        async with asyncio.timeout(10):
+            await begun.wait()
+    hangs = False
+    async with open_lab(tmp_path, outer, inner, prompts=prompts, agents=agents) as lab:
+        await lab.rest()
+        assert (await lab.texts())[2:] == ["tool stop: stopping", "tool The execution was stopped before this call."]
+    assert len(outer.seen) == 1
+
+
+async def test_a_hook_that_stops_before_the_model_is_asked_has_stopped_the_run_in_a_replay_too(tmp_path: Path) -> None:
+    class Stopping(Hooks):
+        is_first = True
+
+        def filter_messages(self, thread: Any, messages: Any) -> None:
+            if Stopping.is_first:
+                Stopping.is_first = False
+                thread.execution.stop()
+
+    script, store = Script("Never."), HeldEnd(tmp_path / "plait.db", step="hold")
+    agents = [Agent("desk", Side("clerk"), hooks=Stopping())]
+    async with open_lab(tmp_path, script, agents=agents, store=store) as lab:
+        await lab.ask("Hello?")
+        await store.hold.until_begun()
+    async with open_lab(tmp_path, script, agents=agents) as lab:
+        await lab.rest()
+        assert await lab.texts() == ["user Hello?"]
+    assert script.seen == []

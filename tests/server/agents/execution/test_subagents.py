@@ -730,3 +730,27 @@ async def test_an_instance_that_has_reported_makes_room_for_the_next_one(tmp_pat
         await team.ask()
         await team.rest()
         assert [each for each in await team.texts() if each.startswith("tool")] == ["tool Three."] * 3
+
+
+async def test_a_hook_of_a_new_child_that_stops_the_run_has_stopped_it_after_the_wait(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    async def count() -> Any:
+        await go.wait()
+        return "Three."
+
+    class Stopping(Hooks):
+        def after_subagent_created(self, thread: Any, child: Any) -> None:
+            thread.execution.stop()
+
+    boss = Script(call("worker", message="Count."), "Never.")
+    async with open_team(tmp_path, boss, work(count), hooks=[Stopping()]) as team:
+        await team.ask()
+
+        async def has_left() -> bool:
+            return [run.status for run in await team.boss.tasks.list()] == ["sleeping"]
+
+        await until(has_left)
+        go.set()
+        await team.rest()
+        assert await team.texts() == ["user Do it.", "tool Three."]
