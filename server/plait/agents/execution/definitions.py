@@ -3,10 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-
 from plait.actor.thread import Thread
-from plait.agents.execution.tools import Tool, Variable, check_tool_name
+from plait.agents.execution.tools import Checked, Tool, Variable, check_tool_name, check_type
 
 __all__ = ["Agent", "AnyTool", "Handoff", "Model", "Prompt", "PromptTool", "Receiver", "Side", "Speaker", "Subagent"]
 
@@ -14,7 +12,7 @@ Receiver = Literal["a", "b"]
 """The side of an agent that answers a message."""
 
 
-class Model(msgspec.Struct, frozen=True):
+class Model(Checked, frozen=True):
     """A model by the name that prompts use: its id, such as `"openai:gpt-5"`, or a model of pydantic-ai.
 
     When the model fails, each `fallback` is tried in order. `settings` are those of pydantic-ai, such as `temperature`.
@@ -31,11 +29,12 @@ class Model(msgspec.Struct, frozen=True):
     next_chunk: float = 45.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (self.attempts >= 1 and self.first_chunk > 0 and self.next_chunk > 0):
             raise ValueError(f"the model {self.name!r} needs at least one attempt, and time for its chunks")
 
 
-class Handoff(msgspec.Struct, frozen=True):
+class Handoff(Checked, frozen=True):
     """A tool by which a prompt hands the thread over to another agent, which keeps the history."""
 
     agent: str
@@ -43,6 +42,7 @@ class Handoff(msgspec.Struct, frozen=True):
     description: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_tool_name(self.tool_name)
 
     @property
@@ -51,7 +51,7 @@ class Handoff(msgspec.Struct, frozen=True):
         return self.name or self.agent
 
 
-class Subagent(msgspec.Struct, frozen=True):
+class Subagent(Checked, frozen=True):
     """A tool by which a prompt has an agent work in a thread of its own, a child of the prompt's thread.
 
     The model waits for the result of a `blocking` one. At most `max_instances` live at once. A `resumable` one stays
@@ -74,6 +74,7 @@ class Subagent(msgspec.Struct, frozen=True):
     variables: Sequence[Variable] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_tool_name(self.tool_name)
         if self.blocking and not self.report:
             raise ValueError(f"report=False of {self.tool_name!r} is for a subagent that does not block")
@@ -86,7 +87,7 @@ class Subagent(msgspec.Struct, frozen=True):
         return self.name or self.agent
 
 
-class PromptTool(msgspec.Struct, frozen=True):
+class PromptTool(Checked, frozen=True):
     """A tool that answers by one step of another prompt: it gets the model's `message`, and its calls are carried out.
 
     Its messages are below the result of the call, and the model that has called it never sees them.
@@ -97,6 +98,7 @@ class PromptTool(msgspec.Struct, frozen=True):
     description: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_tool_name(self.tool_name)
 
     @property
@@ -124,15 +126,19 @@ class Prompt:
         tools: Sequence[AnyTool] = (),
         *,
         env: Mapping[str, str] = {},
-        variables: Sequence[Variable] = (),
         hooks: Any = None,
         history: int = 200,
         settings: Mapping[str, Any] = {},
     ) -> None:
         if not (isinstance(text, str) or callable(text)):
             raise TypeError(f"the text of the prompt {name!r} must be a str or a function, not {text!r}")
-        if isinstance(history, bool) or not isinstance(history, int) or history < 1:
-            raise ValueError(f"history of the prompt {name!r} must be an integer of at least 1, not {history!r}")
+        check_type("Prompt(name=…)", name, str)
+        check_type("Prompt(model=…)", model, str)
+        check_type("Prompt(env=…)", env, Mapping[str, str])
+        check_type("Prompt(history=…)", history, int)
+        check_type("Prompt(settings=…)", settings, Mapping[str, Any])
+        if history < 1:
+            raise ValueError(f"history of the prompt {name!r} must be at least 1, not {history!r}")
         self.name = name
         self.text = text
         self.model = model
@@ -150,13 +156,12 @@ class Prompt:
                 raise ValueError(f"the prompt {name!r} has two tools named {tool_name!r}")
             self.tools[tool_name] = each
         self.env = dict(env)
-        self.variables = tuple(variables)
         self.hooks = hooks
         self.history = history
         self.settings = dict(settings)
 
 
-class Side(msgspec.Struct, frozen=True):
+class Side(Checked, frozen=True):
     """One side of an agent: its prompt, and what ends its turn or the session.
 
     A text without calls ends the turn, with `stop_on_response`, and so does a call of `stop_tool`. A successful call of
@@ -173,6 +178,7 @@ class Side(msgspec.Struct, frozen=True):
     max_steps: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.max_steps is not None and self.max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, not {self.max_steps!r}")
 
@@ -183,7 +189,7 @@ class Side(msgspec.Struct, frozen=True):
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
 
-class Agent(msgspec.Struct, frozen=True):
+class Agent(Checked, frozen=True):
     """An agent: side A answers people, or talks with side B, if there is one, until one of them ends the session."""
 
     name: str
@@ -196,6 +202,7 @@ class Agent(msgspec.Struct, frozen=True):
     max_session_turns: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.max_session_turns is not None and (self.b is None or self.max_session_turns < 1):
             what = "must be at least 1" if self.b is not None else "is for agents with two sides"
             raise ValueError(f"max_session_turns of the agent {self.name!r} {what}, not {self.max_session_turns!r}")

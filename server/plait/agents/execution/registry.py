@@ -48,9 +48,9 @@ class Execution:
         models: Iterable[Model] = (),
     ) -> None:
         self.thread = thread
-        self.agents = _by_name("agent", agents)
-        self.prompts = _by_name("prompt", prompts)
-        self.models = _by_name("model", models)
+        self.agents = _by_name(Agent, agents)
+        self.prompts = _by_name(Prompt, prompts)
+        self.models = _by_name(Model, models)
         # The tools of all prompts, which `queue_tool` and `invoke_tool` find.
         self.tools: dict[str, AnyTool] = {}
         for prompt in self.prompts.values():
@@ -112,7 +112,7 @@ class Execution:
             if isinstance(each, Subagent):
                 other = executions.get(each.thread)
                 found: Mapping[str, Agent] = {} if other is None else other.agents
-                _find("agent", found, each.agent, f"the tool {name!r}: {each.thread.__name__}: ")
+                _find("agent", found, each.agent, f"the tool {name!r}: {each.thread.__name__}: ").side(each.receives)
 
     def check_tools(self) -> None:
         """Check that all tools can be executed. Raises TypeError."""
@@ -122,6 +122,9 @@ class Execution:
                     (self.thread, each.thread), ("family", "env") if each.variables else ("family",)
                 ):
                     require_role(cls, role)
+                if each.optional:
+                    require_role(self.thread, "env")
+                    check_variable(each.optional)
                 _check_variables(name, each)
 
     def _find_part(self) -> Messages:
@@ -175,13 +178,15 @@ def _check_env(env: Mapping[str, str]) -> None:
         make_secret(value)
 
 
-def _by_name(what: str, found: Iterable[T]) -> dict[str, T]:
+def _by_name(type: type[T], found: Iterable[T]) -> dict[str, T]:
     named: dict[str, T] = {}
     for each in found:
-        if not isinstance(each.name, str) or not each.name:
-            raise ValueError(f"the name of a {what} must be a text that is not empty, not {each.name!r}")
+        if not isinstance(each, type):
+            raise TypeError(f"{each!r} is no {type.__name__}")
+        if not each.name:
+            raise ValueError(f"{type.__name__}(name=…) must not be empty")
         if each.name in named:
-            raise ValueError(f"there are two {what}s named {each.name!r}")
+            raise ValueError(f"there are two {type.__name__.lower()}s named {each.name!r}")
         named[each.name] = each
     return named
 

@@ -13,7 +13,7 @@ from plait.agents.execution.definitions import Agent, AnyTool, Prompt, Subagent
 from plait.agents.execution.model_attempts import ToolSpec
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import Reason, read_mark
-from plait.agents.execution.tools import Refused, ToolResult
+from plait.agents.execution.tools import CREATE, MESSAGE, Refused, ToolResult
 from plait.clock import read_wall_clock
 from plait.errors import NotFound
 from plait.parts.family.calls import RESULT
@@ -29,12 +29,6 @@ __all__ = ["VARIABLES", "Subagents", "describe_subagents", "find_immediate", "ma
 
 VARIABLES: Final = "plait:variables:"
 """The event that supplies the variables for a child, before the id of the call."""
-
-CREATE: Final = "subagent_create"
-"""The tool that makes an instance of a resumable subagent."""
-
-MESSAGE: Final = "subagent_message"
-"""The tool that sends a message to such an instance."""
 
 _NO_ANSWER: Final = "The subagent has ended without an answer:"
 # The reasons for which a run ends in the midst of its work.

@@ -1,8 +1,10 @@
 """`@tool`, which makes a function that a model may call, and what such a function returns."""
 
 import inspect
+import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, overload
 
 import msgspec
@@ -13,7 +15,24 @@ from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.schema import components
 
-__all__ = ["Refused", "Tool", "ToolResult", "Variable", "check_tool_name", "tool"]
+__all__ = [
+    "CREATE",
+    "MESSAGE",
+    "Checked",
+    "Refused",
+    "Tool",
+    "ToolResult",
+    "Variable",
+    "check_tool_name",
+    "check_type",
+    "tool",
+]
+
+CREATE: Final = "subagent_create"
+"""The tool that makes an instance of a resumable subagent."""
+
+MESSAGE: Final = "subagent_message"
+"""The tool that sends a message to such an instance."""
 
 # What all providers accept.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -21,15 +40,40 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
+def check_type(what: str, value: object, type: Any) -> None:
+    """Check the type of a value that an author has given. Raises TypeError, which does not show the value."""
+    try:
+        msgspec.convert(value, type)
+    except msgspec.ValidationError as error:
+        raise TypeError(f"{what}: {error}") from None
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """A definition. Raises TypeError if a field has another type than its annotation."""
+
+    def __post_init__(self) -> None:
+        for what, name, type in _find_types(self.__class__):
+            check_type(what, getattr(self, name), type)
+
+
+@cache
+def _find_types(definition: type[Checked]) -> list[tuple[str, str, Any]]:
+    return [
+        (f"{definition.__name__}({each.name}=…)", each.name, each.type) for each in msgspec.structs.fields(definition)
+    ]
+
+
 def check_tool_name(name: object) -> str:
     """Return a name under which a model may call something. Raises ValueError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be the name of a tool: use {_NAME.pattern}")
+    if name in (CREATE, MESSAGE):
+        raise ValueError(f"{name!r} cannot be the name of a tool: it is one of the tools for subagents")
     return name
 
 
-class Variable(msgspec.Struct, frozen=True):
-    """A variable of the thread's `env` that a tool or prompt needs.
+class Variable(Checked, frozen=True):
+    """A variable of the `env` of its thread that a subagent needs.
 
     A `scoped` variable is not handed down to a thread that declares it; its own children get it.
     """
@@ -41,7 +85,7 @@ class Variable(msgspec.Struct, frozen=True):
     description: str = ""
 
 
-class ToolResult(msgspec.Struct, frozen=True):
+class ToolResult(Checked, frozen=True):
     """The result of a tool: the text for the model, and the paths of files of the thread.
 
     With `is_error` the model is told that the call has failed, without an exception.
@@ -69,21 +113,23 @@ class Tool:
         needs_approval: bool = False,
         approval_timeout: float | None = None,
         timeout: float | None = None,
-        variables: Sequence[Variable] = (),
     ) -> None:
+        if isinstance(function, Tool) or not callable(function):
+            raise TypeError(f"{function!r} is no function: use @tool, or @tool(name=…)")
+        check_type("tool(description=…)", description, str | None)
         self.name = check_tool_name(function.__name__ if name is None else name)
         self.description = inspect.cleandoc((function.__doc__ if description is None else description) or "")
         if not self.description:
             raise ValueError(f"the tool {self.name!r} needs a docstring or a description, which tells models its use")
         for option, value in (("timeout", timeout), ("approval_timeout", approval_timeout)):
-            if value is not None and not value > 0:
+            check_type(f"tool({option}=…)", value, float | None)
+            if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{option} of the tool {self.name!r} must be above 0, or None, not {value!r}")
         self.function = function
         self.idempotent = idempotent
         self.needs_approval = needs_approval
         self.approval_timeout = approval_timeout
         self.timeout = timeout
-        self.variables = tuple(variables)
         self._method = Method(self.name, self.name, function, concurrent=False, noun="tool")
         if self._method.is_stream:
             raise TypeError(f"the tool {self.name!r} must not stream: models read results as a whole")
@@ -118,7 +164,6 @@ def tool(
     needs_approval: bool = False,
     approval_timeout: float | None = None,
     timeout: float | None = None,
-    variables: Sequence[Variable] = (),
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function a tool, which models call by its name: `async def find_order(desk: Desk, number: int) -> str`.

@@ -4,10 +4,10 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from plait import InvalidArguments, Messages, NotFound, Plait, Tasks, Thread
+from plait import Env, Family, InvalidArguments, Messages, NotFound, Plait, Tasks, Thread
 from plait.agents.execution.definitions import Agent, Handoff, Model, Prompt, PromptTool, Side, Subagent
 from plait.agents.execution.registry import Execution
-from plait.agents.execution.tools import Tool, tool
+from plait.agents.execution.tools import Tool, ToolResult, Variable, tool
 from plait.parts.part import find_role
 
 
@@ -148,12 +148,69 @@ def loose(desk: Desk, *all: int) -> str:
             ValueError,
             "use Subagent",
         ),
-        (lambda: build(models=[Model("", "test")]), ValueError, "not empty"),
+        (lambda: build(models=[Model("", "test")]), ValueError, "must not be empty"),
+        (lambda: build(models=["fast"]), TypeError, "'fast' is no Model"),  # type: ignore[list-item]
+        (lambda: tool("name"), TypeError, "'name' is no function"),  # type: ignore[call-overload]
+        (lambda: tool(find_order), TypeError, "is no function: use @tool"),
+        (lambda: tool(name="subagent_create")(find_order.function), ValueError, "one of the tools for subagents"),
+        (lambda: Tool(find_order.function, approval_timeout=float("inf")), ValueError, "approval_timeout"),
     ],
 )
 def test_a_wrong_definition_is_refused(make: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value"),
+    [
+        (Model, "name", None),
+        (Model, "fallback", "openai:gpt-5"),
+        (Model, "settings", [1]),
+        (Model, "attempts", True),
+        (Model, "attempts", 1.5),
+        (Model, "first_chunk", None),
+        (Prompt, "name", 3),
+        (Prompt, "model", Model("m", "test")),
+        (Prompt, "env", ["A"]),
+        (Prompt, "history", True),
+        (Prompt, "settings", [1]),
+        (Side, "prompt", find_order),
+        (Side, "stop_tool", find_order),
+        (Side, "stop_on_response", "no"),
+        (Side, "max_steps", 1.5),
+        (Agent, "b", "clerk"),
+        (Agent, "env", {"A": 3}),
+        (Agent, "max_session_turns", True),
+        (Handoff, "agent", Agent("billing", Side("p"))),
+        (Subagent, "thread", "Research"),
+        (Subagent, "receives", "c"),
+        (Subagent, "optional", True),
+        (Subagent, "variables", ["A"]),
+        (PromptTool, "prompt", None),
+        (Tool, "timeout", "3"),
+        (Tool, "description", 3),
+        (Variable, "required", "yes"),
+        (ToolResult, "text", 3),
+        (ToolResult, "attachments", "a.png"),
+    ],
+)
+def test_a_definition_has_the_types_of_its_annotations(make: Any, name: str, value: Any) -> None:
+    given: dict[Any, dict[str, Any]] = {
+        Model: {"name": "fast", "model": "test"},
+        Prompt: {"name": "clerk", "text": "", "model": "fast"},
+        Side: {"prompt": "clerk"},
+        Agent: {"name": "desk", "a": Side("clerk")},
+        Handoff: {"agent": "desk"},
+        Subagent: {"agent": "desk", "thread": Desk},
+        PromptTool: {"prompt": "clerk"},
+        Tool: {"function": find_order.function},
+        Variable: {"name": "A"},
+        ToolResult: {},
+    }
+    make(**given[make])
+    with pytest.raises(TypeError, match=rf"\({name}=…\): .*Expected|\({name}=…\): Invalid"):
+        make(**{**given[make], name: value})
 
 
 def test_a_model_is_attempted_twice_and_has_two_minutes_for_its_first_chunk_and_45_seconds_for_the_next() -> None:
@@ -190,6 +247,8 @@ def test_a_subagent_must_be_one_of_the_other_class() -> None:
     for others in lacking:
         with pytest.raises(NotFound, match="Research: there is no agent named 'finder'"):
             execution.check_subagents(others)
+    with pytest.raises(ValueError, match="the agent 'finder' has no side 'b'"):
+        build(tools=[Subagent("finder", Research, receives="b")]).check_subagents({Desk: execution, Research: there})
 
 
 def test_a_class_with_agents_has_one_messages_with_an_agent() -> None:
@@ -224,3 +283,19 @@ def test_two_classes_with_an_agent_of_one_name_are_refused_by_their_names() -> N
     app.execution(Chat, **defined)
     with pytest.raises(ValueError, match="two agents named 'desk': of Chat and Room"):
         app.execution(Room, **defined)
+
+
+@pytest.mark.parametrize(
+    ("optional", "text"), [("WITH_RESEARCH", "Mother has no Env"), ("a b", "the name of a variable")]
+)
+def test_the_variable_of_an_optional_subagent_must_be_one(optional: str, text: str) -> None:
+    class Mother(Thread[None]):
+        family = Family()
+
+    class House(Mother):
+        env = Env()
+
+    thread = House if " " in optional else Mother
+    prompts = [Prompt("clerk", "", "test:x", [Subagent("finder", House, optional=optional)])]
+    with pytest.raises((TypeError, ValueError), match=text):
+        Execution(thread, agents=[], prompts=prompts).check_tools()
