@@ -100,6 +100,8 @@ class AgentTask(Task):
             queue.caller.follow_end(is_cancelled=ended.status == "cancelled")
         if (family := find_role(type(thread), "family")) is not None:
             is_over = ended.status == "done" and not any(queue.is_stopped for queue in queues)
+            if ended.status == "cancelled":
+                family.of(thread._actor).cancel_calls(ended.row.id)
             family.of(thread._actor).end_work(None if is_over else ended.error or "it was stopped")
 
     async def _run(self, thread: Thread[Any], step: Step, input: Any) -> Any:

@@ -20,6 +20,7 @@ from plait.agents.execution.subagents import Subagents
 from plait.agents.execution.tools import Refused, Tool, ToolResult
 from plait.errors import InvalidArguments
 from plait.parts.messages.message import Message
+from plait.parts.messages.task_caller import STOPPED
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import STATUS, make_call, read_call
 from plait.parts.tasks.step import Step
@@ -59,8 +60,9 @@ class Dispatcher:
         """Add the result of a call in an answer to the history: at most once, unless its tool is idempotent."""
         id, name, arguments = read_call(call)
         put = partial(self._put, answer, ToolCall(id, name, arguments))
-        if self._state.stopped and not self._has_begun(id):
-            await self._do(f"stopped:{id}", partial(put, ToolResult(_STOPPED, is_error=True)))
+        if self._messages.is_stopped or (self._state.stopped and not self._has_begun(id)):
+            text = STOPPED if self._messages.is_stopped else _STOPPED
+            await self._do(f"stopped:{id}", partial(put, ToolResult(text, is_error=True)))
             return
         try:
             if self._subagents.takes(tools, name):

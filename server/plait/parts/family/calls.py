@@ -29,7 +29,7 @@ def answer_calls(
     if known.is_live and not calls:
         known = replace(known, status="idle")
     store.write({child: replace(row, child=known, calls=calls)})
-    if report.calls is None and not answered:
+    if not answered and report.calls != []:  # It reports of itself, or the calls were cancelled.
         return
     data = {
         "text": report.text,

@@ -12,7 +12,7 @@ from plait.actor.actor import Actor
 from plait.errors import NotFound, TooLarge, TooMany, is_outage
 from plait.parts.attachments import ATTACHMENTS
 from plait.parts.family.calls import answer_calls, end_calls
-from plait.parts.family.rows import Birth, Call, Handed, Item, Question, Report, Seen, Status, find_key
+from plait.parts.family.rows import Birth, Call, Cancel, Handed, Item, Question, Report, Seen, Status, find_key
 from plait.parts.family.store import HEAD, FamilyStore
 from plait.parts.files.file import File, Upload
 from plait.parts.part import find_role, require_role
@@ -119,6 +119,10 @@ class ItemReceiver:
                 self._ask(sender, message, self._put(copies, self._find_folder(item)), call)
             case Report() as report:
                 answer_calls(self._actor, self._store, sender, report, self._put(copies, self._find_folder(item)))
+            case Cancel() if not self._store.head.resumable:
+                self._actor.terminate()
+            case Cancel():
+                require_role(self._actor.kind.cls, "tasks").of(self._actor).cancel_all(self._actor.kind.tasks)
             case Status(text=text):
                 row = self._store.rows[sender]
                 if row.child.status != "terminated" or text == "destroyed":

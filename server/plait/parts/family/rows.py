@@ -13,6 +13,7 @@ __all__ = [
     "Birth",
     "Body",
     "Call",
+    "Cancel",
     "Child",
     "Handed",
     "Head",
@@ -120,7 +121,11 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, tag="report"):
     files: list[str] = []
 
 
-Body = Birth | Status | Handed | Question | Report
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """Ends what a child does for calls that no run waits for any longer."""
+
+
+Body = Birth | Cancel | Status | Handed | Question | Report
 """The content of an item."""
 
 
@@ -143,7 +148,7 @@ class Item(msgspec.Struct, frozen=True):
         """The paths of the files that its target copies."""
         return (
             []
-            if isinstance(self.body, Status) or (isinstance(self.body, Birth) and self.body.is_known)
+            if isinstance(self.body, Cancel | Status) or (isinstance(self.body, Birth) and self.body.is_known)
             else self.body.files
         )
 

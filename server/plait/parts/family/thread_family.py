@@ -14,7 +14,7 @@ from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_wall_clock
 from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.family.receiving import STRANGER, ItemReceiver
-from plait.parts.family.rows import Birth, Body, Child, Handed, Item, Question, Report, Status, find_key
+from plait.parts.family.rows import Birth, Body, Cancel, Child, Handed, Item, Question, Report, Status, find_key
 from plait.parts.family.sending import EVERY_CHILD, ItemSender
 from plait.parts.family.store import FamilyStore
 from plait.parts.files.paths import clean_path
@@ -41,7 +41,7 @@ class Family(Part["ThreadFamily"]):
     reading: ClassVar = frozenset({"_has_parent"})
     inner: ClassVar = frozenset(
         {"spawn", "children", "child", "parent", "tell_children"}
-        | {"spawn_agent", "ask", "report", "works", "end_work"}
+        | {"spawn_agent", "ask", "report", "works", "end_work", "cancel_calls"}
     )
     existing: ClassVar = {"_receive": STRANGER, "_has_parent": False}
 
@@ -222,6 +222,14 @@ class ThreadFamily:
                 self.report(Report(error, is_error=True))
             if not self._store.head.resumable:
                 self._actor.terminate()
+
+    def cancel_calls(self, run: str) -> None:
+        """Follow the end of a run that was cancelled, in its write: end what children do for its calls."""
+        for reference, row in [*self._store.rows.items()]:
+            if run in row.calls.values():
+                calls = {id: other for id, other in row.calls.items() if other != run}
+                self._store.write({reference: replace(row, calls=calls)})
+                self._post(reference, Cancel())
 
     def set_status(self, status: str) -> Written:
         """Show a status in the parent's `children`. Does nothing without a parent."""

@@ -1,13 +1,23 @@
 """The history of a run, its open calls of tools, and the view that a model gets of it. No I/O."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from plait.parts.messages.message import Message, Role
 
-__all__ = ["MODEL", "ROLES", "Side", "find_open_calls", "is_decisive", "select_history", "view_history"]
+__all__ = [
+    "MODEL",
+    "ROLES",
+    "OpenCalls",
+    "Side",
+    "find_open_calls",
+    "is_decisive",
+    "list_open_calls",
+    "select_history",
+    "view_history",
+]
 
 Side = Literal["a", "b"]
 """One of two models that speak with each other; with a person, there is only side A."""
@@ -44,6 +54,22 @@ def find_open_calls(history: Sequence[Message]) -> Sequence[Mapping[str, Any]]:
         if message.role == "tool":
             answered.add(message.tool_call_id)
     return []
+
+
+class OpenCalls(NamedTuple):
+    """The calls without a result in one history: that of the thread, or one nested in a message."""
+
+    parent_id: str | None
+    depth: int
+    calls: Sequence[Mapping[str, Any]]
+
+
+def list_open_calls(messages: Sequence[Message]) -> list[OpenCalls]:
+    """Return the open calls of the history in some messages, and after these those of the ones nested in it."""
+    places = dict.fromkeys([(None, 0), *((each.parent_id, each.depth) for each in messages if each.depth)])
+    return [
+        OpenCalls(parent_id, depth, find_open_calls(select_history(messages, parent_id))) for parent_id, depth in places
+    ]
 
 
 def is_decisive(message: Message) -> bool:

@@ -1,7 +1,6 @@
 """Reads messages: for the calling code with the staged changes of its run, and for clients those that are durable."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from msgspec import convert
 from msgspec.structs import replace
@@ -13,7 +12,7 @@ from plait.parts.messages.frames import Frame, Missed
 from plait.parts.messages.history import Order
 from plait.parts.messages.message import Message, MessageSubagent, Page, measure_message
 from plait.parts.messages.message_writer import MessageWriter
-from plait.parts.messages.model_history import find_open_calls, is_decisive, select_history
+from plait.parts.messages.model_history import OpenCalls, is_decisive, list_open_calls
 from plait.parts.messages.state import State
 from plait.parts.part import find_role
 
@@ -60,15 +59,16 @@ class MessageReader:
             if edits == self._writer.edits:
                 return message, results
 
-    async def find_open_calls(self) -> Sequence[Mapping[str, Any]]:
+    async def find_open_calls(self) -> Sequence[OpenCalls]:
         """Return the calls of tools that have no result; reads back to what decides that. Raises StoreError."""
-        listing = MessageListing(self._writer, self._find_staged(), statuses="c", is_silent=True, max_depth=0)
+        listing = MessageListing(self._writer, self._find_staged(), statuses="c", is_silent=True, max_depth=_ANY_DEPTH)
         found = list[Message]()
         async for messages in listing.walk(is_reverse=True):
-            found += messages
-            if any(map(is_decisive, messages)):
-                break
-        return find_open_calls(select_history(found[::-1]))
+            for each in messages:
+                found.append(each)
+                if not each.depth and is_decisive(each):
+                    return list_open_calls(found[::-1])
+        return list_open_calls(found[::-1])
 
     async def _find_results(self, message: Message) -> list[Message]:
         wanted, staged = message.tool_call_ids, self._find_staged()

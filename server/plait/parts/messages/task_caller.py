@@ -2,7 +2,7 @@
 
 import logging
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from plait.actor.logs import about
 from plait.clock import read_due_clock
@@ -11,6 +11,7 @@ from plait.parts.messages.caller import AgentCaller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.message import Message
 from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.model_history import OpenCalls
 from plait.parts.messages.reading import MessageReader
 from plait.parts.messages.tool_calls import STATUS, read_call
 from plait.state.commit import Commit
@@ -87,7 +88,7 @@ class TaskCaller(AgentCaller):
         writer = self._writer
         while True:
             edits, last = writer.edits, writer.state.head.last
-            calls = await reader.find_open_calls()
+            found = await reader.find_open_calls()
             if (edits, last) == (writer.edits, writer.state.head.last):
                 break
 
@@ -98,7 +99,7 @@ class TaskCaller(AgentCaller):
 
         with Transaction(writer.actor.state, writer.actor.key):
             has_run = self._runs.cancel()
-            results = [self._answer(*read_call(call)[:2]) for call in calls]
+            results = [self._answer(each, *read_call(call)[:2]) for each in reversed(found) for call in each.calls]
             _, commit = writer.write(work)
         await commit
         return has_run
@@ -114,10 +115,11 @@ class TaskCaller(AgentCaller):
 
     # Inside
 
-    def _answer(self, id: str, name: str) -> Message:
+    def _answer(self, place: OpenCalls, id: str, name: str) -> Message:
         """Return the result of a call that a stop has left without one; no hook can refuse it."""
         metadata = {STATUS: "error"}
-        return self._writer.make("tool", STOPPED, name=name, tool_call_id=id, metadata=metadata, is_new=False)
+        where: dict[str, Any] = {"parent_id": place.parent_id, "depth": place.depth}
+        return self._writer.make("tool", STOPPED, name=name, tool_call_id=id, metadata=metadata, is_new=False, **where)
 
     def _note_begin(self, changes: Changes) -> None:
         changes.attempts = changes.attempts.begin_at(changes.oldest, _NO_PROCESS)

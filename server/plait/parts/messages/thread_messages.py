@@ -158,7 +158,7 @@ class ThreadMessages(QueueAgent):
         a `model`, none of them is open, even if a result was deleted.
         """
         await self._actor.records.wait_for_shown()
-        return await self._reader.find_open_calls()
+        return (await self._reader.find_open_calls())[0].calls
 
     async def pending(self) -> _Messages:
         """Return the queued messages, in order; in a run, those that it has not taken."""

@@ -9,10 +9,10 @@ import pytest
 from pydantic_ai import ModelHTTPError
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from tests.server.agents.execution.lab import Desk, Lab, Script, call, open_lab
+from tests.server.agents.execution.lab import Desk, Lab, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
-from plait import CallFailed
+from plait import CallFailed, PromptTool
 from plait.agents.execution.definitions import Model
 from plait.agents.execution.tools import tool
 from plait.parts.tasks import waits
@@ -299,3 +299,50 @@ async def test_a_run_of_a_caller_is_stopped_too(tmp_path: Path) -> None:
         with pytest.raises(CallFailed, match="cancelled"):
             await running
         await check_stopped(lab)
+
+
+@pytest.mark.parametrize("name", ["slow", "refund"])
+async def test_a_stop_answers_the_open_calls_of_prompts_that_are_tools_too(tmp_path: Path, name: str) -> None:
+    outer = Script(call("helper", message="Do it."), "Never.")
+    inner = Script([(name, {}), ("quick", {})], name="inner")
+    prompts = [make_prompt("clerk", PromptTool("helper")), make_prompt("helper", slow, refund, quick, model="inner")]
+    async with open_lab(tmp_path, outer, inner, prompts=prompts) as lab:
+        await lab.ask("Hello?")
+        await until(lambda: has_asked(inner))
+        if name == "slow":
+            await until(has_begun)
+        else:
+            await until(lambda: is_sleeping(lab))
+        assert await lab.handle.messages.stop()
+        found = (await lab.handle.messages.list(1000, include_silent=True, max_depth=9)).messages
+        results = [(each.depth, each.name, each.content) for each in found if each.role == "tool"]
+        text = "Execution stopped by user"
+        assert results == [(1, name, text), (1, "quick", text), (0, "helper", text)]
+        (asked,) = [each for each in found if each.depth and each.tool_calls]
+        assert {each.parent_id for each in found if each.depth} == {asked.parent_id}
+        await check_stopped(lab)
+
+
+async def test_a_tool_of_a_prompt_that_stops_the_run_ends_the_later_calls_of_the_prompt(tmp_path: Path) -> None:
+    outer = Script(call("helper", message="Do it."), "Never.")
+    inner = Script([("halt", {}), ("quick", {})], name="inner")
+    prompts = [make_prompt("clerk", PromptTool("helper")), make_prompt("helper", halt, quick, model="inner")]
+    async with open_lab(tmp_path, outer, inner, prompts=prompts) as lab:
+        await lab.ask("Hello?")
+        await lab.rest()
+        found = (await lab.handle.messages.list(1000, include_silent=True, max_depth=9)).messages
+        results = [(each.name, each.content) for each in found if each.role == "tool" and each.depth]
+        assert results == [("halt", "halted"), ("quick", "Execution stopped by user")]
+    assert len(outer.seen) == 1
+
+
+async def has_begun() -> bool:
+    return begun.is_set()
+
+
+async def has_asked(script: Script) -> bool:
+    return bool(script.seen)
+
+
+async def is_sleeping(lab: Lab) -> bool:
+    return await lab.statuses() == ["sleeping"]

@@ -54,6 +54,10 @@ class Boss(Thread[dict[str, Any]]):
         return bool(await self.agents.supply(run, variables))
 
     @rpc
+    def is_stopped(self) -> bool:
+        return self.messages.is_stopped
+
+    @rpc
     def look(self) -> list[dict[str, Any]]:
         return [msgspec.to_builtins(each) for each in self.family.children]
 
@@ -754,3 +758,75 @@ async def test_a_hook_of_a_new_child_that_stops_the_run_has_stopped_it_after_the
         go.set()
         await team.rest()
         assert await team.texts() == ["user Do it.", "tool Three."]
+
+
+async def test_a_stop_ends_a_subagent_that_is_not_resumable_and_works_for_a_call(tmp_path: Path) -> None:
+    boss, worker = Script(call("worker", message="Count."), "Again."), work(hang)
+    async with open_team(tmp_path, boss, worker) as team:
+        await team.ask()
+
+        async def is_asked() -> bool:
+            return bool(worker.seen)
+
+        await until(is_asked)
+        child = await team.find()
+        assert await team.boss.messages.stop()
+
+        async def is_terminated() -> bool:
+            return [each.status for each in await team.children()] == ["terminated"]
+
+        await until(is_terminated)
+        assert [run.status for run in await child.tasks.list()] == ["cancelled"]
+        assert await team.texts() == ["user Do it.", "tool Execution stopped by user"]
+
+
+async def test_a_stop_cancels_the_work_of_a_resumable_subagent_which_answers_the_next_message(tmp_path: Path) -> None:
+    boss = Script(
+        call("subagent_create", agent="worker", name="Ada", message="Count."),
+        call("subagent_message", reference=FIRST, message="Again."),
+        "Done.",
+    )
+    worker = work(hang, "Four.")
+    async with open_team(tmp_path, boss, worker, Subagent("worker", Worker, resumable=True)) as team:
+        await team.ask()
+
+        async def is_asked() -> bool:
+            return bool(worker.seen)
+
+        await until(is_asked)
+        assert await team.boss.messages.stop()
+
+        async def is_idle() -> bool:
+            return [each.status for each in await team.children()] == ["idle"]
+
+        await until(is_idle)
+        await team.ask("Go on.")
+        await team.rest("cancelled", "done")
+        answer = f"tool Four.\n\n(From the subagent {FIRST}.)"
+        texts = ["user Do it.", "tool Execution stopped by user", "user Go on.", answer, "assistant Done."]
+        assert await team.texts() == texts
+
+
+async def test_a_subagent_that_does_not_block_goes_on_after_a_stop_and_reports(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    async def count() -> Any:
+        await go.wait()
+        return "Three."
+
+    boss = Script(call("worker", message="Count."), hang)
+    async with open_team(tmp_path, boss, work(count), Subagent("worker", Worker, blocking=False)) as team:
+        await team.ask()
+
+        async def is_asked_again() -> bool:
+            return len(boss.seen) == 2
+
+        await until(is_asked_again)
+        assert await team.boss.messages.stop()
+        go.set()
+
+        async def has_reported() -> bool:
+            return (await team.texts())[-1].endswith("reports:\nThree.")
+
+        await until(has_reported)
+        assert await team.boss.call(Boss.is_stopped)
