@@ -340,3 +340,55 @@ async def test_hooks_of_messages_run_before_the_first_step_of_a_run(tmp_path: Pa
         await lab.rest()
         assert set(await lab.statuses()) == {"done"}
         assert all(each.metadata["seen"] for each in await lab.history())
+
+
+NAMES = [name for name in vars(Hooks) if not name.startswith("_") and "before_create" not in name]
+
+
+async def call_one(lab: Any, name: str, hooks: list[Hooks]) -> Any:
+    """Call a hook with an argument of its kind, and return what comes of it."""
+    thread = (await lab.app._node.actor(lab.handle._key)).thread
+    value: Any = ToolResult("x") if "tool" in name else [Message(id="m", role="user")] if "filter" in name else "text"
+    return value, await call_hooks(name, hooks, thread, *(() if name == "after_thread_created" else ("call", value)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_each_hook_that_raises_is_logged_and_its_input_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    def fail(*given: Any) -> Any:
+        raise Block("no")
+
+    failing = type("Failing", (Hooks,), {name: fail})()
+    async with open_lab(tmp_path, Script("Yes.")) as lab:
+        if name == "prefilter_llm_history":
+            with pytest.raises(Block):
+                await call_one(lab, name, [failing])
+            return
+        value, found = await call_one(lab, name, [failing])
+    assert found == (None if name == "after_thread_created" else value)
+    assert caplog.records[-1].getMessage() == f"{name} has raised; its argument stays as it was"
+
+
+def test_there_are_twelve_hooks() -> None:
+    assert len([*NAMES, "before_create_message"]) == 12
+
+
+async def test_two_apps_with_one_class_have_their_own_agents_and_hooks(tmp_path: Path) -> None:
+    class Naming(Hooks):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def before_create_message(self, thread: Any, message: Message) -> Message:
+            return replace(message, name=self.name)
+
+    agents = [desk(hooks=Naming(name)) for name in "ab"]
+    (tmp_path / "a").mkdir()
+    async with (
+        open_lab(tmp_path, Script("One."), agents=agents[0]) as one,
+        open_lab(tmp_path / "a", Script("Two."), agents=agents[1]) as two,
+    ):
+        for lab, name, text in ((one, "a", "One."), (two, "b", "Two.")):
+            await lab.ask("Hello?")
+            await lab.rest()
+            assert [(each.name, each.content) for each in await lab.history()] == [(name, "Hello?"), (name, text)]

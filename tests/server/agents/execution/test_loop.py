@@ -1,5 +1,6 @@
 """Agents that execute: a question, calls of tools, their results and an answer."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from tests.server.agents.execution.lab import Desk, HeldEnd, Hold, Said, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
-from plait import Messages, NotFound, Plait, Step, Thread
+from plait import Context, Messages, NotFound, Plait, Step, Thread
 from plait.agents.execution import model_attempts
 from plait.agents.execution.definitions import Agent, Handoff, Prompt, Side, Subagent
 from plait.agents.execution.tools import tool
@@ -74,6 +75,44 @@ async def test_a_message_that_comes_during_the_answer_begins_the_next_run(tmp_pa
         hold.go.set()
         await lab.rest("done", "done")
         assert await lab.texts() == ["user 1?", "assistant One.", "user 2?", "assistant Two."]
+
+
+async def test_an_interrupt_is_for_other_agents_and_ends_no_execution(tmp_path: Path) -> None:
+    hold = Hold()
+
+    async def say() -> Said:
+        return await hold.wait("One.")
+
+    async with open_lab(tmp_path, Script(say)) as lab:
+        await lab.ask("1?")
+        await hold.until_begun()
+        await lab.app.interrupt(lab.handle)
+        hold.go.set()
+        await lab.rest()
+        assert await lab.texts() == ["user 1?", "assistant One."]
+
+
+async def test_an_execution_and_other_agents_of_a_thread_run_one_at_a_time(tmp_path: Path) -> None:
+    hold, order = Hold(), list[str]()
+
+    async def say() -> Said:
+        await hold.wait()
+        order.append("model")
+        return "One."
+
+    async with open_lab(tmp_path, Script(say)) as lab:
+
+        @lab.app.agent("plain", thread=Desk)
+        async def plain(ctx: Context[Desk]) -> None:
+            order.append("plain")
+
+        await lab.ask("1?")
+        await hold.until_begun()
+        other = asyncio.create_task(lab.app.run("plain", thread=lab.handle))
+        await asyncio.gather(*(lab.handle.call(Desk.nothing) for _ in range(20)))
+        hold.go.set()
+        await other
+        assert order == ["model", "plain"]
 
 
 async def test_a_run_without_a_question_asks_no_model(tmp_path: Path) -> None:

@@ -313,7 +313,16 @@ def test_a_model_needs_attempts_and_time(options: Any) -> None:
 
 async def test_pydantic_ai_is_imported_at_the_first_call_only() -> None:
     code = (
-        "import sys, asyncio, plait, plait.agents.execution.definitions\n"
+        "import sys, asyncio\n"
+        "from plait import Agent, Messages, Model, Plait, Prompt, Side, Tasks, Thread\n"
+        "class Desk(Thread[None]):\n"
+        "    tasks, messages = Tasks(), Messages(agent='desk')\n"
+        "app = Plait(Desk, store='memory:')\n"
+        "prompts, models = [Prompt('p', '', 'm')], [Model('m', 'test')]\n"
+        "app.execution(Desk, agents=[Agent('desk', Side('p'))], prompts=prompts, models=models)\n"
+        "async def start():\n"
+        "    async with app: await app.run('desk', thread='one')\n"
+        "asyncio.run(start())\n"
         "from plait.agents.execution.loading import load_model_call\n"
         "assert 'pydantic_ai' not in sys.modules\n"
         "asyncio.run(load_model_call())\n"
