@@ -13,6 +13,7 @@ from pydantic_ai.messages import ModelMessage, TextPart, ToolCallPart, UserPromp
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from plait import Agent, Handoff, Messages, Model, Plait, Prompt, Side, Step, Tasks, Thread, Values, rpc, tool
+from plait.parts.messages.own_metadata import read_own
 from plait.store.thread_rows import RecordRange
 
 __all__ = ["Desk", "app"]
@@ -148,7 +149,7 @@ class Desk(Thread[dict[str, Any]]):
                 for each in history
                 if each.status == "completed"
             ],
-            "agents": [each.metadata["execution"]["agent"] for each in history if "execution" in each.metadata],
+            "agents": [own["execution"]["agent"] for own in map(read_own, history) if "execution" in own],
         }
 
 

@@ -63,9 +63,17 @@ function isGrouped(item, before) {
   return item.role === "assistant" && before?.role === "assistant" && (!agent || agent === agentOf(before));
 }
 
+/**
+ * What plait has written about a message.
+ * @param {Message} item
+ */
+function ownOf({ metadata }) {
+  return /** @type {{execution?: {agent: string, run: string}, tool_status?: string}} */ (metadata?.plait ?? {});
+}
+
 /** @param {Message} item */
-function agentOf({ metadata }) {
-  return /** @type {{agent?: string} | undefined} */ (metadata?.execution)?.agent;
+function agentOf(item) {
+  return ownOf(item).execution?.agent;
 }
 
 /**
@@ -86,7 +94,7 @@ function renderMessage(item, results, grouped) {
   element.classList.toggle("grouped", grouped);
   element.classList.toggle("writing", item.status === "streaming");
   element.ariaBusy = String(item.status === "streaming");
-  const run = String(/** @type {{run?: string} | undefined} */ (item.metadata?.execution)?.run);
+  const run = String(ownOf(item).execution?.run);
   const agent = agentOf(item) ?? "";
   if (item.role === "user") {
     element.classList.add("mine");
@@ -122,7 +130,7 @@ function makeCall(call, result, run) {
   const isAsked = !result && call.function.name === "pay_back";
   write(find(".call-title", element), (CALLS[call.function.name] ?? call.function.name) + (number ? ` ${number}` : ""));
   write(find(".call-note", element), result?.content ?? (isAsked ? "Do you approve it?" : "At it"));
-  element.dataset.status = result ? String(result.metadata?.tool_status) : isAsked ? "asked" : "running";
+  element.dataset.status = result ? String(ownOf(result).tool_status) : isAsked ? "asked" : "running";
   find(".attached", element).append(...makeAttachments(result?.attachments ?? [], client.files));
   find(".call-actions", element).hidden = !isAsked;
   for (const [selector, approved] of /** @type {[string, boolean][]} */ ([[".approve", true], [".refuse", false]])) {

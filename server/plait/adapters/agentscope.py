@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 from plait import Interrupted, Message, ThreadMessages, ThreadValues
 from plait.adapters.message_history import Fields, Format, load_history
+from plait.parts.messages.own_metadata import make_own, read_own
 from plait.parts.messages.tool_calls import make_call, read_call
 
 __all__ = ["Steering", "load_state", "open_state", "save_state"]
@@ -144,7 +145,7 @@ class _Conversation:
             return {**state, "context": kept}
         self._first, self._edited = kept.get("first", 1), kept.get("edited", {})
         for message in await load_history(self._messages, after=self._first - 1):
-            made = None if _RESULT in message.metadata else _FORMAT.read(message)[0]
+            made = None if _RESULT in read_own(message) else _FORMAT.read(message)[0]
             item = self._edited.get(message.id, made)
             if item is not None:
                 item = {"id": message.id, **item}
@@ -208,7 +209,7 @@ class _Conversation:
             if block["type"] == "tool_result":
                 text = _read_text(block["output"])
                 self._messages.inject(
-                    "tool", text, tool_call_id=block["id"], name=block["name"], metadata={_RESULT: True}
+                    "tool", text, tool_call_id=block["id"], name=block["name"], metadata=make_own({_RESULT: True})
                 )
         return message
 

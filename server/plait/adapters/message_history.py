@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from plait.parts.messages.message import Message
+from plait.parts.messages.own_metadata import make_own, read_own
 from plait.parts.messages.thread_messages import ThreadMessages
 
 __all__ = ["Fields", "Format", "load_history"]
@@ -54,7 +55,7 @@ class Format:
             "less": [key for key in plain if key not in whole],
         }
         kept = {key: value for key, value in rest.items() if value}
-        return {**fields._asdict(), "metadata": {self._name: kept} if kept or len(made) != 1 else {}}
+        return {**fields._asdict(), "metadata": make_own({self._name: kept} if kept or len(made) != 1 else {})}
 
     def read(self, message: Message) -> list[Item]:
         """Return the items of a message: one if it was written as one."""
@@ -64,7 +65,7 @@ class Format:
         """Return what `read` returns, for a caller that does not change it: it is not copied."""
         fields = _read_fields(message)
         made = self._make(fields)
-        kept = message.metadata.get(self._name)
+        kept = read_own(message).get(self._name)
         if kept is None:
             return made
         plain = made[0] if len(made) == 1 else {}

@@ -28,7 +28,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolC
 
 from plait import Context, Interruption, Limits, Message, Messages, Plait, Thread, TooLarge
 from plait.adapters.pydantic_ai import open_run, run_agent
-from plait.agents.execution.message_format import read_messages, write_message
+from plait.agents.execution.message_format import link, read_messages, write_message
 from plait.parts.messages.frames import ChunkFrame
 from plait.parts.messages.message import decode_message
 from plait_schemas.codec import encode_json
@@ -446,8 +446,7 @@ def stored(messages: list[ModelMessage]) -> list[Message]:
     for message in messages:
         first: str | None = None
         for each in write_message(message):
-            if first is not None:
-                each["metadata"]["pydantic_ai"]["of"] = first
+            each["metadata"] = link(each["metadata"], first)
             found.append(Message(id=str(len(found)), position=len(found), **each))
             first = first or found[-1].id
             assert decode_message(encode_json(found[-1])) == found[-1]

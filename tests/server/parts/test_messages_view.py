@@ -13,6 +13,7 @@ from tests.server.parts.test_messages_runs import during
 from plait import Context
 from plait.parts.messages.message import Message, Role, Status
 from plait.parts.messages.model_history import MODEL, Side, find_open_calls, select_history, view_history
+from plait.parts.messages.own_metadata import make_own
 from plait.parts.messages.thread_messages import ThreadMessages
 
 OWN: dict[Side, Role] = {"a": "assistant", "b": "user"}
@@ -46,7 +47,12 @@ def stories(draw: st.DrawFn) -> Story:
                 open = draw(st.lists(st.sampled_from("xyz"), max_size=3, unique=True))
                 content = draw(st.sampled_from([None, ""])) if open else None
                 calls = [call(id) for id in open] or None
-                add(draw(st.sampled_from(["assistant", "user"])), content, tool_calls=calls, metadata={MODEL: "fast"})
+                add(
+                    draw(st.sampled_from(["assistant", "user"])),
+                    content,
+                    tool_calls=calls,
+                    metadata=make_own({MODEL: "fast"}),
+                )
             case "answer" if open:
                 add("tool", tool_call_id=open.pop(draw(st.integers(0, len(open) - 1))))
             case "say":
@@ -147,6 +153,8 @@ def test_a_result_that_was_deleted_after_an_answer_opens_no_call() -> None:
     answered = [asked, replace(told, metadata={MODEL: "fast"})]
     assert find_open_calls(answered) == []
     assert [each.tool_calls for each in view_history(answered, "a")] == [None, None]
+    assert find_open_calls([asked, replace(told, role="user", metadata=make_own({MODEL: "fast"}))]) == []
+    assert find_open_calls([asked, replace(told, role="user", metadata={MODEL: "mine"})]) == [call("c")]
 
 
 @pytest.mark.parametrize("is_run", [True, False])

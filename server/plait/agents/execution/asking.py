@@ -24,6 +24,7 @@ from plait.clock import read_due_clock
 from plait.parts.messages.message import Message
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.model_history import ROLES, view_history
+from plait.parts.messages.own_metadata import make_own, merge_metadata, read_own
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import make_call, read_call
 from plait.parts.tasks.step import Step
@@ -84,7 +85,7 @@ class Asker:
         try:
             seen = await self._view(prompt, history, mark)
         except Block as block:
-            metadata = {MARK: to_builtins(mark), BLOCKED: True}
+            metadata = make_own({MARK: to_builtins(mark), BLOCKED: True})
             return _Asked(self._messages.inject(ROLES[mark.side], str(block), metadata=metadata, **place).value.id)
         if self._state.stopped:
             return _Asked()
@@ -108,7 +109,7 @@ class Asker:
                     if isinstance(each, Answer):
                         answer = each
                         fields["tool_calls"] = _make_ids_unique(answer.tool_calls, known)
-                        fields["metadata"] = {**answer.metadata, MARK: to_builtins(mark)}
+                        fields["metadata"] = merge_metadata(answer.metadata, make_own({MARK: to_builtins(mark)}))
                     else:
                         if stream is None:
                             stream = await stack.enter_async_context(self._messages.stream(role, **place))
@@ -131,7 +132,7 @@ class Asker:
         text = await maybe_await(prompt.text(thread)) if callable(prompt.text) else prompt.text
         text = await call_hooks("after_system_message", hooks, thread, text)
         shown = await call_hooks("filter_messages", hooks, thread, _cut(history, prompt.history))
-        shown = [each for each in shown if each.content or each.tool_calls or REMOVED not in each.metadata]
+        shown = [each for each in shown if each.content or each.tool_calls or REMOVED not in read_own(each)]
         seen = [Message(id="", role="system", content=text), *view_history(shown, mark.side)]
         found: list[Message] = await call_hooks("prefilter_llm_history", hooks, thread, seen)
         return found

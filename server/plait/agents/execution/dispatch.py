@@ -20,6 +20,7 @@ from plait.agents.execution.subagents import Subagents
 from plait.agents.execution.tools import Refused, Tool, ToolResult
 from plait.errors import InvalidArguments
 from plait.parts.messages.message import Message
+from plait.parts.messages.own_metadata import make_own, merge_metadata
 from plait.parts.messages.task_caller import STOPPED
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import STATUS, make_call, read_call
@@ -174,7 +175,7 @@ class Dispatcher:
             result.text,
             name=name,
             tool_call_id=call_id,
-            metadata={STATUS: "error" if result.is_error else "success"},
+            metadata=make_own({STATUS: "error" if result.is_error else "success"}),
             attachments=[{"path": path} for path in result.attachments],
             **fields,
         )
@@ -214,7 +215,8 @@ def _find(tools: Mapping[str, AnyTool], name: str) -> AnyTool:
 
 def _remove_call(message: Message, *, id: str) -> Message:
     calls = [call for call in message.tool_calls or () if call.get("id") != id]
-    return replace(message, tool_calls=calls or None, metadata={**message.metadata, REMOVED: True})
+    metadata = merge_metadata(message.metadata, make_own({REMOVED: True}))
+    return replace(message, tool_calls=calls or None, metadata=metadata)
 
 
 def _read_result(value: Any) -> ToolResult:

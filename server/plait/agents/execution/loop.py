@@ -29,6 +29,7 @@ from plait.agents.execution.stops import (
 from plait.agents.execution.subagents import find_immediate, make_report
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import ROLES, find_open_calls, is_decisive
+from plait.parts.messages.own_metadata import make_own, read_own
 from plait.parts.messages.task_caller import STOPPED
 from plait.parts.tasks.thread_tasks import find_tasks_part
 from plait_schemas.codec import to_builtins
@@ -156,12 +157,12 @@ class _Pass:
 
         async def take() -> _Taken:
             taken = await self._messages.take()
-            calls = [make_queued_call(each.metadata[TOOL]) for each in taken if TOOL in each.metadata]
-            said = [each for each in taken if TOOL not in each.metadata]
+            calls = [make_queued_call(read_own(each)[TOOL]) for each in taken if TOOL in read_own(each)]
+            said = [each for each in taken if TOOL not in read_own(each)]
             receiver = _find_receiver(said) if said else None
             if calls:
                 _, mark = self._find_speaker(receiver or "a", is_certain=receiver is not None)
-                metadata = {MARK: to_builtins(mark), TOOL: True}
+                metadata = make_own({MARK: to_builtins(mark), TOOL: True})
                 self._messages.inject(ROLES[mark.side], tool_calls=calls, metadata=metadata)
             return _Taken(receiver, has_taken=bool(taken))
 
@@ -180,7 +181,7 @@ class _Pass:
             if not calls:
                 return ""
             made = [make_queued_call(each) for each in calls]
-            metadata = {MARK: to_builtins(mark), TOOL: True}
+            metadata = make_own({MARK: to_builtins(mark), TOOL: True})
             return self._messages.inject(ROLES[mark.side], tool_calls=made, metadata=metadata).value.id
 
         id = await self._state.do("immediate", begin, type=str)
@@ -204,10 +205,9 @@ class _Pass:
     async def _finish(self, answer: Message, results: Mapping[str, Message]) -> Next:
         """Answer the calls of an answer that have no results, and return what follows."""
         mark = read_mark(answer)
-        if mark is None:
-            raise RuntimeError("before_create_message has removed `execution` from the metadata of an answer")
+        assert mark is not None
         speaker = self._execution.find_speaker(mark.agent, mark.side)
-        is_queued = TOOL in answer.metadata
+        is_queued = TOOL in read_own(answer)
         self._state.begin(speaker, self._place, is_asked=is_asked(answer))
         tools = self._execution.tools if is_queued else speaker.prompt.tools
         for call in answer.tool_calls or ():

@@ -7,12 +7,13 @@ from typing import Any, Final
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
 from plait.parts.messages.message import Message
+from plait.parts.messages.own_metadata import OwnMetadata, make_own, read_own
 from plait.parts.messages.tool_calls import make_call, read_call
 
 __all__ = ["NAME", "Known", "link", "read_messages", "write_message"]
 
 NAME: Final = "pydantic_ai"
-"""The member of a message's metadata that has what its fields do not tell."""
+"""The member of plait's metadata of a message that has what its fields do not tell."""
 
 # The role of each part with content. Other parts are for agents only, except calls of tools.
 _ROLES: Final = {
@@ -45,13 +46,13 @@ def write_message(message: ModelMessage, *, is_said: bool = False) -> list[dict[
     for number, places in enumerate(groups):
         fields, kept = _write_parts([parts[at] for at in places])
         metadata = {"at": places, "parts": kept} if number else {"message": whole, "at": places, "parts": kept}
-        written.append({**fields, "metadata": {NAME: metadata}})
+        written.append({**fields, "metadata": make_own({NAME: metadata})})
     return written
 
 
-def link(metadata: Mapping[str, Any], first: str | None) -> Mapping[str, Any]:
+def link(metadata: OwnMetadata, first: str | None) -> OwnMetadata:
     """Return the metadata of a message that belongs to the one with the id `first`, which was written before it."""
-    return metadata if first is None else {NAME: {**metadata[NAME], "of": first}}
+    return metadata if first is None else make_own({NAME: {**metadata.own[NAME], "of": first}})
 
 
 def read_messages(found: Sequence[Message], known: Known | None = None) -> list[ModelMessage]:
@@ -73,7 +74,7 @@ def _make_messages(found: Sequence[Message]) -> dict[tuple[str, str], dict[str, 
     # The parts of each message that has several, by their places, by the id of the first one.
     open: dict[str, dict[int, Part | None]] = {}
     for each in found:
-        kept = each.metadata.get(NAME, {})
+        kept = read_own(each).get(NAME, {})
         if kept and not _fits(each, kept):
             made += [(each.id, plain) for plain in _make_plain(each)]
             continue

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from plait.agents.execution.definitions import Model
+from plait.parts.messages.own_metadata import OwnMetadata
 
 __all__ = ["FIRST", "Answer", "ModelFailed", "Progress", "ToolSpec"]
 
@@ -29,7 +30,7 @@ class Answer(NamedTuple):
     text: str
     tool_calls: list[dict[str, Any]] | None
     # With the `model` that has answered, its `usage`, and what only models read.
-    metadata: dict[str, Any]
+    metadata: OwnMetadata
     # Returns the thoughts that belong to the message with this id.
     make_thoughts: Callable[[str], list[dict[str, Any]]]
 

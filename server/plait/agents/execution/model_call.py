@@ -26,6 +26,7 @@ from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Pr
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import MODEL
+from plait.parts.messages.own_metadata import make_own
 
 __all__ = ["call_model"]
 
@@ -96,7 +97,7 @@ def _find_text(event: object) -> str | None:
 def _make_answer(response: ModelResponse, name: str) -> Answer:
     first, *thoughts = write_message(response)
     usage = {"input_tokens": response.usage.input_tokens, "output_tokens": response.usage.output_tokens}
-    metadata = {MODEL: name, "usage": usage, **first["metadata"]}
+    metadata = make_own({MODEL: name, "usage": usage, **first["metadata"].own})
     return Answer(
         first.get("content") or "",
         first["tool_calls"],

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from plait.agents.execution.definitions import Handoff, Receiver, Side, Speaker
 from plait.parts.messages.message import Message
+from plait.parts.messages.own_metadata import read_own
 from plait.parts.messages.tool_calls import STATUS, read_call
 
 __all__ = [
@@ -29,16 +30,16 @@ __all__ = [
 ]
 
 MARK: Final = "execution"
-"""The member of the metadata of an answer that names its run and its step."""
+"""The member of plait's metadata of an answer that names its run and its step."""
 
 TOOL: Final = "tool"
-"""The member of the metadata of a queued message that is a call of a tool, and of the answer that it becomes."""
+"""The member of plait's metadata of a queued message that is a call of a tool, and of the answer that it becomes."""
 
 BLOCKED: Final = "hook_blocked"
-"""The member of the metadata of an answer by a hook, for which no model was asked."""
+"""The member of plait's metadata of an answer by a hook, for which no model was asked."""
 
 REMOVED: Final = "calls_removed"
-"""The member of the metadata of an answer whose calls a hook has removed."""
+"""The member of plait's metadata of an answer whose calls a hook has removed."""
 
 _MOST_STEPS: Final = 250
 _MOST_ERRORS: Final = 8
@@ -128,7 +129,7 @@ class Next(NamedTuple):
 def read_mark(message: Message) -> Mark | None:
     """Return the step whose answer a message is; None if it is no answer of an execution."""
     try:
-        return msgspec.convert(message.metadata.get(MARK), Mark)
+        return msgspec.convert(read_own(message).get(MARK), Mark)
     except msgspec.ValidationError:
         return None
 
@@ -143,7 +144,7 @@ def find_answer(history: Sequence[Message], run: str, step: int) -> Message | No
 
 def is_asked(answer: Message) -> bool:
     """Whether a model was asked for an answer, not a hook or the queue."""
-    return TOOL not in answer.metadata and BLOCKED not in answer.metadata
+    return read_own(answer).keys().isdisjoint((TOOL, BLOCKED))
 
 
 def follow(
@@ -159,7 +160,7 @@ def follow(
     place = replace(place, step=place.step + 1, side=side, steps=steps, context=notes.context)
     place = _count_errors(place, calls)
     own, text = speaker.side, answer.content or ""
-    if BLOCKED in answer.metadata:
+    if BLOCKED in read_own(answer):
         return Next(place, "hook_blocked", text)
     if place.errors >= _MOST_ERRORS:
         return Next(place, "repeated_tool_error", text)
@@ -186,7 +187,7 @@ def follow(
 
 def _end_turn(side: Side, answer: Message, called: set[str]) -> Reason | None:
     """Return why the turn of a side ends with an answer; None if it goes on."""
-    if side.stop_on_response and not answer.tool_calls and REMOVED not in answer.metadata:
+    if side.stop_on_response and not answer.tool_calls and REMOVED not in read_own(answer):
         return "stop_on_response"
     return "stop_tool" if side.stop_tool in called else None
 
@@ -206,4 +207,4 @@ def _count_errors(place: Place, calls: Iterable[tuple[str, Message | None]]) -> 
 
 
 def _is_error(result: Message) -> bool:
-    return bool(result.metadata.get(STATUS) == "error")
+    return bool(read_own(result).get(STATUS) == "error")

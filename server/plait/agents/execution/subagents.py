@@ -19,6 +19,7 @@ from plait.errors import NotFound
 from plait.parts.family.calls import RESULT
 from plait.parts.family.rows import Birth, Call, Child, Question, Report
 from plait.parts.messages.message import Message
+from plait.parts.messages.own_metadata import read_own
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.part import find_role, require_role
 from plait.parts.tasks.step import Step
@@ -284,7 +285,7 @@ def _find_calls(history: Sequence[Message], run: str) -> list[str]:
     for message in reversed(history):
         if (mark := read_mark(message)) is not None and mark.run != run:
             break
-        if isinstance(call := message.metadata.get("call"), str):
+        if isinstance(call := read_own(message).get("call"), str):
             calls.append(call)
     return calls
 

@@ -16,6 +16,7 @@ from plait.agents.execution.tools import ToolResult
 from plait.errors import NotFound
 from plait.parts.env.secret import Secret
 from plait.parts.messages.message import Message
+from plait.parts.messages.own_metadata import make_own
 from plait.parts.part import require_role
 from plait.parts.tasks.thread_tasks import find_tasks_part
 from plait.parts.written import Result
@@ -83,7 +84,7 @@ class ThreadAgents:
         """
         self._definitions.find_tool(name)
         call = {"name": name, "arguments": encode_json(dict(args)).decode()}
-        return self._messages.queue("", silent=True, metadata={TOOL: call})
+        return self._messages.queue("", "system", silent=True, metadata=make_own({TOOL: call}))
 
     async def invoke_tool(self, name: str, args: Mapping[str, Any] = {}) -> ToolResult:
         """Call a tool of any prompt at once, and return its result; the history gets no message.

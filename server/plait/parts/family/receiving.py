@@ -15,6 +15,7 @@ from plait.parts.family.calls import answer_calls, end_calls
 from plait.parts.family.rows import Birth, Call, Cancel, Handed, Item, Question, Report, Seen, Status, find_key
 from plait.parts.family.store import HEAD, FamilyStore
 from plait.parts.files.file import File, Upload
+from plait.parts.messages.own_metadata import make_own
 from plait.parts.part import find_role, require_role
 from plait.state.transaction import Transaction
 
@@ -149,7 +150,7 @@ class ItemReceiver:
         """Queue a message of the parent, once for a call."""
         body: dict[str, Any] = {"content": message, "attachments": attachments}
         if call is not None:
-            body |= {"role": call.role, "sender": sender, "key": call.id, "metadata": {"call": call.id}}
+            body |= {"role": call.role, "sender": sender, "key": call.id, "metadata": make_own({"call": call.id})}
             body |= {"agent": call.agent} if call.agent else {}
         self._hand("messages", body)
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from plait.actor.logs import about
 from plait.parts.encoding import read_back
 from plait.parts.messages.message import Message, Role, check_size, decode_message, measure_message
+from plait.parts.messages.own_metadata import check_own, keep_own
 
 __all__ = ["NO_HOOKS", "MessageHooks", "check_message"]
 
@@ -24,6 +25,7 @@ def check_message(message: Message) -> Message:
     """Return a message as it will be read. Raises TypeError or ValueError that names the field which it cannot have."""
     if isinstance(message.role, str) and message.role not in (roles := get_args(Role)):
         raise ValueError(f"role must be one of {', '.join(roles)}, not {message.role!r}")
+    check_own(message.metadata)
     return read_back(message, decode_message)
 
 
@@ -62,7 +64,8 @@ class MessageHooks(NamedTuple):
             return message
         if not isinstance(made, Message):
             raise TypeError(f"before_create_message must return a message or None, not {type(made).__name__}")
-        made = check_message(replace(made, **{name: getattr(message, name) for name in _OWN}))
+        own = {name: getattr(message, name) for name in _OWN}
+        made = check_message(replace(made, **own, metadata=keep_own(message.metadata, made.metadata)))
         check_size(measure_message(made), most)
         return made
 
@@ -75,7 +78,10 @@ class MessageHooks(NamedTuple):
             given["metadata"] = added.metadata
         try:
             found = self.before_update_message(thread, added.id, given)
-            return added if found is None else check_message(Message(id=added.id, role=added.role, **found))
+            if found is None:
+                return added
+            changed = {**found, "metadata": keep_own(added.metadata, found.get("metadata", {}))}
+            return check_message(Message(id=added.id, role=added.role, **changed))
         except Exception:
             log.exception(
                 "before_update_message has raised; the update stays as it was", extra=about(thread._actor.key)

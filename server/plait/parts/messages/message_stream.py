@@ -24,6 +24,7 @@ from plait.parts.messages.message import (
 )
 from plait.parts.messages.message_hooks import check_message
 from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.own_metadata import merge_metadata
 from plait.parts.messages.state import LostStream
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
@@ -134,7 +135,7 @@ class MessageStream:
         self._check_open()
         known = self._message
         added = check_message(replace(known, tool_calls=tool_calls, metadata={} if metadata is None else metadata))
-        whole = replace(added, metadata={**known.metadata, **added.metadata})
+        whole = replace(added, metadata=merge_metadata(known.metadata, added.metadata))
         check_size(self._size + measure_message(whole) - measure_message(known), self._writer.actor.limits.record)
         self._whole = whole
 

@@ -9,6 +9,7 @@ from plait.parts.messages.changes import Changes
 from plait.parts.messages.message import Message
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.own_metadata import merge_metadata
 from plait.parts.stage import Stage
 
 __all__ = ["MessagesDraft", "edit_message"]
@@ -235,7 +236,7 @@ def edit_message(message: Message, content: str | None, metadata: Mapping[str, A
     """Return a message with new content, if it is given, and with more metadata."""
     if content is not None:
         message = replace(message, content=content)
-    return replace(message, metadata={**message.metadata, **metadata}) if metadata else message
+    return replace(message, metadata=merge_metadata(message.metadata, metadata)) if metadata else message
 
 
 def _find(id: str, changes: Changes, bases: Bases) -> tuple[Message | None, bool]:

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, NamedTuple
 from msgspec.structs import replace
 
 from plait.parts.messages.message import Message, Role
+from plait.parts.messages.own_metadata import read_own
 
 __all__ = [
     "MODEL",
@@ -23,7 +24,7 @@ Side = Literal["a", "b"]
 """One of two models that speak with each other; with a person, there is only side A."""
 
 MODEL: Final = "model"
-"""The member of the metadata of an answer that names its model."""
+"""The member that names the model of an answer, in what plait has written, or in the metadata of an assistant."""
 
 ROLES: Final[Mapping[Side, Role]] = {"a": "assistant", "b": "user"}
 """The role of the messages of each side."""
@@ -74,7 +75,8 @@ def list_open_calls(messages: Sequence[Message]) -> list[OpenCalls]:
 
 def is_decisive(message: Message) -> bool:
     """Whether this message alone tells which calls are open, with the results after it."""
-    return bool(message.tool_calls) or MODEL in message.metadata
+    is_answer = MODEL in read_own(message) or (message.role == "assistant" and MODEL in message.metadata)
+    return bool(message.tool_calls) or is_answer
 
 
 def view_history(history: Iterable[Message], side: Side) -> list[Message]:
@@ -94,10 +96,9 @@ def view_history(history: Iterable[Message], side: Side) -> list[Message]:
                 open[id].setdefault(id, message)
         elif message.role == ROLES[side]:
             seen.append((replace(message, role="assistant"), results))
-        elif message.role == "system":
-            seen.append((message, {}))
         elif message.content or message.attachments:
-            seen.append((replace(message, role="user", tool_calls=None), {}))
+            said = message if message.role == "system" else replace(message, role="user", tool_calls=None)
+            seen.append((said, {}))
     return [each for message, results in seen for each in _join(message, results)]
 
 

@@ -12,6 +12,7 @@ from plait.parts.messages.changes import Changes
 from plait.parts.messages.message import Message
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.model_history import OpenCalls
+from plait.parts.messages.own_metadata import make_own
 from plait.parts.messages.reading import MessageReader
 from plait.parts.messages.tool_calls import STATUS, read_call
 from plait.state.commit import Commit
@@ -117,7 +118,7 @@ class TaskCaller(AgentCaller):
 
     def _answer(self, place: OpenCalls, id: str, name: str) -> Message:
         """Return the result of a call that a stop has left without one; no hook can refuse it."""
-        metadata = {STATUS: "error"}
+        metadata = make_own({STATUS: "error"})
         where: dict[str, Any] = {"parent_id": place.parent_id, "depth": place.depth}
         return self._writer.make("tool", STOPPED, name=name, tool_call_id=id, metadata=metadata, is_new=False, **where)
 

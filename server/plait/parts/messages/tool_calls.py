@@ -6,7 +6,7 @@ from typing import Any, Final
 __all__ = ["STATUS", "make_call", "read_call"]
 
 STATUS: Final = "tool_status"
-"""The member of the metadata of a result that tells whether the call has succeeded: `success` or `error`."""
+"""The member of plait's metadata of a result that tells whether the call has succeeded: `success` or `error`."""
 
 
 def make_call(id: str | None, name: str, arguments: str) -> dict[str, Any]:

@@ -44,6 +44,10 @@ class Desk(Thread[dict[str, Any]]):
         return [each.role for each in (await self.messages.list(include_silent=True)).messages if each.role == "tool"]
 
     @rpc
+    async def pass_on(self, metadata: dict[str, Any]) -> None:
+        await self.messages.queue("Hi.", metadata=metadata)
+
+    @rpc
     async def invoke(self, name: str, args: dict[str, Any]) -> Any:
         return await self.agents.invoke_tool(name, args)
 

@@ -25,7 +25,7 @@ async def find_results(folder: Path, tools: list[Tool], *said: Said) -> tuple[li
 async def find_result(folder: Path, tools: list[Tool], said: Said) -> tuple[str | None, Any]:
     """Return the text and the status of the result of a call."""
     ((found,), _) = await find_results(folder, tools, said)
-    return found.content, found.metadata["tool_status"]
+    return found.content, found.metadata["plait"]["tool_status"]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ async def test_a_tool_result_has_attachments_and_may_be_an_error(tmp_path: Path)
     ((found,), _) = await find_results(tmp_path, [work], call("work"))
     assert (found.name, found.content, found.tool_call_id) == ("work", "half", "c0-0")
     assert found.attachments == [{"path": "attachments/a.png"}]
-    assert found.metadata["tool_status"] == "error"
+    assert found.metadata["plait"]["tool_status"] == "error"
 
 
 async def test_the_model_is_told_what_a_tool_raises_and_its_writes_are_dropped(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ async def test_the_model_is_told_what_a_tool_raises_and_its_writes_are_dropped(t
 
     found, values = await find_results(tmp_path, [work], [("work", {"fails": True}), ("work", {"fails": False})])
     assert [each.content for each in found] == ["Failed to execute tool: ValueError: no paper", "worked"]
-    assert [each.metadata["tool_status"] for each in found] == ["error", "success"]
+    assert [each.metadata["plait"]["tool_status"] for each in found] == ["error", "success"]
     assert values == [False]
 
 
@@ -265,7 +265,7 @@ async def test_a_thread_whose_agent_was_removed_is_answered_by_that_of_its_class
         await lab.ask("Hi.")
         await lab.rest("done", "done")
         assert (await lab.texts())[-4:] == ["tool paid 5", "assistant Paid.", "user Hi.", "assistant Hello."]
-        assert {each.metadata["execution"]["agent"] for each in (await lab.history())[-3::2]} == {"desk"}
+        assert {each.metadata["plait"]["execution"]["agent"] for each in (await lab.history())[-3::2]} == {"desk"}
 
 
 async def test_a_thread_is_handed_over_to_an_agent_that_there_is(tmp_path: Path) -> None:

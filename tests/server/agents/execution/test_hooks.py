@@ -152,7 +152,7 @@ async def test_block_ends_the_run_with_its_text_as_the_answer(tmp_path: Path, st
         await lab.ask("Hello?")
         await lab.rest()
         assert await lab.texts() == ["user Hello?", "assistant I may not answer this."]
-        assert (await lab.history())[-1].metadata["hook_blocked"] is True
+        assert (await lab.history())[-1].metadata["plait"]["hook_blocked"] is True
     assert script.seen == []
 
 

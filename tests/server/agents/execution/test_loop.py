@@ -35,7 +35,7 @@ async def test_a_question_is_answered_after_the_calls_of_tools(tmp_path: Path) -
         ]
         (run,) = await lab.handle.tasks.list()
         assert run.result == "It is order 7."
-        marks = [each.metadata["execution"] for each in await lab.history() if each.role == "assistant"]
+        marks = [each.metadata["plait"]["execution"] for each in await lab.history() if each.role == "assistant"]
         assert marks == [{"run": run.id, "step": step, "side": "a", "agent": "desk"} for step in (0, 1)]
         assert script.texts(0) == ["system-prompt You are clerk.", "user-prompt Where is it?"]
         assert script.texts()[-1] == "tool-return order 7"
@@ -138,7 +138,7 @@ async def test_a_model_that_fails_is_asked_again_later_and_then_another_one(
         await lab.rest()
         assert await lab.texts() == ["user Well?", "assistant Yes."]
         assert await lab.texts("failed") == ["assistant Half", "assistant Half"]
-        assert (await lab.history())[-1].metadata["model"] == "function:other"
+        assert (await lab.history())[-1].metadata["plait"]["model"] == "function:other"
 
 
 async def test_a_run_fails_when_no_model_answers(tmp_path: Path) -> None:
@@ -180,10 +180,8 @@ async def test_a_handover_keeps_the_history_and_holds_for_later_runs(tmp_path: P
         texts = ["tool The conversation is handed over.", "tool order 7", "assistant I am billing."]
         assert (await lab.texts())[2:] == texts
         assert other.texts()[:2] == ["system-prompt You are cashier.", "user-prompt My invoice?"]
-        assert [each.metadata["execution"]["agent"] for each in await lab.history() if each.role == "assistant"] == [
-            "desk",
-            "billing",
-        ]
+        answers = [each for each in await lab.history() if each.role == "assistant"]
+        assert [each.metadata["plait"]["execution"]["agent"] for each in answers] == ["desk", "billing"]
     async with open_lab(tmp_path, script, other, agents=DESKS, prompts=prompts) as lab:
         await lab.ask("And?")
         await lab.rest("done", "done")
@@ -208,7 +206,7 @@ async def test_a_pass_after_the_last_call_knows_of_the_handover(tmp_path: Path, 
         assert (await lab.texts())[2:] == ["tool The conversation is handed over.", "assistant I am billing."]
         assert again.seen == []
         answers = [each for each in await lab.history() if each.role == "assistant"]
-        assert [each.metadata["execution"]["step"] for each in answers] == [0, 1]
+        assert [each.metadata["plait"]["execution"]["step"] for each in answers] == [0, 1]
 
 
 async def test_a_call_after_a_handover_is_one_of_the_agent_that_has_answered(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ async def test_a_call_yields_the_text_and_then_the_answer_with_its_calls_and_usa
     function = {"name": "look", "arguments": '{"at": 2}'}
     assert answer.tool_calls is not None
     assert answer.tool_calls[1] == {"id": "c2", "type": "function", "function": function}
-    assert answer.metadata[MODEL] == "function:script"
-    assert answer.metadata["usage"]["output_tokens"] > 0
+    assert answer.metadata.own[MODEL] == "function:script"
+    assert answer.metadata.own["usage"]["output_tokens"] > 0
     assert [each["silent"] for each in answer.make_thoughts("m")] == [True]
     assert script.tools == [["look"]]
     assert plain(script.seen[0]) == [
@@ -242,7 +242,7 @@ async def test_a_failure_that_would_come_again_goes_on_with_the_fallback(id: Any
     texts, answer = await call(
         Model("fast", id, fallback=[TestModel(custom_output_text="Yes.")]), write(("user", "Hi")), progress=failed.retry
     )
-    assert ("".join(texts), answer.text, answer.metadata[MODEL]) == ("Yes.", "Yes.", "test:test")
+    assert ("".join(texts), answer.text, answer.metadata.own[MODEL]) == ("Yes.", "Yes.", "test:test")
 
 
 @pytest.mark.parametrize("after", [0, 1])

@@ -153,7 +153,7 @@ async def test_a_stop_in_a_tool_answers_all_open_calls_and_drops_what_it_wrote(t
         assert await lab.texts() == ["user one", "assistant ['slow', 'quick']", STOPPED, STOPPED]
         results = [each for each in await lab.history() if each.role == "tool"]
         assert [(each.name, each.metadata) for each in results] == [
-            (name, {"tool_status": "error"}) for name in ("slow", "quick")
+            (name, {"plait": {"tool_status": "error"}}) for name in ("slow", "quick")
         ]
         assert await lab.handle.values.get("slow") is None
         await check_stopped(lab)
@@ -346,3 +346,14 @@ async def has_asked(script: Script) -> bool:
 
 async def is_sleeping(lab: Lab) -> bool:
     return await lab.statuses() == ["sleeping"]
+
+
+async def test_a_queued_tool_waits_for_the_end_of_a_stop(tmp_path: Path) -> None:
+    async with open_lab(tmp_path, Script("Yes."), tools=[quick]) as lab:
+        await lab.ask("Hi.")
+        await lab.rest()
+        await lab.handle.messages.stop()
+        await lab.handle.call(Desk.queue, "quick", {})
+        assert await lab.handle.messages.resume()
+        await lab.rest("done", "done")
+        assert (await lab.texts())[3:] == ["assistant ['quick']", "tool quick", "assistant Yes."]

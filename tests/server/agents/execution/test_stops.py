@@ -9,6 +9,7 @@ from plait import Message
 from plait.agents.execution.definitions import Agent, Handoff, Prompt, Receiver, Side, Speaker
 from plait.agents.execution.stops import NO_NOTES, START, Next, Notes, Place, find_answer, follow, read_mark
 from plait.agents.execution.tools import tool
+from plait.parts.messages.own_metadata import make_own
 
 
 @tool
@@ -23,7 +24,7 @@ def say(text: str = "", *calls: str) -> Message:
 
 
 def result(id: str, status: str = "success", text: str = "done") -> Message:
-    return Message(id=id, role="tool", content=text, tool_call_id=id, metadata={"tool_status": status})
+    return Message(id=id, role="tool", content=text, tool_call_id=id, metadata=make_own({"tool_status": status}))
 
 
 def step(
@@ -124,10 +125,11 @@ def test_a_handover_comes_before_a_forced_turn() -> None:
 
 def test_an_answer_is_found_by_its_run_and_step() -> None:
     def mark(run: str, step: int) -> Message:
-        metadata = {"execution": {"run": run, "step": step, "side": "a", "agent": "desk"}}
+        metadata = make_own({"execution": {"run": run, "step": step, "side": "a", "agent": "desk"}})
         return Message(id=f"{run}{step}", role="assistant", metadata=metadata)
 
-    history = [mark("x", 0), mark("y", 0), mark("x", 1), Message(id="u", role="user", metadata={"execution": 7})]
+    history = [mark("x", 0), mark("y", 0), mark("x", 1)]
+    history.append(Message(id="u", role="user", metadata=make_own({"execution": 7})))
     assert find_answer(history, "x", 0) == history[0]
     assert find_answer(history, "x", 1) == history[2]
     assert find_answer(history, "y", 1) is None

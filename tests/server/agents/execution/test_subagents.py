@@ -322,7 +322,7 @@ async def test_the_message_for_side_b_has_the_role_of_side_a(tmp_path: Path) -> 
         await team.rest()
         history = (await (await team.find()).messages.list()).messages
         assert (history[0].role, history[0].content) == ("assistant", "Count.")
-        assert history[1].metadata["execution"]["side"] == "b"
+        assert history[1].metadata["plait"]["execution"]["side"] == "b"
         assert "tool Three." in await team.texts()
 
 
@@ -342,7 +342,7 @@ async def test_the_tool_that_ends_the_session_says_the_result(
         await team.ask()
         await team.rest()
         (found,) = [each for each in await team.history() if each.role == "tool"]
-        assert (found.content, found.metadata["tool_status"]) == (result, status)
+        assert (found.content, found.metadata["plait"]["tool_status"]) == (result, status)
 
 
 async def hang() -> Any:
@@ -363,7 +363,7 @@ async def test_a_parent_does_not_wait_for_a_subagent_that_is_gone(tmp_path: Path
         await getattr(await team.find(), end)()
         await team.rest()
         (found,) = [each for each in await team.history() if each.role == "tool"]
-        assert found.metadata["tool_status"] == "error"
+        assert found.metadata["plait"]["tool_status"] == "error"
         assert found.content == f"The subagent has ended without a result: it was {end.removesuffix('e')}{'ed'}"
 
 
@@ -373,7 +373,7 @@ async def test_a_parent_is_told_that_the_run_of_its_subagent_has_failed(tmp_path
         await team.ask()
         await team.rest()
         (found,) = [each for each in await team.history() if each.role == "tool"]
-        assert found.metadata["tool_status"] == "error"
+        assert found.metadata["plait"]["tool_status"] == "error"
         assert "the model work has failed" in (found.content or "")
         assert [each.status for each in await team.children()] == ["terminated"]
 
@@ -392,7 +392,7 @@ async def test_a_parent_is_told_that_the_run_of_its_subagent_was_cancelled(tmp_p
         await child.tasks.cancel(run.id)
         await team.rest()
         (found,) = [each for each in await team.history() if each.role == "tool"]
-        assert (found.content, found.metadata["tool_status"]) == ("it was stopped", "error")
+        assert (found.content, found.metadata["plait"]["tool_status"]) == ("it was stopped", "error")
 
 
 @pytest.mark.parametrize("is_inside", [False, True])
@@ -419,7 +419,7 @@ async def test_a_parent_does_not_wait_for_a_subagent_that_is_stopped(tmp_path: P
         await team.rest()
         (found,) = [each for each in await team.history() if each.role == "tool"]
         assert (found.content or "").startswith("it was stopped")
-        assert found.metadata["tool_status"] == "error"
+        assert found.metadata["plait"]["tool_status"] == "error"
         assert [each.status for each in await team.children()] == ["idle"]
 
 
@@ -516,7 +516,7 @@ async def test_a_child_that_a_hook_stops_before_its_answer_reports_to_its_parent
         await team.rest()
         (found,) = [each for each in await team.history() if each.role == "tool"]
         assert found.content == "The subagent has ended without an answer: it was stopped"
-        assert found.metadata["tool_status"] == "error"
+        assert found.metadata["plait"]["tool_status"] == "error"
         assert (await team.texts())[-1] == "assistant It has not counted."
 
 
@@ -696,7 +696,7 @@ async def test_a_child_that_ends_in_the_midst_of_its_work_reports_an_error(tmp_p
         await team.rest()
         (found,) = [each for each in await team.history() if each.role == "tool"]
         said = "The subagent has ended without an answer: it has made all of its steps"
-        assert (found.content, found.metadata["tool_status"]) == (f"{text}\n\n{said}".strip(), "error")
+        assert (found.content, found.metadata["plait"]["tool_status"]) == (f"{text}\n\n{said}".strip(), "error")
 
 
 async def test_the_result_of_a_stop_tool_is_the_answer_of_a_child_that_says_nothing(tmp_path: Path) -> None:
@@ -705,7 +705,7 @@ async def test_the_result_of_a_stop_tool_is_the_answer_of_a_child_that_says_noth
         await team.ask()
         await team.rest()
         (found,) = [each for each in await team.history() if each.role == "tool"]
-        assert (found.content, found.metadata["tool_status"]) == ("Three.", "success")
+        assert (found.content, found.metadata["plait"]["tool_status"]) == ("Three.", "success")
 
 
 async def test_no_more_than_the_most_instances_of_a_subagent_live_at_once(tmp_path: Path) -> None:
@@ -724,7 +724,7 @@ async def test_no_more_than_the_most_instances_of_a_subagent_live_at_once(tmp_pa
         last = [each for each in await team.history() if each.role == "tool"][-1]
         many = f"there are 3 of at most 3 instances of worker: {', '.join(children)}"
         assert last.content == f"Failed to execute tool: {many}; wait until one has reported"
-        assert (len(children), last.metadata["tool_status"]) == (3, "error")
+        assert (len(children), last.metadata["plait"]["tool_status"]) == (3, "error")
         go.set()
 
 
