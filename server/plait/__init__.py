@@ -17,6 +17,8 @@ from plait.agents.run import Interrupted, Interruption
 from plait.agents.session import Session
 from plait.agents.thread_ids import ThreadIdProvider
 from plait.app import Plait
+from plait.code.code_result import CodeLog, CodeResult
+from plait.code.code_run import CodeRun
 from plait.errors import (
     Busy,
     CallFailed,
@@ -98,6 +100,9 @@ __all__ = [
     "CallFailed",
     "Change",
     "Child",
+    "CodeLog",
+    "CodeResult",
+    "CodeRun",
     "Commit",
     "Conflict",
     "Connection",

@@ -16,6 +16,7 @@ from plait.actor.kind import Kind
 from plait.actor.logs import Failures
 from plait.actor.outcome import Done
 from plait.actor.per_actor import PerActor, Service
+from plait.actor.programs import terminate_programs
 from plait.actor.sockets import Sockets
 from plait.actor.thread import Thread
 from plait.actor.timer import Timer
@@ -233,6 +234,7 @@ class Actor:
         """Stop taking new work, as `Thread.terminate` does."""
         commit = self.termination.begin(self._post_terminated)
         self.host.runs.terminate(self)
+        terminate_programs(self)
         return commit
 
     def arm(self) -> None:

@@ -12,7 +12,7 @@ from plait.actor.handle import Handle
 from plait.actor.kind import Kind
 from plait.actor.logs import log_error
 from plait.actor.past import check_type_at, read_past
-from plait.actor.per_actor import PerActor, Service
+from plait.actor.programs import ProgramActor, RunsCode
 from plait.actor.thread_settings import ThreadSettings
 from plait.actor.turn import check_may_write
 from plait.limits import Limits
@@ -20,7 +20,6 @@ from plait.state.authors import Stretch, find_authors
 from plait.state.change_log import Change, ChangeLog
 from plait.state.commit import Commit
 from plait.state.edit import Edit
-from plait.state.pipeline import Pipeline
 from plait.state.thread_records import Records
 from plait.state.transaction import Transaction
 from plait.state.undo import redo, undo
@@ -32,26 +31,20 @@ __all__ = ["Thread", "ThreadActor"]
 
 State = TypeVar("State")
 T = TypeVar("T", bound="Thread[Any]")
-S = TypeVar("S", bound=Service)
 
 
-class ThreadActor(Protocol):
+class ThreadActor(ProgramActor, Protocol):
     """The part of an actor that its thread uses."""
 
     key: ThreadKey
     kind: Kind
     limits: Limits
     log: ChangeLog
-    # The records beside the state, and the values that other packages keep on the actor.
+    # The records beside the state.
     records: Records
-    parts: dict[PerActor[Any, Any], Any] | None
 
     def make_handle(self, kind: "type[T]", name: str) -> Handle[T]:
         """Make a handle to another thread."""
-        ...
-
-    def use_service(self, cls: type[S]) -> S:
-        """Return what the parts of all threads of the node use together."""
         ...
 
     async def destroy(self) -> None:
@@ -73,17 +66,12 @@ class ThreadActor(Protocol):
         ...
 
     @property
-    def state(self) -> Pipeline:
-        """The state, and the pipeline that makes its changes."""
-        ...
-
-    @property
     def sockets(self) -> Connections:
         """The open connections and their presence."""
         ...
 
 
-class Thread(ThreadSettings, Generic[State]):
+class Thread(ThreadSettings, RunsCode, Generic[State]):
     """A named, long-lived actor with one durable state, whose type is given as `Thread[State]`.
 
     The node creates the instances. Hooks may be `def` or `async def`, except `validate_state_change` and

@@ -1,0 +1,103 @@
+"""The programs of a thread, which end with it."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+from plait.actor.outcome import Done
+from plait.actor.per_actor import PerActor, Service
+from plait.code.code_run import CodeHost, CodeRun, Program, Report
+from plait.code.javascript import MEMORY, JavaScript
+from plait.state.pipeline import Pipeline
+
+__all__ = ["ProgramActor", "RunsCode", "terminate_programs"]
+
+S = TypeVar("S", bound=Service)
+
+
+class ProgramActor(Protocol):
+    """The part of an actor that its programs use."""
+
+    # The values that other packages keep on the actor.
+    parts: dict[PerActor[Any, Any], Any] | None
+
+    def begin(self, name: str, work: Callable[[], object], done: Done) -> object:
+        """Begin work of the server, as a turn beside the others; call `done` when it has ended."""
+        ...
+
+    def use_service(self, cls: type[S]) -> S:
+        """Return what the parts of all threads of the node use together."""
+        ...
+
+    @property
+    def state(self) -> Pipeline:
+        """The state, and the pipeline that makes its changes."""
+        ...
+
+
+def _make_set(actor: ProgramActor) -> set[CodeRun]:
+    return set()
+
+
+_PROGRAMS: Final = PerActor(_make_set)
+
+
+def terminate_programs(actor: ProgramActor) -> None:
+    """End the programs of a thread, as it was terminated."""
+    for run in tuple(_PROGRAMS.of(actor)):
+        run.terminate("the thread was terminated")
+
+
+class RunsCode:
+    """The methods of a thread that run programs."""
+
+    _actor: ProgramActor
+
+    def run_code(
+        self,
+        source: str,
+        *,
+        execute: Mapping[str, Any] | None = None,
+        language: str = "typescript",
+        globals: Mapping[str, Any] = {},
+        imports: Mapping[str, Mapping[str, Any]] = {},
+        modules: Mapping[str, str] = {},
+        timeout: float | None = None,
+        memory_limit: float = MEMORY,
+        filename: str = "<runCode>",
+        report: Report | None = None,
+    ) -> CodeRun:
+        """Run a program in TypeScript or JavaScript in a process of its own, which has no access to the server.
+
+        Awaiting the result returns a CodeResult, and never raises an error of the program. Its value is that of the
+        default export, or what that returns; `execute={"fn": "main", "args": [1]}` calls another one. `imports` are
+        modules of values and functions, `globals` are values and functions, and `modules` are sources by names such as
+        "./shapes". Functions may be async; the program awaits them.
+        """
+        make = partial(
+            JavaScript,
+            source,
+            execute=execute,
+            language=language,
+            globals=globals,
+            imports=imports,
+            modules=modules,
+            memory_limit=memory_limit,
+            filename=filename,
+        )
+        return self._begin(make, timeout, report)
+
+    def _begin(self, make: Callable[[], Program], timeout: float | None, report: Report | None) -> CodeRun:
+        actor = self._actor
+        actor.state.check_open()
+        run = CodeRun(make, actor.use_service(CodeHost), timeout=timeout, report=report)
+        programs = _PROGRAMS.of(actor)
+        programs.add(run)
+
+        def end(*_: object) -> None:
+            programs.discard(run)
+            run.terminate("the thread has stopped")
+
+        # The turn belongs to the thread, which waits for it and may cancel it. The program runs for the caller.
+        actor.begin("program", run.finish, end)
+        return run

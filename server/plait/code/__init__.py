@@ -1,0 +1,1 @@
+"""Programs that agents write: each runs in a process of its own, without access to the server."""

@@ -1,0 +1,174 @@
+"""The handle of a running program."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Generator
+from typing import Any, Final, Protocol
+
+from msgspec.structs import replace
+
+from plait.code.child import finish
+from plait.code.code_result import CodeLog, CodeResult
+from plait_schemas.codec import UNENCODABLE
+
+__all__ = ["MOST_OUTPUT", "CodeHost", "CodeRun", "Program", "Report", "TooMuchOutput"]
+
+log = logging.getLogger("plait.code")
+
+MOST_OUTPUT: Final = 1024 * 1024
+"""Bytes of what a program logs and reports, and of each value that goes in or out."""
+
+# Programs that run at once in a process of plait; others wait.
+_AT_ONCE: Final = 8
+
+Report = Callable[[Any], object]
+"""Is told of each value that a program reports."""
+
+
+class CodeHost:
+    """Limits how many programs of a node run at once."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Semaphore(_AT_ONCE)
+
+    def close(self) -> None:
+        """Do nothing: programs belong to threads, and have ended with them."""
+
+
+class TooMuchOutput(Exception):
+    """A program has logged and reported more than it may."""
+
+
+class Program(Protocol):
+    """A program with its options."""
+
+    async def run(self, run: "CodeRun") -> CodeResult:
+        """Run it, and return its outcome, without what it has logged.
+
+        Raises TooMuchOutput, ModuleNotFoundError if its language is not installed, and OSError.
+        """
+        ...
+
+
+class CodeRun:
+    """A running program. Awaiting it returns the CodeResult, and never raises an error of the program.
+
+    If the task that awaits it is cancelled, so is the program.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Program],
+        host: CodeHost,
+        *,
+        timeout: float | None = None,
+        report: Report | None = None,
+    ) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        # What the program has reported so far.
+        self.reports: list[Any] = []
+        self._logs: list[CodeLog] = []
+        self._output = 0
+        self._report = report
+        self._reason = ""
+        self._began: float | None = None
+        self._ended: float | None = None
+        self._result: asyncio.Future[CodeResult] = loop.create_future()
+        self._task = loop.create_task(self._run(_make(make, timeout), host.gate, timeout), name="plait code")
+        self._task.add_done_callback(self._end)
+
+    def __await__(self) -> Generator[Any, None, CodeResult]:
+        return self._join().__await__()
+
+    @property
+    def running(self) -> bool:
+        """Whether the program has not ended; it may still wait until others have."""
+        return not self._result.done()
+
+    @property
+    def duration(self) -> float:
+        """The seconds that it has run so far, or ran."""
+        if self._began is None:
+            return 0.0
+        return (self._ended or self._loop.time()) - self._began
+
+    def terminate(self, reason: str = "the program was terminated") -> None:
+        """End the program; its result has the status `terminated`. Does nothing if it has ended."""
+        if self.running and not self._reason:
+            self._reason = reason
+            self._task.cancel()
+
+    async def finish(self) -> None:
+        """Wait until the program has ended and its process is gone; terminate it if this task is cancelled."""
+        try:
+            await asyncio.wait([self._task])
+        except asyncio.CancelledError:
+            self.terminate("the thread has stopped")
+            await finish(self._task)
+            raise
+
+    # For what runs the program
+
+    def add_log(self, level: str, text: str, *, size: int) -> None:
+        """Keep what the program logs. Raises TooMuchOutput."""
+        self._count(size)
+        self._logs.append(CodeLog(level, text))
+
+    def add_report(self, value: Any, *, size: int) -> None:
+        """Keep what the program reports. Raises TooMuchOutput."""
+        self._count(size)
+        self.reports.append(value)
+        if self._report is not None:
+            self._report(value)
+
+    def _count(self, size: int) -> None:
+        self._output += size
+        if self._output > MOST_OUTPUT:
+            raise TooMuchOutput(f"the program has logged and reported more than {MOST_OUTPUT} bytes")
+
+    # Inside
+
+    async def _run(self, program: Program | str, gate: asyncio.Semaphore, timeout: float | None) -> CodeResult:
+        if isinstance(program, str):
+            return CodeResult("link_error", error=program)
+        async with gate:
+            self._began = self._loop.time()
+            try:
+                async with asyncio.timeout(timeout) as limit:
+                    return await program.run(self)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                return CodeResult("terminated", error=f"the program took longer than {timeout:g} s")
+            except TooMuchOutput as error:
+                return CodeResult("error", error=str(error))
+            except ModuleNotFoundError as error:
+                return CodeResult("link_error", error=str(error))
+
+    def _end(self, task: "asyncio.Task[CodeResult]") -> None:
+        self._ended = self._loop.time()
+        if task.cancelled():
+            result = CodeResult("terminated", error=self._reason or "the program was cancelled")
+        elif (error := task.exception()) is not None:
+            log.error("a program could not be run", exc_info=error)
+            result = CodeResult("error", error="the program could not be run; the log of the server has the reason")
+        else:
+            result = task.result()
+        self._result.set_result(replace(result, logs=tuple(self._logs)))
+
+    async def _join(self) -> CodeResult:
+        try:
+            return await asyncio.shield(self._result)
+        except asyncio.CancelledError:
+            self.terminate("the task that waited for the program was cancelled")
+            raise
+
+
+def _make(make: Callable[[], Program], timeout: float | None) -> Program | str:
+    """Return the program, or why its options are not valid."""
+    if timeout is not None and not timeout > 0:
+        return f"InvalidCodeExecutionOptions: timeout must be above 0, or None, not {timeout!r}"
+    try:
+        return make()
+    except UNENCODABLE as error:
+        return f"InvalidCodeExecutionOptions: {error}"

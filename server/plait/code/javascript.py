@@ -1,0 +1,217 @@
+"""Runs programs in JavaScript or TypeScript, in a process of Deno without any permissions."""
+
+import asyncio
+import inspect
+import math
+import re
+import signal
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from plait.code.child import open_child
+from plait.code.code_result import CodeResult, CodeStatus
+from plait.code.code_run import MOST_OUTPUT, CodeRun, TooMuchOutput
+from plait.errors import TooLarge
+from plait.limits import DEFAULT_LIMITS, check_weight
+from plait_schemas.codec import NOT_JSON, encode_json, printable
+
+__all__ = ["MEMORY", "JavaScript"]
+
+MEMORY: Final = 128 * 1024 * 1024
+"""Bytes of memory that a program has by default."""
+
+# Seconds of processor time, and what Deno itself needs of memory.
+_SECONDS: Final = 60
+_RUNTIME_MEMORY: Final = 64 * 1024 * 1024
+# Bytes that are read at once, so that frames of a program never hold the loop for long; and calls that wait.
+_AT_ONCE: Final = 64 * 1024
+_MOST_CALLS: Final = 64
+
+_RUNNER: Final = str(Path(__file__).with_name("runner.js"))
+_FLAGS: Final = ("--no-prompt", "--no-remote", "--no-npm", "--no-config", "--no-lock", "--cached-only")
+# It has no folder, and so it stores nothing.
+_ENVIRONMENT: Final = {"DENO_DIR": "/dev/null", "DENO_NO_UPDATE_CHECK": "1", "NO_COLOR": "1"}
+_BARE: Final = re.compile(r"(?!plait:)(?!\.{0,2}/)[^:]+")
+
+
+class Log(msgspec.Struct, frozen=True, tag_field="type", tag="log"):
+    level: str
+    text: str
+
+
+class Report(msgspec.Struct, frozen=True, tag_field="type", tag="report"):
+    value: Any = None
+
+
+class Call(msgspec.Struct, frozen=True, tag_field="type", tag="call"):
+    id: int
+    function: int
+    args: list[Any]
+
+
+class End(msgspec.Struct, frozen=True, tag_field="type", tag="end"):
+    status: CodeStatus
+    value: Any = None
+    error: str | None = None
+
+
+_Frame = Log | Report | Call | End
+_decoder: Final[msgspec.json.Decoder[_Frame]] = msgspec.json.Decoder(_Frame)
+
+
+class _Execute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    fn: str = "default"
+    args: list[Any] = []
+
+
+class JavaScript:
+    """A program and its options. Raises ValueError or TypeError if they are not valid."""
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        execute: Mapping[str, Any] | None = None,
+        language: str = "typescript",
+        globals: Mapping[str, Any] = {},
+        imports: Mapping[str, Mapping[str, Any]] = {},
+        modules: Mapping[str, str] = {},
+        memory_limit: float = MEMORY,
+        filename: str = "<runCode>",
+    ) -> None:
+        if language not in ("typescript", "javascript"):
+            raise ValueError(f"the language must be typescript or javascript, not {language!r}")
+        if isinstance(memory_limit, bool) or not (memory_limit > 0 and math.isfinite(memory_limit)):
+            raise ValueError(f"memory_limit must be a number of bytes above 0, not {memory_limit!r}")
+        for name in imports:
+            if not _BARE.fullmatch(name):
+                raise ValueError(f"imports must have bare names, such as 'tools', not {name!r}")
+        for name in modules:
+            if not name.startswith("./"):
+                raise ValueError(f"the names of modules must begin with './', as {name!r} does not")
+        self.memory = int(memory_limit)
+        self.functions: list[Callable[..., Any]] = []
+        self.frame = _encode(
+            {
+                "source": source,
+                "filename": filename,
+                "language": language,
+                "execute": msgspec.convert(execute or {}, _Execute),
+                "globals": self._lend(globals),
+                "imports": {name: self._lend(each) for name, each in imports.items()},
+                "modules": modules,
+                "limit": MOST_OUTPUT,
+            }
+        )
+
+    def _lend(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values as the runner gets them: functions as their numbers."""
+        lent = {}
+        for name, value in values.items():
+            if callable(value):
+                lent[name] = {"call": len(self.functions)}
+                self.functions.append(value)
+            else:
+                lent[name] = {"value": value}
+        return lent
+
+    async def run(self, run: CodeRun) -> CodeResult:
+        """Run the program, and return its outcome, without what it has logged. Raises TooMuchOutput and OSError."""
+        megabytes = max(1, self.memory >> 20)
+        v8 = f"--v8-flags=--jitless,--disallow-code-generation-from-strings,--max-old-space-size={megabytes}"
+        command = [_find_deno(), "run", *_FLAGS, v8, _RUNNER]
+        calls = set[asyncio.Task[None]]()
+        try:
+            memory = self.memory + _RUNTIME_MEMORY
+            async with open_child(command, memory=memory, seconds=_SECONDS, environment=_ENVIRONMENT) as child:
+                await _write(child, self.frame)
+                async for line in _read_lines(child):
+                    match _read(line):
+                        case End(status, value, error):
+                            return CodeResult(status, value, error)
+                        case Log(level, text):
+                            run.add_log(level, text, size=len(line))
+                        case Report(value):
+                            run.add_report(value, size=len(line))
+                        case Call() as call:
+                            calls.add(task := asyncio.create_task(self._answer(child, call)))
+                            task.add_done_callback(calls.discard)
+                            if len(calls) >= _MOST_CALLS:
+                                await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+                return self._explain(await child.wait())
+        finally:
+            # After the end of the process, as the functions that it has called may take their time.
+            for task in calls:
+                task.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
+    async def _answer(self, child: Process, call: Call) -> None:
+        try:
+            value = self.functions[call.function](*call.args)
+            if inspect.isawaitable(value):
+                value = await value
+            answer = _encode({"id": call.id, "value": value})
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, KeyboardInterrupt | SystemExit) or (task is not None and task.cancelling()):
+                raise
+            told = {"name": type(error).__name__, "message": printable(str(error))}
+            answer = encode_json({"id": call.id, "error": told}) + b"\n"
+        await _write(child, answer)
+
+    def _explain(self, exit_code: int) -> CodeResult:
+        """Return the outcome of a program whose process has ended before it has."""
+        if exit_code == -signal.SIGXCPU:
+            return CodeResult("terminated", error=f"the program took more than {_SECONDS} s of processor time")
+        if exit_code < 0:
+            return CodeResult("memory", error=f"the program needed more than {self.memory} bytes of memory")
+        return CodeResult("error", error=f"the process of the program has ended with the code {exit_code}")
+
+
+def _find_deno() -> str:
+    """Return the path of Deno. Raises ModuleNotFoundError without the extra `plait[code]`."""
+    try:
+        from deno import find_deno_bin  # type: ignore[import-untyped]  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "run_code needs Deno, of the extra plait[code]: pip install 'plait[code]'", name=error.name
+        ) from None
+    return str(find_deno_bin())
+
+
+def _encode(value: Any) -> bytes:
+    return encode_json(value) + b"\n"
+
+
+async def _write(child: Process, data: bytes) -> None:
+    assert child.stdin is not None
+    with suppress(ConnectionError):  # The process has ended; reading tells how.
+        child.stdin.write(data)
+        await child.stdin.drain()
+
+
+async def _read_lines(child: Process) -> AsyncIterator[bytes]:
+    assert child.stdout is not None
+    rest = b""
+    while chunk := await child.stdout.read(_AT_ONCE):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+        if len(rest) > MOST_OUTPUT:
+            raise TooMuchOutput(f"the program has sent more than {MOST_OUTPUT} bytes at once")
+        await asyncio.sleep(0)
+
+
+def _read(line: bytes) -> _Frame:
+    try:
+        check_weight("value", line, DEFAULT_LIMITS)
+        return _decoder.decode(line)
+    except TooLarge as error:
+        return End("error", error=str(error))
+    except NOT_JSON as error:
+        return End("error", error=f"what the program has sent cannot be read: {error}")

@@ -1,0 +1,167 @@
+"""Programs in JavaScript: what they are given, and what comes of them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from plait.code.code_result import CodeLog, CodeResult
+from plait.code.code_run import CodeHost, CodeRun
+from plait.code.javascript import JavaScript
+
+
+def begin(source: str, *, timeout: float | None = 60, report: Any = None, **options: Any) -> CodeRun:
+    return CodeRun(lambda: JavaScript(source, **options), CodeHost(), timeout=timeout, report=report)
+
+
+async def run(source: str, **options: Any) -> CodeResult:
+    return await begin(source, **options)
+
+
+async def add(a: int, b: int) -> int:
+    await asyncio.sleep(0)
+    return a + b
+
+
+async def test_the_default_export_is_the_value() -> None:
+    assert await run("export default 1+1") == CodeResult("success", 2)
+
+
+async def test_execute_calls_an_export_with_arguments() -> None:
+    source = "export async function main(a: number, b: number): Promise<number> { return a * b }"
+    assert await run(source, execute={"fn": "main", "args": [2, 3]}) == CodeResult("success", 6)
+
+
+async def test_an_import_is_called_and_what_it_returns_reaches_the_caller() -> None:
+    given: list[Any] = []
+
+    def note(*args: Any) -> dict[str, Any]:
+        given.extend(args)
+        return {"noted": len(args)}
+
+    source = """
+        import { add, note, limit, "not an identifier" as other } from "shop";
+        export default [await note("a", { b: [1] }), await Promise.all([add(1, 2), add(3, 4)]), limit, other];
+    """
+    shop = {"add": add, "note": note, "limit": [7], "not an identifier": 8}
+    assert await run(source, imports={"shop": shop}) == CodeResult("success", [{"noted": 2}, [3, 7], [7], 8])
+    assert given == ["a", {"b": [1]}]
+
+
+async def test_a_global_is_a_free_identifier_and_what_is_not_given_is_undefined() -> None:
+    source = "export default [limit, await add(1, 2), typeof other]"
+    assert await run(source, globals={"limit": 7, "add": add}) == CodeResult("success", [7, 3, "undefined"])
+
+
+async def test_modules_import_each_other_by_relative_names() -> None:
+    modules = {"./shapes/round": "export { side } from '../lengths'", "./lengths": "export const side: number = 5"}
+    assert await run("import { side } from './shapes/round'; export default side", modules=modules) == CodeResult(
+        "success", 5
+    )
+    assert (await run("export default (await import('./lengths')).side", modules=modules)).value == 5
+
+
+async def test_typescript_that_is_more_than_types_is_transformed() -> None:
+    source = (
+        "enum Size { small = 3 } class Box { constructor(public size: Size) {} } export default new Box(Size.small)"
+    )
+    assert (await run(source + ".size")).value == 3
+
+
+async def test_logs_and_reports_are_kept_in_order() -> None:
+    told: list[Any] = []
+    source = "console.log('a', 1, { b: [2] }); console.error(new Error('c').message); report(1); report({ d: 2 });"
+    program = begin(source + "export default null", report=told.append)
+    assert (await program).logs == (CodeLog("log", 'a 1 {"b":[2]}'), CodeLog("error", "c"))
+    assert program.reports == told == [1, {"d": 2}]
+    assert not program.running
+    assert program.duration > 0
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "error"),
+    [
+        ("\n\nfunction f() { throw new TypeError('hi') }\nf()", "error", "TypeError: hi\n    at f (<runCode>:3:22)"),
+        ("throw 'hi'", "error", "hi was thrown"),
+        ("throw { get stack() { throw 1 }, toString() { throw 2 } }", "error", "an error that cannot be shown"),
+        ("export default () => { throw new Error('later') }", "error", "Error: later"),
+        ("Promise.reject(new Error('lost')); await new Promise(() => {})", "error", "Error: lost"),
+        ("export default new Map()", "error", "SerializationError: JSON has no Map"),
+        ("export default [() => 1]", "error", "SerializationError: JSON has no function such as () => 1"),
+        ("export default { a: 1n }", "error", "SerializationError: JSON has no bigint such as 1"),
+        ("export default NaN", "error", "SerializationError: JSON has no number such as NaN"),
+        ("export default 'x'.repeat(2e6)", "error", "SerializationError: 2000045 bytes of JSON are over the limit"),
+        ("const a = []; a.push(a); export default a", "error", "TypeError: Converting circular structure to JSON"),
+        ("export default '\\ud800'", "error", "what the program has sent cannot be read"),
+        ("await fail()", "error", "KeyError: 'no such thing'"),
+        ("await unreadable()", "error", "TypeError: Encoding objects of type"),
+        ("await add(new Set(), 1)", "error", "SerializationError: JSON has no Set"),
+        ("await cancelled()", "error", "CancelledError"),
+        ("await add(1)", "error", "TypeError: add() missing 1 required positional argument: 'b'"),
+        ("const x = ;", "link_error", "SyntaxError: SyntaxError: Expression expected"),
+        ("import { x } from 'nowhere'; x()", "link_error", 'there is no module "nowhere"'),
+        ("import { x } from './nowhere'; x()", "link_error", 'there is no module "./nowhere"'),
+        ("import { x } from 'shop'; x()", "link_error", "does not provide an export named 'x'"),
+        ("export const main = 1", "link_error", 'the program has no export named "default"'),
+    ],
+)
+async def test_what_fails_is_told_with_its_place(source: str, status: str, error: str) -> None:
+    def fail() -> None:
+        raise KeyError("no such thing")
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    functions = {"add": add, "fail": fail, "unreadable": object, "cancelled": cancelled}
+    result = await run(source, globals=functions, imports={"shop": {"a": 1}})
+    assert (result.status, result.value) == (status, None)
+    assert result.error is not None
+    assert error in result.error
+    assert "runner.js" not in result.error
+
+
+async def test_a_program_can_catch_what_a_function_raises() -> None:
+    def fail() -> None:
+        raise KeyError("x")
+
+    source = "try { await fail() } catch (error) { globalThis.told = [error.name, error.message] } export default told"
+    assert (await run(source, globals={"fail": fail})).value == ["KeyError", "'x'"]
+
+
+async def test_a_call_that_the_program_does_not_await_is_finished() -> None:
+    done = asyncio.Event()
+
+    async def save() -> None:
+        await asyncio.sleep(0.01)
+        done.set()
+
+    assert (await run("save(); export default 1", globals={"save": save})).value == 1
+    assert done.is_set()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"language": "cobol"}, "the language must be typescript or javascript, not 'cobol'"),
+        ({"memory_limit": 0}, "memory_limit must be a number of bytes above 0, not 0"),
+        ({"memory_limit": float("inf")}, "memory_limit must be a number of bytes above 0, not inf"),
+        ({"imports": {"./a": {}}}, "imports must have bare names, such as 'tools', not './a'"),
+        ({"imports": {"node:fs": {}}}, "imports must have bare names, such as 'tools', not 'node:fs'"),
+        ({"modules": {"a": ""}}, "the names of modules must begin with './', as 'a' does not"),
+        ({"execute": {"function": "main"}}, "Object contains unknown field `function`"),
+        ({"execute": {"args": 5}}, "Expected `array`, got `int` - at `$.args`"),
+        ({"globals": {"a": object()}}, "Encoding objects of type object is unsupported"),
+        ({"timeout": 0}, "timeout must be above 0, or None, not 0"),
+    ],
+)
+async def test_options_that_are_not_valid_are_a_link_error(options: dict[str, Any], error: str) -> None:
+    result = await run("globalThis.x()", globals=options.pop("globals", {}), **options)
+    assert result == CodeResult("link_error", error=f"InvalidCodeExecutionOptions: {error}")
+
+
+async def test_without_deno_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "deno", None)
+    result = await run("export default 1")
+    assert result == CodeResult(
+        "link_error", error="run_code needs Deno, of the extra plait[code]: pip install 'plait[code]'"
+    )
