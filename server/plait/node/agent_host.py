@@ -161,7 +161,7 @@ class AgentHost:
         if has_hook("after_thread_created", execution.hooks):
             self._events.add("thread.created", partial(_follow_creation, threads))
         for name in execution.agents:
-            self.agent(name, thread=thread, durable=True)(Loop(execution, name).run)
+            self.agent(name, thread=thread, durable=True)(Loop(execution).run)
         self._executions[thread] = execution
 
     @overload

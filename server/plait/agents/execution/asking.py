@@ -1,11 +1,10 @@
 """Asks the model of a side, and adds its answer to the history: in one write, with its calls and its usage."""
 
-import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -16,6 +15,7 @@ from plait.agents.execution.hooks import Block, call_hooks
 from plait.agents.execution.loading import load_model_call
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
 from plait.agents.execution.registry import Execution
+from plait.agents.execution.run_history import cut_history
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import BLOCKED, MARK, REMOVED, Below, Mark
 from plait.agents.execution.subagents import describe_subagents
@@ -26,15 +26,11 @@ from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.model_history import ROLES, view_history
 from plait.parts.messages.own_metadata import make_own, merge_metadata, read_own
 from plait.parts.messages.thread_messages import ThreadMessages
-from plait.parts.messages.tool_calls import make_call, read_call
+from plait.parts.messages.tool_calls import make_call, make_call_id, read_call
 from plait.parts.tasks.step import Step
-from plait.store.record_checks import is_key
 from plait_schemas.codec import to_builtins
 
 __all__ = ["Asker"]
-
-# The characters of the id of a call, at most: steps and events are named by it.
-_LONGEST: Final = 100
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -98,7 +94,6 @@ class Asker:
             known=self._known,
         )
         role = ROLES[mark.side]
-        known = None if below else {id for each in history for id in each.tool_call_ids}
         stream: MessageStream | None = None
         answer: Answer | None = None
         fields: dict[str, Any] = {}
@@ -108,7 +103,7 @@ class Asker:
                 async for each in chunks:
                     if isinstance(each, Answer):
                         answer = each
-                        fields["tool_calls"] = _make_ids_unique(answer.tool_calls, known)
+                        fields["tool_calls"] = _give_ids(answer.tool_calls)
                         fields["metadata"] = merge_metadata(answer.metadata, make_own({MARK: to_builtins(mark)}))
                     else:
                         if stream is None:
@@ -131,39 +126,13 @@ class Asker:
         thread, hooks = self._thread, self._state.hooks
         text = await maybe_await(prompt.text(thread)) if callable(prompt.text) else prompt.text
         text = await call_hooks("after_system_message", hooks, thread, text)
-        shown = await call_hooks("filter_messages", hooks, thread, _cut(history, prompt.history))
+        shown = await call_hooks("filter_messages", hooks, thread, cut_history(history, mark.run, prompt.history))
         shown = [each for each in shown if each.content or each.tool_calls or REMOVED not in read_own(each)]
         seen = [Message(id="", role="system", content=text), *view_history(shown, mark.side)]
         found: list[Message] = await call_hooks("prefilter_llm_history", hooks, thread, seen)
         return found
 
 
-def _cut(history: Sequence[Message], count: int) -> list[Message]:
-    """Return the newest messages, and those before them that have the calls of their results."""
-    start = max(0, len(history) - count)
-    shown = history[start:]
-    results = {each.tool_call_id for each in shown if each.role == "tool"}
-    missing = results.difference(id for each in shown for id in each.tool_call_ids)
-    for at in range(start - 1, -1, -1):
-        if found := missing.intersection(history[at].tool_call_ids):
-            missing -= found
-            start = at
-    return [*history[start:]]
-
-
-def _make_ids_unique(
-    calls: Sequence[Mapping[str, Any]] | None, known: set[str] | None
-) -> list[Mapping[str, Any]] | None:
-    """Return calls whose ids name them in their thread: a result, a step and an approval belong to one call only.
-
-    Without `known` ones, all ids are new.
-    """
-    made = list[Mapping[str, Any]]()
-    for call in calls or ():
-        id, name, arguments = read_call(call)
-        if known is None or id in known or not is_key(id) or len(id) > _LONGEST:
-            id = f"call_{secrets.token_hex(8)}"
-        if known is not None:
-            known.add(id)
-        made.append(make_call(id, name, arguments))
-    return made or None
+def _give_ids(calls: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Return calls with ids of our own, as those of a model may come again."""
+    return [make_call(make_call_id(), *read_call(call)[1:]) for call in calls or ()] or None

@@ -1,6 +1,5 @@
 """Answers the calls of tools in an answer: each is a step of the run."""
 
-import secrets
 from asyncio import timeout
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -23,7 +22,7 @@ from plait.parts.messages.message import Message
 from plait.parts.messages.own_metadata import make_own, merge_metadata
 from plait.parts.messages.task_caller import STOPPED
 from plait.parts.messages.thread_messages import ThreadMessages
-from plait.parts.messages.tool_calls import STATUS, make_call, read_call
+from plait.parts.messages.tool_calls import STATUS, make_call, make_call_id, read_call
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.step_errors import StepFailed, Unknown, describe
 from plait.spelling import find_nearest
@@ -202,7 +201,7 @@ async def invoke(
 
 def make_queued_call(given: Mapping[str, str]) -> dict[str, Any]:
     """Return a call of a tool that code has queued."""
-    return make_call(f"queued_{secrets.token_hex(8)}", given["name"], given["arguments"])
+    return make_call(make_call_id(), given["name"], given["arguments"])
 
 
 def _find(tools: Mapping[str, AnyTool], name: str) -> AnyTool:

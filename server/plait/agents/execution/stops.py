@@ -1,6 +1,7 @@
 """The steps of an execution: the marks of their answers, and which one is next. No I/O."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -24,9 +25,11 @@ __all__ = [
     "Place",
     "Reason",
     "find_answer",
+    "find_results",
     "follow",
     "is_asked",
     "read_mark",
+    "skip",
 ]
 
 MARK: Final = "execution"
@@ -137,9 +140,16 @@ def read_mark(message: Message) -> Mark | None:
 def find_answer(history: Sequence[Message], run: str, step: int) -> Message | None:
     """Return the answer of a step of a run; None if the model must still be asked."""
     for message in reversed(history):
-        if (mark := read_mark(message)) is not None and mark.run == run and mark.step == step:
-            return message
+        if (mark := read_mark(message)) is not None and mark.run == run and mark.step <= step:
+            return message if mark.step == step else None
     return None
+
+
+def find_results(history: Sequence[Message], answer: Message) -> dict[str, Message]:
+    """Return the results of the calls of an answer in a history, by the ids of the calls."""
+    ids = answer.tool_call_ids
+    after = takewhile(lambda each: each.position > answer.position, reversed(history))
+    return {each.tool_call_id: each for each in after if each.tool_call_id in ids}
 
 
 def is_asked(answer: Message) -> bool:
@@ -183,6 +193,13 @@ def follow(
         if agent.max_session_turns is not None and min(turns.get("a", 0), turns.get("b", 0)) >= agent.max_session_turns:
             return Next(place, "max_session_turns", text)
     return _limit(place, agent.side(place.side or side).max_steps, text)
+
+
+def skip(place: Place, speaker: Speaker, notes: Notes) -> Next:
+    """Return what follows when the answer of a side was deleted: it is asked again, if it may make another step."""
+    steps = {**place.steps, speaker.letter: place.steps.get(speaker.letter, 0) + 1}
+    place = replace(place, step=place.step + 1, steps=steps, context=notes.context)
+    return _limit(place, speaker.side.max_steps, "")
 
 
 def _end_turn(side: Side, answer: Message, called: set[str]) -> Reason | None:

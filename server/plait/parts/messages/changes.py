@@ -71,8 +71,8 @@ class Changes:
         self.counts: dict[str, int] = {}
         # The frames for clients, in order.
         self.frames: list[Frame] = []
-        # Whether the history has changed elsewhere than at its end.
-        self.is_edit = False
+        # Whether the history has changed elsewhere than at its end, and whether by more than the end of a stream.
+        self.is_edit = self.is_rewrite = False
 
     @property
     def oldest(self) -> int:
@@ -121,7 +121,7 @@ class Changes:
 
     def change(self, after: Message) -> Message:
         """Replace a message of the history, and return the stored message."""
-        self.is_edit = True
+        self.is_edit = self.is_rewrite = True
         self.updated.append(after)
         self._write(after)
         if self._tells(after):
@@ -307,7 +307,7 @@ class Changes:
         self._log(position)
 
     def _remove(self, message: Message | StreamPlace, status: Status) -> None:
-        self.is_edit = True
+        self.is_edit = self.is_rewrite = True
         self._records[history_key(message.position)] = None
         if read_id(message.id) != message.position:
             self._records[id_key(message.id)] = None
@@ -338,6 +338,7 @@ class Changes:
         self._write(message)
         if read_id(message.id) != message.position:
             self._records[id_key(message.id)] = b"%d" % message.position
+        self.is_rewrite |= message.position < self._last  # It was staged before the last one was stored.
         self._last = max(self._last, message.position)
         self._count(message, 1)
 

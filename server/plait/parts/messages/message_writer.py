@@ -49,6 +49,8 @@ class MessageWriter:
         self.losses = 0
         # Changes whenever an existing message of the history or the queue changes.
         self.edits = 0
+        # Changes whenever the history changes elsewhere than at its end, and more than a stream ends.
+        self.rewrites = 0
         self.history = History(actor.records, part, self.streams.__contains__)
         # Called with the frames for clients, in order, when they are durable.
         self.viewers: list[Callable[[list[Frame]], None]] = []
@@ -97,12 +99,14 @@ class MessageWriter:
             self.state = before
             self.losses += 1
             self.edits += 1
+            self.rewrites += 1
             if undo is not None:
                 undo()
 
         # Set the state before the write, which also stores when the thread is due.
         self.state, records = changes.finish()
         self.edits += changes.is_edit
+        self.rewrites += changes.is_rewrite
         try:
             commit = self._write(records, changes.frames, take_back)
         except BaseException:

@@ -117,6 +117,11 @@ class ThreadMessages(QueueAgent):
 
     # Reading
 
+    @property
+    def mark(self) -> object:
+        """What stays equal while messages are only added at the end; None while one is being written."""
+        return None if self._writer.state.head.streams else self._writer.rewrites
+
     async def list(
         self,
         limit: int = 100,

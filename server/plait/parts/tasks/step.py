@@ -74,6 +74,8 @@ class Step:
 
     def __init__(self, runner: StepRunner, actor: Actor, row: TaskRow, journal: Journal) -> None:
         self.id = row.id
+        # When the run was begun.
+        self.begun_at = row.created_at
         self._task_name = row.effect
         self._runner = runner
         self._actor = actor

@@ -48,7 +48,7 @@ async def test_a_tool_result_has_attachments_and_may_be_an_error(tmp_path: Path)
         return ToolResult("half", ["attachments/a.png"], is_error=True)
 
     ((found,), _) = await find_results(tmp_path, [work], call("work"))
-    assert (found.name, found.content, found.tool_call_id) == ("work", "half", "c0-0")
+    assert (found.name, found.content) == ("work", "half")
     assert found.attachments == [{"path": "attachments/a.png"}]
     assert found.metadata["plait"]["tool_status"] == "error"
 
@@ -115,6 +115,12 @@ async def wait_for_call(lab: Lab) -> str:
     return str((await lab.handle.tasks.list())[0].id)
 
 
+async def find_approval(lab: Lab) -> str:
+    """Return the event that answers the only open call."""
+    (found,) = await lab.handle.messages.open_calls()
+    return f"approval:{found['id']}"
+
+
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
@@ -131,7 +137,7 @@ async def test_a_call_waits_for_a_person_over_a_restart(tmp_path: Path, answer: 
         await wait_for_call(lab)
     async with open_lab(tmp_path, script := Script("Done."), tools=[refund]) as lab:
         run = await wait_for_call(lab)
-        assert await lab.handle.tasks.send(run, "approval:c0-0", answer)
+        assert await lab.handle.tasks.send(run, await find_approval(lab), answer)
         await lab.rest()
         assert (await lab.texts())[-2:] == [f"tool {text}", "assistant Done."]
         assert len(script.seen) == 1
@@ -153,15 +159,16 @@ async def test_an_approval_is_for_one_call_even_if_a_model_gives_ids_twice(tmp_p
         run = await wait_for_call(lab)
     async with open_lab(tmp_path, Script(call("refund", cents=2), "Done."), tools=[refund]) as lab:
         await wait_for_call(lab)
-        await lab.handle.tasks.send(run, "approval:c0-0", {"approved": True})
+        first = await find_approval(lab)
+        await lab.handle.tasks.send(run, first, {"approved": True})
 
         async def is_second() -> bool:
             return "tool paid 1" in await lab.texts() and bool(await lab.handle.messages.open_calls())
 
         await until(is_second)
-        (open_call,) = await lab.handle.messages.open_calls()
-        assert open_call["id"] != "c0-0"
-        await lab.handle.tasks.send(run, f"approval:{open_call['id']}", {"approved": False})
+        second = await find_approval(lab)
+        assert second != first
+        await lab.handle.tasks.send(run, second, {"approved": False})
         await lab.rest()
         assert "tool paid 2" not in await lab.texts()
 

@@ -172,9 +172,9 @@ async def test_a_stop_ends_a_run_that_waits_for_an_approval(
         await until(lambda: has_status(lab, "sleeping" if has_left else "running"))
         await until(lambda: shows(lab, "completed"))
         await until(lambda: has_calls(lab))
-        (run,) = await lab.handle.tasks.list()
+        (run,), (found,) = await lab.handle.tasks.list(), await lab.handle.messages.open_calls()
         assert await lab.handle.messages.stop()
-        assert not await lab.handle.tasks.send(run.id, "approval:c0-0", {"approved": True})
+        assert not await lab.handle.tasks.send(run.id, f"approval:{found['id']}", {"approved": True})
         assert await lab.texts() == ["user one", "assistant ['refund']", STOPPED]
         await check_stopped(lab)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.server.agents.execution.lab import Script, call, make_prompt
+from tests.server.agents.execution.lab import Said, Script, call, make_prompt
 from tests.server.parts.workshop import until
 
 from plait import (
@@ -32,6 +32,7 @@ from plait import (
     rpc,
     tool,
 )
+from plait.agents.execution import asking
 from plait.agents.execution.tools import ToolResult
 from plait.parts.family.rows import Child
 
@@ -88,10 +89,6 @@ async def finish(worker: Worker, result: str) -> str:
 async def fail(worker: Worker, reason: str) -> str:
     """Give up."""
     return reason
-
-
-# The reference of the child of the first call.
-FIRST = f"worker/c0-0-{blake2b(b'boss/one', digest_size=6).hexdigest()}"
 
 
 WORKER = Side("worker")
@@ -176,8 +173,8 @@ async def test_the_model_sees_the_result_of_a_blocking_subagent_before_its_next_
         assert boss.texts()[-1] == "tool-return Three."
         (child,) = await team.children()
         (result,) = [each for each in await team.history() if each.role == "tool"]
-        assert (result.subagent_id, result.tool_call_id) == (child.reference, "c0-0")
-        assert child.name.startswith("c0-0")
+        assert result.subagent_id == child.reference
+        assert child.name.startswith(f"{result.tool_call_id}-")
         assert (await (await team.find()).messages.list()).messages[0].content == "Count."
 
 
@@ -240,11 +237,12 @@ def test_a_subagent_that_blocks_must_report() -> None:
 
 
 async def test_a_resumable_subagent_stays_and_answers_further_messages(tmp_path: Path) -> None:
-    boss = Script(
-        call("subagent_create", agent="worker", name="Ada", message="Count."),
-        call("subagent_message", reference=FIRST, message="And now?"),
-        "Done.",
-    )
+    async def go_on() -> Said:
+        (tool,) = [each for each in boss.tools[-1] if each.name == "subagent_message"]
+        (reference,) = tool.parameters_json_schema["properties"]["reference"]["enum"]
+        return call("subagent_message", reference=reference, message="And now?")
+
+    boss = Script(call("subagent_create", agent="worker", name="Ada", message="Count."), go_on, "Done.")
     async with open_team(tmp_path, boss, work("Three.", "Four."), Subagent("worker", Worker, resumable=True)) as team:
         await team.ask()
         await team.rest()
@@ -423,10 +421,14 @@ async def test_a_parent_does_not_wait_for_a_subagent_that_is_stopped(tmp_path: P
         assert [each.status for each in await team.children()] == ["idle"]
 
 
-async def test_a_child_whose_name_is_taken_is_an_error_for_the_model(tmp_path: Path) -> None:
+async def test_a_child_whose_name_is_taken_is_an_error_for_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "make_call_id", lambda: "first")
+    name = f"first-{blake2b(b'boss/one', digest_size=6).hexdigest()}"
     boss = Script(call("worker", message="Count."), "Done.")
     async with open_team(tmp_path, boss, work("Three.")) as team:
-        await team.app.thread(Boss, "two").call(Boss.adopt, FIRST.partition("/")[2])
+        await team.app.thread(Boss, "two").call(Boss.adopt, name)
         await team.ask()
         await team.rest()
         (found,) = [each for each in await team.history() if each.role == "tool"]
@@ -571,7 +573,8 @@ async def test_a_missing_scoped_variable_is_asked_for_and_starts_the_child(tmp_p
         await team.boss.env.set("TOKEN", "the parent's")
         await team.ask()
         run, needs = await find_needs(team)
-        assert needs == {"call": "c0-0", "agent": "worker", "variables": ["TOKEN"]}
+        (found,) = await team.boss.messages.open_calls()
+        assert needs == {"call": found["id"], "agent": "worker", "variables": ["TOKEN"]}
         assert await team.children() == []
         with pytest.raises(ValueError, match="the run needs these variables, and no others: TOKEN"):
             await team.boss.call(Boss.supply, run, {"OTHER": "x"})
@@ -625,21 +628,22 @@ async def test_each_of_several_calls_asks_for_its_variables_in_turn(tmp_path: Pa
     boss = Script([("worker", {"message": f"Count {at}."}) for at in range(3)], "Done.")
     async with open_team(tmp_path, boss, work("One."), Subagent("worker", Worker, variables=[TOKEN])) as team:
         await team.ask()
-        for at in range(3):
-            run = await find_needed(team, f"c0-{at}")
+        for _ in range(3):
+            run = await find_needed(team)
             assert await team.boss.call(Boss.supply, run, {"TOKEN": "x"}) is True
         await team.rest()
         assert len([each for each in await team.texts() if each == "tool One."]) == 3
         assert (await team.boss.tasks.get(run)).value is None
 
 
-async def find_needed(team: Team, call: str) -> str:
-    """Wait until the run needs variables for a call, and has left the memory; return its id."""
+async def find_needed(team: Team) -> str:
+    """Wait until the run needs variables for its next call, and has left the memory; return its id."""
     found = list[str]()
 
     async def look() -> bool:
+        calls = await team.boss.messages.open_calls()
         runs = [each for each in await team.boss.tasks.list() if each.value and each.status == "sleeping"]
-        found[:] = [each.id for each in runs if each.value["needs"]["call"] == call]
+        found[:] = [each.id for each in runs if calls and each.value["needs"]["call"] == calls[0]["id"]]
         return bool(found)
 
     await until(look)

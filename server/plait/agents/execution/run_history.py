@@ -1,0 +1,92 @@
+"""The history of a thread, as a pass of a run reads it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from plait.agents.execution.stops import MARK
+from plait.parts.messages.message import Message
+from plait.parts.messages.model_history import is_decisive
+from plait.parts.messages.own_metadata import read_own
+from plait.parts.messages.thread_messages import ThreadMessages
+
+__all__ = ["RunHistory", "cut_history", "read_after"]
+
+# The messages that are read at once, and those before the shown ones, which may have the calls of results.
+_PAGE: Final = 200
+_BEFORE: Final = 100
+
+
+class RunHistory:
+    """The newest messages of a thread, at least `count` of them, and all since a run was begun.
+
+    They are read once, and again only after a change of others than the newest.
+    """
+
+    def __init__(self, messages: ThreadMessages, begun_at: int, count: int) -> None:
+        self._messages = messages
+        self._begun_at = begun_at
+        self._count = max(_PAGE, count) + _BEFORE
+        self._found: list[Message] = []
+        # That of the messages when these were read.
+        self._mark: object = None
+
+    async def read(self) -> Sequence[Message]:
+        """Return the messages, oldest first."""
+        mark = self._messages.mark
+        if mark is None or mark != self._mark or not self._found:
+            self._found = await self._read_all()
+        else:
+            self._found = [*self._found, *await read_after(self._messages, self._found[-1].position)]
+        self._mark = mark
+        return self._found
+
+    async def has(self, message: Message) -> bool:
+        """Whether a message is still there that was when the history was read, or came later."""
+        mark = self._messages.mark
+        return (mark is not None and mark == self._mark) or await self._messages.get(message.id) is not None
+
+    async def _read_all(self) -> list[Message]:
+        page = await self._messages.list(self._count)
+        found = page.messages
+        while page.has_more and found[0].created_at >= self._begun_at:
+            page = await self._messages.list(_PAGE, before=found[0].position)
+            found = [*page.messages, *found]
+        return found
+
+
+async def read_after(messages: ThreadMessages, position: int, *, max_depth: int = 0) -> list[Message]:
+    """Return all messages after a position, oldest first."""
+    found = list[Message]()
+    while True:
+        page = await messages.list(_PAGE, after=position, order="asc", max_depth=max_depth)
+        found += page.messages
+        if not page.has_more:
+            return found
+        position = found[-1].position
+
+
+def cut_history(history: Sequence[Message], run: str, count: int) -> Sequence[Message]:
+    """Return the newest messages: `count`, or all from the question of a run on, and the calls of their results."""
+    start = min(max(0, len(history) - count), _find_question(history, run))
+    missing = {each.tool_call_id for each in history[start:] if each.role == "tool"}
+    missing.difference_update(id for each in history[start:] if each.tool_calls for id in each.tool_call_ids)
+    for at in range(start - 1, -1, -1):
+        if history[at].tool_calls and (found := missing.intersection(history[at].tool_call_ids)):
+            missing -= found
+            start = at
+    return history[start:]
+
+
+def _find_question(history: Sequence[Message], run: str) -> int:
+    """Return where the question of a run is: the last message before its answers that is no answer; 0 without one."""
+    question = None
+    for at in range(len(history) - 1, -1, -1):
+        message = history[at]
+        if (mark := read_own(message).get(MARK)) is not None or is_decisive(message):
+            if isinstance(mark, dict) and mark.get("run") == run:
+                question = None
+            elif question is not None:
+                break
+        elif question is None and message.role != "tool" and (message.content or not message.silent):
+            question = at
+    return question or 0
