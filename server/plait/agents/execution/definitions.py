@@ -114,8 +114,8 @@ AnyTool = Tool | Handoff | Subagent | PromptTool
 class Prompt:
     """The instructions for a model and its tools: a text, or a function of the thread that returns one, and tools.
 
-    `history` is the number of messages that it is shown. `hooks` are those of its steps; without any, those of the
-    agent. `env` are the values of variables that no other layer has.
+    `history` is the number of messages that it is shown, besides those of the run. `hooks` are those of its steps;
+    without any, those of the agent. `env` are the values of variables that no other layer has.
     """
 
     def __init__(

@@ -251,6 +251,7 @@ async def test_a_model_is_shown_the_calls_of_results_beyond_its_history(tmp_path
     shown = [part for message in script.seen[1] for part in message.parts]
     assert [part.part_kind for part in shown] == [
         "system-prompt",
+        "user-prompt",
         "tool-call",
         "tool-call",
         "tool-return",

@@ -9,10 +9,11 @@ import pytest
 from tests.server.agents.execution.lab import Desk, HeldEnd, Hold, Said, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
-from plait import Context, Messages, NotFound, Plait, Step, Thread
+from plait import Context, Messages, NotFound, Plait, SqliteStore, Step, Thread
 from plait.agents.execution import model_attempts
 from plait.agents.execution.definitions import Agent, Handoff, Prompt, Side, Subagent
 from plait.agents.execution.tools import tool
+from plait.store.protocol import Write
 from plait.store.thread_rows import RecordRange
 
 
@@ -425,3 +426,99 @@ async def test_a_model_is_shown_as_many_messages_as_its_prompt_says(tmp_path: Pa
         await lab.ask("Well?")
         await lab.rest()
         assert script.texts() == ["system-prompt You are clerk.", "user-prompt 2", "user-prompt Well?"]
+
+
+async def test_a_run_is_shown_all_since_its_question_however_short_its_history_is(tmp_path: Path) -> None:
+    script = Script(*[call("find_order", number=at) for at in range(3)], "Done.")
+    async with open_lab(tmp_path, script, prompts=[make_prompt("clerk", find_order, history=1)]) as lab:
+        await lab.handle.messages.inject("user", "Long ago")
+        await lab.ask("Find them.")
+        await lab.rest()
+        results = [text for at in range(3) for text in ("tool-call None", f"tool-return order {at}")]
+        assert script.texts() == ["system-prompt You are clerk.", "user-prompt Find them.", *results]
+
+
+@tool
+async def flood(desk: Desk, count: int) -> str:
+    """Add many messages before the result."""
+    for _ in range(count):
+        desk.messages.inject("user", "x")
+    return "flooded"
+
+
+async def test_a_tool_that_adds_many_messages_hides_neither_the_question_nor_its_result(tmp_path: Path) -> None:
+    script = Script(call("flood", count=350), "Done.")
+    async with open_lab(tmp_path, script, tools=[flood]) as lab:
+        await lab.ask("Flood it.")
+        await lab.rest()
+        assert script.texts()[1:4] == ["user-prompt Flood it.", "tool-call None", "tool-return flooded"]
+        assert len(script.seen) == 2
+
+
+async def test_a_result_after_many_messages_ends_the_session(tmp_path: Path) -> None:
+    script = Script(call("flood", count=250), "Never.")
+    agents = [Agent("desk", Side("clerk", session_stop="flood"))]
+    async with open_lab(tmp_path, script, agents=agents, tools=[flood]) as lab:
+        await lab.ask("Flood it.")
+        await lab.rest()
+        (run,) = await lab.handle.tasks.list()
+        assert (run.result, len(script.seen)) == ("flooded", 1)
+
+
+async def test_a_run_sees_what_is_changed_and_removed_while_it_works(tmp_path: Path) -> None:
+    @tool
+    async def edit(desk: Desk) -> str:
+        """Change one message, and remove another one."""
+        first, second, *_ = await desk.execution.history()
+        await desk.messages.update(first.id, "changed")
+        await desk.messages.delete(second.id)
+        return "edited"
+
+    script = Script(call("edit"), "Done.")
+    async with open_lab(tmp_path, script, tools=[edit]) as lab:
+        for text in ("first", "second"):
+            await lab.handle.messages.inject("user", text)
+        await lab.ask("Edit.")
+        await lab.rest()
+        assert script.texts()[1:3] == ["user-prompt changed", "user-prompt Edit."]
+
+
+async def test_ids_of_calls_that_a_model_gives_again_after_many_messages_are_told_apart(tmp_path: Path) -> None:
+    for number in range(2):
+        script = Script(call("find_order", number=number), "Done.")
+        async with open_lab(tmp_path, script, tools=[find_order]) as lab:
+            await lab.ask("Find it.")
+            await lab.rest(*["done"] * (number + 1))
+            for _ in range(210):
+                lab.handle.messages.inject("user", "x")
+            await lab.handle.messages.inject("user", "x")
+            history = await lab.history()
+    calls = [call["id"] for each in history for call in each.tool_calls or ()]
+    assert len({*calls}) == 2
+    assert [each.tool_call_id for each in history if each.role == "tool"] == calls
+    # A model sees the same id in a call and its result.
+    parts = [part for message in script.seen[-1] for part in message.parts]
+    assert {part.tool_call_id for part in parts if part.part_kind in ("tool-call", "tool-return")} <= {*calls}
+
+
+class CountingStore(SqliteStore):
+    writes = 0
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        self.writes += 1
+        return super().submit(write)
+
+
+async def test_a_step_makes_five_commits_at_most(tmp_path: Path) -> None:
+    steps, store = 20, CountingStore(tmp_path / "plait.db")
+    script = Script(*[call("work", number=at) for at in range(steps - 1)], "Done.")
+
+    @tool
+    async def work(desk: Desk, number: int) -> str:
+        """Work."""
+        return f"{number}"
+
+    async with open_lab(tmp_path, script, tools=[work], store=store) as lab:
+        await lab.ask("Work.")
+        await lab.rest()
+    assert store.writes <= 5 * steps

@@ -236,11 +236,16 @@ def test_a_subagent_that_blocks_must_report() -> None:
         Subagent("worker", Worker, report=False)
 
 
+def find_reference(boss: Script) -> str:
+    """Return the reference of the only instance that a model may send a message to."""
+    (tool,) = [each for each in boss.tools[-1] if each.name == "subagent_message"]
+    (reference,) = tool.parameters_json_schema["properties"]["reference"]["enum"]
+    return str(reference)
+
+
 async def test_a_resumable_subagent_stays_and_answers_further_messages(tmp_path: Path) -> None:
     async def go_on() -> Said:
-        (tool,) = [each for each in boss.tools[-1] if each.name == "subagent_message"]
-        (reference,) = tool.parameters_json_schema["properties"]["reference"]["enum"]
-        return call("subagent_message", reference=reference, message="And now?")
+        return call("subagent_message", reference=find_reference(boss), message="And now?")
 
     boss = Script(call("subagent_create", agent="worker", name="Ada", message="Count."), go_on, "Done.")
     async with open_team(tmp_path, boss, work("Three.", "Four."), Subagent("worker", Worker, resumable=True)) as team:
@@ -655,8 +660,8 @@ async def test_what_a_run_needs_is_not_shown_while_its_child_works(tmp_path: Pat
     worker = work("One.", hang)
     async with open_team(tmp_path, boss, worker, Subagent("worker", Worker, variables=[TOKEN])) as team:
         await team.ask()
-        for at in range(2):
-            run = await find_needed(team, f"c0-{at}")
+        for _ in range(2):
+            run = await find_needed(team)
             await team.boss.call(Boss.supply, run, {"TOKEN": "x"})
 
         async def is_asked() -> bool:
@@ -785,11 +790,10 @@ async def test_a_stop_ends_a_subagent_that_is_not_resumable_and_works_for_a_call
 
 
 async def test_a_stop_cancels_the_work_of_a_resumable_subagent_which_answers_the_next_message(tmp_path: Path) -> None:
-    boss = Script(
-        call("subagent_create", agent="worker", name="Ada", message="Count."),
-        call("subagent_message", reference=FIRST, message="Again."),
-        "Done.",
-    )
+    async def go_on() -> Said:
+        return call("subagent_message", reference=find_reference(boss), message="Again.")
+
+    boss = Script(call("subagent_create", agent="worker", name="Ada", message="Count."), go_on, "Done.")
     worker = work(hang, "Four.")
     async with open_team(tmp_path, boss, worker, Subagent("worker", Worker, resumable=True)) as team:
         await team.ask()
@@ -806,7 +810,7 @@ async def test_a_stop_cancels_the_work_of_a_resumable_subagent_which_answers_the
         await until(is_idle)
         await team.ask("Go on.")
         await team.rest("cancelled", "done")
-        answer = f"tool Four.\n\n(From the subagent {FIRST}.)"
+        answer = f"tool Four.\n\n(From the subagent {(await team.children())[0].reference}.)"
         texts = ["user Do it.", "tool Execution stopped by user", "user Go on.", answer, "assistant Done."]
         assert await team.texts() == texts
 
