@@ -119,7 +119,7 @@ class ThreadMessages(QueueAgent):
 
     @property
     def mark(self) -> object:
-        """What stays equal while messages are only added at the end; None while one is being written."""
+        """A value that stays equal while messages are only added at the end; None while one is being written."""
         return None if self._writer.state.head.streams else self._writer.rewrites
 
     async def list(

@@ -423,8 +423,8 @@ def ask(desk: Desk) -> str:
     return recall(desk)  # type: ignore[no-any-return]
 
 
-async def approve(lab: Any, id: str) -> None:
-    """Approve a call, when its run has left the memory."""
+async def approve(lab: Any) -> None:
+    """Approve the only open call, when its run has left the memory."""
     found = list[str]()
 
     async def look() -> bool:
@@ -432,7 +432,8 @@ async def approve(lab: Any, id: str) -> None:
         return bool(found)
 
     await until(look)
-    assert await lab.handle.tasks.send(found[0], f"approval:{id}", {"approved": True})
+    (open_call,) = await lab.handle.messages.open_calls()
+    assert await lab.handle.tasks.send(found[0], f"approval:{open_call['id']}", {"approved": True})
 
 
 class Remembering(Hooks):
@@ -456,7 +457,7 @@ async def test_the_context_of_a_tool_of_a_prompt_survives_a_wait(tmp_path: Path)
     inner = Script(call("remember", value=7), name="inner")
     async with open_lab(tmp_path, outer, inner, prompts=prompts) as lab:
         await lab.ask("Hello?")
-        await approve(lab, "c0-1")
+        await approve(lab)
         await lab.rest()
         assert (await lab.texts())[-2] == "tool 7"
 
@@ -472,7 +473,7 @@ async def test_what_the_hook_of_a_call_has_remembered_survives_a_wait(
     script = Script([(name, args), ("ask", {})], "Yes.")
     async with open_lab(tmp_path, script, agents=agents, prompts=prompts) as lab:
         await lab.ask("Hello?")
-        await approve(lab, "c0-1")
+        await approve(lab)
         await lab.rest()
         assert (await lab.texts())[-2] == "tool 1"
 
