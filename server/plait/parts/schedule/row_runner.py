@@ -7,8 +7,7 @@ from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 from plait.actor.actor import Actor
 from plait.actor.logs import about
 from plait.actor.thread import ThreadActor
-from plait.parts.attempt_runner import AttemptRunner
-from plait.parts.attempts import RetryPolicy
+from plait.parts.attempt_runner import AttemptRunner, Work
 from plait.parts.encoding import decode_record
 from plait.parts.schedule.rows import Agenda, EffectRun, Identity, Row
 from plait.parts.stage import ItemsDraft, find_draft, use_draft
@@ -84,7 +83,7 @@ def _carry_out(changes: Sequence[RowChange[R]]) -> None:
         change.work()
 
 
-class RowRunner(Generic[R]):
+class RowRunner(Work[R]):
     """The rows of one part of a thread; a subclass does their work, for `AttemptRunner`.
 
     The timer of the thread calls it. `names` are those of the methods that the class has, and `prefix` begins the keys
@@ -210,27 +209,12 @@ class RowRunner(Generic[R]):
     # The work of `AttemptRunner`
 
     def find(self, id: str) -> R | None:
-        """Return a row."""
         return self.agenda.rows.get(id)
 
-    def retries(self, id: str) -> RetryPolicy:
-        """Return how often a row is attempted."""
-        raise NotImplementedError
-
     def put(self, id: str, attempts: R) -> Commit:
-        """Store a row."""
         return self.store({id: attempts})
 
-    async def attempt(self, id: str) -> None:
-        """Do the work of a row, and store its end."""
-        raise NotImplementedError
-
-    def give_up(self, id: str, error: BaseException) -> Commit:
-        """Store that the work of a row has failed."""
-        raise NotImplementedError
-
     def ended(self, id: str, unstored: R | None) -> None:
-        """Allow a row to be attempted again when it is due."""
         if unstored is not None:
             self.agenda.set(id, unstored)
         self.agenda.release(id)
