@@ -189,6 +189,18 @@ class Stage:
             raise RuntimeError(self.refusal)
         self.check()
 
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Make this the stage of a block; if that raises, what is not committed is dropped."""
+        self.enter()
+        try:
+            yield
+        except BaseException:
+            self.drop()
+            raise
+        finally:
+            self.leave()
+
     def enter(self) -> None:
         """Make this the stage of the calling task, and of the tasks that it starts."""
         _innermost.set(self)

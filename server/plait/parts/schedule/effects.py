@@ -154,21 +154,17 @@ class EffectRunner(RowRunner[Row]):
         current = EffectRun(row.id, row.run_id, row.attempt, row.at)
         stage = Stage(self._actor, do_nothing)
         stage.drafts[self] = RowsDraft(self._actor, self.agenda, current)
-        stage.enter()
         effect = self._effects[row.effect]
         timer = self._watch(turn, effect)
         try:
-            args = effect.decode(bytes(row.args), depth=self._actor.limits.depth)
-            if inspect.isawaitable(result := effect.function(self._actor.thread, *args)):
-                await result
-            timer.cancel()
-            await stage.commit(is_last=True, end=partial(self._end, id))
-        except BaseException:
-            stage.drop()
-            raise
+            with stage.use():  # Tasks that it has started and left running stage nothing afterwards.
+                args = effect.decode(bytes(row.args), depth=self._actor.limits.depth)
+                if inspect.isawaitable(result := effect.function(self._actor.thread, *args)):
+                    await result
+                timer.cancel()
+                await stage.commit(is_last=True, end=partial(self._end, id))
         finally:
             timer.cancel()
-            stage.close()  # Tasks that it has started and left running stage nothing.
 
     def give_up(self, id: str, error: BaseException) -> Commit:
         """End a failed run; a recurring row waits for its next one."""

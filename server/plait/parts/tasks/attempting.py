@@ -72,17 +72,11 @@ async def _attempt_staged(
 ) -> JournalEntry:
     stage = Stage(actor, do_nothing)
     stage.step_task = asyncio.current_task()
-    stage.enter()
-    try:
+    with stage.use():
         async with asyncio.timeout(timeout):
             entry = _finish(name, await work)
         has_cancelled = stage.is_open and not steps.has_row  # In the block of its transaction.
         await stage.commit(is_last=True, end=do_nothing if has_cancelled else partial(steps.put, name, entry))
-    except BaseException:
-        stage.drop()
-        raise
-    finally:
-        stage.leave()
     return entry
 
 

@@ -200,21 +200,17 @@ class TaskRunner(RowRunner[TaskRow]):
         # Before its journal is read, as an event may come in between.
         step = self._steps[id] = Step(self, self._actor, row, Journal(self._part, id))
         stage = Stage(self._actor, do_nothing)
-        stage.enter()
         try:
-            await self._read(step.journal, id)
-            result = await self._call(step, row)
-            if not step.is_closed:
-                data = msgspec.Raw(encode_named("result", result))
-                await stage.commit(is_last=True, end=partial(self.end, id, "done", result=data))
-            else:
-                stage.drop()
-        except BaseException:
-            stage.drop()
-            raise
+            with stage.use():
+                await self._read(step.journal, id)
+                result = await self._call(step, row)
+                if not step.is_closed:
+                    data = msgspec.Raw(encode_named("result", result))
+                    await stage.commit(is_last=True, end=partial(self.end, id, "done", result=data))
+                else:
+                    stage.drop()
         finally:
             step.close()
-            stage.leave()
             del self._steps[id]
         row_after = self.agenda.rows.get(id)
         if step.left is not None and row_after is not None and row_after.process:
