@@ -1,7 +1,6 @@
 """Durable agents: a task runs the agent, so that its steps are not repeated after a crash or a long wait."""
 
 import asyncio
-from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +13,7 @@ from plait.agents.run import Run
 from plait.agents.runs import Runs
 from plait.errors import Busy, CallFailed, TooMany, Unavailable
 from plait.parts.attempts import Uncounted
-from plait.parts.messages.task_caller import QueuedRuns, TaskCaller
+from plait.parts.messages.caller import QUEUE, TaskCaller
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.parts.part import find_parts, find_role
 from plait.parts.tasks.rows import EndedRun
@@ -30,30 +29,7 @@ STOP: Final = "run:stop"
 CONTINUE: Final = "run:continue"
 """The method by which clients have the durable agent of a queue go on after a stop."""
 
-# The key of the runs that the queue begins.
-_QUEUE: Final = "queue"
-
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
-class _QueuedRuns:
-    """The runs that the queue of one thread begins, one at a time."""
-
-    def __init__(self, tasks: ThreadTasks, name: str, names: Collection[str]) -> None:
-        self._tasks = tasks
-        self._name = name
-        # All durable agents of the thread.
-        self._names = names
-
-    @property
-    def is_running(self) -> bool:
-        return self._tasks.is_running(self._name, _QUEUE)
-
-    def begin(self) -> object:
-        return self._tasks.run(self._name, key=_QUEUE)
-
-    def cancel(self) -> bool:
-        return self._tasks.cancel_all(self._names)
 
 
 class AgentTask(Task):
@@ -70,10 +46,6 @@ class AgentTask(Task):
         self._part = part
         self._agent = agent
         self._runs = runs
-
-    def bind(self, actor: Actor) -> QueuedRuns:
-        """Return the runs for the queue of a thread."""
-        return _QueuedRuns(self._part.of(actor), self.name, actor.kind.tasks)
 
     async def call(self, thread: Thread[Any], given: Given) -> Any:
         """Begin a run of its own for a caller, and return its output.
@@ -95,7 +67,7 @@ class AgentTask(Task):
 
     def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
         queues = _find_queues(thread, self.name)
-        for queue in queues if ended.row.key == _QUEUE else ():
+        for queue in queues if ended.row.key == QUEUE else ():
             assert isinstance(queue.caller, TaskCaller)
             queue.caller.follow_end(is_cancelled=ended.status == "cancelled")
         if (family := find_role(type(thread), "family")) is not None:
@@ -131,7 +103,7 @@ class AgentTask(Task):
 
 def begin_run(tasks: ThreadTasks, agent: Agent, input: Any) -> TaskReceipt:
     """Begin a run of a durable agent; without an input, it is that of the queue, also one that has not ended."""
-    return tasks.run(agent.name, input) if agent.takes_input else tasks.run(agent.name, key=_QUEUE)
+    return tasks.run(agent.name, input) if agent.takes_input else tasks.run(agent.name, key=QUEUE)
 
 
 def make_stop_methods() -> dict[str, Method]:

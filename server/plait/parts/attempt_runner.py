@@ -81,6 +81,13 @@ class AttemptRunner(Generic[T]):
         run, finish = partial(self._run, id, running, begun), partial(self._finish, id, running)
         running.turn = self._actor.begin(name, run, finish)
 
+    def end(self, id: str, name: str, error: BaseException | None) -> None:
+        """Follow the end of an attempt that was made elsewhere, in the write that ends it."""
+        if error is None:
+            self._outages.pop(id, None)
+        else:
+            self._store_end(id, _RunningAttempt(name), error)
+
     def cancel(self, ids: Iterable[str]) -> None:
         """Cancel the running attempts of some work, except the one that the calling code is a part of."""
         turn = current_turn()

@@ -200,7 +200,7 @@ async def test_outside_of_steps_parts_cannot_be_written(tmp_path: Path) -> None:
 async def test_a_run_that_takes_nothing_is_tried_five_times_and_its_message_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plait.parts.messages.task_caller.PAUSES", RetryPolicy(5, 0.001, 0.001, is_random=False))
+    monkeypatch.setattr("plait.parts.messages.caller.PAUSES", RetryPolicy(5, 0.001, 0.001, is_random=False))
 
     async def fail(ctx: Context[Desk]) -> None:
         if [each.content for each in await ctx.thread.messages.pending()][:1] == ["bad"]:
@@ -218,7 +218,7 @@ async def test_a_run_that_takes_nothing_is_tried_five_times_and_its_message_fail
 async def test_a_run_that_ends_well_without_its_message_is_tried_five_times_and_its_message_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("plait.parts.messages.task_caller.PAUSES", RetryPolicy(5, 0.001, 0.001, is_random=False))
+    monkeypatch.setattr("plait.parts.messages.caller.PAUSES", RetryPolicy(5, 0.001, 0.001, is_random=False))
 
     async def ignore(ctx: Context[Desk]) -> None: ...
 
@@ -228,6 +228,25 @@ async def test_a_run_that_ends_well_without_its_message_is_tried_five_times_and_
         assert await lab.texts("failed") == ["user hello"]
         assert await lab.statuses() == ["done"] * 5
     assert "the agent clerk has not taken a queued message in 5 runs" in caplog.text
+
+
+async def test_on_error_gets_the_error_of_a_message_that_runs_have_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.parts.messages.caller.PAUSES", RetryPolicy(2, 0.001, 0.001, is_random=False))
+    errors = list[str]()
+
+    async def ignore(ctx: Context[Desk]) -> None: ...
+
+    async def on_error(self: Desk, error: BaseException, connection: Any) -> None:
+        errors.append(f"{error}")
+
+    monkeypatch.setattr(Desk, "on_error", on_error)
+    async with open_lab(tmp_path, ignore) as lab:
+        await lab.handle.messages.queue("hello")
+        await until(lambda: errors != [])
+        assert await lab.texts("failed") == ["user hello"]
+    assert errors == ["the agent clerk has not taken a queued message in 2 runs: it must call `messages.take()`"]
 
 
 async def test_runs_of_callers_are_no_attempts_at_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +277,7 @@ async def until_no_message_waits(lab: Lab) -> None:
 async def test_the_next_run_begins_after_a_pause_if_one_is_cancelled_before_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plait.parts.messages.task_caller.PAUSES", RetryPolicy(5, 3600, 3600, is_random=False))
+    monkeypatch.setattr("plait.parts.attempt_runner.PAUSES", RetryPolicy(5, 3600, 3600, is_random=False))
 
     async def wait(ctx: Context[Desk]) -> None:
         await ctx.step.event("never")

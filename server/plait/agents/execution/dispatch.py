@@ -18,9 +18,9 @@ from plait.agents.execution.stops import REMOVED
 from plait.agents.execution.subagents import Subagents
 from plait.agents.execution.tools import Refused, Tool, ToolResult
 from plait.errors import InvalidArguments
+from plait.parts.messages.caller import STOPPED
 from plait.parts.messages.message import Message
 from plait.parts.messages.own_metadata import make_own, merge_metadata
-from plait.parts.messages.task_caller import STOPPED
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import STATUS, make_call, make_call_id, read_call
 from plait.parts.tasks.step import Step

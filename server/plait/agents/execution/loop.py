@@ -29,10 +29,10 @@ from plait.agents.execution.stops import (
     skip,
 )
 from plait.agents.execution.subagents import find_immediate, make_report
+from plait.parts.messages.caller import STOPPED
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import ROLES, find_open_calls, is_decisive
 from plait.parts.messages.own_metadata import make_own, read_own
-from plait.parts.messages.task_caller import STOPPED
 from plait.parts.tasks.thread_tasks import find_tasks_part
 from plait_schemas.codec import to_builtins
 

@@ -1,7 +1,8 @@
-"""Has the agent of a thread called for its queue."""
+"""Has the agent of a thread called for its queue: each call is an attempt, or a run of a task for a durable agent."""
 
 import logging
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final, Protocol
 
 from plait.actor.logs import about
 from plait.clock import read_due_clock
@@ -9,16 +10,36 @@ from plait.errors import PlaitError
 from plait.parts.attempt_runner import AttemptRunner
 from plait.parts.attempts import PAUSES, RetryPolicy, Uncounted
 from plait.parts.messages.changes import Changes
+from plait.parts.messages.message import Message
 from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.model_history import OpenCalls
+from plait.parts.messages.own_metadata import make_own
 from plait.parts.messages.state import QueueAttempts
+from plait.parts.messages.tool_calls import STATUS, read_call
+from plait.parts.part import find_role
 from plait.state.commit import Commit
+from plait.state.transaction import Transaction
 
-__all__ = ["AgentCaller"]
+__all__ = ["QUEUE", "STOPPED", "AgentCaller", "TaskCaller", "make_caller"]
 
 log = logging.getLogger("plait.agents")
 
-# The id of the queue in the `AttemptRunner`, which has no other work.
-_QUEUE: Final = ""
+QUEUE: Final = "queue"
+"""The id of the queue in the `AttemptRunner`, which has no other work, and the key of the tasks that it begins."""
+
+
+STOPPED: Final = "Execution stopped by user"
+"""The result of a call that was open when its run was stopped."""
+
+
+class TaskRuns(Protocol):
+    """The runs of the tasks of one thread."""
+
+    def is_running(self, name: str, key: str) -> bool: ...
+
+    def run(self, name: str, *, key: str) -> object: ...
+
+    def cancel_all(self, names: Collection[str]) -> bool: ...
 
 
 class AgentCaller:
@@ -80,7 +101,7 @@ class AgentCaller:
 
     def follow(self, begun: Commit | None) -> None:
         """Call the agent when the attempt is durable: the one that a write has begun, or else another one."""
-        self._runner.begin(_QUEUE, f"agent {self._agent}", begun=begun)
+        self._runner.begin(QUEUE, f"agent {self._agent}", begun=begun)
 
     # The work of `AttemptRunner`
 
@@ -120,14 +141,8 @@ class AgentCaller:
             log.error("queued messages are not handled: %s", failure, extra=about(writer.actor.key))
             self._is_missing = True
             raise Uncounted from failure
-        is_interrupted = await run
-        if writer.state.head.attempts.has_taken(writer.state.oldest):
-            writer.write(self._succeed)
-        elif is_interrupted:
-            raise Uncounted
-        else:
-            what = "has ended without taking the queued messages: it must call `messages.take()`"
-            raise RuntimeError(f"the agent {self._agent} {what}")
+        if (error := self._end(counts=not await run)) is not None:
+            raise error
 
     def give_up(self, id: str, error: BaseException) -> Commit:
         """Move the oldest message to the history as failed, and continue with the next one."""
@@ -148,8 +163,98 @@ class AgentCaller:
 
     # Inside
 
+    def _end(self, *, counts: bool) -> Exception | None:
+        """Store that an attempt has succeeded if it has taken the oldest message; return the error otherwise."""
+        attempts = self._writer.state.head.attempts
+        if attempts.has_taken(self._writer.state.oldest):
+            self._writer.write(self._succeed)
+            return None
+        times = "its run" if not attempts.failures else f"{attempts.failures + 1} runs"
+        what = f"has not taken a queued message in {times}: it must call `messages.take()`"
+        return RuntimeError(f"the agent {self._agent} {what}") if counts else Uncounted()
+
     def _succeed(self, changes: Changes) -> None:
         """End an attempt, without what earlier ones left."""
         if not self._writer.has_streamed:
             changes.remove_left()
         changes.attempts = changes.attempts.succeed(changes.oldest, read_due_clock())
+
+
+class TaskCaller(AgentCaller):
+    """Begins runs of a durable agent, one at a time, while messages are queued.
+
+    A run is an attempt that takes them in its steps, and may leave the memory in between. The task counts its crashes.
+    """
+
+    def __init__(self, writer: MessageWriter, agent: str, tasks: TaskRuns) -> None:
+        super().__init__(writer, agent)
+        self._tasks = tasks
+
+    @property
+    def due(self) -> int:
+        is_running = self._tasks.is_running(self._agent, QUEUE)
+        return 0 if is_running or self._writer.state.head.is_stopped else super().due
+
+    def recover(self) -> None:
+        """Do nothing, as the task counts its crashes."""
+
+    def begin_with(self, changes: Changes) -> bool:
+        """Begin nothing: the queue is due when the write is durable."""
+        return False
+
+    def follow(self, begun: Commit | None) -> None:
+        """Begin a run, in one write with the attempt."""
+        with Transaction(self._writer.actor.state, self._writer.actor.key):
+            self._tasks.run(self._agent, key=QUEUE)
+            self._writer.write(self._begin)
+
+    def follow_end(self, *, is_cancelled: bool) -> None:
+        """Follow the end of a run in its write, as that of an attempt; one that was cancelled does not count."""
+        self._runner.end(QUEUE, f"agent {self._agent}", self._end(counts=not is_cancelled))
+
+    def stop(self, open_calls: Sequence[OpenCalls]) -> tuple[bool, Commit]:
+        """Store in one write that no run may begin, the ends of all, and the results of the open calls.
+
+        Returns whether there was a run, and the write.
+        """
+
+        def work(changes: Changes) -> None:
+            changes.is_stopped = True
+            for each in results:
+                changes.add(each)
+
+        with Transaction(self._writer.actor.state, self._writer.actor.key):
+            has_run = self._tasks.cancel_all(self._writer.actor.kind.tasks)
+            found = [(place, call) for place in reversed(open_calls) for call in place.calls]
+            results = [self._answer(place, *read_call(call)[:2]) for place, call in found]
+            _, commit = self._writer.write(work)
+        return has_run, commit
+
+    def resume(self) -> tuple[bool, Commit | None]:
+        """Begin a run after a stop; return whether there was one, and the write."""
+        if not self._writer.state.head.is_stopped:
+            return False, None
+        with Transaction(self._writer.actor.state, self._writer.actor.key):
+            _, commit = self._writer.write(lambda changes: setattr(changes, "is_stopped", False))
+            self.follow(None)
+        return True, commit
+
+    # Inside
+
+    def _answer(self, place: OpenCalls, id: str, name: str) -> Message:
+        """Return the result of a call that a stop has left without one; no hook can refuse it."""
+        metadata = make_own({STATUS: "error"})
+        where: dict[str, Any] = {"parent_id": place.parent_id, "depth": place.depth}
+        return self._writer.make("tool", STOPPED, name=name, tool_call_id=id, metadata=metadata, is_new=False, **where)
+
+    def _begin(self, changes: Changes) -> None:
+        changes.attempts = changes.attempts.begin_at(changes.oldest, process="")
+
+
+def make_caller(writer: MessageWriter) -> AgentCaller | None:
+    """Return what has the agent of a queue called; None if there is none."""
+    if (agent := writer.agent) is None:
+        return None
+    actor = writer.actor
+    tasks = find_role(type(actor.thread), "tasks") if agent in actor.kind.tasks else None
+    return AgentCaller(writer, agent) if tasks is None else TaskCaller(writer, agent, tasks.of(actor))

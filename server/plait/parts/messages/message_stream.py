@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from plait.parts.messages.message import (
 )
 from plait.parts.messages.message_hooks import check_message
 from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.messages_draft import MessagesDraft
 from plait.parts.messages.own_metadata import merge_metadata
 from plait.parts.messages.state import LostStream
 from plait.state.commit import Commit
@@ -38,23 +39,6 @@ _INTERVAL: Final = 0.04
 _MOST_PIECES: Final = 1000
 
 
-class StreamDraft(Protocol):
-    """The part of a run's draft that its streams use."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the run stores nothing more, so that a message which ends later is failed."""
-        ...
-
-    def begin(self, changes: Changes, message: Message) -> None:
-        """Note the message of a stream, in the write that adds it."""
-        ...
-
-    def end(self, stream: "MessageStream", message: Message) -> None:
-        """Add the message of a stream to the history, with the run."""
-        ...
-
-
 class MessageStream:
     """A message that is written in pieces: `async with messages.stream() as m: m.append("Hello")`.
 
@@ -63,7 +47,7 @@ class MessageStream:
     raises, or the block ends after the run, the message is failed, with its text.
     """
 
-    def __init__(self, writer: MessageWriter, message: Message, draft: StreamDraft | None) -> None:
+    def __init__(self, writer: MessageWriter, message: Message, draft: MessagesDraft | None) -> None:
         self._writer = writer
         self._message = message
         # The draft of its run, if it is written in one.

@@ -1,13 +1,12 @@
 """The writes of a run to the messages of its thread, until they are committed."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.message import Message
-from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.own_metadata import merge_metadata
 from plait.parts.stage import Stage
@@ -26,6 +25,21 @@ class _Op(NamedTuple):
     apply: Callable[[Changes, Bases], object]
     # The message that must be read again before it is stored, if any.
     id: str | None = None
+
+
+class DraftStream(Protocol):
+    """A message of a run that is written in pieces."""
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def pieces(self) -> Sequence[str]: ...
+
+    @property
+    def is_whole(self) -> bool: ...
+
+    def fail(self) -> None: ...
 
 
 class MessagesDraft:
@@ -47,7 +61,7 @@ class MessagesDraft:
         # The messages that it has taken from the queue, with their new positions, by their old ones.
         self._taken: dict[int, Message] = {}
         # The messages that were written in pieces.
-        self._streams: list[MessageStream] = []
+        self._streams: list[DraftStream] = []
         # Whether the run has raised, or its writes could not be stored.
         self._is_dropped = False
 
@@ -128,7 +142,7 @@ class MessagesDraft:
             changes.leave(message, place=place, is_first=not writer.has_streamed)
             writer.has_streamed = True
 
-    def end(self, stream: MessageStream, message: Message) -> None:
+    def end(self, stream: DraftStream, message: Message) -> None:
         """Add a message that was written in pieces to the history."""
         pieces, is_whole = stream.pieces, stream.is_whole
         self._do(lambda changes, _: changes.end_stream(message, pieces, is_whole=is_whole))

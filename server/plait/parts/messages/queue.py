@@ -1,17 +1,28 @@
-"""The queue of a thread: adds messages to it, and calls the agent for them."""
+"""The queue of a thread: adds messages to it, and has its agent called, handed over, stopped and resumed."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
+from plait.actor.begun import Begun
 from plait.actor.connection import Connection
 from plait.actor.turn import find_client_turn, find_user
-from plait.errors import TooMany
-from plait.parts.messages.caller import AgentCaller
+from plait.errors import NotFound, TooMany
+from plait.parts.encoding import check_type
+from plait.parts.messages.caller import TaskCaller, make_caller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.message import Message, measure_message
 from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.messages_draft import MessagesDraft
+from plait.parts.messages.reading import MessageReader
+from plait.parts.part import check_writable
+from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
+from plait.parts.written import STAGED, Result, Written
+from plait.spelling import find_nearest
 from plait.state.commit import Commit
 
-__all__ = ["MOST_QUEUED", "Queue", "find_sender"]
+__all__ = ["MOST_QUEUED", "MessageQueue", "find_sender"]
+
+T = TypeVar("T")
 
 MOST_QUEUED: Final = 1000
 """The maximum number of queued messages of a thread."""
@@ -20,29 +31,91 @@ MOST_QUEUED: Final = 1000
 _MOST_RECORDS: Final = 8
 
 
-class Queue:
-    """Adds messages to the queue of one thread; without a `caller`, no agent is called for them."""
+class MessageQueue:
+    """The queue of one thread, and the agent that is called for it; ThreadMessages derives from it."""
 
-    def __init__(self, writer: MessageWriter, caller: AgentCaller | None) -> None:
+    def __init__(self, writer: MessageWriter) -> None:
+        self._actor = writer.actor
         self._writer = writer
-        self._caller = caller
+        self._reader = MessageReader(writer, self._find_staged)
+        # Has the agent called for the queue; None without one.
+        self.caller = make_caller(writer)
 
-    def check_room(self, message: Message, staged: Changes | None = None) -> None:
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its durable agent is stopped."""
+        return self._writer.state.head.is_stopped
+
+    @property
+    def agent(self) -> str | None:
+        """The name of the agent that answers: that of the class, or the one to which the thread was handed over."""
+        found = self._writer.state.head.agent
+        return found if found in self._actor.kind.agent_names else self._writer.agent
+
+    def hand_over(self, agent: str) -> Result[None]:
+        """Make another agent of the execution that of the thread. Raises NotFound."""
+        check_type("agent", agent, str)
+        if agent not in (names := self._actor.kind.agent_names):
+            near = find_nearest(agent, names)
+            raise NotFound(f"there is no agent named {agent!r}" + (f"; did you mean {near!r}?" if near else ""))
+        self._check_may_add()
+        if (draft := self._use_draft()) is not None:
+            draft.set("agent", agent)
+            return Result(None, STAGED)
+        return self._write(lambda changes: setattr(changes, "agent", agent))
+
+    def stop(self) -> Begun[bool]:
+        """Cancel the runs of durable agents, and begin none until `resume`, or until a `user` message is queued.
+
+        Calls of tools without results get results that say so, and what streams becomes failed. What is queued stays.
+        In a run, nothing is cancelled: the run ends after its step. Returns whether there was a run.
+        """
+        check_writable(self._actor)
+        return begin_staged(self._actor, self._stop(self._use_draft()))
+
+    async def _stop(self, draft: MessagesDraft | None) -> bool:
+        caller, writer = self._find_caller(), self._writer
+        if draft is not None:
+            draft.set("is_stopped", True)
+            return True
+        while True:
+            edits, last = writer.edits, writer.state.head.last
+            found = await self._reader.find_open_calls()
+            if (edits, last) == (writer.edits, writer.state.head.last):
+                break
+        has_run, commit = caller.stop(found)
+        await commit
+        return has_run
+
+    def resume(self) -> Result[bool]:
+        """Begin a run of the durable agent where it was stopped; return whether it was. Raises Terminated."""
+        self._check_may_add()
+        caller = self._find_caller()
+        if (draft := self._use_draft()) is not None:
+            was_stopped = draft.changes.is_stopped
+            draft.set("is_stopped", False)
+            return Result(was_stopped, STAGED)
+        was_stopped, commit = caller.resume()
+        return Result(was_stopped, self._written(commit))
+
+    # Inside
+
+    def _check_room(self, message: Message, staged: Changes | None = None) -> None:
         """Raise TooMany if a message may not be added to the queue and what a run has `staged` for it.
 
         What the run has taken counts until that is stored, as it is queued again if that fails.
         """
-        state, most = self._writer.state, _MOST_RECORDS * self._writer.actor.limits.record
+        state, most = self._writer.state, _MOST_RECORDS * self._actor.limits.record
         added = {} if staged is None else staged.added
         size = state.head.queued_bytes + sum(added.values()) + measure_message(message)
         if len(state.queue) + len(added) >= MOST_QUEUED or size > most:
             many = f"{MOST_QUEUED:,} messages, or {most:,} bytes of them, may be queued in a thread; try again later"
             raise TooMany(many, retry_after=1.0)
 
-    def add(self, message: Message, *, is_keyed: bool) -> tuple[Message, Commit]:
-        """Queue a message, and call the agent for it if it is not busy; return the stored message. Raises TooMany."""
-        self.check_room(message)
-        caller, has_begun = self._caller, False
+    def _add(self, message: Message, *, is_keyed: bool) -> Result[Message]:
+        """Queue a message, and call the agent for it if it is not busy. Raises TooMany."""
+        self._check_room(message)
+        caller, has_begun = self.caller, False
 
         def work(changes: Changes) -> Message:
             nonlocal has_begun
@@ -55,7 +128,39 @@ class Queue:
         stored, commit = self._writer.write(work)
         if caller is not None and has_begun:
             caller.follow(commit)
-        return stored, commit
+        return Result(stored, self._written(commit))
+
+    def _find_caller(self) -> TaskCaller:
+        if not isinstance(self.caller, TaskCaller):
+            raise NotFound("only a durable agent can be stopped, and these messages have none: interrupt its run")
+        return self.caller
+
+    def _is_run(self) -> bool:
+        """Whether the calling code is a part of a run, and is not in a transaction."""
+        return find_stage(self._actor) is not None and self._actor.state.find_own_transaction() is None
+
+    def _find_staged(self) -> Changes | None:
+        draft = find_draft(self._actor, self, MessagesDraft)
+        return None if draft is None else draft.changes
+
+    def _use_draft(self) -> MessagesDraft | None:
+        """Return the draft of the run; None outside of runs and in a transaction. Raises Interrupted."""
+        if not self._is_run():
+            return None
+        return use_draft(self._actor, self, MessagesDraft, lambda stage: MessagesDraft(self._writer, stage))
+
+    def _check_may_add(self) -> None:
+        """Raise the errors of `check_writable`, and Terminated."""
+        check_writable(self._actor)
+        self._actor.check_active()
+
+    def _write(self, work: Callable[[Changes], T]) -> Result[T]:
+        result, commit = self._writer.write(work)
+        return Result(result, self._written(commit))
+
+    def _written(self, commit: Commit | None) -> Written:
+        """Return an awaitable write; without a commit, it stands for all writes so far."""
+        return Written(commit or self._actor.records.write([]), self._actor.state.find_own_transaction())
 
 
 def find_sender(connection: Connection | None = None) -> tuple[str, str | None]:

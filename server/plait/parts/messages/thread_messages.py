@@ -20,13 +20,11 @@ from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks, check_mes
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft, edit_message
-from plait.parts.messages.queue import Queue, find_sender
-from plait.parts.messages.queue_agent import QueueAgent
-from plait.parts.messages.reading import Feed, MessageListing, MessageReader, add_subagent, add_subagents
+from plait.parts.messages.queue import MessageQueue, find_sender
+from plait.parts.messages.reading import Feed, MessageListing, add_subagent, add_subagents
 from plait.parts.messages.state import HEAD, load_state
-from plait.parts.messages.task_caller import TaskCaller, make_caller
 from plait.parts.part import Part, check_writable
-from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
+from plait.parts.stage import begin_staged
 from plait.parts.written import STAGED, Result
 from plait.state.transaction import Transaction
 from plait.store.thread_rows import Record, RecordRange
@@ -81,7 +79,7 @@ class Messages(Part["ThreadMessages"]):
             (messages.inject if body.get("silent") else messages.queue)(**body)
 
 
-class ThreadMessages(QueueAgent):
+class ThreadMessages(MessageQueue):
     """The messages of one thread: a history, and a queue for its agent.
 
     The methods that write do so when they are called; awaiting the result waits until the write is durable. `update`
@@ -91,13 +89,9 @@ class ThreadMessages(QueueAgent):
     """
 
     def __init__(self, writer: MessageWriter) -> None:
-        # Has the agent called for the queue; None without one.
-        self.caller = make_caller(writer)
-        runs = self.caller if isinstance(self.caller, TaskCaller) else None
-        super().__init__(writer, MessageReader(writer, self._find_staged), runs)
+        super().__init__(writer)
         # The messages that clients see.
         self.feed = Feed(writer)
-        self._queue = Queue(writer, self.caller)
         if self.caller is not None:
             self._actor.timer.add(self.caller)
 
@@ -263,11 +257,10 @@ class ThreadMessages(QueueAgent):
             return Result(next(queued, message), self._written(None))
         if draft is not None:
             if id is None or not draft.changes.has_sent(id):
-                self._queue.check_room(message, draft.changes)
+                self._check_room(message, draft.changes)
                 draft.queue(message, is_keyed=id is not None)
             return Result(message, STAGED)
-        stored, commit = self._queue.add(message, is_keyed=id is not None)
-        return Result(stored, self._written(commit))
+        return self._add(message, is_keyed=id is not None)
 
     def find_sent(self, sender: Connection, key: str) -> str | None:
         """Return the id of the message that a client has queued with a key; None if it is not known.
@@ -388,18 +381,3 @@ class ThreadMessages(QueueAgent):
             taken=[] if draft is None else draft.find_taken(),
         )
         return MessageStream(self._writer, message, draft)
-
-    # Inside
-
-    def _is_run(self) -> bool:
-        """Whether the calling code is a part of a run, and is not in a transaction."""
-        return find_stage(self._actor) is not None and self._actor.state.find_own_transaction() is None
-
-    def _find_staged(self) -> Changes | None:
-        draft = find_draft(self._actor, self, MessagesDraft)
-        return None if draft is None else draft.changes
-
-    def _use_draft(self) -> MessagesDraft | None:
-        if not self._is_run():
-            return None
-        return use_draft(self._actor, self, MessagesDraft, lambda stage: MessagesDraft(self._writer, stage))
