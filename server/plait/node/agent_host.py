@@ -18,11 +18,11 @@ from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
 from plait.agents.context import Context, check_interrupt, read_attributes
 from plait.agents.durable import AgentTask, make_stop_methods
 from plait.agents.execution.definitions import Agent as AgentDefinition
-from plait.agents.execution.definitions import Model, Prompt
+from plait.agents.execution.definitions import Model, Prompt, Subagent
 from plait.agents.execution.hooks import has_hook, make_message_hooks
 from plait.agents.execution.loop import Loop
 from plait.agents.execution.registry import Execution
-from plait.agents.execution.thread_agents import ThreadAgents
+from plait.agents.execution.thread_agents import SUPPLY, ThreadAgents, make_supply_method
 from plait.agents.run import Interruption
 from plait.agents.runs import Runs
 from plait.cluster.owners import ALONE, Owners
@@ -157,6 +157,8 @@ class AgentHost:
         kind = self._node.find_kind(thread)
         threads = PerActor(partial(ThreadAgents, execution))
         kind.agent_names, kind.find_agents = execution.agents, threads.of
+        if any(isinstance(each, Subagent) and each.variables for each in execution.tools.values()):
+            kind.methods[SUPPLY] = make_supply_method()
         kind.message_hooks = make_message_hooks(execution.hooks, lambda thread: threads.of(thread._actor).find_hooks())
         if has_hook("after_thread_created", execution.hooks):
             self._events.add("thread.created", partial(_follow_creation, threads))

@@ -13,9 +13,24 @@ from tests.adapters.ag_ui.lab import Gate
 from tests.adapters.ag_ui.streams import Served, Stream, begun
 from tests.integration.socket_client import http
 from tests.running import running
+from tests.server.agents.execution.lab import Script, call
 from tests.server.parts.workshop import until
 
-from plait import Agent, Messages, Model, Plait, Prompt, Side, Tasks, Thread, tool
+from plait import (
+    Agent,
+    Env,
+    Family,
+    Messages,
+    Model,
+    Plait,
+    Prompt,
+    Side,
+    Subagent,
+    Tasks,
+    Thread,
+    Variable,
+    tool,
+)
 from plait.adapters.ag_ui import AgUi
 from plait.parts.tasks import waits
 
@@ -196,3 +211,32 @@ async def test_a_run_goes_on_without_its_client(tmp_path: Path) -> None:
             return [each.status for each in await thread.part(Desk.tasks).list()] == ["done"]
 
         await until(is_done)
+
+
+class Boss(Thread[dict[str, Any]]):
+    initial_state = {}  # noqa: RUF012
+    tasks = Tasks()
+    family = Family()
+    env = Env(scoped={"TOKEN"})
+    messages = Messages(agent="clerk", live=True)
+
+
+async def test_a_run_that_waits_for_variables_ends_the_request_by_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_SOON", "_REST"):
+        monkeypatch.setattr(waits, name, 0.0)
+    subagent = Subagent("clerk", Boss, "refund", variables=[Variable("TOKEN", scoped=True)])
+    app = Plait(Boss, secret="s" * 32, store=f"sqlite:///{tmp_path / 'plait.db'}")
+    app.execution(
+        Boss,
+        agents=[Agent("clerk", Side("clerk"))],
+        models=[Script(call("refund", message="Pay back."), "Done.").model],
+        prompts=[Prompt("clerk", "You are a clerk.", "script", [subagent])],
+    )
+    app.mount("/ag-ui", AgUi(app, messages="messages"))
+    async with running(app) as address, http(address) as web, begun(web, "clerk/one", text="refund") as stream:
+        await stream.rest()
+        (asked,) = stream.events[-1]["outcome"]["interrupts"]
+        (begun_call,) = [each for each in stream.events if each["type"] == "TOOL_CALL_START"]
+        assert (asked["toolCallId"], asked["reason"]) == (begun_call["toolCallId"], "input_required")

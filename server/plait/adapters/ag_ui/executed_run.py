@@ -20,6 +20,8 @@ from plait.actor.thread import Thread
 from plait.adapters.ag_ui.event_run import EventRun
 from plait.agents.agent import Agent
 from plait.agents.durable import begin_run
+from plait.agents.execution.subagents import VARIABLES
+from plait.agents.execution.thread_agents import SUPPLY
 from plait.agents.run import Interruption
 from plait.parts.messages.frames import ChunkFrame, EndFrame, Frame, InsertFrame, UpdateFrame
 from plait.parts.messages.message import Message
@@ -51,7 +53,7 @@ class ExecutedRun:
         self._open = set[str]()
 
     async def show(self, thread: Thread[Any], input: Any = None) -> Any:
-        """Show the run until it ends, or waits for approvals; return the result. Raises RuntimeError if it fails."""
+        """Show the run until it ends, or waits for people; return the result. Raises RuntimeError if it fails."""
         part, actor = find_tasks_part(type(thread)), thread._actor
         assert part is not None
         assert isinstance(actor, Actor)
@@ -62,7 +64,7 @@ class ExecutedRun:
             messages.resume()
         last = await self._follow(tasks, messages, await self._answer(tasks), input)
         if last.ended_at is None:
-            self._run.asked += map(_ask, filter(_is_approval, tasks.find_awaited(last.id)))
+            self._run.asked += map(_ask, filter(_is_for_people, tasks.find_awaited(last.id)))
         if last.status == "failed":
             raise RuntimeError(
                 f"the agent {self._agent.name} has failed: {last.error}"
@@ -99,11 +101,11 @@ class ExecutedRun:
         return found
 
     async def _follow(self, tasks: ThreadTasks, messages: ThreadMessages | None, id: str | None, input: Any) -> TaskRun:
-        """Return the run when it has ended or waits for approvals."""
+        """Return the run when it has ended or waits for people."""
         future: asyncio.Future[TaskRun] = asyncio.get_running_loop().create_future()
 
         def look(run: TaskRun) -> None:
-            is_waiting = run.status == "sleeping" and any(map(_is_approval, tasks.find_awaited(run.id)))
+            is_waiting = run.status == "sleeping" and any(map(_is_for_people, tasks.find_awaited(run.id)))
             if run.id == id and (is_waiting or run.ended_at is not None) and not future.done():
                 future.set_result(run)
 
@@ -160,10 +162,13 @@ class ExecutedRun:
             )
 
 
-def _is_approval(event: str) -> bool:
-    return event.startswith(_APPROVAL)
+def _is_for_people(event: str) -> bool:
+    return event.startswith((_APPROVAL, VARIABLES))
 
 
 def _ask(event: str) -> Interrupt:
+    if event.startswith(VARIABLES):
+        id = event.removeprefix(VARIABLES)
+        return Interrupt(id=id, reason="input_required", message=f"Supply variables with {SUPPLY}.", tool_call_id=id)
     id = event.removeprefix(_APPROVAL)
     return Interrupt(id=id, reason="tool_call", tool_call_id=id, response_schema=_ANSWER)

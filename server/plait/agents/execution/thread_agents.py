@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from plait.actor.actor import Actor
+from plait.actor.rpc import Method
+from plait.actor.thread import Thread
 from plait.agents.execution.definitions import Agent, Model, Prompt
 from plait.agents.execution.dispatch import invoke
 from plait.agents.execution.hooks import Hooks, call_hooks, read_hooks
@@ -13,7 +15,7 @@ from plait.agents.execution.state import ExecutionState, find_execution
 from plait.agents.execution.stops import TOOL
 from plait.agents.execution.subagents import VARIABLES
 from plait.agents.execution.tools import ToolResult
-from plait.errors import NotFound
+from plait.errors import InvalidArguments, NotFound
 from plait.parts.env.secret import Secret
 from plait.parts.messages.message import Message
 from plait.parts.messages.own_metadata import make_own
@@ -22,7 +24,10 @@ from plait.parts.tasks.thread_tasks import find_tasks_part
 from plait.parts.written import Result
 from plait_schemas.codec import encode_json
 
-__all__ = ["ThreadAgents"]
+__all__ = ["SUPPLY", "ThreadAgents", "make_supply_method"]
+
+SUPPLY: Final = "run:supply"
+"""The method by which clients that may `approve` give a run the variables that it needs for a subagent."""
 
 
 class ThreadAgents:
@@ -138,3 +143,18 @@ class ThreadAgents:
         """Wait until the hooks of a new thread have ended."""
         if self._creation is not None:
             await asyncio.shield(self._creation)
+
+
+def make_supply_method() -> Method:
+    """Return the method by which clients supply variables."""
+
+    async def supply(thread: Thread[Any], run: str, variables: dict[str, str]) -> bool:
+        """Give a run the variables that a subagent needs; return whether they were taken."""
+        try:
+            return bool(await thread.agents.supply(run, variables))
+        except ValueError as error:
+            raise InvalidArguments(str(error)) from error
+
+    method = Method(SUPPLY, SUPPLY, supply, concurrent=True)
+    method.action = "approve"
+    return method

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from tests.server.agents.execution.lab import Said, Script, call, make_prompt
@@ -838,3 +839,26 @@ async def test_a_subagent_that_does_not_block_goes_on_after_a_stop_and_reports(t
 
         await until(has_reported)
         assert await team.boss.call(Boss.is_stopped)
+
+
+@pytest.mark.parametrize("may", [True, False])
+async def test_clients_that_may_approve_supply_variables_over_http(tmp_path: Path, *, may: bool) -> None:
+    async def authorize(principal: object, thread: object, action: str) -> bool:
+        return may or action != "approve"
+
+    boss, worker = Script(call("worker", message="Count."), "Done."), work("Three.")
+    subagent = Subagent("worker", Worker, variables=[TOKEN])
+    async with open_team(tmp_path, boss, worker, subagent, authorize=authorize) as team:
+        await team.ask()
+        run = await find_needed(team)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(team.app), base_url="http://localhost") as web:
+            url = "/threads/boss/one/rpc/run:supply"
+            refused = await web.post(url, json={"args": [run, {"OTHER": "x"}]})
+            answer = await web.post(url, json={"args": [run, {"TOKEN": "x"}]})
+        if not may:
+            assert (refused.status_code, answer.status_code) == (403, 403)
+            return
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "invalid_arguments")
+        assert (answer.status_code, answer.json()) == (200, {"result": True})
+        await team.rest()
+        assert "tool Three." in await team.texts()
