@@ -83,9 +83,11 @@ def test_an_answer_goes_on_after_a_kill(desk: Demo) -> None:
     page = desk.open("desk/")
     ask(page, "Tell me a story")
     expect(page.locator(".writing .bubble")).to_contain_text("A bell hung")
+    expect(page.locator(".writing .who")).to_have_text("Desk")
     desk.kill()
     desk.start()
     expect(bubbles(page).last).to_contain_text("“I only do the ringing.”")
+    expect(page.locator(".bot .who")).to_have_text(["Desk", "Desk"])
     expect(page.locator(".mine .bubble")).to_have_text(["Tell me a story"])
 
 

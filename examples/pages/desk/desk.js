@@ -47,7 +47,9 @@ function render() {
   const running = runs.some(({ status }) => !OVER.has(status));
   const results = new Map(items.flatMap((item) => (item.role === "tool" ? [[String(item.tool_call_id), item]] : [])));
   const visible = items.filter(({ role }) => role === "user" || role === "assistant");
-  find("#messages").replaceChildren(...visible.map((item, index) => renderMessage(item, results, isGrouped(item, visible[index - 1]))));
+  const agents = findAgents(visible, results);
+  const isGrouped = (/** @type {number} */ at) => agents[at] !== "" && agents[at] === agents[at - 1];
+  find("#messages").replaceChildren(...visible.map((item, at) => renderMessage(item, results, agents[at], isGrouped(at))));
   find("#welcome").hidden = !messages.isReady || items.length > 0;
   find("#stop").hidden = !running;
   find("#stopped").hidden = running || runs.at(-1)?.status !== "cancelled";
@@ -55,12 +57,6 @@ function render() {
   box.placeholder = client.status === "online" ? "Write to the desk" : "Write; it is sent later";
   if (isAtEnd) goToEnd();
   showLatest();
-}
-
-/** Whether an agent goes on; which one it is, is known when its answer is whole. @param {Message} item @param {Message | undefined} before */
-function isGrouped(item, before) {
-  const agent = agentOf(item);
-  return item.role === "assistant" && before?.role === "assistant" && (!agent || agent === agentOf(before));
 }
 
 /**
@@ -71,21 +67,35 @@ function ownOf({ metadata }) {
   return /** @type {{execution?: {agent: string, run: string}, tool_status?: string}} */ (metadata?.plait ?? {});
 }
 
-/** @param {Message} item */
-function agentOf(item) {
-  return ownOf(item).execution?.agent;
+/**
+ * Return which agent has said each message; of one that is not whole, the one that has the conversation then.
+ * @param {Message[]} items
+ * @param {Map<string, Message>} results the results of calls by their ids
+ */
+function findAgents(items, results) {
+  let next = "desk";
+  return items.map((item) => {
+    if (item.role === "user") return "";
+    const agent = ownOf(item).execution?.agent ?? next;
+    const calls = /** @type {Call[]} */ (item.tool_calls ?? []);
+    const isDone = (/** @type {Call} */ { id }) => ownOf(results.get(id) ?? item).tool_status === "success";
+    const handover = calls.find((call) => call.function.name.startsWith("to_") && isDone(call));
+    next = handover?.function.name.slice(3) ?? agent;
+    return agent;
+  });
 }
 
 /**
  * @param {Message} item
  * @param {Map<string, Message>} results the results of calls by their ids
+ * @param {string} agent
  * @param {boolean} grouped
  */
-function renderMessage(item, results, grouped) {
+function renderMessage(item, results, agent, grouped) {
   const calls = /** @type {Call[]} */ (item.tool_calls ?? []);
   const own = calls.map(({ id }) => results.get(id));
   const key = item.metadata?.key === undefined ? item.id : `key ${item.metadata.key}`;
-  const look = JSON.stringify([item.content, item.status, own.map((each) => each?.content), grouped]);
+  const look = JSON.stringify([item.content, item.status, own.map((each) => each?.content), agent, grouped]);
   const known = shown.get(key);
   if (known?.look === look) return known.element;
   const element = clone("#item");
@@ -95,7 +105,6 @@ function renderMessage(item, results, grouped) {
   element.classList.toggle("writing", item.status === "streaming");
   element.ariaBusy = String(item.status === "streaming");
   const run = String(ownOf(item).execution?.run);
-  const agent = agentOf(item) ?? "";
   if (item.role === "user") {
     element.classList.add("mine");
     element.style.setProperty("--hue", String(hue(CUSTOMER.id)));
@@ -105,7 +114,7 @@ function renderMessage(item, results, grouped) {
     element.classList.add("bot");
     element.dataset.agent = agent;
     find(".face", element).append(clone("#agent-face"));
-    write(find(".who span", element), AGENTS[agent] ?? (item.status === "streaming" ? "Writing" : "Agent"));
+    write(find(".who span", element), AGENTS[agent] ?? agent);
   }
   write(find(".bubble", element), item.content ?? "");
   find(".bubble", element).hidden = !item.content;

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 from tests.clocks import Clock
 from tests.server.parts.tasks.desks import Desk, find_row, keys, open_desk, rest_at_once, sleeps
-from tests.server.parts.workshop import FlakyStore, until
+from tests.server.parts.workshop import FlakyMemory, FlakyStore, until
 
 from plait.parts.schedule.rules import LATEST
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.step_errors import GiveUp, StepFailed, Unknown
+from plait.store.protocol import Write
 
 
 async def run(desk: Desk, name: str = "work") -> Any:
@@ -323,6 +324,39 @@ async def test_a_step_that_was_cut_off_and_is_done_once_is_not_repeated(store: F
     async with open_desk(store) as (_, desk):
         assert (await desk.tasks.wait(id)).result == "the step 'pay' was cut off, and is done at most once"
         assert desk.seen == ["pay"]
+
+
+class HeldStart(FlakyMemory):
+    """A store that stores the start of a step when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_come, self.go = asyncio.Event(), asyncio.Event()
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        if self.go.is_set() or not any(each.key.endswith("/s/pay") for each in write.records):
+            return super().submit(write)
+        self.has_come.set()
+        return asyncio.ensure_future(self._wait(write))
+
+    async def _wait(self, write: Write) -> int:
+        await self.go.wait()
+        Desk.seen.append("stored")
+        return await super().submit(write)
+
+
+async def test_a_step_that_is_done_once_begins_when_its_start_is_stored() -> None:
+    async def script(desk: Desk, step: Step) -> Any:
+        await step.do("pay", lambda: desk.seen.append("pay"), once=True)
+
+    async with HeldStart() as store, open_desk(store, script) as (_, desk):
+        id = (await desk.tasks.run("work")).id
+        await store.has_come.wait()
+        for _ in range(100):  # Time enough for a step that does not wait.
+            await asyncio.sleep(0)
+        store.go.set()
+        assert (await desk.tasks.wait(id)).status == "done"
+        assert desk.seen == ["stored", "pay"]
 
 
 async def test_a_step_that_is_done_once_has_one_attempt(store: FlakyStore) -> None:
