@@ -176,7 +176,7 @@ async def open_lab(
     agents: Sequence[Agent] = (Agent("desk", Side("clerk")),),
     prompts: Sequence[Prompt] = (),
     tools: Sequence[Any] = (),
-    store: Store | None = None,
+    store: Store | str | None = None,
 ) -> AsyncIterator[Lab]:
     app = Plait(Desk, store=store or f"sqlite:///{folder / 'plait.db'}", shutdown_timeout=0.1)
     app.execution(
