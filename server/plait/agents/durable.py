@@ -13,7 +13,7 @@ from plait.agents.run import Run
 from plait.agents.runs import Runs
 from plait.errors import Busy, CallFailed, TooMany, Unavailable
 from plait.parts.attempts import Uncounted
-from plait.parts.messages.caller import QUEUE, TaskCaller
+from plait.parts.messages.caller import FAILED, QUEUE, TaskCaller
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.parts.part import find_parts, find_role
 from plait.parts.tasks.rows import EndedRun
@@ -69,12 +69,12 @@ class AgentTask(Task):
         queues = _find_queues(thread, self.name)
         for queue in queues if ended.row.key == QUEUE else ():
             assert isinstance(queue.caller, TaskCaller)
-            queue.caller.follow_end(is_cancelled=ended.status == "cancelled")
+            queue.caller.follow_end(ended.status)
         if (family := find_role(type(thread), "family")) is not None:
             is_over = ended.status == "done" and not any(queue.is_stopped for queue in queues)
             if ended.status == "cancelled":
                 family.of(thread._actor).cancel_calls(ended.row.id)
-            family.of(thread._actor).end_work(None if is_over else ended.error or "it was stopped")
+            family.of(thread._actor).end_work(None if is_over else FAILED if ended.error else "it was stopped")
 
     async def _run(self, thread: Thread[Any], step: Step, input: Any) -> Any:
         agent, runs = self._agent, self._runs

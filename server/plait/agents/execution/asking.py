@@ -68,7 +68,7 @@ class Asker:
             if progress.due:
                 await self._step.sleep(f"wait:{place}:{attempt}", (progress.due - read_due_clock()) / 1e6)
             work = partial(self._attempt, speaker.prompt, history, mark, below, progress)
-            asked = await self._state.do(f"ask:{place}:{attempt}", work, type=_Asked)
+            asked = await self._state.do(f"ask:{place}:{attempt}", work, attempts=3, type=_Asked)
             if asked.retry is None:
                 return await self._messages.get(asked.id)
             progress = asked.retry

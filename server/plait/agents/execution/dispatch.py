@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from plait.actor.logs import log_error
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import AnyTool, Handoff, PromptTool, Speaker
 from plait.agents.execution.hooks import ToolCall, call_hooks, has_hook
@@ -16,7 +17,7 @@ from plait.agents.execution.prompt_tools import PromptTools, make_result_id
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import REMOVED
 from plait.agents.execution.subagents import Subagents
-from plait.agents.execution.tools import Refused, Tool, ToolResult
+from plait.agents.execution.tools import Refused, Tool, ToolResult, tell_error
 from plait.errors import InvalidArguments
 from plait.parts.messages.caller import STOPPED
 from plait.parts.messages.message import Message
@@ -24,7 +25,7 @@ from plait.parts.messages.own_metadata import make_own, merge_metadata
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import STATUS, make_call, make_call_id, read_call
 from plait.parts.tasks.step import Step
-from plait.parts.tasks.step_errors import StepFailed, Unknown, describe
+from plait.parts.tasks.step_errors import StepFailed, Unknown
 from plait.spelling import find_nearest
 from plait_schemas.codec import encode_json
 
@@ -33,7 +34,9 @@ __all__ = ["Dispatcher", "invoke", "make_queued_call"]
 _FAILED: Final = "Failed to execute tool: "
 _STOPPED: Final = "The execution was stopped before this call."
 _HANDED_OVER: Final = ToolResult("The conversation is handed over.")
-_UNKNOWN: Final = "It is not known whether this call has had its effect, as the server stopped during it."
+_UNKNOWN: Final = "It is not known whether this call has had its effect, as it was cut off."
+_LEFT: Final = "It is not known whether this call has had its effect, as its run has ended without its result."
+_NOT_BEGUN: Final = "This call was not carried out, as its run has ended before it."
 
 
 Put = Callable[..., Awaitable[None]]
@@ -86,23 +89,31 @@ class Dispatcher:
         except Refused as refusal:
             error = f"{_FAILED}{refusal}"
         except StepFailed as failure:
-            error = f"{_FAILED}{failure}"
+            error = f"{_FAILED}{self._tell(failure)}"
         except Unknown:
             error = _UNKNOWN
         else:
             return
         await self._do(f"error:{id}", partial(put, ToolResult(error, is_error=True)))
 
-    async def close(self, calls: Sequence[Mapping[str, Any]], text: str = _UNKNOWN) -> None:
-        """Answer calls of a run that has ended before it has."""
+    async def close(self, calls: Sequence[Mapping[str, Any]], text: str = "") -> None:
+        """Answer calls of a run that has ended before it has; it carries them out in order."""
 
         async def close() -> None:
-            for id, name, _ in map(read_call, calls):
-                self._inject(id, name, ToolResult(text, is_error=True))
+            for number, (id, name, _) in enumerate(map(read_call, calls)):
+                told = text or (_NOT_BEGUN if number else _LEFT)
+                self._inject(id, name, ToolResult(told, is_error=True))
 
         await self._do("close", close, attempts=3)
 
     # Inside
+
+    def _tell(self, failure: StepFailed) -> str:
+        """Return what a model is told of an error; a replay does not know more than its class."""
+        if (error := failure.__cause__) is None:
+            return str(failure).partition(":")[0]
+        log_error(error, self._thread._actor.key, None)
+        return tell_error(error)
 
     def _decode(self, tool: Tool, arguments: str) -> dict[str, Any]:
         try:
@@ -196,7 +207,8 @@ async def invoke(
             case _:
                 return ToolResult("Only models and `queue_tool` can call this tool.", is_error=True)
     except Exception as error:
-        return ToolResult(f"{_FAILED}{describe(error)}", is_error=True)
+        log_error(error, thread._actor.key, None)
+        return ToolResult(f"{_FAILED}{tell_error(error)}", is_error=True)
 
 
 def make_queued_call(given: Mapping[str, str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import msgspec
 
 from plait.agents.execution.definitions import Model
 from plait.parts.messages.own_metadata import OwnMetadata
+from plait.parts.tasks.step_errors import GiveUp
 
 __all__ = ["FIRST", "Answer", "ModelFailed", "Progress", "ToolSpec"]
 
@@ -61,7 +62,7 @@ FIRST: Final = Progress()
 """The first attempt."""
 
 
-class ModelFailed(Exception):
+class ModelFailed(GiveUp):
     """An attempt has failed; the text tells how all so far have, and `retry` is the next one, None after the last."""
 
     def __init__(self, model: Model, failures: Sequence[str], retry: Progress | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, overload
 import msgspec
 
 from plait.actor.rpc import Method
-from plait.errors import InvalidArguments
+from plait.errors import InvalidArguments, PlaitError
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.schema import components
@@ -25,6 +25,7 @@ __all__ = [
     "Variable",
     "check_tool_name",
     "check_type",
+    "tell_error",
     "tool",
 ]
 
@@ -94,6 +95,11 @@ class ToolResult(Checked, frozen=True):
     text: str = ""
     attachments: Sequence[str] = ()
     is_error: bool = False
+
+
+def tell_error(error: BaseException) -> str:
+    """Return what models and clients are told of an error: its class, and the text only of a PlaitError."""
+    return f"{type(error).__name__}: {error}" if isinstance(error, PlaitError) else type(error).__name__
 
 
 class Refused(Exception):

@@ -20,9 +20,12 @@ from plait.parts.part import find_role
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["QUEUE", "STOPPED", "AgentCaller", "TaskCaller", "make_caller"]
+__all__ = ["FAILED", "QUEUE", "STOPPED", "AgentCaller", "TaskCaller", "make_caller"]
 
 log = logging.getLogger("plait.agents")
+
+FAILED: Final = "Something went wrong, so there is no answer."
+"""The text of the failed message that a failed run leaves; its error is only in the log and in its `error`."""
 
 QUEUE: Final = "queue"
 """The id of the queue in the `AttemptRunner`, which has no other work, and the key of the tasks that it begins."""
@@ -208,9 +211,16 @@ class TaskCaller(AgentCaller):
             self._tasks.run(self._agent, key=QUEUE)
             self._writer.write(self._begin)
 
-    def follow_end(self, *, is_cancelled: bool) -> None:
-        """Follow the end of a run in its write, as that of an attempt; one that was cancelled does not count."""
-        self._runner.end(QUEUE, f"agent {self._agent}", self._end(counts=not is_cancelled))
+    def follow_end(self, status: str) -> None:
+        """Follow the end of a run in its write, as that of an attempt; one that was cancelled does not count.
+
+        A run that has taken the messages is not repeated: if it fails, the conversation says so.
+        """
+        error = self._end(counts=status != "cancelled")
+        if error is None and status == "failed":
+            message = self._writer.make("assistant", FAILED, status="failed", is_new=False)
+            self._writer.write(lambda changes: changes.add(message))
+        self._runner.end(QUEUE, f"agent {self._agent}", error)
 
     def stop(self, open_calls: Sequence[OpenCalls]) -> tuple[bool, Commit]:
         """Store in one write that no run may begin, the ends of all, and the results of the open calls.

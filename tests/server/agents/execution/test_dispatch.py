@@ -8,7 +8,7 @@ import pytest
 from tests.server.agents.execution.lab import Desk, Lab, Said, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
-from plait import Message, NotFound
+from plait import Conflict, Message, NotFound
 from plait.agents.execution.definitions import Agent, Handoff, Side
 from plait.agents.execution.tools import Tool, ToolResult, tool
 
@@ -63,7 +63,7 @@ async def test_the_model_is_told_what_a_tool_raises_and_its_writes_are_dropped(t
         return "worked"
 
     found, values = await find_results(tmp_path, [work], [("work", {"fails": True}), ("work", {"fails": False})])
-    assert [each.content for each in found] == ["Failed to execute tool: ValueError: no paper", "worked"]
+    assert [each.content for each in found] == ["Failed to execute tool: ValueError", "worked"]
     assert [each.metadata["plait"]["tool_status"] for each in found] == ["error", "success"]
     assert values == [False]
 
@@ -74,7 +74,7 @@ async def test_a_tool_that_takes_too_long_has_failed(tmp_path: Path) -> None:
         """Work."""
         await asyncio.Event().wait()
 
-    assert await find_result(tmp_path, [work], call("work")) == ("Failed to execute tool: TimeoutError: ", "error")
+    assert await find_result(tmp_path, [work], call("work")) == ("Failed to execute tool: TimeoutError", "error")
 
 
 @pytest.mark.parametrize(
@@ -281,3 +281,40 @@ async def test_a_thread_is_handed_over_to_an_agent_that_there_is(tmp_path: Path)
         with pytest.raises(NotFound, match="there is no agent named 'dask'; did you mean 'desk'"):
             await lab.handle.messages.hand_over("dask")
         await lab.handle.messages.hand_over("desk")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError("cannot connect to postgres://app:hunter2@db"), "OSError"),
+        (Conflict("the order is closed"), "Conflict: the order is closed"),
+    ],
+)
+async def test_only_the_text_of_an_error_that_may_be_shown_is_told(
+    tmp_path: Path, error: Exception, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool
+    async def fail(desk: Desk) -> str:
+        """Fail."""
+        raise error
+
+    async with open_lab(tmp_path, Script(call("fail"), "Done."), tools=[fail]) as lab:
+        await lab.ask("Do it.")
+        await lab.rest()
+        invoked = await lab.handle.call(Desk.invoke, "fail", {})
+        told = f"Failed to execute tool: {text}"
+        assert ((await lab.history())[2].content, invoked["text"]) == (told, told)
+    assert str(error) in caplog.text
+
+
+async def test_only_the_first_call_that_a_run_has_left_may_have_begun(tmp_path: Path) -> None:
+    async with open_lab(tmp_path, Script([("refund", {"cents": 1}), ("refund", {"cents": 2})]), tools=[refund]) as lab:
+        await lab.ask("Refund.")
+        await lab.handle.tasks.cancel(await wait_for_call(lab))
+    async with open_lab(tmp_path, Script("Well."), tools=[refund]) as lab:
+        await lab.ask("And?")
+        await lab.rest("cancelled", "done")
+        assert (await lab.texts())[2:4] == [
+            "tool It is not known whether this call has had its effect, as its run has ended without its result.",
+            "tool This call was not carried out, as its run has ended before it.",
+        ]

@@ -334,7 +334,7 @@ async def test_a_run_that_is_tried_again_calls_no_tool_again(tmp_path: Path) -> 
         (run,) = await lab.handle.tasks.list()
         assert await lab.handle.tasks.retry(run.id)
         await lab.rest()
-        assert (await lab.texts())[2:] == ["tool Failed to execute tool: ValueError: no", "assistant Done."]
+        assert (await lab.texts())[2:] == ["tool Failed to execute tool: ValueError", "assistant Done."]
         assert len(calls) == 1
 
 
@@ -522,3 +522,34 @@ async def test_a_step_makes_five_commits_at_most(tmp_path: Path) -> None:
         await lab.ask("Work.")
         await lab.rest()
     assert store.writes <= 5 * steps
+
+
+async def test_the_history_says_that_a_run_has_failed_and_nothing_of_its_error(tmp_path: Path) -> None:
+    script = Script(ValueError("postgres://app:hunter2@db"))
+    async with open_lab(tmp_path, script) as lab:
+        await lab.ask("Hello?")
+        await lab.rest("failed")
+        assert await lab.texts("failed") == ["assistant Half", "assistant Something went wrong, so there is no answer."]
+        assert "hunter2" not in str(await lab.history())
+    async with open_lab(tmp_path, script := Script("Hello.")) as lab:
+        await lab.ask("Again?")
+        await lab.rest("failed", "done")
+        assert script.texts()[1:] == ["user-prompt Hello?", "user-prompt Again?"]
+
+
+@pytest.mark.parametrize("is_healed", [True, False])
+async def test_a_prompt_that_raises_has_the_attempts_of_a_step(tmp_path: Path, is_healed: bool) -> None:
+    written = list[int]()
+
+    async def write(desk: Desk) -> str:
+        written.append(1)
+        if not is_healed or len(written) < 3:
+            raise ValueError("no prompt today")
+        return "You help."
+
+    async with open_lab(tmp_path, Script("Yes."), prompts=[Prompt("clerk", write, "script")]) as lab:
+        await lab.ask("Hello?")
+        await lab.rest("done" if is_healed else "failed")
+        assert len(written) == 3
+        failed = await lab.texts("failed")
+        assert failed == ([] if is_healed else ["assistant Something went wrong, so there is no answer."])
