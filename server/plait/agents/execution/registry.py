@@ -72,18 +72,17 @@ class Execution:
             raise TypeError(f"{self.thread.__name__} has hooks of its messages, and its agents have, too")
 
     def find_speaker(self, agent: str, side: Receiver) -> Speaker:
-        """Return a side of an agent, with its prompt; an agent with one side has only A."""
-        found = self.find_agent(agent)
+        """Return a side of an agent, with its prompt; an agent with one side has only A.
+
+        An agent that was removed after its name was stored is that of the messages.
+        """
+        found = self.agents.get(agent) or self.agents[self._find_part().agent or ""]
         letter = "a" if found.b is None else side
         return Speaker(found, letter, self.load_prompt(found.side(letter).prompt))
 
     def find_messages(self, thread: Thread[Any]) -> ThreadMessages:
         """Return the messages of a thread."""
         return self._find_part().of(thread._actor)
-
-    def find_agent(self, name: str) -> Agent:
-        """Return an agent, or that of the messages if it was removed after it was stored by its name."""
-        return self.agents.get(name) or self.agents[self._find_part().agent or ""]
 
     def load_agent(self, name: str) -> Agent:
         """Return an agent. Raises NotFound."""
