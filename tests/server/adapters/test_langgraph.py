@@ -365,7 +365,7 @@ async def test_a_node_takes_what_is_queued_between_two_calls_of_its_model(store:
             await app.thread(Desk, "one").part(Desk.messages).queue("Hurry!")
             return {"texts": ["found"]}
 
-        graph = StateGraph(Asked)
+        graph: Any = StateGraph(Asked)
         graph.add_node("model", call_model)
         graph.add_node("tool", call_tool)
         graph.add_edge(START, "model")
