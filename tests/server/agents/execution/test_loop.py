@@ -90,6 +90,8 @@ async def test_an_interrupt_is_for_other_agents_and_ends_no_execution(tmp_path: 
         await lab.app.interrupt(lab.handle)
         hold.go.set()
         await lab.rest()
+        (run,) = await lab.handle.tasks.list()
+        assert run.result == "One."
         assert await lab.texts() == ["user 1?", "assistant One."]
 
 
