@@ -12,6 +12,9 @@ from typing import Any, Final
 
 __all__ = ["finish", "open_child"]
 
+# Bytes that are read at once.
+_AT_ONCE: Final = 64 * 1024
+
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 
 
@@ -46,9 +49,17 @@ async def _kill(process: Process) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+    await finish(asyncio.ensure_future(_drain(process)))
+
+
+async def _drain(process: Process) -> None:
+    """Wait until a killed process is gone, which asyncio learns only when all that it has written is read."""
     assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.close()
-    await finish(asyncio.ensure_future(process.wait()))
+    while await process.stdout.read(_AT_ONCE):
+        pass
+    await process.wait()
 
 
 async def finish(work: "asyncio.Future[Any]") -> None:
