@@ -8,7 +8,7 @@ from plait.actor.handle import Handle
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
-from plait.agents.execution.definitions import Agent, Handoff, Model, Prompt, PromptTool, Side, Subagent
+from plait.agents.execution.definitions import Agent, Handoff, Mcp, Model, Prompt, PromptTool, Side, Subagent
 from plait.agents.execution.hooks import Block, Hooks, ToolCall
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.thread_agents import ThreadAgents
@@ -135,6 +135,7 @@ __all__ = [
     "KVEntry",
     "KVStats",
     "Limits",
+    "Mcp",
     "MemoryStore",
     "Message",
     "MessageHooks",

@@ -12,6 +12,7 @@ from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, make_decoder, nests_deeper
 from plait_schemas.models import check_type
 from plait_schemas.rpc import RPC_MARK, RpcOptions
+from plait_schemas.schema import components
 
 __all__ = ["Arguments", "Method", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
 
@@ -153,6 +154,18 @@ class Method:
         The type of the result is under the key "return".
         """
         return self.function, get_type_hints(self.function, include_extras=True)
+
+    def describe_arguments(self) -> dict[str, Any]:
+        """Return the JSON Schema of the arguments as an object, by name. Raises TypeError for a type that has none."""
+        types = self.read_types()[1]
+        schemas, named = components([types.get(name, Any) for name in self._decode])
+        schema: dict[str, Any] = {
+            "type": "object",
+            "properties": dict(zip(self._decode, schemas, strict=True)),
+            "required": [name for name in self._decode if name in self._required],
+            "additionalProperties": False,
+        }
+        return {**schema, "$defs": named} if named else schema
 
     def insert_stream(self, args: list[Any], kwargs: dict[str, Any], stream: Stream) -> Arguments:
         """Return the arguments with `stream` inserted for its parameter."""

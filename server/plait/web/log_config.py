@@ -56,6 +56,7 @@ def configure_logging(
             "loggers": {
                 "aiosqlite": {"level": "WARNING"},
                 "asyncio": {"level": "WARNING"},
+                "mcp": {"level": "WARNING"},
                 "plait.settings": {"level": "NOTSET" if is_first else "ERROR"},
                 "uvicorn.access": {"filters": ["query"]},
             },

@@ -13,6 +13,7 @@ from plait.actor.thread import Thread
 from plait.agents.execution.definitions import Prompt, Speaker
 from plait.agents.execution.hooks import Block, call_hooks
 from plait.agents.execution.loading import load_model_call
+from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.run_history import cut_history
@@ -50,12 +51,15 @@ class Asker:
         step: Step,
         messages: ThreadMessages,
         state: ExecutionState,
+        *,
+        servers: McpServers,
     ) -> None:
         self._execution = execution
         self._thread = thread
         self._step = step
         self._messages = messages
         self._state = state
+        self._servers = servers
         # The messages that were converted for the calls before.
         self._known: dict[Any, Any] = {}
 
@@ -88,7 +92,11 @@ class Asker:
         chunks = (await load_model_call())(
             self._execution.load_model(prompt.model),
             seen,
-            tools=[*describe_tools(self._execution, prompt), *await describe_subagents(self._thread, prompt)],
+            tools=[
+                *describe_tools(self._execution, prompt),
+                *await describe_subagents(self._thread, prompt),
+                *await self._servers.describe(prompt.tools),
+            ],
             progress=progress,
             settings=prompt.settings,
             known=self._known,

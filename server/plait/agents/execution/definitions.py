@@ -1,12 +1,29 @@
 """The models, prompts, sides and agents of an execution, as their author defines them."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from importlib.util import find_spec
+from typing import Any, Final, Literal, NamedTuple
 
 from plait.actor.thread import Thread
 from plait.agents.execution.tools import Checked, Tool, Variable, check_tool_name, check_type
 
-__all__ = ["Agent", "AnyTool", "Handoff", "Model", "Prompt", "PromptTool", "Receiver", "Side", "Speaker", "Subagent"]
+__all__ = [
+    "Agent",
+    "AnyTool",
+    "Handoff",
+    "Mcp",
+    "Model",
+    "Prompt",
+    "PromptTool",
+    "Receiver",
+    "Side",
+    "Speaker",
+    "Subagent",
+]
+
+# A variable in a header, or in the environment of a process.
+_VARIABLE: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 Receiver = Literal["a", "b"]
 """The side of an agent that answers a message."""
@@ -107,7 +124,60 @@ class PromptTool(Checked, frozen=True):
         return self.name or self.prompt
 
 
-AnyTool = Tool | Handoff | Subagent | PromptTool
+class Mcp(Checked, frozen=True):
+    """The tools of an MCP server, under names that begin with `name` and an underscore.
+
+    `server` is a URL, for Streamable HTTP, or the words of a command, whose process speaks over stdio. In the values of
+    `headers`, and of `env`, the environment of that process, a name in braces stands for a variable of the thread's
+    `env`: `{"Authorization": "Bearer {GITHUB_TOKEN}"}`. `tools` are the names of those that are lent, in place of all.
+    With `needs_approval`, a person must approve each call within `approval_timeout` seconds. A call may take `timeout`
+    seconds. Raises ModuleNotFoundError without the extra `plait[mcp]`.
+    """
+
+    server: str | Sequence[str]
+    name: str
+    headers: Mapping[str, str] = {}
+    env: Mapping[str, str] = {}
+    tools: Sequence[str] = ()
+    needs_approval: bool = False
+    approval_timeout: float | None = None
+    timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_tool_name(self.name)
+        if find_spec("mcp") is None:
+            raise ModuleNotFoundError("Mcp needs an extra: pip install 'plait[mcp]'", name="mcp")
+        is_url = isinstance(self.server, str)
+        if is_url and not str(self.server).startswith(("http://", "https://")):
+            raise ValueError(f"the server of the Mcp {self.name!r} must be a URL, or a list of the words of a command")
+        if (self.headers and not is_url) or (self.env and is_url):
+            raise ValueError(f"the Mcp {self.name!r}: headers are for a URL, and env is for a command")
+        for option, value in (("timeout", self.timeout), ("approval_timeout", self.approval_timeout)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{option} of the Mcp {self.name!r} must be above 0, not {value!r}")
+
+    @property
+    def tool_name(self) -> str:
+        """The name under which a prompt has it; models do not call that."""
+        return self.name
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of the names of its tools."""
+        return f"{self.name}_"
+
+    @property
+    def variables(self) -> set[str]:
+        """The names of the variables in its headers and its environment."""
+        return {name for value in (*self.headers.values(), *self.env.values()) for name in _VARIABLE.findall(value)}
+
+    def fill(self, texts: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+        """Return headers, or an environment, with the values of variables."""
+        return {name: _VARIABLE.sub(lambda found: variables[found[1]], text) for name, text in texts.items()}
+
+
+AnyTool = Tool | Handoff | Subagent | PromptTool | Mcp
 """A tool of a prompt."""
 
 
@@ -148,7 +218,7 @@ class Prompt:
                 what = (
                     "use @tool for a function"
                     if callable(each)
-                    else "it must be a Tool, Handoff, Subagent or PromptTool"
+                    else "it must be a Tool, Handoff, Subagent, PromptTool or Mcp"
                 )
                 raise TypeError(f"{each!r} is no tool of the prompt {name!r}: {what}")
             tool_name = each.name if isinstance(each, Tool) else each.tool_name

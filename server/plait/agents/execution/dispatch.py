@@ -13,6 +13,8 @@ from plait.actor.logs import log_error
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import AnyTool, Handoff, PromptTool, Speaker
 from plait.agents.execution.hooks import ToolCall, call_hooks, has_hook
+from plait.agents.execution.mcp import find_lender
+from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.prompt_tools import PromptTools, make_result_id
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import REMOVED
@@ -50,10 +52,18 @@ class Dispatcher:
     """
 
     def __init__(
-        self, thread: Thread[Any], step: Step, messages: ThreadMessages, state: ExecutionState, prompts: PromptTools
+        self,
+        thread: Thread[Any],
+        step: Step,
+        messages: ThreadMessages,
+        state: ExecutionState,
+        prompts: PromptTools,
+        *,
+        servers: McpServers,
     ) -> None:
         self._thread = thread
         self._prompts = prompts
+        self._servers = servers
         self._step = step
         self._messages = messages
         self._subagents = Subagents(thread, step, state)
@@ -71,7 +81,7 @@ class Dispatcher:
             if self._subagents.takes(tools, name):
                 await self._answer_by_subagent(tools, id, name, arguments, put)
                 return
-            match _find(tools, name):
+            match await self._find(tools, name):
                 case Handoff(agent=agent):
                     await self._do(f"call:{id}", partial(self._hand_over, agent, put))
                 case Tool() as tool:
@@ -114,6 +124,12 @@ class Dispatcher:
             return str(failure).partition(":")[0]
         log_error(error, self._thread._actor.key, None)
         return tell_error(error)
+
+    async def _find(self, tools: Mapping[str, AnyTool], name: str) -> AnyTool:
+        """Return a tool by its name. Raises Refused."""
+        if name not in tools and (mcp := find_lender(tools, name)) is not None:
+            return await self._servers.find(mcp, name)
+        return _find(tools, name)
 
     def _decode(self, tool: Tool, arguments: str) -> dict[str, Any]:
         try:

@@ -9,6 +9,7 @@ from plait.agents.context import Context
 from plait.agents.execution.asking import Asker
 from plait.agents.execution.definitions import Receiver, Speaker, Subagent
 from plait.agents.execution.dispatch import Dispatcher, make_queued_call
+from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.prompt_tools import PromptTools
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.run_history import RunHistory
@@ -73,16 +74,18 @@ class _Pass:
         self._place = START if step.value is None else msgspec.convert(step.value, Place)
         self._agents = ctx.thread.agents
         self._state = state = ExecutionState(messages, step)
-        self._asker = Asker(execution, ctx.thread, step, messages, state)
+        self._servers = servers = McpServers(ctx.thread)
+        self._asker = Asker(execution, ctx.thread, step, messages, state, servers=servers)
         prompts = PromptTools(execution, messages, state, self._asker.ask)
-        self._dispatcher = Dispatcher(ctx.thread, step, messages, state, prompts)
+        self._dispatcher = Dispatcher(ctx.thread, step, messages, state, prompts, servers=servers)
 
     async def run(self) -> str | None:
         await self._agents.wait_for_creation()
         self._agents.running = self._state
         try:
-            with self._state.entered():
-                return await self._make_steps()
+            async with self._servers:
+                with self._state.entered():
+                    return await self._make_steps()
         finally:
             self._agents.running = None
 

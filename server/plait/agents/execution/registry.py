@@ -9,6 +9,7 @@ from plait.agents.execution.definitions import (
     Agent,
     AnyTool,
     Handoff,
+    Mcp,
     Model,
     Prompt,
     PromptTool,
@@ -17,6 +18,7 @@ from plait.agents.execution.definitions import (
     Subagent,
 )
 from plait.agents.execution.hooks import has_hook, read_hooks
+from plait.agents.execution.mcp import check_prefixes, find_lender
 from plait.errors import NotFound
 from plait.parts.env.env import Env
 from plait.parts.env.secret import check_variable, make_secret
@@ -57,6 +59,7 @@ class Execution:
             self._check_prompt(prompt)
         for agent in self.agents.values():
             self._check_agent(agent)
+        check_prefixes(self.tools)
         # The hooks of all prompts and agents.
         self.hooks = [
             hook
@@ -100,7 +103,7 @@ class Execution:
 
     def find_tool(self, name: str) -> AnyTool:
         """Return a tool of any prompt. Raises NotFound."""
-        if (found := self.tools.get(name)) is not None:
+        if (found := self.tools.get(name) or find_lender(self.tools, name)) is not None:
             return found
         near = find_nearest(name, self.tools)
         raise NotFound(f"there is no tool named {name!r}" + (f"; did you mean {near!r}?" if near else ""))
@@ -125,6 +128,8 @@ class Execution:
                     require_role(self.thread, "env")
                     check_variable(each.optional)
                 _check_variables(name, each)
+            if isinstance(each, Mcp) and each.variables:
+                require_role(self.thread, "env")
 
     def _find_part(self) -> Messages:
         """Return the messages of the threads, whose queue one of the agents takes. Raises TypeError."""

@@ -1,9 +1,9 @@
-"""The tools of a prompt, except its subagents, as its model sees them."""
+"""The tools of a prompt, except its subagents and those of servers, as its model sees them."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from plait.agents.execution.definitions import AnyTool, Handoff, Prompt, PromptTool, Subagent
+from plait.agents.execution.definitions import AnyTool, Handoff, Mcp, Prompt, PromptTool, Subagent
 from plait.agents.execution.model_attempts import ToolSpec
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.tools import Tool
@@ -22,7 +22,7 @@ _QUESTION: Final[Mapping[str, Any]] = {
 
 def describe_tools(execution: Execution, prompt: Prompt) -> list[ToolSpec]:
     """Return the tools of a prompt as a model sees them."""
-    tools = {name: each for name, each in prompt.tools.items() if not isinstance(each, Subagent)}
+    tools = {name: each for name, each in prompt.tools.items() if not isinstance(each, Subagent | Mcp)}
     return [_describe(execution, name, each) for name, each in tools.items()]
 
 
@@ -37,5 +37,5 @@ def _describe(execution: Execution, name: str, tool: AnyTool) -> ToolSpec:
         case PromptTool():
             told = tool.description or f"Ask the prompt {tool.prompt}."
             return ToolSpec(name, told, _QUESTION)
-        case Subagent():
-            raise AssertionError(f"{name} is described with the other subagents")
+        case Subagent() | Mcp():
+            raise AssertionError(f"{name} is described with others of its kind")

@@ -13,7 +13,6 @@ from plait.actor.rpc import Method
 from plait.errors import InvalidArguments, PlaitError
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON
-from plait_schemas.schema import components
 
 __all__ = [
     "CREATE",
@@ -139,7 +138,7 @@ class Tool:
         self._method = Method(self.name, self.name, function, concurrent=False, noun="tool")
         if self._method.is_stream:
             raise TypeError(f"the tool {self.name!r} must not stream: models read results as a whole")
-        self.schema = _describe(function, self._method)
+        self.schema = self._method.describe_arguments()
 
     def __call__(self, thread: Any, *args: Any, **kwargs: Any) -> Any:
         return self.function(thread, *args, **kwargs)
@@ -184,17 +183,3 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
         return Tool(function, **options)
 
     return make if function is None else make(function)
-
-
-def _describe(function: Callable[..., Any], method: Method) -> dict[str, Any]:
-    """Return the JSON Schema of a tool's arguments. Raises TypeError for a type that has none."""
-    types = method.read_types()[1]
-    parameters = [*inspect.signature(function).parameters.values()][1:]
-    schemas, named = components([types.get(each.name, Any) for each in parameters])
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {each.name: found for each, found in zip(parameters, schemas, strict=True)},
-        "required": [each.name for each in parameters if each.default is each.empty],
-        "additionalProperties": False,
-    }
-    return {**schema, "$defs": named} if named else schema

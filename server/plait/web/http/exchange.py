@@ -3,13 +3,14 @@
 import asyncio
 import os
 from collections.abc import Callable, Hashable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal, Rights
+from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Arguments, Method
 from plait.errors import CallFailed, PlaitError
 from plait.instruments.protocol import TRACE
@@ -125,6 +126,14 @@ class Exchange:
             timer.cancel()
             if watcher is not None:
                 watcher.cancel()
+
+    async def call(self, actor: Actor, method: Method, arguments: Arguments, connection: Connection) -> Any:
+        """Return the result of a method that does not stream, as `outcome` does."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        actor.turns.call(
+            method, arguments, make_resolver(future), connection=connection, request=self.request, by_client=True
+        )
+        return await self.outcome(future)
 
     def stream(
         self, actor: Actor, method: Method, arguments: Arguments, connection: Connection, encode: Encode

@@ -1,16 +1,18 @@
 """The URLs of threads: state, history, rpcs, agents, files and `on_request`; and of kinds, which list them."""
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from functools import cache
+from typing import Final
 from urllib.parse import unquote
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from plait.actor.actor import Actor
-from plait.actor.outcome import make_resolver
 from plait.agents.agent import INTERRUPT
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.instruments.protocol import TRACE
@@ -98,19 +100,19 @@ class ThreadRequests:
             case "DELETE", [""]:
                 return await exchange.destroy()
             case "POST", ["rpc", method] if method:
-                return await exchange.call(method)
+                return await exchange.call_rpc(method)
             case "POST", ["run", agent] if agent and has_agents:
                 return await run_agent(exchange, unquote(agent))
             case "POST", ["interrupt"] if has_agents:
                 return await interrupt(exchange)
+            case "GET" | "POST" | "DELETE", ["mcp"]:
+                return await _answer_mcp(exchange)
             case "POST", ["stop" | "continue" as what] if f"run:{what}" in self._context.node.kind(kind).methods:
-                return await exchange.call(f"run:{what}")
+                return await exchange.call_rpc(f"run:{what}")
             case "GET" | "HEAD" | "PUT" | "DELETE", ["files", *path] if path and kind in self._context.files:
                 return await answer_file(exchange, "/".join(path))
-            case "GET" | "HEAD", ["tasks"] if has_live_tasks:
-                return await exchange.list_runs()
-            case "GET" | "HEAD", ["tasks", id] if has_live_tasks:
-                return await exchange.get_run(unquote(id))
+            case "GET" | "HEAD", ["tasks", *id] if has_live_tasks and len(id) < 2:
+                return await (exchange.get_run(unquote(id[0])) if id else exchange.list_runs())
             case _:
                 return await answer_by_author(exchange, "/".join(parts))
 
@@ -162,7 +164,7 @@ class _Exchange(Exchange):
         headers = {"etag": tag(epoch, version)}
         return JSONResponse({"epoch": epoch, "version": version}, headers=headers)
 
-    async def call(self, name: str) -> Response:
+    async def call_rpc(self, name: str) -> Response:
         name = unquote(name)
         found = self.context.node.kind(self.key.kind).methods.get(name)
         await self.check("call" if found is None else found.action)
@@ -179,11 +181,7 @@ class _Exchange(Exchange):
             arguments = method.arguments(call.args, call.kwargs, depth=self.context.limits.depth)
         if method.is_stream:
             return self.stream(actor, method, arguments, connection, _encode_line).answer("application/x-ndjson")
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        actor.turns.call(
-            method, arguments, make_resolver(future), connection=connection, request=self.request, by_client=True
-        )
-        return answer_json({"result": await self.outcome(future)})
+        return answer_json({"result": await self.call(actor, method, arguments, connection)})
 
     async def list_runs(self) -> Response:
         actor = await self._read()
@@ -214,3 +212,21 @@ class _Exchange(Exchange):
 def _encode_line(what: str, value: object) -> tuple[bytes, bool]:
     value = str(value) if isinstance(value, PlaitError) else value
     return encode_json({what: value}) + b"\n", what != "chunk"
+
+
+async def _answer_mcp(exchange: Exchange) -> Response:
+    if exchange.request.method != "POST":
+        raise HTTPException(405, "MCP is used by POST, without sessions", headers={"allow": "POST"})
+    await exchange.check("call")
+    answer = await asyncio.to_thread(_import_mcp)
+    return await answer(exchange)
+
+
+@cache
+def _import_mcp() -> Callable[[Exchange], Awaitable[Response]]:
+    """Import MCP for the first request to it, as that takes a second. Raises HTTPException without the extra."""
+    try:
+        from plait.web.http.mcp import answer_mcp  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise HTTPException(501, "MCP needs an extra: pip install 'plait[mcp]'") from None
+    return answer_mcp

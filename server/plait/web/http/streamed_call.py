@@ -13,7 +13,7 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.actor.outcome import RunningCall
 from plait.actor.rpc import Arguments, Method
-from plait.errors import CallFailed, PlaitError, Unauthenticated
+from plait.errors import CallFailed, PlaitError, TooLarge, Unauthenticated
 from plait.web.http.streamed import ResponseLines, StreamedResponse
 
 __all__ = ["Encode", "StreamedCall"]
@@ -45,6 +45,18 @@ class StreamedCall:
     def answer(self, media_type: str) -> Response:
         """Return the answer, which ends with the call."""
         return StreamedResponse(self._lines.read(), media_type=media_type, ended=self.leave)
+
+    async def join(self, most: int) -> bytes:
+        """Return all that the call sends, when it has ended. Raises TooLarge for more bytes, and ResponseAborted."""
+        found = bytearray()
+        try:
+            async for line in self._lines.read():
+                found += line
+                if len(found) > most:
+                    raise TooLarge(f"the chunks have more than {most} bytes", limit="write_buffer")
+        finally:
+            self.leave()
+        return bytes(found)
 
     def close(self, _: int, reason: str) -> None:
         """Abandon the call, and tell the reason, as the client's rights have ended."""

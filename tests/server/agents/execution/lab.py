@@ -136,9 +136,9 @@ def make_prompt(name: str, *tools: Any, model: str = "script", **options: Any) -
 
 
 class Lab:
-    def __init__(self, app: Plait) -> None:
+    def __init__(self, app: Plait, cls: type[Thread[Any]] = Desk) -> None:
         self.app = app
-        self.handle: Any = app.thread(Desk, "one")
+        self.handle: Any = app.thread(cls, "one")
 
     async def ask(self, text: str, **options: Any) -> None:
         await self.handle.messages.queue(text, **options)

@@ -1,0 +1,214 @@
+"""The MCP servers that lend tools to a run: each is connected when one of its tools is needed first."""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from mimetypes import guess_extension
+from typing import Any, Final, Self
+
+import msgspec
+
+from plait.actor.thread import Thread
+from plait.agents.execution.definitions import Mcp
+from plait.agents.execution.mcp import LentTool, McpFailed, McpResult
+from plait.agents.execution.model_attempts import ToolSpec
+from plait.agents.execution.tools import Tool, ToolResult
+from plait.errors import InvalidArguments, NotFound
+from plait.parts.env.secret import Secret
+from plait.parts.files.thread_files import find_files
+from plait.parts.part import find_role, require_role
+from plait.spelling import find_nearest
+from plait_schemas.codec import NOT_JSON, encode_json, nests_deeper
+
+__all__ = ["McpServers"]
+
+# The tool that a model has in place of those of a server that is away.
+_CONNECT: Final = "connect"
+# Seconds in which a server must connect and list its tools.
+_SECONDS: Final = 30.0
+# Characters of a result.
+_LONGEST: Final = 100_000
+# Tools of a server, and characters of their descriptions.
+_MOST_TOOLS: Final = 200
+_MOST_DESCRIBED: Final = 1024 * 1024
+_NOTHING: Final = {"type": "object", "properties": {}, "additionalProperties": False}
+
+log = logging.getLogger("plait.agents")
+
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class McpServers:
+    """The sessions of a run in memory with MCP servers, which end with `close`."""
+
+    def __init__(self, thread: Thread[Any]) -> None:
+        self._thread = thread
+        self._sessions: dict[str, Any] = {}
+        # Why servers are away: a run tries again only if its model asks for that.
+        self._away: dict[str, str] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for name in [*self._sessions]:
+            await self._close(name)
+
+    async def describe(self, tools: Mapping[str, Any]) -> list[ToolSpec]:
+        """Return the tools of servers as a model sees them; for a server that is away, one that tries again."""
+        found = list[ToolSpec]()
+        for mcp in tools.values():
+            if isinstance(mcp, Mcp):
+                try:
+                    lent = await self._list(mcp)
+                except McpFailed as failure:
+                    told = f"The tools of {mcp.name} are away: {failure}. Call this to try again."
+                    found.append(ToolSpec(f"{mcp.prefix}{_CONNECT}", told, _NOTHING))
+                else:
+                    found += [ToolSpec(name, each.description, each.schema) for name, each in lent.items()]
+        return found
+
+    async def find(self, mcp: Mcp, name: str) -> Tool:
+        """Return a tool of a server; one that fails if it is not there."""
+        is_connect = name == f"{mcp.prefix}{_CONNECT}"
+        if is_connect:
+            self._away.pop(mcp.name, None)
+        try:
+            lent = await self._list(mcp)
+        except McpFailed as failure:
+            return _LentTool(mcp, name, partial(_answer, f"the tools of {mcp.name} are away: {failure}", is_error=True))
+        if (found := lent.get(name)) is not None:
+            return _LentTool(mcp, name, partial(self._call, mcp, found), found)
+        if is_connect:
+            return _LentTool(mcp, name, partial(_answer, f"{mcp.name} is connected. Its tools: {', '.join(lent)}"))
+        near = find_nearest(name, lent)
+        told = f"there is no tool {name!r}" + (f"; did you mean {near!r}?" if near else "")
+        return _LentTool(mcp, name, partial(_answer, told, is_error=True))
+
+    # Inside
+
+    async def _list(self, mcp: Mcp) -> dict[str, LentTool]:
+        """Return the tools that a server lends, by the names that models call. Raises McpFailed."""
+        if (why := self._away.get(mcp.name)) is not None:
+            raise McpFailed(why)
+        try:
+            async with asyncio.timeout(_SECONDS):
+                if (session := self._sessions.get(mcp.name)) is not None:
+                    with suppress(McpFailed):
+                        return _name(mcp, await session.list())
+                    await self._close(mcp.name)
+                lent = await (await self._open(mcp)).list()
+                if len(named := _name(mcp, lent)) < len(lent) and not mcp.tools:
+                    log.warning("%s of %s tools of the MCP server %s are lent", len(named), len(lent), mcp.name)
+                return named
+        except (McpFailed, TimeoutError) as failure:
+            await self._close(mcp.name)
+            why = f"no answer within {_SECONDS:g} s" if isinstance(failure, TimeoutError) else str(failure)
+            why = self._away[mcp.name] = await self._redact(why)
+            raise McpFailed(why) from None
+
+    async def _open(self, mcp: Mcp) -> Any:
+        make = await asyncio.to_thread(_import_session)
+        try:
+            variables = {name: await self._reveal(name) for name in mcp.variables}
+        except NotFound as error:
+            raise McpFailed(str(error)) from None
+        session = self._sessions[mcp.name] = make(mcp, variables)
+        return session
+
+    async def _close(self, name: str) -> None:
+        if (session := self._sessions.pop(name, None)) is not None:
+            await session.close()
+
+    async def _call(self, mcp: Mcp, tool: LentTool, arguments: Mapping[str, Any]) -> ToolResult:
+        try:
+            result: McpResult = await self._sessions[mcp.name].call(tool.name, arguments)
+        except McpFailed as failure:
+            await self._close(mcp.name)  # Its next use opens another session.
+            return ToolResult(await self._redact(f"Failed to execute tool: {failure}"), is_error=True)
+        text = await self._redact(result.text)
+        if len(text) > _LONGEST:
+            text = f"{text[:_LONGEST]}\n\n[The result has {len(text)} characters; these are the first {_LONGEST}.]"
+        paths = [await self._store(mime, data) for mime, data in result.files]
+        if None in paths:
+            text = f"{text}\n\n[Files were left out, as the thread keeps none.]".strip()
+        return ToolResult(text, [each for each in paths if each is not None], is_error=result.is_error)
+
+    async def _store(self, mime: str, data: bytes) -> str | None:
+        if (files := find_files(type(self._thread))) is None:
+            return None
+        path = f"attachments/{secrets.token_hex(16)}{guess_extension(mime) or ''}"
+        await files.of(self._thread._actor).write(path, data, mime=mime)
+        return path
+
+    async def _reveal(self, variable: str) -> str:
+        secret: Secret = await require_role(type(self._thread), "env").of(self._thread._actor).get(variable)
+        return secret.reveal()
+
+    async def _redact(self, text: str) -> str:
+        env = find_role(type(self._thread), "env")
+        redacted: str = text if env is None else await env.of(self._thread._actor).redact(text)
+        return redacted
+
+
+class _LentTool(Tool):
+    """A tool of a server, or one that tells why it is not there."""
+
+    def __init__(
+        self,
+        mcp: Mcp,
+        name: str,
+        run: Callable[[Mapping[str, Any]], Awaitable[ToolResult]],
+        lent: LentTool | None = None,
+    ) -> None:
+        self.name = name
+        self.idempotent = lent is not None and lent.is_idempotent
+        self.needs_approval = lent is not None and mcp.needs_approval
+        self.approval_timeout = mcp.approval_timeout
+        self.timeout = mcp.timeout
+        self._run = run
+
+    def decode(self, arguments: str | bytes, *, depth: int) -> dict[str, Any]:
+        given = arguments.encode() if isinstance(arguments, str) else arguments
+        if len(given) > depth and nests_deeper(given, depth):
+            raise InvalidArguments(f"{self.name}: the arguments are nested more than {depth} deep")
+        try:
+            return _decode_object(given or b"{}")
+        except NOT_JSON as error:
+            raise InvalidArguments(f"{self.name}: the arguments are no JSON object: {error}") from None
+
+    async def run(self, thread: Any, arguments: Mapping[str, Any]) -> ToolResult:
+        return await self._run(arguments)
+
+
+async def _answer(text: str, arguments: Mapping[str, Any], *, is_error: bool = False) -> ToolResult:
+    return ToolResult(f"Failed to execute tool: {text}" if is_error else text, is_error=is_error)
+
+
+def _name(mcp: Mcp, lent: Sequence[LentTool]) -> dict[str, LentTool]:
+    """Return tools by the names that models call.
+
+    A tool whose name is taken or too long is left out, and so are those beyond the limits.
+    """
+    named: dict[str, LentTool] = {}
+    size = 0
+    for each in lent:
+        name = mcp.prefix + re.sub(r"[^a-zA-Z0-9_-]", "_", each.name)
+        if (mcp.tools and each.name not in mcp.tools) or name in named or len(name) > 64:
+            continue
+        size += len(each.description) + len(encode_json(each.schema))
+        if len(named) == _MOST_TOOLS or size > _MOST_DESCRIBED:
+            break
+        named[name] = each
+    return named
+
+
+def _import_session() -> Callable[..., Any]:
+    """Import MCP for the first server, as that takes a second."""
+    from plait.agents.execution.mcp_session import McpSession  # noqa: PLC0415
+
+    return McpSession

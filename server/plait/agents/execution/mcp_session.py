@@ -1,0 +1,125 @@
+"""Sessions with MCP servers, with the extra `plait[mcp]`."""
+
+import asyncio
+import logging
+from base64 import b64decode
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from contextvars import Context
+from typing import Any, Final
+
+from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from plait.agents.execution.definitions import Mcp
+from plait.agents.execution.mcp import LentTool, McpFailed, McpResult
+from plait.agents.execution.mcp_transports import open_process, open_url
+from plait_schemas.codec import encode_json
+
+__all__ = ["McpSession"]
+
+# The pages of a listing.
+_MOST_PAGES: Final = 20
+# Seconds that the end of a session may take, before it is cut off.
+_CLOSE: Final = 5.0
+
+# What it logs may have what a server has sent; its errors are raised, too.
+logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
+
+
+class McpSession:
+    """A session with a server, until `close`; a task of its own holds it open."""
+
+    def __init__(self, mcp: Mcp, variables: Mapping[str, str]) -> None:
+        loop = asyncio.get_running_loop()
+        self._closing = asyncio.Event()
+        self._ready: asyncio.Future[Client] = loop.create_future()
+        name = f"plait MCP {mcp.name}"
+        self._task = loop.create_task(self._hold(mcp, variables), name=name, context=Context())
+
+    async def list(self) -> list[LentTool]:
+        """Return the tools of the server. Raises McpFailed."""
+        found: list[LentTool] = []
+        try:
+            client, cursor = await asyncio.shield(self._ready), None
+            for _ in range(_MOST_PAGES):
+                page = await client.list_tools(cursor=cursor)
+                for each in page.tools:
+                    hints = each.annotations
+                    is_idempotent = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+                    found.append(LentTool(each.name, each.description or "", each.input_schema, is_idempotent))
+                if (cursor := page.next_cursor) is None:
+                    break
+        except Exception as error:
+            raise McpFailed(_explain(error)) from None
+        return found
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> McpResult:
+        """Call a tool. Raises McpFailed."""
+        try:
+            client = await asyncio.shield(self._ready)
+            return _read_result(await client.call_tool(name, {**arguments}))
+        except Exception as error:
+            raise McpFailed(_explain(error)) from None
+
+    async def close(self) -> None:
+        """End the session, and the process of the server."""
+        self._closing.set()
+        if not self._ready.done() or not (await asyncio.wait([self._task], timeout=_CLOSE))[0]:
+            self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _hold(self, mcp: Mcp, variables: Mapping[str, str]) -> None:
+        try:
+            async with Client(_open(mcp, variables)) as client:
+                self._ready.set_result(client)
+                await self._closing.wait()
+        except Exception as error:  # After it was ready, the calls under way fail, too.
+            if not self._ready.done():
+                self._ready.set_exception(McpFailed(_explain(error)))
+                self._ready.exception()
+        finally:
+            self._ready.cancel()
+
+
+def _open(mcp: Mcp, variables: Mapping[str, str]) -> AbstractAsyncContextManager[Any]:
+    if isinstance(mcp.server, str):
+        return open_url(mcp.server, mcp.fill(mcp.headers, variables), timeout=mcp.timeout)
+    return open_process(mcp.server, mcp.fill(mcp.env, variables))
+
+
+def _read_result(result: CallToolResult) -> McpResult:
+    texts: list[str] = []
+    files: list[tuple[str, bytes]] = []
+    for each in result.content:
+        match each:
+            case TextContent(text=text):
+                texts.append(text)
+            case ImageContent(mime_type=mime, data=data) | AudioContent(mime_type=mime, data=data):
+                files.append((mime, b64decode(data)))
+            case EmbeddedResource(resource=BlobResourceContents(mime_type=mime, blob=data)):
+                files.append((mime or "application/octet-stream", b64decode(data)))
+            case EmbeddedResource(resource=TextResourceContents(text=text)):
+                texts.append(text)
+            case ResourceLink(uri=uri):
+                texts.append(uri)
+    if not result.content and result.structured_content is not None:
+        texts.append(encode_json(result.structured_content).decode())
+    return McpResult("\n\n".join(texts), files, result.is_error)
+
+
+def _explain(error: BaseException) -> str:
+    """Return what has failed, without texts that may have a part of a header; a group tells its first error."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) if isinstance(error, MCPError | McpFailed) else type(error).__name__

@@ -1,0 +1,133 @@
+"""The rpcs of a thread as tools of MCP, with the extra `plait[mcp]`: each request is answered by itself."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    Tool,
+)
+from msgspec import Raw
+from starlette.responses import Response
+from starlette.types import Message
+
+from plait.actor.rpc import Method
+from plait.errors import CallFailed, InvalidArguments, PlaitError
+from plait.web.http.exchange import Exchange
+from plait.web.http.streamed import ResponseAborted
+from plait_schemas.codec import UNENCODABLE, encode_json, nests_deeper
+
+__all__ = ["answer_mcp"]
+
+
+async def answer_mcp(exchange: Exchange) -> Response:
+    """Answer one request of MCP. The caller checks whether the principal may call."""
+    body, depth = await exchange.body(), exchange.context.limits.depth
+    if len(body) > depth and nests_deeper(body, depth):
+        raise InvalidArguments(f"the body is nested more than {depth} deep", path="")
+    tools = _Tools(exchange, len(body))
+    server: Server[Any] = Server(
+        exchange.key.kind,
+        # Headers may repeat arguments for proxies if a schema says so: none of these does.
+        get_tool_input_schema=lambda name: None,
+        on_list_tools=tools.list,
+        on_call_tool=tools.call,
+    )
+    manager = StreamableHTTPSessionManager(
+        server, json_response=True, stateless=True, max_request_body_size=len(body) + 1
+    )
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with manager.run():
+        await manager.handle_request(exchange.request.scope, receive, send)
+    response = Response(b"".join(each.get("body", b"") for each in sent[1:]), sent[0]["status"])
+    response.raw_headers = [*sent[0]["headers"]]
+    return response
+
+
+class _Tools:
+    """The rpcs of a thread, for one request."""
+
+    def __init__(self, exchange: Exchange, size: int) -> None:
+        self._exchange = exchange
+        self._size = size
+        methods = exchange.context.node.kind(exchange.key.kind).attributes.values()
+        self._methods = {each.name: each for each in methods if each.is_for_clients}
+
+    async def list(self, _: object, __: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=[*map(_describe, self._methods.values())])
+
+    async def call(self, _: object, params: CallToolRequestParams) -> CallToolResult:
+        if (method := self._methods.get(params.name)) is None:
+            raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}")
+        try:
+            return _make_result(await self._call(method, params.arguments or {}))
+        except PlaitError as error:
+            if error.limit is not None:
+                self._exchange.context.instruments.limit_hit(error.limit)
+            return _make_result(str(error), is_error=True)
+
+    async def _call(self, method: Method, given: Mapping[str, Any]) -> str:
+        exchange, limits = self._exchange, self._exchange.context.limits
+        with exchange.context.scheduler.measure():
+            raw = {name: Raw(encode_json(value)) for name, value in given.items()}
+            arguments = method.arguments([], raw, depth=limits.depth)
+        actor, connection = await exchange.enter(self._size)
+        if method.is_stream:
+            joined = _Joined()
+            call = exchange.stream(actor, method, arguments, connection, joined.encode)
+            try:
+                return (await call.join(limits.write_buffer)).decode()
+            except ResponseAborted:
+                raise joined.error from None
+        return _to_text(await exchange.call(actor, method, arguments, connection))
+
+
+class _Joined:
+    """Joins the chunks of a stream: texts as they are, and each other one as a line of JSON."""
+
+    def __init__(self) -> None:
+        self.error: PlaitError = CallFailed("the stream has ended without an end")
+
+    def encode(self, what: str, value: object) -> tuple[bytes | None, bool]:
+        if what == "error" and isinstance(value, PlaitError):
+            self.error = value
+            return None, True
+        if value is None:
+            return b"", what != "chunk"
+        return (value if isinstance(value, str) else f"{_to_text(value)}\n").encode(), what != "chunk"
+
+
+def _describe(method: Method) -> Tool:
+    try:
+        schema = method.describe_arguments()
+    except (TypeError, ValueError, NotImplementedError):  # A type that JSON Schema cannot describe.
+        schema = {"type": "object"}
+    return Tool(name=method.name, description=inspect.getdoc(method.function) or "", input_schema=schema)
+
+
+def _make_result(text: str, *, is_error: bool = False) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=text)], is_error=is_error)
+
+
+def _to_text(value: object) -> str:
+    """Return a text as it is, and anything else as JSON. Raises CallFailed."""
+    try:
+        return value if isinstance(value, str) else encode_json(value).decode()
+    except UNENCODABLE as error:
+        raise CallFailed(f"the result is not JSON: {error}") from None

@@ -1,0 +1,49 @@
+"""A server of MCP over stdio that starts at once, without the reference implementation, and behaves badly if asked."""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+__all__: list[str] = []
+
+
+def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    match method:
+        case "initialize":
+            version, info = params["protocolVersion"], {"name": "small", "version": "1"}
+            return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+        case "tools/list":
+            names = ("pid", "pour", "die", "hang", "babble")
+            return {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
+        case _:
+            return {"content": [{"type": "text", "text": call(params["name"])}]}
+
+
+def call(name: str) -> str:
+    match name:
+        case "pour":
+            return "x" * 10_000_000
+        case "die":
+            os._exit(1)
+        case "hang":
+            while True:
+                time.sleep(60)
+        case "babble":
+            sys.stdout.write("Listening …\n{}\n")
+            sys.stderr.write("What a day!\n")
+    return str(os.getpid())
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        given = json.loads(line)
+        if "id" in given:
+            found: dict[str, Any] = {"jsonrpc": "2.0", "id": given["id"]}
+            if given["method"] == "server/discover":  # Of a later version of MCP.
+                found["error"] = {"code": -32601, "message": "Method not found"}
+            else:
+                found["result"] = answer(given["method"], given.get("params") or {})
+            sys.stdout.write(json.dumps(found) + "\n")
+            sys.stdout.flush()

@@ -1,0 +1,392 @@
+"""Tools of MCP servers: the reference implementation, over stdio as a process and over HTTP, lends them to a model."""
+
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from starlette.responses import PlainTextResponse
+from tests.running import running
+from tests.server.agents.execution import reference_mcp, small_mcp
+from tests.server.agents.execution.lab import Lab, Script, call, make_prompt
+from tests.server.agents.execution.reference_mcp import DOT, make_server
+from tests.server.parts.workshop import until
+
+from plait import Agent, Env, Files, Mcp, Messages, Plait, Prompt, Side, Tasks, Thread, Values, rpc, tool
+from plait.agents.execution.registry import Execution
+
+COMMAND = [sys.executable, str(Path(reference_mcp.__file__))]
+SMALL = [sys.executable, str(Path(small_mcp.__file__))]
+SECRET = "open-sesame"
+
+
+class Shop(Thread[dict[str, Any]]):
+    initial_state = {}  # noqa: RUF012
+    idle_timeout = 0.05
+    env = Env()
+    files = Files()
+    values = Values()
+    tasks = Tasks()
+    messages = Messages(agent="desk")
+
+    @rpc
+    async def invoke(self, name: str, args: dict[str, Any]) -> Any:
+        return await self.agents.invoke_tool(name, args)
+
+    @rpc
+    async def queue(self, name: str, args: dict[str, Any]) -> None:
+        await self.agents.queue_tool(name, args)
+
+
+@asynccontextmanager
+async def open_shop(
+    folder: Path, script: Script, *tools: Any, env: dict[str, str] | None = None, cls: type[Thread[Any]] = Shop
+) -> AsyncIterator[Lab]:
+    app = Plait(cls, store=f"sqlite:///{folder / 'plait.db'}", secret="x" * 32, env=env, shutdown_timeout=0.1)
+    app.execution(
+        cls, agents=[Agent("desk", Side("clerk"))], prompts=[make_prompt("clerk", *tools)], models=[script.model]
+    )
+    async with app:
+        yield Lab(app, cls)
+
+
+async def run(lab: Lab, *statuses: str) -> list[str]:
+    """Have the model answer, and return the results of its calls."""
+    await lab.ask("Go.")
+    await lab.rest(*statuses)
+    return await find_results(lab)
+
+
+async def find_results(lab: Lab) -> list[str]:
+    return [each.content or "" for each in await lab.history() if each.role == "tool"]
+
+
+@asynccontextmanager
+async def reference(**options: Any) -> AsyncIterator[str]:
+    """Serve the reference server over HTTP; yields its URL."""
+    async with running(make_server(**options).streamable_http_app()) as address:
+        yield f"http://{address}/mcp"
+
+
+# What a model sees and gets
+
+
+@asynccontextmanager
+async def open_server(way: str) -> AsyncIterator[Mcp]:
+    """The reference server, over stdio or HTTP."""
+    if way == "stdio":
+        yield Mcp(COMMAND, name="ref")
+    else:
+        async with reference() as url:
+            yield Mcp(url, name="ref")
+
+
+@pytest.mark.parametrize("way", ["stdio", "http"])
+async def test_a_model_calls_the_tools_of_a_server(tmp_path: Path, way: str) -> None:
+    script = Script(
+        call("ref_add", a=1, b=2),
+        call("ref_add", a="one"),
+        call("ref_draw"),
+        call("ref_sub_tract", a=5, b=2),
+        call("ref_of_somebody_else"),
+        "Done.",
+    )
+    async with open_server(way) as mcp, open_shop(tmp_path, script, mcp) as lab:
+        added, refused, drawn, subtracted, missing = await run(lab)
+        assert (added, drawn, subtracted) == ("3", "A dot.", "3")
+        assert "validation error" in refused
+        assert missing == "Failed to execute tool: there is no tool 'ref_of_somebody_else'"
+        (attachment,) = [path["path"] for each in await lab.history() for path in each.attachments]
+        assert attachment.startswith("attachments/")
+        assert attachment.endswith(".png")
+        assert await lab.handle.part(Shop.files).read(attachment) == DOT
+    add = script.tools[0][0]
+    assert (add.name, add.description) == ("ref_add", "Add two numbers.")
+    assert add.parameters_json_schema["required"] == ["a", "b"]
+
+
+async def test_files_are_left_out_if_the_thread_keeps_none(tmp_path: Path) -> None:
+    class Bare(Thread[None]):
+        tasks = Tasks()
+        messages = Messages(agent="desk")
+
+    async with reference() as url:
+        script = Script(call("ref_draw"), "Done.")
+        async with open_shop(tmp_path, script, Mcp(url, name="ref"), cls=Bare) as lab:
+            assert await run(lab) == ["A dot.\n\n[Files were left out, as the thread keeps none.]"]
+
+
+async def test_a_list_that_changes_is_seen_at_the_next_step(tmp_path: Path) -> None:
+    script = Script(call("ref_grow"), call("ref_grown", a=1, b=2), "Done.")
+    async with reference() as url, open_shop(tmp_path, script, Mcp(url, name="ref")) as lab:
+        assert await run(lab) == ["It has grown.", "3"]
+    names = [[each.name for each in tools] for tools in script.tools]
+    assert ["ref_grown" in each for each in names] == [False, True, True]
+
+
+async def test_code_queues_and_invokes_the_tools_of_a_server(tmp_path: Path) -> None:
+    async with reference() as url, open_shop(tmp_path, Script("Done."), Mcp(url, name="ref")) as lab:
+        result = await lab.handle.call("invoke", "ref_add", {"a": 1, "b": 2})
+        assert (result["text"], result["is_error"]) == ("3", False)
+        assert (await lab.handle.call("invoke", "ref_nothing", {}))["is_error"]
+        await lab.handle.call("queue", "ref_add", {"a": 2, "b": 2})
+        await lab.rest()
+        assert await find_results(lab) == ["4"]
+
+
+async def test_only_the_tools_that_are_named_are_lent(tmp_path: Path) -> None:
+    script = Script(call("ref_draw"), "Done.")
+    async with reference() as url, open_shop(tmp_path, script, Mcp(url, name="ref", tools=["add"])) as lab:
+        assert await run(lab) == ["Failed to execute tool: there is no tool 'ref_draw'; did you mean 'ref_add'?"]
+    assert [each.name for each in script.tools[0]] == ["ref_add"]
+
+
+async def test_a_call_waits_for_a_person(tmp_path: Path) -> None:
+    script = Script(call("ref_add", a=1, b=2), "Done.")
+    async with reference() as url, open_shop(tmp_path, script, Mcp(url, name="ref", needs_approval=True)) as lab:
+        await lab.ask("Go.")
+
+        async def answer() -> bool:
+            called = [each for each in await lab.history() if each.tool_calls]
+            if not called:
+                return False
+            (run,) = await lab.handle.tasks.list()
+            ((id, *_),) = [each.tool_call_ids for each in called]
+            sent: bool = await lab.handle.tasks.send(run.id, f"approval:{id}", {"approved": True})
+            return sent
+
+        await until(answer)
+        await lab.rest()
+        assert await find_results(lab) == ["3"]
+
+
+# Secrets
+
+
+async def test_secrets_of_env_go_to_the_server_and_nowhere_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "plait")
+    script = Script(call("ref_token"), call("ref_leak"), call("web_token"), "Done.")
+    async with reference() as url:
+        stdio = Mcp(COMMAND, name="ref", env={"TOKEN": "{KEY}"})
+        web = Mcp(url, name="web", headers={"Authorization": "Bearer {KEY}"})
+        async with open_shop(tmp_path, script, stdio, web, env={"KEY": SECRET}) as lab:
+            results = await run(lab)
+            assert results[0] == "*** None"
+            assert "***" in results[1]
+            assert results[2] == "None Bearer ***"
+            assert SECRET not in repr(await lab.history())
+    assert SECRET not in repr(script.seen)
+    assert SECRET not in caplog.text
+    assert not any(SECRET.encode() in each for each in read_all(tmp_path))
+
+
+def read_all(folder: Path) -> list[bytes]:
+    return [each.read_bytes() for each in folder.iterdir()]
+
+
+async def test_a_variable_that_is_missing_is_named_to_the_model(tmp_path: Path) -> None:
+    script = Script(call("ref_connect"), "Done.")
+    mcp = Mcp("http://127.0.0.1:1/mcp", name="ref", headers={"Authorization": "{KEY}"})
+    async with open_shop(tmp_path, script, mcp) as lab:
+        (result,) = await run(lab)
+        assert "the variable KEY is not set" in result
+
+
+async def test_a_class_without_variables_cannot_lend_them() -> None:
+    class Plain(Thread[None]):
+        tasks = Tasks()
+        messages = Messages(agent="desk")
+
+    app = Plait(Plain, store="memory://")
+    prompt = make_prompt("clerk", Mcp("http://127.0.0.1:1/mcp", name="ref", headers={"A": "{KEY}"}), model="a:b")
+    app.execution(Plain, agents=[Agent("desk", Side("clerk"))], prompts=[prompt])
+    with pytest.raises(TypeError, match="Env"):
+        await app.__aenter__()
+
+
+# Trouble
+
+
+class Gate:
+    """A server that is not there before it is opened."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.is_open = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        found = self.app if self.is_open or scope["type"] == "lifespan" else PlainTextResponse("closed", 503)
+        await found(scope, receive, send)
+
+
+async def test_a_server_that_is_away_is_a_tool_that_fails_until_it_is_there(tmp_path: Path) -> None:
+    gate = Gate(make_server().streamable_http_app())
+
+    async def open_gate() -> Any:
+        gate.is_open = True
+        return call("ref_connect")
+
+    script = Script(call("ref_connect"), call("ref_add", a=1, b=2), open_gate, call("ref_add", a=1, b=2), "Done.")
+    async with running(gate) as address, open_shop(tmp_path, script, Mcp(f"http://{address}/mcp", name="ref")) as lab:
+        results = await run(lab)
+    assert results[0].startswith("Failed to execute tool: the tools of ref are away: ")
+    assert results[1] == results[0]
+    assert results[2].startswith("ref is connected. Its tools: ref_add, ")
+    assert results[3] == "3"
+    names = [[each.name for each in tools] for tools in script.tools]
+    assert names[0] == names[2] == ["ref_connect"]
+    assert "ref_add" in names[3]
+
+
+@pytest.mark.parametrize("server", ["http://127.0.0.1:1/mcp", ["/nowhere/server"], [sys.executable, "-c", "pass"]])
+async def test_a_server_that_does_not_start_stops_no_run(tmp_path: Path, server: Any) -> None:
+    @tool
+    async def count(shop: Shop) -> int:
+        """Count."""
+        return 7
+
+    script = Script(call("count"), call("ref_connect"), "Done.")
+    async with open_shop(tmp_path, script, count, Mcp(server, name="ref")) as lab:
+        counted, failed = await run(lab)
+        assert counted == "7"
+        assert failed.startswith("Failed to execute tool: the tools of ref are away: ")
+
+
+async def test_a_process_that_ends_or_pours_is_started_again(tmp_path: Path) -> None:
+    script = Script(call("ref_pid"), call("ref_die"), call("ref_pid"), call("ref_pour"), call("ref_pid"), "Done.")
+    async with open_shop(tmp_path, script, Mcp(SMALL, name="ref")) as lab:
+        first, died, second, poured, third = await run(lab)
+        assert died == poured == "Failed to execute tool: Connection closed"
+        assert len({first, second, third}) == 3
+        for pid in (first, second, third):
+            await until_ended(pid)
+
+
+async def until_ended(pid: str) -> None:
+    async def look() -> bool:
+        return not psutil.pid_exists(int(pid))
+
+    await until(look)
+
+
+async def test_lines_that_are_no_messages_are_skipped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = Script(call("ref_babble"), call("ref_pid"), "Done.")
+    async with open_shop(tmp_path, script, Mcp(SMALL, name="ref")) as lab:
+        first, second = await run(lab)
+        assert first == second
+    assert "What a day!" not in capfd.readouterr().err
+
+
+async def test_a_call_that_is_never_answered_ends_in_time(tmp_path: Path) -> None:
+    script = Script(call("ref_hang"), call("ref_add", a=1, b=2), "Done.")
+    async with reference() as url, open_shop(tmp_path, script, Mcp(url, name="ref", timeout=0.3)) as lab:
+        hung, added = await run(lab)
+        assert "Timeout" in hung
+        assert added == "3"
+
+
+async def test_results_are_bounded(tmp_path: Path) -> None:
+    script = Script(
+        call("web_pour", size=200_000), call("web_pour", size=10_000_000), call("web_add", a=1, b=2), "Done."
+    )
+    async with reference() as url, open_shop(tmp_path, script, Mcp(url, name="web")) as lab:
+        cut, refused, added = await run(lab)
+    assert len(cut) < 101_000
+    assert cut.endswith("[The result has 200000 characters; these are the first 100000.]")
+    assert refused.startswith("Failed to execute tool: ")
+    assert added == "3"
+
+
+async def test_the_tools_of_a_server_are_bounded(tmp_path: Path) -> None:
+    script = Script(call("ref_tool7", a=1, b=2), "Done.")
+    async with reference(many=250) as url, open_shop(tmp_path, script, Mcp(url, name="ref")) as lab:
+        assert await run(lab) == ["3"]
+    assert [each.name for each in script.tools[0]] == [f"ref_tool{number}" for number in range(200)]
+
+
+async def test_a_list_that_is_too_long_is_that_of_a_server_that_is_away(tmp_path: Path) -> None:
+    script = Script("Done.")
+    async with reference(many=100, size=100_000) as url, open_shop(tmp_path, script, Mcp(url, name="ref")) as lab:
+        assert await run(lab) == []
+    assert [each.name for each in script.tools[0]] == ["ref_connect"]
+
+
+@pytest.mark.parametrize(("name", "told"), [("note", "it is not known whether"), ("note_again", "noted")])
+async def test_a_call_that_was_cut_off_is_made_again_only_if_the_server_allows_it(
+    tmp_path: Path, name: str, told: str
+) -> None:
+    notes = tmp_path / "notes"
+    async with reference(notes=notes) as url:
+        mcp = Mcp(url, name="ref")
+        async with open_shop(tmp_path, Script(call(f"ref_{name}", text="x")), mcp) as lab:
+            await lab.ask("Go.")
+
+            async def look() -> bool:
+                return notes.exists()
+
+            await until(look)
+        async with open_shop(tmp_path, Script("Done."), mcp) as lab:
+            await lab.rest()
+            assert [told in each.lower() for each in await find_results(lab)] == [True]
+    assert notes.read_text() == "x\n" * (1 if name == "note" else 2)
+
+
+async def test_stopping_a_run_ends_the_process_even_if_that_hangs(tmp_path: Path) -> None:
+    script = Script(call("ref_pid"), call("ref_hang"))
+    async with open_shop(tmp_path, script, Mcp(SMALL, name="ref")) as lab:
+        await lab.ask("Go.")
+
+        async def look() -> bool:
+            return len(script.seen) == 2
+
+        await until(look)
+        await lab.handle.messages.stop()
+        await lab.rest("cancelled")
+        await until_ended((await find_results(lab))[0])
+
+
+# Definitions
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"server": "github.com"}, "must be a URL"),
+        ({"name": "a b"}, "cannot be the name of a tool"),
+        ({"env": {"A": "b"}}, "env is for a command"),
+        ({"server": ["x"], "headers": {"A": "b"}}, "headers are for a URL"),
+        ({"timeout": 0}, "timeout of the Mcp 'ref' must be above 0"),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_refused(options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        Mcp(**{"server": "http://127.0.0.1:1/mcp", "name": "ref", **options})
+
+
+def test_no_other_tool_may_have_a_name_that_a_server_may_give() -> None:
+    @tool
+    def ref_add(thread: Shop) -> None:
+        """Add."""
+
+    url = "http://127.0.0.1:1/mcp"
+    for tools in (
+        [Mcp(url, name="ref"), ref_add],
+        [Mcp(url, name="ref"), Mcp(url, name="ref_b")],
+        [Mcp(url, name="subagent")],
+    ):
+        with pytest.raises(ValueError, match="may be the name of a tool of the Mcp"):
+            Execution(Shop, agents=[], prompts=[Prompt("clerk", "Hi.", "a:b", tools)])
+    with pytest.raises(ValueError, match="two tools named 'ref'"):
+        Prompt("clerk", "Hi.", "a:b", [Mcp(url, name="ref"), Mcp(url, name="ref")])
+
+
+def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'plait\[mcp\]'"):
+        Mcp("http://127.0.0.1:1/mcp", name="ref")
