@@ -16,6 +16,7 @@ from plait.agents.execution.hooks import ToolCall, call_hooks, has_hook
 from plait.agents.execution.mcp import find_lender
 from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.prompt_tools import PromptTools, make_result_id
+from plait.agents.execution.run_history import RunHistory
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import REMOVED
 from plait.agents.execution.subagents import Subagents
@@ -55,22 +56,28 @@ class Dispatcher:
         self,
         thread: Thread[Any],
         step: Step,
-        messages: ThreadMessages,
+        history: RunHistory,
         state: ExecutionState,
         prompts: PromptTools,
         *,
         servers: McpServers,
     ) -> None:
         self._thread = thread
+        self._history = history
         self._prompts = prompts
         self._servers = servers
         self._step = step
-        self._messages = messages
+        self._messages = history.messages
         self._subagents = Subagents(thread, step, state)
         self._state = state
 
     async def answer(self, tools: Mapping[str, AnyTool], answer: Message, call: Mapping[str, Any]) -> None:
-        """Add the result of a call in an answer to the history: at most once, unless its tool is idempotent."""
+        """Add the result of a call in an answer to the history: at most once, unless its tool is idempotent.
+
+        Does nothing if the answer was deleted, also while the call has waited.
+        """
+        if not await self._history.has(answer):
+            return
         id, name, arguments = read_call(call)
         put = partial(self._put, answer, ToolCall(id, name, arguments))
         if self._messages.is_stopped or (self._state.stopped and not self._has_begun(id)):
@@ -88,7 +95,7 @@ class Dispatcher:
                     decoded = self._decode(tool, arguments)
                     if tool.needs_approval:
                         await self._wait_for_approval(tool, id)
-                    work = partial(self._run, tool, decoded, put)
+                    work = partial(self._run, tool, decoded, answer, put)
                     await self._do(f"call:{id}", work, once=not tool.idempotent, timeout=tool.timeout)
                 case PromptTool() as prompt:
                     put = partial(put, message_id=make_result_id(id))
@@ -166,10 +173,14 @@ class Dispatcher:
             await call_hooks("after_subagent_created", hooks, self._thread, child)
 
         on_created = follow_creation if has_hook("after_subagent_created", hooks) else None
-        await self._subagents.answer(tools, id, name, arguments, put=put, on_created=on_created)
+        try:
+            await self._subagents.answer(tools, id, name, arguments, put=put, on_created=on_created)
+        except msgspec.ValidationError:
+            raise Refused("what the call has waited for cannot be read") from None
 
-    async def _run(self, tool: Tool, arguments: Mapping[str, Any], put: Put) -> None:
-        await put(_read_result(await tool.run(self._thread, arguments)))
+    async def _run(self, tool: Tool, arguments: Mapping[str, Any], answer: Message, put: Put) -> None:
+        if await self._history.has(answer):
+            await put(_read_result(await tool.run(self._thread, arguments)))
 
     async def _hand_over(self, agent: str, put: Put) -> None:
         self._messages.hand_over(agent)
@@ -185,6 +196,8 @@ class Dispatcher:
         message_id: str | None = None,
     ) -> None:
         """Add a result to the history, as the hooks want it; or remove the call, if they want that."""
+        if not await self._history.has(answer):
+            return
         hooks = self._state.hooks
         name = f"after_tool_call_{'failure' if result.is_error else 'success'}"
         found: ToolResult | None = await call_hooks(name, hooks, self._thread, call, result)

@@ -70,14 +70,14 @@ class _Pass:
         self._step = step = ctx.step
         self._thread = ctx.thread
         self._messages = messages = execution.find_messages(ctx.thread)
-        self._history = RunHistory(messages, step.begun_at, execution.most_history)
+        self._history = history = RunHistory(messages, step.begun_at, execution.most_history)
         self._place = START if step.value is None else msgspec.convert(step.value, Place)
         self._agents = ctx.thread.agents
         self._state = state = ExecutionState(messages, step)
         self._servers = servers = McpServers(ctx.thread)
         self._asker = Asker(execution, ctx.thread, step, messages, state, servers=servers)
         prompts = PromptTools(execution, messages, state, self._asker.ask)
-        self._dispatcher = Dispatcher(ctx.thread, step, messages, state, prompts, servers=servers)
+        self._dispatcher = Dispatcher(ctx.thread, step, history, state, prompts, servers=servers)
 
     async def run(self) -> str | None:
         await self._agents.wait_for_creation()

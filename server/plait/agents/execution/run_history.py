@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from plait.agents.execution.stops import MARK
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import is_decisive
-from plait.parts.messages.own_metadata import read_own
+from plait.parts.messages.own_metadata import find_run
 from plait.parts.messages.thread_messages import ThreadMessages
 
 __all__ = ["RunHistory", "cut_history", "read_after"]
@@ -23,7 +22,7 @@ class RunHistory:
     """
 
     def __init__(self, messages: ThreadMessages, begun_at: int, count: int) -> None:
-        self._messages = messages
+        self.messages = messages
         self._begun_at = begun_at
         self._count = max(_PAGE, count) + _BEFORE
         self._found: list[Message] = []
@@ -32,24 +31,24 @@ class RunHistory:
 
     async def read(self) -> Sequence[Message]:
         """Return the messages, oldest first."""
-        mark = self._messages.mark
+        mark = self.messages.mark
         if mark is None or mark != self._mark or not self._found:
             self._found = await self._read_all()
         else:
-            self._found = [*self._found, *await read_after(self._messages, self._found[-1].position)]
+            self._found = [*self._found, *await read_after(self.messages, self._found[-1].position)]
         self._mark = mark
         return self._found
 
     async def has(self, message: Message) -> bool:
         """Whether a message is still there that was when the history was read, or came later."""
-        mark = self._messages.mark
-        return (mark is not None and mark == self._mark) or await self._messages.get(message.id) is not None
+        mark = self.messages.mark
+        return (mark is not None and mark == self._mark) or await self.messages.get(message.id) is not None
 
     async def _read_all(self) -> list[Message]:
-        page = await self._messages.list(self._count)
+        page = await self.messages.list(self._count)
         found = page.messages
         while page.has_more and found[0].created_at >= self._begun_at:
-            page = await self._messages.list(_PAGE, before=found[0].position)
+            page = await self.messages.list(_PAGE, before=found[0].position)
             found = [*page.messages, *found]
         return found
 
@@ -82,8 +81,9 @@ def _find_question(history: Sequence[Message], run: str) -> int:
     question = None
     for at in range(len(history) - 1, -1, -1):
         message = history[at]
-        if (mark := read_own(message).get(MARK)) is not None or is_decisive(message):
-            if isinstance(mark, dict) and mark.get("run") == run:
+        found = find_run(message)
+        if found is not None or is_decisive(message):
+            if found == run:
                 question = None
             elif question is not None:
                 break

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from plait.agents.execution.definitions import Handoff, Receiver, Side, Speaker
 from plait.parts.messages.message import Message
-from plait.parts.messages.own_metadata import read_own
+from plait.parts.messages.own_metadata import MARK, read_own
 from plait.parts.messages.tool_calls import STATUS, read_call
 
 __all__ = [
@@ -31,9 +31,6 @@ __all__ = [
     "read_mark",
     "skip",
 ]
-
-MARK: Final = "execution"
-"""The member of plait's metadata of an answer that names its run and its step."""
 
 TOOL: Final = "tool"
 """The member of plait's metadata of a queued message that is a call of a tool, and of the answer that it becomes."""

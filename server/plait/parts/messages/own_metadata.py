@@ -5,9 +5,12 @@ from typing import Any, Final
 
 from plait.parts.messages.message import Message
 
-__all__ = ["OwnMetadata", "check_own", "keep_own", "make_own", "merge_metadata", "read_own"]
+__all__ = ["MARK", "OwnMetadata", "check_own", "find_run", "keep_own", "make_own", "merge_metadata", "read_own"]
 
 _OWN: Final = "plait"
+
+MARK: Final = "execution"
+"""The member of an answer that names its run and its step."""
 
 
 class OwnMetadata(dict[str, Any]):
@@ -29,6 +32,12 @@ def read_own(message: Message) -> Mapping[str, Any]:
     """Return what plait has written into the metadata of a message."""
     found: Mapping[str, Any] = message.metadata.get(_OWN, {})
     return found
+
+
+def find_run(message: Message) -> str | None:
+    """Return the run whose answer a message is; None if it is no answer of an execution."""
+    mark = read_own(message).get(MARK)
+    return mark.get("run") if isinstance(mark, Mapping) else None
 
 
 def check_own(metadata: object) -> None:

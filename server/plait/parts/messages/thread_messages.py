@@ -20,10 +20,11 @@ from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks, check_mes
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft, edit_message
+from plait.parts.messages.own_metadata import find_run
 from plait.parts.messages.queue import MessageQueue, find_sender
 from plait.parts.messages.reading import Feed, MessageListing, add_subagent, add_subagents
 from plait.parts.messages.state import HEAD, load_state
-from plait.parts.part import Part, check_writable
+from plait.parts.part import Part, check_writable, find_role
 from plait.parts.stage import begin_staged
 from plait.parts.written import STAGED, Result
 from plait.state.transaction import Transaction
@@ -340,6 +341,7 @@ class ThreadMessages(MessageQueue):
             for each in (message, *results):
                 draft.remove(each)
             unlink_attachments(self._actor, (message, *results))
+            self._release(message, results)
             return True
 
         def work(changes: Changes) -> None:
@@ -349,6 +351,7 @@ class ThreadMessages(MessageQueue):
         with Transaction(self._actor.state, self._actor.key):
             written = self._write(work)
             unlink_attachments(self._actor, (message, *results))
+            self._release(message, results)
         await written
         return True
 
@@ -381,3 +384,12 @@ class ThreadMessages(MessageQueue):
             taken=[] if draft is None else draft.find_taken(),
         )
         return MessageStream(self._writer, message, draft)
+
+    # Inside
+
+    def _release(self, message: Message, results: Sequence[Message]) -> None:
+        """Have the run of a removed message look again, if it waits for answers to its calls."""
+        is_open = message.tool_call_ids.difference(each.tool_call_id or "" for each in results)
+        tasks, run = find_role(self._actor.kind.cls, "tasks"), find_run(message)
+        if is_open and tasks is not None and run is not None:
+            tasks.of(self._actor).release(run)

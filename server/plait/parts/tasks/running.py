@@ -220,6 +220,13 @@ class TaskRunner(RowRunner[TaskRow]):
     def give_up(self, id: str, error: BaseException) -> Commit:
         return self.end(id, "failed", error=describe(error))
 
+    def find_awaited(self, id: str) -> Sequence[str]:
+        """Return the events that a run waits for."""
+        if (step := self._steps.get(id)) is not None:
+            return step.journal.awaited
+        row = self.agenda.rows.get(id)
+        return () if row is None else row.awaits
+
     # Inside
 
     async def _read(self, journal: Journal, id: str) -> None:

@@ -61,7 +61,9 @@ class Tasks(Part["ThreadTasks"]):
 
     role: ClassVar = "tasks"
     reading: ClassVar = frozenset({"list", "get", "wait"})
-    inner: ClassVar = frozenset({"watch", "find", "is_running", "newest", "cancel_all", "find_awaited", "deliver"})
+    inner: ClassVar = frozenset(
+        {"watch", "find", "is_running", "newest", "cancel_all", "find_awaited", "deliver", "release"}
+    )
 
     def __init__(self, *, live: bool = False) -> None:
         super().__init__()
@@ -266,6 +268,11 @@ class ThreadTasks:
         """Return the events for which a run has left the memory."""
         row = self._runner.agenda.rows.get(id)
         return () if row is None else row.awaits
+
+    def release(self, id: str) -> None:
+        """Send nothing for each event that a run waits for."""
+        for event in self._runner.find_awaited(id):
+            self.deliver(id, event)
 
     def cancel_all(self, names: Collection[str]) -> bool:
         """Cancel the runs of some tasks, in the open transaction; return whether there are any."""

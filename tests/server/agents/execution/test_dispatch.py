@@ -11,6 +11,7 @@ from tests.server.parts.workshop import until
 from plait import Conflict, Message, NotFound
 from plait.agents.execution.definitions import Agent, Handoff, Side
 from plait.agents.execution.tools import Tool, ToolResult, tool
+from plait.parts.tasks import waits
 
 
 async def find_results(folder: Path, tools: list[Tool], *said: Said) -> tuple[list[Message], Any]:
@@ -318,3 +319,25 @@ async def test_only_the_first_call_that_a_run_has_left_may_have_begun(tmp_path: 
             "tool It is not known whether this call has had its effect, as its run has ended without its result.",
             "tool This call was not carried out, as its run has ended before it.",
         ]
+
+
+@pytest.mark.parametrize("rest", [0.0, 60.0])
+async def test_a_run_whose_waiting_call_is_deleted_asks_again_within_its_limit_of_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: float
+) -> None:
+    monkeypatch.setattr(waits, "_REST", rest)  # Whether it leaves the memory.
+    agents, script = [Agent("desk", Side("clerk", max_steps=2))], Script(call("refund", cents=5))
+    async with open_lab(tmp_path, script, agents=agents, tools=[refund]) as lab:
+        await lab.ask("Refund.")
+        for steps in (1, 2):
+
+            async def is_waiting(steps: int = steps) -> bool:
+                (run,) = await lab.handle.tasks.list()
+                is_in_place = run.status == ("sleeping" if rest == 0 else "running")
+                return is_in_place and len(script.seen) == steps and bool(await lab.handle.messages.open_calls())
+
+            await until(is_waiting)
+            await lab.handle.messages.delete((await lab.history())[-1].id)
+        await lab.rest()
+        assert await lab.texts() == ["user Refund."]
+        assert len(script.seen) == 2
