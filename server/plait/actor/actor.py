@@ -48,7 +48,7 @@ S = TypeVar("S", bound=Service)
 class AgentRuns(Protocol):
     """The agents of an app, which its threads run."""
 
-    def attempt(self, actor: "Actor", name: str) -> Awaitable[bool]:
+    def attempt(self, actor: "Actor", name: str, queue: object) -> Awaitable[bool]:
         """Run an agent in a thread, as `Actor.run_agent` does. Raises ValueError if the thread has no such agent."""
         ...
 
@@ -213,13 +213,14 @@ class Actor:
         self.turns.begin(turn, done, is_gated=True, is_concurrent=True, context=Context())
         return turn
 
-    def run_agent(self, agent: str) -> Awaitable[bool]:
+    def run_agent(self, agent: str, queue: object = None) -> Awaitable[bool]:
         """Run an agent that takes no input, in the calling turn; its writes are dropped if it does not end by itself.
 
-        Raises ValueError at once if the thread has no such agent. Awaiting the result returns whether the run was
-        interrupted, and raises what the agent raises, but Uncounted if it was interrupted or did not begin.
+        `queue` is what it is an attempt at. Raises ValueError at once if the thread has no such agent. Awaiting the
+        result returns whether the run was interrupted, and raises what the agent raises, but Uncounted if it was
+        interrupted or did not begin.
         """
-        return self.host.runs.attempt(self, agent)
+        return self.host.runs.attempt(self, agent, queue)
 
     @property
     def terminated_at(self) -> int | None:

@@ -134,7 +134,7 @@ class Context(Generic[ThreadT]):
     def user(self) -> User | None:
         """The user of the run; if the queue has begun it, after `take()`, the sender of that, or the session's user."""
         run = self._run.outermost
-        if self._user is not None or not run.stage.is_attempt or not run.stage.senders:
+        if self._user is not None or run.stage.queue is None or not run.stage.senders:
             return self._user
         first, *others = run.stage.senders
         return self._caller.find_user(run.session_user if others or first is None else first)

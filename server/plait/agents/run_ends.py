@@ -48,7 +48,7 @@ class RunEnds:
                 run.stage.drop()
             if run.mark is not None:
                 run.mark.end(run.stage, is_cut_off=run.is_cut_off)
-            failure = await self._commit(run)
+            failure = await self._commit(run, has_ended=error is None)
             if failure is not None:
                 log.error("the writes of %s in %s could not be stored: %s", run.agent.name, run.actor.key, failure)
             if error is None:
@@ -58,11 +58,11 @@ class RunEnds:
         if error is not None:
             raise error
 
-    async def _commit(self, run: Run) -> BaseException | None:
+    async def _commit(self, run: Run, *, has_ended: bool) -> BaseException | None:
         """Commit the writes of a run, and store a new thread even without any; return the error if it failed."""
         actor = run.actor
         try:
-            await run.stage.commit()
+            await run.stage.commit(is_ending=has_ended)
             if not actor.state.history.is_begun and not actor.is_ending:
                 await actor.state.store_thread()
         except Destroyed:

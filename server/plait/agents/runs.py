@@ -158,12 +158,12 @@ class Runs(ActiveRuns):
 
     # For parts
 
-    def attempt(self, actor: Actor, name: str) -> Awaitable[bool]:
+    def attempt(self, actor: Actor, name: str, queue: object) -> Awaitable[bool]:
         """Run an agent in the calling turn, as `Actor.run_agent` does; the chunks of a stream are dropped."""
         agent = self.find(name, actor.key.kind)
-        return self._attempt(actor, agent, Given(input=agent.convert(msgspec.UNSET)))
+        return self._attempt(actor, agent, Given(input=agent.convert(msgspec.UNSET)), queue)
 
-    async def _attempt(self, actor: Actor, agent: Agent, given: Given) -> bool:
+    async def _attempt(self, actor: Actor, agent: Agent, given: Given, queue: object) -> bool:
         begun: list[Run] = []
         try:
             session = await find_session(actor.host.store, actor.key)
@@ -171,7 +171,8 @@ class Runs(ActiveRuns):
 
             def note(run: Run) -> None:
                 begun.append(run)
-                run.is_repeated = run.stage.is_attempt = True
+                run.is_repeated = True
+                run.stage.queue = queue
                 run.session_user = user
 
             if agent.is_stream:

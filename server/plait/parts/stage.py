@@ -160,8 +160,10 @@ class Stage:
         self.is_closed = False
         # Why nothing may be staged; empty if it may.
         self.refusal = ""
-        # Whether the run is an attempt of the queue.
-        self.is_attempt = False
+        # The queue that the run is an attempt at; None for other runs.
+        self.queue: object = None
+        # Whether the write that is being made ends the run, which has ended well.
+        self.is_ending = False
         # The ids of the users that have sent what it took last, from one commit to the next.
         self.senders = set[str | None]()
         # The last write.
@@ -210,12 +212,15 @@ class Stage:
         self.close()
         _innermost.set(self.around)
 
-    async def commit(self, *, is_last: bool = False, end: Callable[[], object] | None = None) -> None:
+    async def commit(
+        self, *, is_last: bool = False, is_ending: bool = False, end: Callable[[], object] | None = None
+    ) -> None:
         """Store the staged writes as one, after what `end` stores; return when they are durable.
 
-        With `is_last`, the stage closes when that begins: later writes are stored at once. Raises StoreError, TooLarge,
-        TypeError for a `push` to a value that is not a list, and what the function of an `update` raises; then nothing
-        is stored, and the writes stay staged until they are dropped.
+        With `is_last`, the stage closes when that begins: later writes are stored at once. With `is_ending`, they end
+        the run, and so the attempt at a queue. Raises StoreError, TooLarge, TypeError for a `push` to a value that is
+        not a list, and what the function of an `update` raises; then nothing is stored, and the writes stay staged
+        until they are dropped.
         """
         drafts = await self.prepare() if self._transaction is None else self._find_dirty()
         if is_last:
@@ -223,6 +228,7 @@ class Stage:
         if self._transaction is None and not drafts and end is None:
             return
         transaction, self._transaction = self._transaction, None
+        self.is_ending = is_ending
         with ExitStack() as leaving:
             if transaction is None:
                 transaction = leaving.enter_context(Transaction(self.actor.state, self.actor.key))

@@ -9,15 +9,17 @@ import pytest
 from tests.clocks import Clock
 from tests.server.fakes import FakeTransport
 from tests.server.parts.messages_lab import Chat, MessagesLab, Shared, Work, answer, contents, open_lab
+from tests.server.parts.workshop import until
 
 from plait import Context, Limits, MemoryStore, Plait, Principal, StoreError, Thread, TooLarge, TooMany
 from plait.actor.connection import Rights
 from plait.actor.outcome import make_resolver
 from plait.actor.turn import Turn
-from plait.parts.attempts import CRASHES, PAUSES
+from plait.parts.attempts import CRASHES, PAUSES, RetryPolicy
 from plait.parts.messages.message import Message
 from plait.parts.messages.queue import MOST_QUEUED
-from plait.parts.messages.thread_messages import Messages
+from plait.parts.messages.state import QueueAttempts
+from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.store.thread_rows import RecordRange
 from plait_schemas.codec import decode_json
 
@@ -69,6 +71,50 @@ async def test_the_first_attempt_is_stored_with_its_message(troubled: MessagesLa
     assert troubled.calls == 0
     troubled.store.resume()
     await troubled.until(lambda found: contents(found) == ["a", "b", "re b"])
+
+
+async def test_an_attempt_that_ends_well_is_stored_with_its_answer(troubled: MessagesLab) -> None:
+    messages = await troubled.messages()
+    await messages.inject("user", "a")
+    before = len(troubled.store.submitted)
+    await messages.queue("b")
+    await troubled.until(lambda found: contents(found) == ["a", "b", "re b"])
+    await until_idle(messages)
+    _, answered = troubled.store.submitted[before:]
+    head = next(decode_json(record.value) for record in answered.records if record.key == "head")
+    assert head["attempts"] == {}
+    assert answered.due & ~1 == 0
+
+
+async def test_an_attempt_whose_last_write_fails_is_made_again(
+    troubled: MessagesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.parts.attempt_runner.PAUSES", RetryPolicy(5, 0.001, 0.001, is_random=False))
+    gate = Gate()
+
+    async def work(ctx: Context[Chat]) -> None:
+        await answer(ctx)
+        if troubled.calls == 1:
+            await gate.wait()
+
+    troubled.work = work
+    messages = await troubled.messages()
+    await messages.queue("a")
+    await gate.reached()
+    troubled.store.fail_next()
+    gate.open()
+    await troubled.until(lambda found: contents(found) == ["a", "re a"])
+    messages = await troubled.messages()
+    await until_idle(messages)
+    assert troubled.calls == 2
+    assert messages._writer.state.head.attempts == QueueAttempts()
+
+
+async def until_idle(messages: ThreadMessages) -> None:
+    """Wait until the end of the last attempt is stored."""
+    caller = messages.caller
+    assert caller is not None
+    await until(lambda: not caller._runner.running)
 
 
 async def test_what_comes_while_the_agent_runs_stands_after_what_that_writes(chats: MessagesLab) -> None:
@@ -860,3 +906,44 @@ async def test_what_cannot_be_queued_is_refused(
     with pytest.raises(error):
         await chats.handle.queue(content, role)
     assert await chats.all() == []
+
+
+async def test_an_attempt_at_one_queue_does_not_end_that_at_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.parts.messages.caller.PAUSES", RetryPolicy(5, 3600, 3600, is_random=False))
+
+    class Desk(Thread[dict[str, Any]]):
+        first = Messages(agent="first")
+        second = Messages(agent="second")
+
+    app, gate, calls = Plait(Desk, store=MemoryStore()), Gate(), list[str]()
+
+    @app.agent("first", thread=Desk)
+    async def first(ctx: Context[Desk]) -> None:
+        await ctx.thread.first.take()
+        await gate.wait()
+        await ctx.thread.second.inject("system", "seen by first")
+
+    @app.agent("second", thread=Desk)
+    async def second(ctx: Context[Desk]) -> None:
+        await ctx.thread.second.take()
+        await ctx.flush()
+        calls.append("second")
+        if len(calls) == 1:
+            raise LookupError
+
+    async with app:
+        desk = (await app._node.actor(app.thread(Desk, "one")._key)).thread
+        assert isinstance(desk, Desk)
+        await desk.second.queue("a")  # It is taken, and that is stored, before the run raises: it is made again.
+        await until(lambda: calls == ["second"] and not _find_attempts(desk.second).process)
+        owed = _find_attempts(desk.second)
+        assert owed.is_owed
+        await desk.first.queue("b")
+        await gate.reached()
+        gate.open()
+        await until(lambda: _find_attempts(desk.first) == QueueAttempts())
+        assert _find_attempts(desk.second) == owed
+
+
+def _find_attempts(messages: ThreadMessages) -> QueueAttempts:
+    return messages._writer.state.head.attempts

@@ -139,12 +139,15 @@ class AgentCaller:
         writer = self._writer
         writer.taken_until, writer.has_streamed = 0, False
         try:
-            run = writer.actor.run_agent(self._agent)
+            run = writer.actor.run_agent(self._agent, writer)
         except (ValueError, PlaitError) as failure:  # The agent does not exist, or takes an input.
             log.error("queued messages are not handled: %s", failure, extra=about(writer.actor.key))
             self._is_missing = True
             raise Uncounted from failure
-        if (error := self._end(counts=not await run)) is not None:
+        is_interrupted = await run
+        if not writer.state.head.attempts.process:
+            return  # The run's last write has ended it.
+        if (error := self._end(counts=not is_interrupted)) is not None:
             raise error
 
     def give_up(self, id: str, error: BaseException) -> Commit:
@@ -170,17 +173,11 @@ class AgentCaller:
         """Store that an attempt has succeeded if it has taken the oldest message; return the error otherwise."""
         attempts = self._writer.state.head.attempts
         if attempts.has_taken(self._writer.state.oldest):
-            self._writer.write(self._succeed)
+            self._writer.write(self._writer.succeed)
             return None
         times = "its run" if not attempts.failures else f"{attempts.failures + 1} runs"
         what = f"has not taken a queued message in {times}: it must call `messages.take()`"
         return RuntimeError(f"the agent {self._agent} {what}") if counts else Uncounted()
-
-    def _succeed(self, changes: Changes) -> None:
-        """End an attempt, without what earlier ones left."""
-        if not self._writer.has_streamed:
-            changes.remove_left()
-        changes.attempts = changes.attempts.succeed(changes.oldest, read_due_clock())
 
 
 class TaskCaller(AgentCaller):

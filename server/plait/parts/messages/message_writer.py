@@ -118,6 +118,12 @@ class MessageWriter:
             commit.then(partial(self._call_after, changes))
         return result, commit
 
+    def succeed(self, changes: Changes) -> None:
+        """End an attempt well, without what earlier ones left."""
+        if not self.has_streamed:
+            changes.remove_left()
+        changes.attempts = changes.attempts.succeed(changes.oldest, read_due_clock())
+
     def try_changes(self) -> Changes:
         """Return changes that are neither stored nor shown to clients."""
         return self._make_changes(is_live=False)

@@ -108,7 +108,7 @@ class MessagesDraft:
         """
         writer = self._writer
         untaken = [each for each in self.changes.queue if each.position not in writer.taken][:limit]
-        if self._stage.is_attempt and untaken:
+        if self._is_attempt and untaken:
             if (writer.taken_until or untaken[0].position) <= writer.state.head.attempts.until:
                 untaken = untaken[: 0 if writer.taken_until else 1]
             writer.taken_until = untaken[-1].position if untaken else writer.taken_until
@@ -137,7 +137,7 @@ class MessagesDraft:
         writer = self._writer
         if self._trial is not None:
             self._trial.note_stream(message)
-        if self._stage.is_attempt:
+        if self._is_attempt:
             place = min((each.position for each in self._taken.values()), default=0)
             changes.leave(message, place=place, is_first=not writer.has_streamed)
             writer.has_streamed = True
@@ -198,13 +198,15 @@ class MessagesDraft:
             raise RuntimeError("a stored message was changed before the block: use `async with step.transaction():`")
         writer, ops, seen, bases = self._writer, self._ops, self._seen, self._bases
         taken, streams = self._taken, self._streams
-        is_attempt = self._stage.is_attempt
+        is_attempt, is_ending = self._is_attempt, self._stage.is_ending
 
         def work(changes: Changes) -> None:
             for op in ops:
                 op.apply(changes, bases)
             if is_attempt:
                 changes.attempts = changes.attempts.progress_to(changes.oldest)
+                if is_ending and changes.attempts.has_taken(changes.oldest):
+                    writer.succeed(changes)
 
         def undo() -> None:
             if self._is_dropped:
@@ -227,6 +229,11 @@ class MessagesDraft:
             stream.fail()
 
     # Inside
+
+    @property
+    def _is_attempt(self) -> bool:
+        """Whether the run is an attempt at this queue."""
+        return self._stage.queue is self._writer
 
     def _do(self, apply: Callable[[Changes, Bases], T], target: Message | None = None) -> T:
         """Try an operation, and keep it; `target` is the message that it changes."""
