@@ -10,6 +10,7 @@ from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
 from plait.agents.execution.definitions import Agent, Handoff, Mcp, Model, Prompt, PromptTool, Side, Subagent
 from plait.agents.execution.hooks import Block, Hooks, ToolCall
+from plait.agents.execution.run_code import RunCode
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.thread_agents import ThreadAgents
 from plait.agents.execution.tools import ToolResult, Variable, tool
@@ -161,6 +162,7 @@ __all__ = [
     "ReplayDiverged",
     "Retention",
     "RolledBack",
+    "RunCode",
     "Schedule",
     "Scheduled",
     "Secret",

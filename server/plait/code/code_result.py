@@ -18,7 +18,7 @@ class CodeLog(msgspec.Struct, frozen=True):
     text: str
 
 
-class CodeResult(msgspec.Struct, frozen=True):
+class CodeResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The outcome of a program: its value, or the text of its error, and what it has logged."""
 
     status: CodeStatus

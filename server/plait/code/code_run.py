@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from plait.code.child import finish
 from plait.code.code_result import CodeLog, CodeResult
+from plait.errors import PlaitError
 from plait_schemas.codec import UNENCODABLE
 
-__all__ = ["MOST_OUTPUT", "CodeHost", "CodeRun", "Program", "Report", "TooMuchOutput"]
+__all__ = ["MOST_OUTPUT", "CodeHost", "CodeRun", "Program", "Report", "TooMuchOutput", "tell"]
 
 log = logging.getLogger("plait.code")
 
@@ -172,3 +173,8 @@ def _make(make: Callable[[], Program], timeout: float | None) -> Program | str:
         return make()
     except UNENCODABLE as error:
         return f"InvalidCodeExecutionOptions: {error}"
+
+
+def tell(error: BaseException) -> dict[str, str]:
+    """Return what a program is told of an error of a function: its class, and the text only of a PlaitError."""
+    return {"name": type(error).__name__, "message": str(error) if isinstance(error, PlaitError) else ""}

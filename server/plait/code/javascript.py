@@ -15,10 +15,10 @@ import msgspec
 
 from plait.code.child import open_child
 from plait.code.code_result import CodeResult, CodeStatus
-from plait.code.code_run import MOST_OUTPUT, CodeRun, TooMuchOutput
+from plait.code.code_run import MOST_OUTPUT, CodeRun, TooMuchOutput, tell
 from plait.errors import TooLarge
 from plait.limits import DEFAULT_LIMITS, check_weight
-from plait_schemas.codec import NOT_JSON, encode_json, printable
+from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = ["MEMORY", "JavaScript"]
 
@@ -160,8 +160,7 @@ class JavaScript:
             task = asyncio.current_task()
             if isinstance(error, KeyboardInterrupt | SystemExit) or (task is not None and task.cancelling()):
                 raise
-            told = {"name": type(error).__name__, "message": printable(str(error))}
-            answer = encode_json({"id": call.id, "error": told}) + b"\n"
+            answer = _encode({"id": call.id, "error": tell(error)})
         await _write(child, answer)
 
     def _explain(self, exit_code: int) -> CodeResult:

@@ -99,7 +99,7 @@ def _read(path: Path) -> str:
 
 async def until_begun(flat: Flat) -> CodeRun:
     """Wait until the process of the program is there."""
-    await until(lambda: asyncio.sleep(0, bool(find_children())))
+    await until(lambda: bool(find_children()))
     run: CodeRun = flat.room.run
     return run
 
@@ -164,7 +164,7 @@ async def test_a_thread_stays_awake_while_a_program_runs_that_no_code_awaits() -
         assert not flat.actor.is_unused
         flat.room.run.terminate()
         await flat.room.run
-        await until(lambda: asyncio.sleep(0, flat.actor.is_idle))
+        await until(lambda: flat.actor.is_idle)
 
 
 async def test_a_program_ends_when_its_thread_is_terminated() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from plait import Reject
 from plait.code.code_result import CodeLog, CodeResult
 from plait.code.code_run import CodeHost, CodeRun
 from plait.code.javascript import JavaScript
@@ -93,11 +94,12 @@ async def test_logs_and_reports_are_kept_in_order() -> None:
         ("export default 'x'.repeat(2e6)", "error", "SerializationError: 2000045 bytes of JSON are over the limit"),
         ("const a = []; a.push(a); export default a", "error", "TypeError: Converting circular structure to JSON"),
         ("export default '\\ud800'", "error", "what the program has sent cannot be read"),
-        ("await fail()", "error", "KeyError: 'no such thing'"),
-        ("await unreadable()", "error", "TypeError: Encoding objects of type"),
+        ("await fail()", "error", "KeyError"),
+        ("await refuse()", "error", "Reject: there is no such thing"),
+        ("await unreadable()", "error", "TypeError"),
         ("await add(new Set(), 1)", "error", "SerializationError: JSON has no Set"),
         ("await cancelled()", "error", "CancelledError"),
-        ("await add(1)", "error", "TypeError: add() missing 1 required positional argument: 'b'"),
+        ("await add(1)", "error", "TypeError"),
         ("const x = ;", "link_error", "SyntaxError: SyntaxError: Expression expected"),
         ("import { x } from 'nowhere'; x()", "link_error", 'there is no module "nowhere"'),
         ("import { x } from './nowhere'; x()", "link_error", 'there is no module "./nowhere"'),
@@ -107,25 +109,29 @@ async def test_logs_and_reports_are_kept_in_order() -> None:
 )
 async def test_what_fails_is_told_with_its_place(source: str, status: str, error: str) -> None:
     def fail() -> None:
-        raise KeyError("no such thing")
+        raise KeyError("a secret")
+
+    def refuse() -> None:
+        raise Reject("there is no such thing")
 
     async def cancelled() -> None:
         raise asyncio.CancelledError
 
-    functions = {"add": add, "fail": fail, "unreadable": object, "cancelled": cancelled}
+    functions = {"add": add, "fail": fail, "refuse": refuse, "unreadable": object, "cancelled": cancelled}
     result = await run(source, globals=functions, imports={"shop": {"a": 1}})
     assert (result.status, result.value) == (status, None)
     assert result.error is not None
     assert error in result.error
     assert "runner.js" not in result.error
+    assert "secret" not in result.error
 
 
 async def test_a_program_can_catch_what_a_function_raises() -> None:
     def fail() -> None:
-        raise KeyError("x")
+        raise Reject("no")
 
     source = "try { await fail() } catch (error) { globalThis.told = [error.name, error.message] } export default told"
-    assert (await run(source, globals={"fail": fail})).value == ["KeyError", "'x'"]
+    assert (await run(source, globals={"fail": fail})).value == ["Reject", "no"]
 
 
 async def test_a_call_that_the_program_does_not_await_is_finished() -> None:

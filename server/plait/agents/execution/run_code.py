@@ -1,0 +1,76 @@
+"""`RunCode`, a tool by which a model runs a program that calls other tools."""
+
+from asyncio import timeout
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from plait.actor.thread import Thread
+from plait.agents.execution.tools import Tool, ToolResult, tell_error
+from plait.code.javascript import MEMORY
+from plait.errors import CallFailed, PlaitError
+from plait_schemas.codec import encode_json
+
+__all__ = ["RunCode"]
+
+
+class RunCode(Tool):
+    """A tool by which a model runs a program in TypeScript, which may call the tools in `imports`.
+
+    Its result is the outcome of the program and what it has logged. After a crash, the program does not run again, as
+    its calls may have had their effects. Raises TypeError and ValueError for what a program cannot call: only
+    functions, and none that need approval.
+    """
+
+    def __init__(
+        self,
+        imports: Sequence[Tool] = (),
+        *,
+        name: str = "run_code",
+        description: str = "Run a program in TypeScript. Its default export is its result.",
+        timeout: float | None = 60.0,
+        memory_limit: float = MEMORY,
+    ) -> None:
+        for each in imports:
+            if not isinstance(each, Tool) or isinstance(each, RunCode):
+                raise TypeError(f"a program cannot call {each!r}: imports must be functions with @tool")
+            if each.needs_approval:
+                raise ValueError(f"a program cannot call {each.name!r}, as it needs approval")
+        self.imports = tuple(imports)
+        self.memory_limit = memory_limit
+        self.seconds = timeout
+        super().__init__(self._make(), name=name, description="\n".join([description, *map(_describe, self.imports)]))
+
+    def _make(self) -> Callable[..., Awaitable[ToolResult]]:
+        async def run_code(thread: Thread[Any], source: str) -> ToolResult:
+            files: list[str] = []
+            tools = {each.name: partial(_call, thread, each, files) for each in self.imports}
+            result = await thread.run_code(
+                source, imports={"tools": tools}, timeout=self.seconds, memory_limit=self.memory_limit
+            )
+            return ToolResult(encode_json(result).decode(), files, is_error=result.status != "success")
+
+        return run_code
+
+
+async def _call(thread: Thread[Any], tool: Tool, files: list[str], arguments: Any = None) -> Any:
+    """Call a tool for a program, and return its result. Raises only what the program may be told."""
+    try:
+        decoded = tool.decode(encode_json({} if arguments is None else arguments), depth=thread._actor.limits.depth)
+        async with timeout(tool.timeout):
+            result = await tool.run(thread, decoded)
+    except PlaitError:
+        raise
+    except Exception as error:
+        raise CallFailed(tell_error(error)) from error
+    if not isinstance(result, ToolResult):
+        return result
+    if result.is_error:
+        raise CallFailed(result.text)
+    files.extend(result.attachments)
+    return result.text
+
+
+def _describe(tool: Tool) -> str:
+    name, schema = tool.name, encode_json(tool.schema).decode()
+    return f'import {{ {name} }} from "tools": await {name}(arguments). {tool.description} Arguments: {schema}'
