@@ -23,7 +23,7 @@ export default await tell({ number });
 
 
 async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
-    """Write a program; if it is not known what became of it, write another one; then answer with its result."""
+    """Write a program; if its outcome is not known, write another one; then answer with its result."""
     results = [str(part.content) for each in messages for part in each.parts if isinstance(part, ToolReturnPart)]
     if results and "success" in results[-1]:
         yield f"{len(results)} programs: {json.loads(results[-1])['value']}"
