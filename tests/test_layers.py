@@ -79,10 +79,6 @@ LAZY = {
     ("plait.parts.files.images", "PIL"),
     ("plait.parts.files.search", "regex"),
     ("plait.web.http.routes", "plait.web.http.mcp"),
-    ("plait.store.urls", "plait.store.nats.store"),
-    ("plait.store.urls", "plait.store.postgres.store"),
-    ("plait.cluster.directories", "plait.cluster.nats"),
-    ("plait.cluster.directories", "plait.cluster.postgres"),
 }
 
 PACKAGES = sorted({each for row in LAYERS for each in row if "." in each} | {"plait_schemas"})

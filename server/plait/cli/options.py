@@ -13,9 +13,9 @@ from plait.actor.client_types import NoTypes
 from plait.errors import PlaitError, operator_message
 from plait.settings import SettingError
 from plait.spelling import hide_password
-from plait.store.nats.url import is_nats
+from plait.store.engines import find_engine
 from plait.store.sqlite.files import Files
-from plait.store.urls import find_files, is_engine, open_engine, open_files
+from plait.store.urls import find_files, open_engine, open_files
 from plait.store.whole import WholeStore
 
 __all__ = [
@@ -60,16 +60,15 @@ def show_store(show: Callable[[WholeStore], Coroutine[Any, Any, None]], store: s
 def open_shared(store: str) -> WholeStore | None:
     """Return the store of a URL that is not a file's, not opened; None for a file."""
     try:
-        return open_engine(store) if is_engine(store) else None
+        return open_engine(engine, store) if (engine := find_engine(store)) is not None else None
     except ValueError as error:
         fail(str(error))
 
 
 def find_store(store: str) -> Files:
     """Return the files of a store, given as a path or a URL."""
-    if is_engine(store):
-        tools = "`nats stream backup`" if is_nats(store) else "PostgreSQL's pg_amcheck and pg_dump"
-        fail(f"{hide_password(store)} is not a file: check and back it up with {tools}")
+    if (engine := find_engine(store)) is not None:
+        fail(f"{hide_password(store)} is not a file: check and back it up with {engine.backup}")
     try:
         found = find_files(store) if "://" in store else Files.find(Path(store))
     except (ValueError, PlaitError) as error:

@@ -7,28 +7,26 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from plait.errors import StoreError
 from plait.spelling import hide_password
+from plait.store.engines import ENGINES, Engine, find_engine
 from plait.store.memory import MemoryStore
-from plait.store.nats.url import NatsUrl, is_nats
-from plait.store.postgres.url import PostgresUrl, is_postgres
 from plait.store.protocol import Store
 from plait.store.sharded import ShardedStore
 from plait.store.sqlite.files import MOST_FILES, Files
 from plait.store.sqlite.store import SqliteStore, Synchronous
 from plait.store.whole import WholeStore
 
-__all__ = ["find_files", "is_engine", "open_engine", "open_files", "open_share", "open_shares", "open_store"]
+__all__ = ["find_files", "open_engine", "open_files", "open_share", "open_shares", "open_store"]
 
 
 def open_store(url: str) -> Store:
     """Return the store for a URL; the caller enters it to open it.
 
     The URLs are `sqlite:///relative.db`, `sqlite:////absolute.db`, and `memory://`. The options of the first two are
-    `?synchronous=normal` for less than full durability, and `?files=4` for a new store of several files. Those of
-    `postgresql://user:password@host/database` are in `postgres/url.py`, those of `nats://user:password@host/stream` in
-    `nats/url.py`. Raises ValueError for any other, and StoreError if the store has another count of files.
+    `?synchronous=normal` for less than full durability, and `?files=4` for a new store of several files. `engines.py`
+    has those of engines. Raises ValueError for any other, and StoreError if the store has another count of files.
     """
-    if is_engine(url):
-        return open_engine(url)
+    if (engine := find_engine(url)) is not None:
+        return open_engine(engine, url)
     parts = urlsplit(url)
     if parts.scheme == "memory" and not parts.netloc and parts.path in ("", "/") and not parts.query:
         return MemoryStore()
@@ -64,25 +62,11 @@ def open_shares(url: str, count: int) -> Store:
     return open_files(files, synchronous=synchronous, readonly=files.are_there)
 
 
-def is_engine(url: str) -> bool:
-    """Whether a URL is that of a store in an engine that several processes may use."""
-    return is_postgres(url) or is_nats(url)
-
-
-def open_engine(url: str) -> WholeStore:
+def open_engine(engine: Engine, url: str) -> WholeStore:
     """Return the store in an engine for a URL; the caller enters it to open it. Raises ValueError."""
-    found = NatsUrl.parse(url) if is_nats(url) else PostgresUrl.parse(url)
-    try:
-        if isinstance(found, NatsUrl):
-            from plait.store.nats.store import NatsStore  # noqa: PLC0415
-
-            return NatsStore(found)
-        from plait.store.postgres.store import PostgresStore  # noqa: PLC0415
-
-        return PostgresStore(found)
-    except ModuleNotFoundError:
-        driver, extra = ("nats-py", "nats") if is_nats(url) else ("asyncpg", "postgres")
-        raise ValueError(f"{found} needs {driver}: pip install 'plait[{extra}]'") from None
+    found = engine.url.parse(url)
+    store: WholeStore = engine.load(engine.store)(found)
+    return store
 
 
 def find_files(url: str) -> Files | None:
@@ -110,7 +94,7 @@ def open_files(
 
 def _find_shares(url: str, count: int) -> tuple[Files, Synchronous] | None:
     """Return the files of a store for `count` workers, and its durability; None if it has no files."""
-    if is_engine(url):
+    if find_engine(url) is not None:
         raise StoreError(f"{hide_password(url)} is served by one process: start without workers")
     found = _read_url(url)
     if found is None:
@@ -145,5 +129,5 @@ def _read_url(url: str) -> tuple[Path, int | None, Synchronous] | None:
 def _make_error(url: str) -> ValueError:
     return ValueError(
         f"unknown store URL {hide_password(url)!r}; use sqlite:///game.db (relative), sqlite:////data/game.db "
-        "(absolute), postgresql://user:password@host/database, nats://user:password@host/stream or memory://"
+        f"(absolute), {', '.join(engine.example for engine in ENGINES)} or memory://"
     )

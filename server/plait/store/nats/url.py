@@ -4,7 +4,7 @@ import re
 from typing import Final, Self
 from urllib.parse import parse_qsl, unquote
 
-__all__ = ["NatsUrl", "is_nats"]
+__all__ = ["NatsUrl"]
 
 _STREAM: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DOMAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -85,11 +85,6 @@ class NatsUrl:
 
     __repr__ = __str__
     _shown: str
-
-
-def is_nats(url: str) -> bool:
-    """Whether a URL is that of a store in NATS."""
-    return url.partition("://")[0].lower() == "nats"
 
 
 def _choose(url: NatsUrl, options: dict[str, str], name: str, *values: str) -> str:

@@ -6,9 +6,8 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from plait.spelling import hide_password
 
-__all__ = ["PostgresUrl", "is_postgres"]
+__all__ = ["PostgresUrl"]
 
-_SCHEMES: Final = ("postgresql", "postgres")
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 # Options of the connection, which the driver reads.
 _DRIVER: Final = frozenset(
@@ -81,12 +80,6 @@ class PostgresUrl:
 
     __repr__ = __str__
     _shown: str
-
-
-def is_postgres(url: str) -> bool:
-    """Whether a URL is that of a store in PostgreSQL."""
-    scheme, separator, _ = url.partition("://")
-    return bool(separator) and scheme.lower() in _SCHEMES
 
 
 def _choose(shown: str, options: dict[str, str], name: str, *values: str) -> str:

@@ -1,0 +1,81 @@
+"""The engines that a store's URL may name, beside SQLite's files and memory: one row each."""
+
+from pkgutil import resolve_name
+from typing import Any, Final, Protocol, Self
+
+import msgspec
+
+from plait.store.nats.url import NatsUrl
+from plait.store.postgres.url import PostgresUrl
+
+__all__ = ["ENGINES", "Engine", "EngineUrl", "find_engine"]
+
+
+class EngineUrl(Protocol):
+    """A URL that was read. `str()` has no password and no options."""
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Raises ValueError, without the password."""
+        ...
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """An engine. Its classes are named, as `module:class`, because their modules import its driver."""
+
+    schemes: tuple[str, ...]
+    url: type[EngineUrl]
+    # Takes the URL.
+    store: str
+    # The package of the driver, and the extra of plait that installs it; empty if it needs none.
+    driver: str
+    extra: str
+    # What an error recommends for checks and backups, in place of plait's commands.
+    backup: str
+    # A URL for an error.
+    example: str
+    # Takes the URL, and keeps who owns what; empty if only one process may use the store.
+    directory: str = ""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes may use a store at once."""
+        return bool(self.directory)
+
+    def load(self, name: str) -> Any:
+        """Return one of the classes. Raises ValueError if the driver is not installed."""
+        try:
+            return resolve_name(name)
+        except ModuleNotFoundError:
+            raise ValueError(f"{self.schemes[0]}:// needs {self.driver}: pip install 'plait[{self.extra}]'") from None
+
+
+ENGINES: Final = (
+    Engine(
+        ("postgresql", "postgres"),
+        PostgresUrl,
+        "plait.store.postgres.store:PostgresStore",
+        driver="asyncpg",
+        extra="postgres",
+        backup="PostgreSQL's pg_amcheck and pg_dump",
+        example="postgresql://user:password@host/database",
+        directory="plait.cluster.postgres:PostgresDirectory",
+    ),
+    Engine(
+        ("nats",),
+        NatsUrl,
+        "plait.store.nats.store:NatsStore",
+        driver="nats-py",
+        extra="nats",
+        backup="`nats stream backup`",
+        example="nats://user:password@host/stream",
+        directory="plait.cluster.nats:NatsDirectory",
+    ),
+)
+"""All engines."""
+
+
+def find_engine(url: str) -> Engine | None:
+    """Return the engine that a URL names; None for files of SQLite, memory, and what is no URL."""
+    scheme, separator, _ = url.partition("://")
+    return next((each for each in ENGINES if separator and scheme.lower() in each.schemes), None)
