@@ -1,0 +1,47 @@
+"""The cells that a shared engine gives to the directory of a cluster: small values, each under compare-and-set."""
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol
+
+__all__ = ["Cell", "Cells", "Reading"]
+
+
+class Cell(NamedTuple):
+    """The value of a cell. A removed one is empty, and an engine may forget it."""
+
+    # Changes with each swap, and is never given out twice on one timeline; 0 of a cell that is not there.
+    revision: int
+    value: bytes
+
+
+class Reading(NamedTuple):
+    """All cells at one moment, by name."""
+
+    # Changes if the engine may have lost swaps; epochs begin above it. So it grows by more than there are epochs.
+    timeline: int
+    cells: Mapping[str, Cell]
+    # Where the engine goes on from here, if it counts its swaps.
+    position: int = 0
+
+
+class Cells(AbstractAsyncContextManager["Cells"], Protocol):
+    """One connection to the cells of a store's URL. Entering it connects, and makes what they need, or later calls do.
+
+    Every method raises StoreError, and a call that is cancelled breaks nothing: the next one connects again if it must.
+    """
+
+    async def read(self, former: Reading | None = None) -> Reading:
+        """Return all cells as they are at one moment of this call.
+
+        With a former reading, only the cells that have changed since are fetched, unless the timeline is another one.
+        A cell that the engine has forgotten since may stay in it.
+        """
+        ...
+
+    async def swap(self, cell: str, revision: int, value: bytes | None, *, timeline: int) -> int | None:
+        """Replace a cell of this revision, and return the new one, when that is durable; None makes it forgotten.
+
+        Returns None, and does nothing, if the cell has another revision, or the engine is on another timeline.
+        """
+        ...
