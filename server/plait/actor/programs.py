@@ -8,6 +8,7 @@ from plait.actor.outcome import Done
 from plait.actor.per_actor import PerActor, Service
 from plait.code.code_run import CodeHost, CodeRun, Program, Report
 from plait.code.javascript import MEMORY, JavaScript
+from plait.code.python import PYTHON_MEMORY, Python
 from plait.state.pipeline import Pipeline
 
 __all__ = ["ProgramActor", "RunsCode", "terminate_programs"]
@@ -85,6 +86,23 @@ class RunsCode:
             memory_limit=memory_limit,
             filename=filename,
         )
+        return self._begin(make, timeout, report)
+
+    def run_python(
+        self,
+        source: str,
+        *,
+        globals: Mapping[str, Any] = {},
+        timeout: float | None = None,
+        memory_limit: float = PYTHON_MEMORY,
+        filename: str = "<runPython>",
+        report: Report | None = None,
+    ) -> CodeRun:
+        """Run a program in a part of Python, as `run_code` does one in TypeScript.
+
+        Its value is that of the expression at its end. `globals` are values and functions; it awaits the functions.
+        """
+        make = partial(Python, source, globals=globals, memory_limit=memory_limit, filename=filename)
         return self._begin(make, timeout, report)
 
     def _begin(self, make: Callable[[], Program], timeout: float | None, report: Report | None) -> CodeRun:

@@ -54,6 +54,10 @@ class Room(Thread[dict[str, Any]]):
         return (await self.begin(source, timeout=timeout)).status
 
     @rpc
+    async def calculate(self, source: str) -> Any:
+        return (await self.run_python(source, globals={"add": self.add})).value
+
+    @rpc
     def leave(self, source: str) -> None:
         self.begin(source)
 
@@ -102,6 +106,12 @@ async def until_begun(flat: Flat) -> CodeRun:
     await until(lambda: bool(find_children()))
     run: CodeRun = flat.room.run
     return run
+
+
+async def test_a_thread_runs_programs_in_python() -> None:
+    async with open_flat() as flat:
+        assert await flat.handle.call(Room.calculate, "a = await add()\na + await add()") == 3
+        assert await flat.handle.state() == {"n": 2}
 
 
 async def test_functions_run_as_the_code_that_has_begun_the_program() -> None:
