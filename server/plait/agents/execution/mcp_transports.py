@@ -16,10 +16,15 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from plait.agents.execution.mcp import McpFailed
+
 __all__ = ["open_process", "open_url"]
 
 # Bytes of one message, or of one answer over HTTP.
 _MOST_BYTES: Final = 4 * 1024 * 1024
+# The processes of servers that may run at once, and those that do.
+_MOST_PROCESSES: Final = 64
+_processes: Final = set[Process]()
 # Seconds to connect, and those that a process has to end when its input is closed.
 _CONNECT: Final = 10.0
 _GRACE: Final = 2.0
@@ -75,6 +80,8 @@ async def open_process(command: Sequence[str], environment: Mapping[str, str]) -
     It inherits what a program needs, such as PATH, but no other variables. What it writes to standard error is dropped,
     since that may have a secret. The transport of `mcp` would read lines without a limit.
     """
+    if len(_processes) >= _MOST_PROCESSES:
+        raise McpFailed(f"{_MOST_PROCESSES} processes of servers run already")
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=PIPE,
@@ -84,6 +91,7 @@ async def open_process(command: Sequence[str], environment: Mapping[str, str]) -
         limit=_MOST_BYTES,
         start_new_session=True,
     )
+    _processes.add(process)
     to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_server, from_client = anyio.create_memory_object_stream[SessionMessage](0)
 
@@ -124,6 +132,7 @@ async def _end(process: Process) -> None:
         await _drain(process)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    _processes.discard(process)
     with anyio.move_on_after(_GRACE):  # A process that has left its group may keep the output open.
         await _drain(process)
 

@@ -17,6 +17,7 @@ from tests.server.agents.execution.reference_mcp import DOT, make_server
 from tests.server.parts.workshop import until
 
 from plait import Agent, Env, Files, Mcp, Messages, Plait, Prompt, Side, Tasks, Thread, Values, rpc, tool
+from plait.agents.execution import mcp_transports
 from plait.agents.execution.registry import Execution
 
 COMMAND = [sys.executable, str(Path(reference_mcp.__file__))]
@@ -170,7 +171,7 @@ async def test_a_call_waits_for_a_person(tmp_path: Path) -> None:
 async def test_secrets_of_env_go_to_the_server_and_nowhere_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "plait")
+    caplog.set_level(logging.DEBUG)
     script = Script(call("ref_token"), call("ref_leak"), call("web_token"), "Done.")
     async with reference() as url:
         stdio = Mcp(COMMAND, name="ref", env={"TOKEN": "{KEY}"})
@@ -273,6 +274,18 @@ async def until_ended(pid: str) -> None:
         return not psutil.pid_exists(int(pid))
 
     await until(look)
+
+
+async def test_the_processes_of_a_server_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_transports, "_MOST_PROCESSES", 1)
+    script = Script(call("two_connect"), "Done.")
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        async with open_shop(tmp_path / str(number), script, Mcp(SMALL, name="one"), Mcp(SMALL, name="two")) as lab:
+            (result,) = await run(lab)
+            told = "the tools of two are away: 1 processes of servers run already"
+            assert result == f"Failed to execute tool: {told}"
+        script = Script(call("two_connect"), "Done.")
 
 
 async def test_lines_that_are_no_messages_are_skipped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
