@@ -48,6 +48,8 @@ class McpServers:
     def __init__(self, thread: Thread[Any]) -> None:
         self._thread = thread
         self._sessions: dict[str, Any] = {}
+        # The tools of each session, by the names that models call.
+        self._lent: dict[str, dict[str, LentTool]] = {}
         # Why servers are away: a run tries again only if its model asks for that.
         self._away: dict[str, str] = {}
 
@@ -78,7 +80,7 @@ class McpServers:
         if is_connect:
             self._away.pop(mcp.name, None)
         try:
-            lent = await self._list(mcp)
+            lent = self._lent.get(mcp.name) or await self._list(mcp)
         except McpFailed as failure:
             return _LentTool(mcp, name, partial(_answer, f"the tools of {mcp.name} are away: {failure}", is_error=True))
         if (found := lent.get(name)) is not None:
@@ -92,17 +94,19 @@ class McpServers:
     # Inside
 
     async def _list(self, mcp: Mcp) -> dict[str, LentTool]:
-        """Return the tools that a server lends, by the names that models call. Raises McpFailed."""
+        """Return the tools that a server lends now. Raises McpFailed."""
         if (why := self._away.get(mcp.name)) is not None:
             raise McpFailed(why)
         try:
             async with asyncio.timeout(_SECONDS):
                 if (session := self._sessions.get(mcp.name)) is not None:
                     with suppress(McpFailed):
-                        return _name(mcp, await session.list())
+                        named = self._lent[mcp.name] = _name(mcp, await session.list())
+                        return named
                     await self._close(mcp.name)
                 lent = await (await self._open(mcp)).list()
-                if len(named := _name(mcp, lent)) < len(lent) and not mcp.tools:
+                named = self._lent[mcp.name] = _name(mcp, lent)
+                if len(named) < len(lent) and not mcp.tools:
                     log.warning("%s of %s tools of the MCP server %s are lent", len(named), len(lent), mcp.name)
                 return named
         except (McpFailed, TimeoutError) as failure:
@@ -121,6 +125,7 @@ class McpServers:
         return session
 
     async def _close(self, name: str) -> None:
+        self._lent.pop(name, None)
         if (session := self._sessions.pop(name, None)) is not None:
             await session.close()
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from typing import Any
@@ -15,7 +16,7 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
             version, info = params["protocolVersion"], {"name": "small", "version": "1"}
             return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
         case "tools/list":
-            names = ("pid", "pour", "die", "hang", "babble")
+            names = ("pid", "pour", "die", "hang", "babble", "fork")
             return {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
         case _:
             return {"content": [{"type": "text", "text": call(params["name"])}]}
@@ -30,6 +31,8 @@ def call(name: str) -> str:
         case "hang":
             while True:
                 time.sleep(60)
+        case "fork":
+            return str(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid)
         case "babble":
             sys.stdout.write("Listening …\n{}\n")
             sys.stderr.write("What a day!\n")

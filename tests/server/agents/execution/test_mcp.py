@@ -146,23 +146,40 @@ async def test_only_the_tools_that_are_named_are_lent(tmp_path: Path) -> None:
     assert [each.name for each in script.tools[0]] == ["ref_add"]
 
 
-async def test_a_call_waits_for_a_person(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_approved", "told"), [(True, "3"), (False, "Failed to execute tool: a person has refused the call")]
+)
+async def test_a_call_waits_for_a_person(tmp_path: Path, is_approved: bool, told: str) -> None:
     script = Script(call("ref_add", a=1, b=2), "Done.")
     async with reference() as url, open_shop(tmp_path, script, Mcp(url, name="ref", needs_approval=True)) as lab:
         await lab.ask("Go.")
 
         async def answer() -> bool:
-            called = [each for each in await lab.history() if each.tool_calls]
-            if not called:
-                return False
-            (run,) = await lab.handle.tasks.list()
-            ((id, *_),) = [each.tool_call_ids for each in called]
-            sent: bool = await lab.handle.tasks.send(run.id, f"approval:{id}", {"approved": True})
-            return sent
+            for each in await lab.handle.messages.open_calls():
+                (run,) = await lab.handle.tasks.list()
+                sent: bool = await lab.handle.tasks.send(run.id, f"approval:{each['id']}", {"approved": is_approved})
+                return sent
+            return False
 
         await until(answer)
         await lab.rest()
-        assert await find_results(lab) == ["3"]
+        assert await find_results(lab) == [told]
+
+
+async def test_the_tools_are_listed_once_for_a_step(tmp_path: Path) -> None:
+    lists = 0
+    app = make_server().streamable_http_app()
+
+    async def count(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal lists
+        lists += (b"mcp-method", b"tools/list") in scope.get("headers", ())
+        await app(scope, receive, send)
+
+    script = Script([("ref_add", {"a": 1, "b": 2})] * 3, "Done.")
+    async with running(count) as address, open_shop(tmp_path, script, Mcp(f"http://{address}/mcp", name="ref")) as lab:
+        assert lists == 0  # The app has started without the server.
+        assert await run(lab) == ["3", "3", "3"]
+        assert lists == 2
 
 
 # Secrets
@@ -260,7 +277,8 @@ async def test_a_server_that_does_not_start_stops_no_run(tmp_path: Path, server:
 
 
 async def test_a_process_that_ends_or_pours_is_started_again(tmp_path: Path) -> None:
-    script = Script(call("ref_pid"), call("ref_die"), call("ref_pid"), call("ref_pour"), call("ref_pid"), "Done.")
+    names = ("ref_pid", "ref_die", "ref_pid", "ref_pour", "ref_pid")
+    script = Script([(name, {}) for name in names], "Done.")
     async with open_shop(tmp_path, script, Mcp(SMALL, name="ref")) as lab:
         first, died, second, poured, third = await run(lab)
         assert died == poured == "Failed to execute tool: Connection closed"
@@ -350,8 +368,8 @@ async def test_a_call_that_was_cut_off_is_made_again_only_if_the_server_allows_i
     assert notes.read_text() == "x\n" * (1 if name == "note" else 2)
 
 
-async def test_stopping_a_run_ends_the_process_even_if_that_hangs(tmp_path: Path) -> None:
-    script = Script(call("ref_pid"), call("ref_hang"))
+async def test_stopping_a_run_ends_a_process_that_hangs_and_its_children(tmp_path: Path) -> None:
+    script = Script([("ref_pid", {}), ("ref_fork", {})], call("ref_hang"))
     async with open_shop(tmp_path, script, Mcp(SMALL, name="ref")) as lab:
         await lab.ask("Go.")
 
@@ -361,7 +379,8 @@ async def test_stopping_a_run_ends_the_process_even_if_that_hangs(tmp_path: Path
         await until(look)
         await lab.handle.messages.stop()
         await lab.rest("cancelled")
-        await until_ended((await find_results(lab))[0])
+        for pid in (await find_results(lab))[:2]:
+            await until_ended(pid)
 
 
 # Definitions
