@@ -17,7 +17,7 @@ from plait.code.child import open_child
 from plait.code.code_result import CodeResult, CodeStatus
 from plait.code.code_run import MOST_OUTPUT, CodeRun, TooMuchOutput, tell
 from plait.errors import TooLarge
-from plait.limits import DEFAULT_LIMITS, check_weight
+from plait.limits import Limits, check_weight
 from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = ["MEMORY", "JavaScript"]
@@ -29,8 +29,10 @@ MEMORY: Final = 128 * 1024 * 1024
 _SECONDS: Final = 60
 _RUNTIME_MEMORY: Final = 64 * 1024 * 1024
 # Bytes that are read at once, so that frames of a program never hold the loop for long; and calls that wait.
-_AT_ONCE: Final = 64 * 1024
+_AT_ONCE: Final = 16 * 1024
 _MOST_CALLS: Final = 64
+# What eight programs may send at once: their values are in memory together, and Python's garbage collector visits all.
+_LIMITS: Final = Limits(weight=100_000)
 
 _RUNNER: Final = str(Path(__file__).with_name("runner.js"))
 _FLAGS: Final = ("--no-prompt", "--no-remote", "--no-npm", "--no-config", "--no-lock", "--cached-only")
@@ -208,7 +210,7 @@ async def _read_lines(child: Process) -> AsyncIterator[bytes]:
 
 def _read(line: bytes) -> _Frame:
     try:
-        check_weight("value", line, DEFAULT_LIMITS)
+        check_weight("value", line, _LIMITS)
         return _decoder.decode(line)
     except TooLarge as error:
         return End("error", error=str(error))

@@ -1,7 +1,10 @@
 """Programs that want too much: each is ended within its bounds."""
 
 import asyncio
+import gc
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +83,44 @@ async def test_a_ninth_program_waits_until_another_one_has_ended() -> None:
     for each in eight:
         each.terminate()
     assert {(await each).status for each in eight} == {"terminated"}
+
+
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    """Has the garbage collector leave out what is there, as it does in a server."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "for (;;) console.log('')",
+        "for (;;) now()",
+        "export default Array.from({ length: 3.2e4 }, () => [])",
+        "export default Array.from({ length: 2e5 }, () => [])",
+        "export default 'x'.repeat(1e6)",
+    ],
+)
+async def test_eight_programs_never_hold_the_loop_for_long(source: str, frozen: None) -> None:
+    held = 0.0
+
+    async def watch() -> None:
+        nonlocal held
+        while True:
+            before = time.thread_time()
+            await asyncio.sleep(0.001)
+            held = max(held, time.thread_time() - before)
+
+    host = CodeHost()
+    watching = asyncio.create_task(watch())
+    runs = [begin(source, host=host, timeout=1) for _ in range(8)]
+    for run in runs:
+        await run
+    watching.cancel()
+    assert held < 0.06
 
 
 async def test_a_process_has_the_lowest_priority_and_its_limits() -> None:
