@@ -57,6 +57,8 @@ class McpServers:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for session in self._sessions.values():  # They end even if this is cancelled.
+            session.end()
         for name in [*self._sessions]:
             await self._close(name)
 

@@ -72,12 +72,18 @@ class McpSession:
         except Exception as error:
             raise McpFailed(_explain(error)) from None
 
-    async def close(self) -> None:
-        """End the session, and the process of the server."""
+    def end(self) -> None:
+        """Begin to end the session, and the process of the server."""
         self._closing.set()
-        if not self._ready.done() or not (await asyncio.wait([self._task], timeout=_CLOSE))[0]:
+        if not self._ready.done():
             self._task.cancel()
-        await asyncio.wait([self._task])
+
+    async def close(self) -> None:
+        """End the session, and wait for that."""
+        self.end()
+        if not (await asyncio.wait([self._task], timeout=_CLOSE))[0]:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
     async def _hold(self, mcp: Mcp, variables: Mapping[str, str]) -> None:
         try:

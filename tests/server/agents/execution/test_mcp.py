@@ -1,5 +1,6 @@
 """Tools of MCP servers: the reference implementation, over stdio as a process and over HTTP, lends them to a model."""
 
+import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from tests.server.parts.workshop import until
 
 from plait import Agent, Env, Files, Mcp, Messages, Plait, Prompt, Side, Tasks, Thread, Values, rpc, tool
 from plait.agents.execution import mcp_transports
+from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.registry import Execution
 
 COMMAND = [sys.executable, str(Path(reference_mcp.__file__))]
@@ -381,6 +383,30 @@ async def test_stopping_a_run_ends_a_process_that_hangs_and_its_children(tmp_pat
         await lab.rest("cancelled")
         for pid in (await find_results(lab))[:2]:
             await until_ended(pid)
+
+
+async def test_sessions_end_even_if_the_wait_for_that_is_cancelled() -> None:
+    thread: Any = Shop()
+    mcps = {name: Mcp(SMALL, name=name) for name in ("one", "two")}
+    servers, begun = McpServers(thread), asyncio.Event()
+
+    async def use() -> None:
+        async with servers:
+            await servers.describe(mcps)
+            begun.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(use())
+    await begun.wait()
+    pids = [str(each.pid) for each in psutil.Process().children() if "small_mcp" in str(each.cmdline())]
+    assert len(pids) == 2
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0)
+    for pid in pids:
+        await until_ended(pid)
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 # Definitions
