@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from tests.running import running
 from tests.server.agents.execution import reference_mcp, small_mcp
@@ -17,7 +18,7 @@ from tests.server.agents.execution.lab import Lab, Script, call, make_prompt
 from tests.server.agents.execution.reference_mcp import DOT, make_server
 from tests.server.parts.workshop import until
 
-from plait import Agent, Env, Files, Mcp, Messages, Plait, Prompt, Side, Tasks, Thread, Values, rpc, tool
+from plait import Agent, Env, Files, Mcp, Messages, Plait, Principal, Prompt, Side, Tasks, Thread, Values, rpc, tool
 from plait.agents.execution import mcp_transports
 from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.registry import Execution
@@ -146,6 +147,32 @@ async def test_only_the_tools_that_are_named_are_lent(tmp_path: Path) -> None:
     async with reference() as url, open_shop(tmp_path, script, Mcp(url, name="ref", tools=["add"])) as lab:
         assert await run(lab) == ["Failed to execute tool: there is no tool 'ref_draw'; did you mean 'ref_add'?"]
     assert [each.name for each in script.tools[0]] == ["ref_add"]
+
+
+class Stock(Thread[dict[str, Any]]):
+    initial_state = {"pen": 7}  # noqa: RUF012
+
+    @rpc
+    def count(self, item: str) -> int:
+        """Count an item."""
+        return int(self.state[item])
+
+
+async def test_an_agent_uses_the_rpcs_of_a_thread_of_another_app(tmp_path: Path) -> None:
+    def authenticate(request: Request) -> Principal | None:
+        return Principal("desk") if request.headers.get("authorization") == f"Bearer {SECRET}" else None
+
+    other = Plait(Stock, store="memory://", authenticate=authenticate)
+    script = Script(call("stock_count", item="pen"), "Done.")
+    async with running(other) as address:
+        url = f"http://{address}/threads/stock/one/mcp"
+        mcp = Mcp(url, name="stock", headers={"Authorization": "Bearer {KEY}"})
+        for key, told in ((SECRET, "7"), ("wrong", "Failed to execute tool: the tools of stock are away: ")):
+            (tmp_path / key).mkdir()
+            async with open_shop(tmp_path / key, script, mcp, env={"KEY": key}) as lab:
+                (result,) = await run(lab)
+                assert result.startswith(told)
+            script = Script(call("stock_count", item="pen"), "Done.")
 
 
 @pytest.mark.parametrize(
