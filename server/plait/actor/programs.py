@@ -52,7 +52,7 @@ def terminate_programs(actor: ProgramActor) -> None:
 class RunsCode:
     """The methods of a thread that run programs."""
 
-    _actor: ProgramActor
+    _actor: Any
 
     def run_code(
         self,
@@ -106,7 +106,7 @@ class RunsCode:
         return self._begin(make, timeout, report)
 
     def _begin(self, make: Callable[[], Program], timeout: float | None, report: Report | None) -> CodeRun:
-        actor = self._actor
+        actor: ProgramActor = self._actor
         actor.state.check_open()
         run = CodeRun(make, actor.use_service(CodeHost), timeout=timeout, report=report)
         programs = _PROGRAMS.of(actor)

@@ -134,8 +134,9 @@ class CodeRun:
             return CodeResult("link_error", error=program)
         async with gate:
             self._began = self._loop.time()
+            limit = asyncio.timeout(timeout)
             try:
-                async with asyncio.timeout(timeout) as limit:
+                async with limit:
                     return await program.run(self)
             except TimeoutError:
                 if not limit.expired():

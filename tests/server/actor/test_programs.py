@@ -26,7 +26,7 @@ PHASES = {
 
 
 class Room(Thread[dict[str, Any]]):
-    initial_state: dict[str, Any] = {"n": 0}  # noqa: RUF012
+    initial_state = {"n": 0}  # noqa: RUF012
     idle_timeout = 0.05
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def find_children() -> list[str]:
     threads = Path(f"/proc/{os.getpid()}/task").iterdir()
     children = " ".join(_read(thread / "children") for thread in threads).split()
     commands = [_read(Path(f"/proc/{child}/cmdline")).replace("\0", " ") for child in children]
-    return [command for command in commands if "runner.js" in command]
+    return [command for command in commands if "runner.js" in command or "monty" in command]
 
 
 def _read(path: Path) -> str:
@@ -197,6 +197,13 @@ async def test_a_program_ends_when_the_node_stops() -> None:
     async with open_flat() as flat:
         await flat.handle.call(Room.leave, ENDLESS)
         run = await until_begun(flat)
+    assert await run == CodeResult("terminated", error="the thread has stopped")
+
+
+async def test_a_program_in_python_ends_when_the_node_stops() -> None:
+    async with open_flat() as flat:
+        run = flat.room.run = flat.room.run_python("while True: pass")
+        await until_begun(flat)
     assert await run == CodeResult("terminated", error="the thread has stopped")
 
 

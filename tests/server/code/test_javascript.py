@@ -54,6 +54,12 @@ async def test_a_global_is_a_free_identifier_and_what_is_not_given_is_undefined(
     assert await run(source, globals={"limit": 7, "add": add}) == CodeResult("success", [7, 3, "undefined"])
 
 
+async def test_what_is_not_of_the_language_is_undefined_unless_it_is_given() -> None:
+    source = "export default [typeof fetch, typeof process, typeof require, typeof setTimeout, import.meta.url]"
+    assert (await run(source)).value == ["undefined"] * 4 + ["sandbox:<runCode>"]
+    assert (await run("export default await fetch('a')", globals={"fetch": str.upper}, filename="a.ts")).value == "A"
+
+
 async def test_modules_import_each_other_by_relative_names() -> None:
     modules = {"./shapes/round": "export { side } from '../lengths'", "./lengths": "export const side: number = 5"}
     assert await run("import { side } from './shapes/round'; export default side", modules=modules) == CodeResult(

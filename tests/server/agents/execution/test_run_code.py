@@ -1,5 +1,6 @@
 """Programs of models: they call the tools that they were given, at most once."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,26 @@ def test_what_a_program_cannot_call_fails_at_the_start() -> None:
     for other in (Handoff("billing"), RunCode(), print):
         with pytest.raises(TypeError, match="imports must be functions with @tool"):
             RunCode([other])  # type: ignore[list-item]
+
+
+async def test_stopping_an_agent_ends_its_program(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    @tool
+    def begin(desk: Desk) -> None:
+        """Begin."""
+        begun.set()
+
+    source = "import { begin } from 'tools'; begin(); for (;;) {}"
+    script = Script(call("run_code", source=source), "Done.")
+    async with open_lab(tmp_path, script, tools=[RunCode([begin])]) as lab:
+        await lab.ask("Do it.")
+        async with asyncio.timeout(10):
+            await begun.wait()
+        assert await lab.handle.messages.stop()
+        await lab.rest("cancelled")
+        (found,) = [each for each in await lab.history() if each.role == "tool"]
+        assert found.content == "Execution stopped by user"
 
 
 def test_a_program_runs_at_most_once() -> None:
