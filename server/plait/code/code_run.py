@@ -17,7 +17,7 @@ __all__ = ["MOST_OUTPUT", "CodeHost", "CodeRun", "Program", "Report", "TooMuchOu
 log = logging.getLogger("plait.code")
 
 MOST_OUTPUT: Final = 1024 * 1024
-"""Bytes of what a program logs and reports, and of each value that goes in or out."""
+"""Bytes of what a program logs and reports, and of each value that it sends."""
 
 # Programs that run at once in a process of plait; others wait.
 _AT_ONCE: Final = 8
@@ -178,4 +178,5 @@ def _make(make: Callable[[], Program], timeout: float | None) -> Program | str:
 
 def tell(error: BaseException) -> dict[str, str]:
     """Return what a program is told of an error of a function: its class, and the text only of a PlaitError."""
+    log.debug("a function that a program has called has raised", exc_info=error)
     return {"name": type(error).__name__, "message": str(error) if isinstance(error, PlaitError) else ""}

@@ -20,7 +20,7 @@ from plait.errors import TooLarge
 from plait.limits import Limits, check_weight
 from plait_schemas.codec import NOT_JSON, encode_json
 
-__all__ = ["MEMORY", "JavaScript"]
+__all__ = ["MEMORY", "JavaScript", "find_deno"]
 
 MEMORY: Final = 128 * 1024 * 1024
 """Bytes of memory that a program has by default."""
@@ -126,7 +126,7 @@ class JavaScript:
         """Run the program, and return its outcome, without what it has logged. Raises TooMuchOutput and OSError."""
         megabytes = max(1, self.memory >> 20)
         v8 = f"--v8-flags=--jitless,--disallow-code-generation-from-strings,--max-old-space-size={megabytes}"
-        command = [_find_deno(), "run", *_FLAGS, v8, _RUNNER]
+        command = [find_deno(), "run", *_FLAGS, v8, _RUNNER]
         calls = set[asyncio.Task[None]]()
         try:
             memory = self.memory + _RUNTIME_MEMORY
@@ -174,7 +174,7 @@ class JavaScript:
         return CodeResult("error", error=f"the process of the program has ended with the code {exit_code}")
 
 
-def _find_deno() -> str:
+def find_deno() -> str:
     """Return the path of Deno. Raises ModuleNotFoundError without the extra `plait[code]`."""
     try:
         from deno import find_deno_bin  # type: ignore[import-untyped]  # noqa: PLC0415

@@ -1,6 +1,7 @@
 """Programs in JavaScript: what they are given, and what comes of them."""
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -172,7 +173,7 @@ async def test_options_that_are_not_valid_are_a_link_error(options: dict[str, An
 
 
 async def test_without_deno_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "deno", None)
+    monkeypatch.setitem(sys.modules, "deno", None)
     result = await run("export default 1")
     assert result == CodeResult(
         "link_error", error="run_code needs Deno, of the extra plait[code]: pip install 'plait[code]'"

@@ -7,7 +7,7 @@ from typing import Any
 
 from plait.actor.thread import Thread
 from plait.agents.execution.tools import Tool, ToolResult, tell_error
-from plait.code.javascript import MEMORY
+from plait.code.javascript import MEMORY, find_deno
 from plait.errors import CallFailed, PlaitError
 from plait_schemas.codec import encode_json
 
@@ -19,7 +19,7 @@ class RunCode(Tool):
 
     Its result is the outcome of the program and what it has logged. After a crash, the program does not run again, as
     its calls may have had their effects. Raises TypeError and ValueError for what a program cannot call: only
-    functions, and none that need approval.
+    functions, and none that need approval. Raises ModuleNotFoundError without the extra `plait[code]`.
     """
 
     def __init__(
@@ -31,11 +31,14 @@ class RunCode(Tool):
         timeout: float | None = 60.0,
         memory_limit: float = MEMORY,
     ) -> None:
+        find_deno()
         for each in imports:
             if not isinstance(each, Tool) or isinstance(each, RunCode):
                 raise TypeError(f"a program cannot call {each!r}: imports must be functions with @tool")
             if each.needs_approval:
                 raise ValueError(f"a program cannot call {each.name!r}, as it needs approval")
+        if len({each.name for each in imports}) < len(imports):
+            raise ValueError("two tools that a program can call have the same name")
         self.imports = tuple(imports)
         self.memory_limit = memory_limit
         self.seconds = timeout

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,8 @@ def test_what_a_program_cannot_call_fails_at_the_start() -> None:
 
     with pytest.raises(ValueError, match="a program cannot call 'refund', as it needs approval"):
         RunCode([refund])
+    with pytest.raises(ValueError, match="two tools that a program can call have the same name"):
+        RunCode([find, find])
     for other in (Handoff("billing"), RunCode(), print):
         with pytest.raises(TypeError, match="imports must be functions with @tool"):
             RunCode([other])  # type: ignore[list-item]
@@ -128,6 +131,12 @@ async def test_stopping_an_agent_ends_its_program(tmp_path: Path) -> None:
         await lab.rest("cancelled")
         (found,) = [each for each in await lab.history() if each.role == "tool"]
         assert found.content == "Execution stopped by user"
+
+
+def test_without_deno_the_error_at_the_start_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deno", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'plait\[code\]'"):
+        RunCode([find])
 
 
 def test_a_program_runs_at_most_once() -> None:
