@@ -1,17 +1,17 @@
 """Durable agents: a task runs the agent, so that its steps are not repeated after a crash or a long wait."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
 
-from plait.actor.actor import Actor
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
 from plait.agents.agent import Agent, Given
 from plait.agents.run import Run
 from plait.agents.runs import Runs
-from plait.errors import Busy, CallFailed, TooMany, Unavailable
+from plait.errors import Busy, CallFailed, InvalidArguments, TooMany, Unavailable
 from plait.parts.attempts import Uncounted
 from plait.parts.messages.caller import FAILED, QUEUE, TaskCaller
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
@@ -65,8 +65,22 @@ class AgentTask(Task):
         given = _decode_array(args)
         return [self._agent.decode(given[0] if given else msgspec.Raw(), depth=depth)]
 
+    def find_identity(self, thread: Thread[Any], key: str | None) -> tuple[str, str | None]:
+        """Return the queue's own run for each agent of an execution. Raises InvalidArguments if another has the thread.
+
+        The queue has the name of the class's agent, also after the thread was handed over.
+        """
+        if self.name not in (names := thread._actor.kind.agent_names):
+            return self.name, key
+        (queue,) = _find_queues(thread, names)
+        assert queue.caller is not None
+        if self.name != queue.agent and (self.name, key) != (queue.caller.agent, QUEUE):
+            what = f"the agent {self.name!r} cannot run in {thread._actor.key}"
+            raise InvalidArguments(f"{what}: the agent {queue.agent!r} has the thread")
+        return queue.caller.agent, QUEUE
+
     def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
-        queues = _find_queues(thread, self.name)
+        queues = _find_queues(thread, (self.name,))
         for queue in queues if ended.row.key == QUEUE else ():
             assert isinstance(queue.caller, TaskCaller)
             queue.caller.follow_end(ended.status)
@@ -111,11 +125,11 @@ def make_stop_methods() -> dict[str, Method]:
 
     async def stop(thread: Thread[Any]) -> bool:
         """Cancel the runs of this thread's durable agents, and begin none until a user writes or they are to go on."""
-        return any([await each.stop() for each in _find_queues(thread)])
+        return any([await each.stop() for each in _find_queues(thread, thread._actor.kind.tasks)])
 
     async def go_on(thread: Thread[Any]) -> bool:
         """Have the durable agents of this thread go on after a stop; return whether there was one."""
-        return any([await each.resume() for each in _find_queues(thread)])
+        return any([await each.resume() for each in _find_queues(thread, thread._actor.kind.tasks)])
 
     return {name: Method(name, name, each, concurrent=True) for name, each in ((STOP, stop), (CONTINUE, go_on))}
 
@@ -126,10 +140,7 @@ def _is_late(run: Run) -> bool:
     return task is not None and task.cancelling() > 0 and run.turn is not None and not run.turn.is_cancelled
 
 
-def _find_queues(thread: Thread[Any], agent: str | None = None) -> list[ThreadMessages]:
-    """Return the messages of a thread that a durable agent takes: the one of a name, or any."""
-    actor = thread._actor
-    assert isinstance(actor, Actor)
-    wanted = actor.kind.tasks if agent is None else (agent,)
+def _find_queues(thread: Thread[Any], agents: Collection[str]) -> list[ThreadMessages]:
+    """Return the messages of a thread that some durable agents take."""
     parts = find_parts(type(thread)).values()
-    return [part.of(actor) for part in parts if isinstance(part, Messages) and part.agent in wanted]
+    return [part.of(thread._actor) for part in parts if isinstance(part, Messages) and part.agent in agents]

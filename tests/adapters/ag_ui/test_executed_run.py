@@ -146,7 +146,7 @@ async def test_an_approval_is_an_interrupt_that_the_next_run_answers(
         assert [each.status for each in runs] == ["done"]
 
 
-async def test_a_run_of_another_agent_leaves_a_call_to_the_run_that_waits_for_its_approval(
+async def test_a_run_of_another_agent_is_refused_and_adds_nothing_beside_a_call_that_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_SOON", "_REST"):
@@ -161,12 +161,36 @@ async def test_a_run_of_another_agent_leaves_a_call_to_the_run_that_waits_for_it
             (asked,) = stream.events[-1]["outcome"]["interrupts"]
         async with begun(served.web, "other/one", run="second", text="look") as stream:
             await stream.rest()
-            assert "TOOL_CALL_RESULT" not in stream.types
+            assert stream.events[-1]["type"] == "RUN_ERROR"
+            assert "'other' cannot run in desk/one: the agent 'clerk' has the thread" in stream.events[-1]["message"]
+        history = await served.app.thread(Desk, "one").part(Desk.messages).list()
+        assert [each.content for each in history.messages] == ["refund", ""]
         entry = {"interruptId": asked["id"], "status": "resolved", "payload": {"approved": True}}
         async with begun(served.web, "clerk/one", run="third", text="refund", resume=[entry]) as stream:
             await stream.rest()
             result, *_ = [each for each in stream.events if each["type"] == "TOOL_CALL_RESULT"]
             assert (result["content"], result["toolCallId"]) == ("paid back", asked["toolCallId"])
+
+
+async def test_a_client_goes_on_at_the_url_of_the_class_after_a_handoff(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_SOON", "_REST"):
+        monkeypatch.setattr(waits, name, 0.0)
+
+    async def authorize(principal: object, thread: object, action: str) -> bool:
+        return True
+
+    async with serving(tmp_path, authorize=authorize) as served:
+        for agent in ("clerk", "other"):
+            await served.app.thread(Desk, agent).part(Desk.messages).hand_over("other")
+            async with begun(served.web, f"{agent}/{agent}", text="refund") as stream:
+                await stream.rest()
+                (asked,) = stream.events[-1]["outcome"]["interrupts"]
+            entry = {"interruptId": asked["id"], "status": "resolved", "payload": {"approved": True}}
+            async with begun(served.web, f"{agent}/{agent}", run="next", text="refund", resume=[entry]) as stream:
+                await stream.rest()
+                assert "paid back" in [each.get("content") for each in stream.events]
 
 
 async def test_who_may_not_approve_answers_no_interrupt(tmp_path: Path) -> None:

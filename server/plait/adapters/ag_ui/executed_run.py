@@ -23,6 +23,7 @@ from plait.agents.durable import begin_run
 from plait.agents.execution.subagents import VARIABLES
 from plait.agents.execution.thread_agents import SUPPLY
 from plait.agents.run import Interruption
+from plait.parts.messages.caller import QUEUE
 from plait.parts.messages.frames import ChunkFrame, EndFrame, Frame, InsertFrame, UpdateFrame
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
@@ -57,12 +58,15 @@ class ExecutedRun:
         part, actor = find_tasks_part(type(thread)), thread._actor
         assert part is not None
         assert isinstance(actor, Actor)
-        await self._start(actor)
         tasks = part.of(actor)
+        task = tasks.find(self._agent.name)
+        assert task is not None
+        name, _ = task.find_identity(thread, QUEUE)
+        await self._start(actor)
         messages: ThreadMessages | None = None if self._part is None else getattr(thread, self._part)
         if messages is not None and messages.is_stopped:
             messages.resume()
-        last = await self._follow(tasks, messages, await self._answer(tasks), input)
+        last = await self._follow(tasks, messages, await self._answer(tasks, name), input)
         if last.ended_at is None:
             self._run.asked += map(_ask, filter(_is_for_people, tasks.find_awaited(last.id)))
         if last.status == "failed":
@@ -88,10 +92,10 @@ class ExecutedRun:
         finally:
             stage.leave()
 
-    async def _answer(self, tasks: ThreadTasks) -> str | None:
+    async def _answer(self, tasks: ThreadTasks, name: str) -> str | None:
         """Send the client's answers to the run that waits for them, and return its id."""
         found = None
-        for run in await tasks.list(self._agent.name, "sleeping"):
+        for run in await tasks.list(name, "sleeping"):
             for entry in self._run.resume:
                 if (event := _APPROVAL + entry.interrupt_id) in tasks.find_awaited(run.id):
                     payload = entry.payload if isinstance(entry.payload, dict) else {}

@@ -100,7 +100,7 @@ class _Pass:
             answer = self._find_answer(history)
             if answer is None:
                 if open_calls and await self._are_of_another(history):
-                    return None
+                    raise RuntimeError("another run has open calls, and has not ended")
                 if open_calls:
                     await self._dispatcher.close(open_calls)
                 taken = await self._take()

@@ -50,7 +50,7 @@ class AgentCaller:
 
     def __init__(self, writer: MessageWriter, agent: str) -> None:
         self._writer = writer
-        self._agent = agent
+        self.agent = agent
         self._runner = AttemptRunner(writer.actor, self)
         # Whether the app has no such agent.
         self._is_missing = False
@@ -104,7 +104,7 @@ class AgentCaller:
 
     def follow(self, begun: Commit | None) -> None:
         """Call the agent when the attempt is durable: the one that a write has begun, or else another one."""
-        self._runner.begin(QUEUE, f"agent {self._agent}", begun=begun)
+        self._runner.begin(QUEUE, f"agent {self.agent}", begun=begun)
 
     # The work of `AttemptRunner`
 
@@ -139,7 +139,7 @@ class AgentCaller:
         writer = self._writer
         writer.taken_until, writer.has_streamed = 0, False
         try:
-            run = writer.actor.run_agent(self._agent, writer)
+            run = writer.actor.run_agent(self.agent, writer)
         except (ValueError, PlaitError) as failure:  # The agent does not exist, or takes an input.
             log.error("queued messages are not handled: %s", failure, extra=about(writer.actor.key))
             self._is_missing = True
@@ -177,7 +177,7 @@ class AgentCaller:
             return None
         times = "its run" if not attempts.failures else f"{attempts.failures + 1} runs"
         what = f"has not taken a queued message in {times}: it must call `messages.take()`"
-        return RuntimeError(f"the agent {self._agent} {what}") if counts else Uncounted()
+        return RuntimeError(f"the agent {self.agent} {what}") if counts else Uncounted()
 
 
 class TaskCaller(AgentCaller):
@@ -192,7 +192,7 @@ class TaskCaller(AgentCaller):
 
     @property
     def due(self) -> int:
-        is_running = self._tasks.is_running(self._agent, QUEUE)
+        is_running = self._tasks.is_running(self.agent, QUEUE)
         return 0 if is_running or self._writer.state.head.is_stopped else super().due
 
     def recover(self) -> None:
@@ -205,7 +205,7 @@ class TaskCaller(AgentCaller):
     def follow(self, begun: Commit | None) -> None:
         """Begin a run, in one write with the attempt."""
         with Transaction(self._writer.actor.state, self._writer.actor.key):
-            self._tasks.run(self._agent, key=QUEUE)
+            self._tasks.run(self.agent, key=QUEUE)
             self._writer.write(self._begin)
 
     def follow_end(self, status: str) -> None:
@@ -217,7 +217,7 @@ class TaskCaller(AgentCaller):
         if error is None and status == "failed":
             message = self._writer.make("assistant", FAILED, status="failed", is_new=False)
             self._writer.write(lambda changes: changes.add(message))
-        self._runner.end(QUEUE, f"agent {self._agent}", error)
+        self._runner.end(QUEUE, f"agent {self.agent}", error)
 
     def stop(self, open_calls: Sequence[OpenCalls]) -> tuple[bool, Commit]:
         """Store in one write that no run may begin, the ends of all, and the results of the open calls.

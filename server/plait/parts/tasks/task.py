@@ -67,6 +67,10 @@ class Task:
             raise TypeError(f"the task {name!r} must have a step, and no parameter that is given by name only")
         self._method = Method(name, name, function, concurrent=False, noun="task", leading=2)
 
+    def find_identity(self, thread: Thread[Any], key: str | None) -> tuple[str, str | None]:
+        """Return the name and the key of a run that is begun. Raises InvalidArguments if it must not begin."""
+        return self.name, key
+
     def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
         """Write what follows from the end of a run, in the same write."""
 

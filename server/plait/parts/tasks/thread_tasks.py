@@ -293,6 +293,7 @@ class ThreadTasks:
             raise ValueError(f"there is no task {name!r}; there are: {', '.join(self._tasks) or 'none'}")
         if key is not None and not (is_key(key) and len(key.encode()) <= 400):
             raise ValueError(f"a key must have 1 to 400 bytes, and no control characters, not {key!r}")
+        name, key = task.find_identity(self._actor.thread, key)
         data = encode_named("args", args)
         task.decode(bytes(data), depth=self._actor.limits.depth)
         now, created_at = read_due_clock(), max(read_wall_clock(), self._runner.newest + 1)

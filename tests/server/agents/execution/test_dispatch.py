@@ -8,8 +8,9 @@ import pytest
 from tests.server.agents.execution.lab import Desk, Lab, Said, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
-from plait import Conflict, Message, NotFound
+from plait import Conflict, InvalidArguments, Message, NotFound
 from plait.agents.execution.definitions import Agent, Handoff, Side
+from plait.agents.execution.stops import read_mark
 from plait.agents.execution.tools import Tool, ToolResult, tool
 from plait.parts.tasks import waits
 
@@ -222,17 +223,47 @@ async def test_calls_that_an_ended_run_has_left_open_are_answered_before_the_mod
         assert [each.split(" ")[0] for each in script.texts()][2:] == ["tool-call", "tool-return", "user-prompt"]
 
 
-@pytest.mark.parametrize("agent", ["desk", "billing"])
-async def test_a_second_run_leaves_a_call_to_the_run_that_waits_for_its_approval(agent: str, tmp_path: Path) -> None:
-    agents = [Agent("desk", Side("clerk")), Agent("billing", Side("clerk"))]
-    async with open_lab(tmp_path, Script(call("refund", cents=5), "Fine."), tools=[refund], agents=agents) as lab:
+async def test_a_caller_beside_a_run_that_waits_for_its_approval_gets_the_result_of_that_run(tmp_path: Path) -> None:
+    async with open_lab(tmp_path, Script(call("refund", cents=5), "Fine."), tools=[refund]) as lab:
         await lab.ask("Refund.")
         run = await wait_for_call(lab)
-        assert await lab.app.run(agent, thread=lab.handle) is None
+        calling = asyncio.create_task(lab.app.run("desk", thread=lab.handle))
         (open_call,) = await lab.handle.messages.open_calls()
         assert await lab.handle.tasks.send(run, f"approval:{open_call['id']}", {"approved": True})
-        await lab.rest("done", "done")
+        assert await calling == "Fine."
+        await lab.rest()
         assert [each.content for each in await lab.history()] == ["Refund.", "", "paid 5", "Fine."]
+
+
+async def test_a_run_by_the_name_of_another_agent_than_that_of_the_thread_is_refused(tmp_path: Path) -> None:
+    agents = [Agent("desk", Side("clerk")), Agent("billing", Side("clerk"))]
+    script = Script(call("refund", cents=5), "Fine.")
+    async with open_lab(tmp_path, script, tools=[refund], agents=agents) as lab:
+        await lab.ask("Refund.")
+        run = await wait_for_call(lab)
+        for begin in (lambda: lab.app.run("billing", thread=lab.handle), lambda: lab.handle.tasks.run("billing")):
+            with pytest.raises(InvalidArguments, match="'billing' cannot run in desk/one: the agent 'desk' has"):
+                await begin()
+        (open_call,) = await lab.handle.messages.open_calls()
+        assert await lab.handle.tasks.send(run, f"approval:{open_call['id']}", {"approved": True})
+        await lab.rest()
+        assert [each.content for each in await lab.history()] == ["Refund.", "", "paid 5", "Fine."]
+
+
+async def test_after_a_handoff_the_queue_goes_on_and_only_the_agent_that_has_the_thread_is_run_by_its_name(
+    tmp_path: Path,
+) -> None:
+    agents = [Agent("desk", Side("clerk")), Agent("billing", Side("clerk"))]
+    async with open_lab(tmp_path, Script("One.", "Two."), agents=agents) as lab:
+        await lab.handle.messages.hand_over("billing")
+        with pytest.raises(InvalidArguments, match="'desk' cannot run in desk/one: the agent 'billing' has"):
+            await lab.app.run("desk", thread=lab.handle)
+        await lab.ask("1?")
+        await lab.rest()
+        await lab.handle.messages.inject("user", "2?")
+        assert await lab.app.run("billing", thread=lab.handle) == "Two."
+        answers = [each for each in await lab.history() if each.role == "assistant"]
+        assert [read_mark(each).agent for each in answers] == ["billing", "billing"]
 
 
 async def test_a_model_is_shown_the_calls_of_results_beyond_its_history(tmp_path: Path) -> None:
