@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 import msgspec
 from msgspec.structs import replace
 
+from plait.errors import TooLarge
 from plait.parts.schedule.rows import Identity, Row
 from plait_schemas.codec import decode_json
 
@@ -28,6 +29,9 @@ Status = Literal["waiting", "running", "sleeping", "done", "failed", "cancelled"
 
 NULL: Final = msgspec.Raw(b"null")
 NO_ARGS: Final = msgspec.Raw(b"[]")
+
+# The part of a record that is kept free for the error of a run.
+_ROOM: Final = 16
 
 
 class TaskRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +77,12 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
     def status(self) -> Status:
         """Whether its method runs, waits to be called, or has left the memory."""
         return "running" if self.process else "sleeping" if self.asleep_since else "waiting"
+
+    def check_room(self, limit: int) -> None:
+        """Raise TooLarge if a record leaves no room to store that the run begins and that it has failed."""
+        if (size := len(self.encode())) > (most := limit - limit // _ROOM):
+            what = f"the arguments, the last status and the events' names of the task {self.effect}"
+            raise TooLarge(f"{what} have {size:,} bytes together; the limit is {most:,}")
 
     def begin(self, process: str) -> Self:
         return replace(self, process=process, asleep_since=0, awaits=(), is_resting=False)

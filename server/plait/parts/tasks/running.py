@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from plait.actor.actor import Actor
 from plait.actor.turn import Turn
 from plait.clock import read_due_clock, read_wall_clock
-from plait.errors import PlaitError, TooLarge, TooMany
+from plait.errors import PlaitError, TooMany
 from plait.parts.attempts import RetryPolicy
 from plait.parts.encoding import encode_named
 from plait.parts.schedule.row_runner import RowRunner
@@ -38,9 +38,6 @@ MOST_EVENTS: Final = 1_000
 ALL: Final = 1 << 30
 
 Viewer = Callable[[TaskRun], None]
-
-# The part of a record that is kept free for the error of a run.
-_ROOM: Final = 16
 
 # A method that raises outside of its steps would do so again.
 _NEVER: Final = RetryPolicy(1, 1.0, 300.0)
@@ -87,7 +84,7 @@ class TaskRunner(RowRunner[TaskRow]):
         records.append(Record(self._part, ENDED + id, encode_json(ended)))
         if step is not None:
             records += step.journal.clear() if status == "done" else ()
-            step.close()
+            step.waits.close()
         with Transaction(self._actor.state, self._actor.key):
             commit = self.store({id: None}, records, undo=undo)
             if (task := self._tasks.get(ended.row.effect)) is not None:
@@ -116,23 +113,17 @@ class TaskRunner(RowRunner[TaskRow]):
             write: JournalWrite = [Record(self._part, find_event_key(id, event), bytes(data))], do_nothing
         else:
             row, write = step.journal.advance(row), step.journal.receive(event, data)
-        self.check_room(row := row.receive(event, read_due_clock()))
+        row = row.receive(event, read_due_clock())
+        row.check_room(self._actor.limits.record)
         commit = self.store({id: row}, write[0], undo=write[1])
         if step is not None:
-            step.receive(event)
+            step.waits.end(event)
         return commit
 
     def takes(self, row: TaskRow, event: str) -> bool:
         """Whether no event of a name has come to a run since its last checkpoint."""
         step = self._steps.get(row.id)
         return event not in row.events if step is None else not step.journal.has_come(event, row)
-
-    def check_room(self, row: TaskRow) -> None:
-        """Raise TooLarge if a row that has grown leaves no room to store that it begins and that it has failed."""
-        limit = self._actor.limits.record
-        if (size := len(row.encode())) > (most := limit - limit // _ROOM):
-            what = f"the arguments, the last status and the events' names of the task {row.effect}"
-            raise TooLarge(f"{what} have {size:,} bytes together; the limit is {most:,}")
 
     async def retry(self, id: str) -> Commit | None:
         """Begin a run that has failed or was cancelled again, from its journal, without the steps that have failed.
@@ -171,18 +162,6 @@ class TaskRunner(RowRunner[TaskRow]):
         for id in [*self.agenda.rows]:
             self.cancel(id)
 
-    # For steps
-
-    def store_step(self, row: TaskRow, write: JournalWrite) -> Commit:
-        records, undo = write
-        changes = {} if row is self.agenda.rows.get(row.id) else {row.id: row}
-        return self.store(changes, records, undo=undo)
-
-    def count_rest(self, change: int) -> None:
-        self._resting += change
-        if change > 0:
-            self._actor.arm()
-
     # The work of `AttemptRunner`
 
     def retries(self, id: str) -> RetryPolicy:
@@ -198,11 +177,14 @@ class TaskRunner(RowRunner[TaskRow]):
         """Call the method, until it has ended or its run leaves the memory."""
         row = self.agenda.rows[id]
         # Before its journal is read, as an event may come in between.
-        step = self._steps[id] = Step(self, self._actor, row, Journal(self._part, id))
+        journal = Journal(self._part, id)
+        step = self._steps[id] = Step(
+            self._actor, row, journal, find=self.find, store=self._store_step, count_rest=self._count_rest
+        )
         stage = Stage(self._actor, do_nothing)
         try:
             with stage.use():
-                await self._read(step.journal, id)
+                await self._read(journal, id)
                 result = await self._call(step, row)
                 if not step.is_closed:
                     data = msgspec.Raw(encode_named("result", result))
@@ -210,11 +192,11 @@ class TaskRunner(RowRunner[TaskRow]):
                 else:
                     stage.drop()
         finally:
-            step.close()
+            step.waits.close()
             del self._steps[id]
         row_after = self.agenda.rows.get(id)
-        if step.left is not None and row_after is not None and row_after.process:
-            until, awaits = step.left
+        if step.waits.left is not None and row_after is not None and row_after.process:
+            until, awaits = step.waits.left
             await self.put(id, row_after.sleep(min(until, self._find_deadline(row)), awaits, read_due_clock()))
 
     def give_up(self, id: str, error: BaseException) -> Commit:
@@ -229,6 +211,18 @@ class TaskRunner(RowRunner[TaskRow]):
 
     # Inside
 
+    def _store_step(self, row: TaskRow, write: JournalWrite) -> Commit:
+        """Store a row, if it has changed, with other records, as one write."""
+        records, undo = write
+        changes = {} if row is self.agenda.rows.get(row.id) else {row.id: row}
+        return self.store(changes, records, undo=undo)
+
+    def _count_rest(self, change: int) -> None:
+        """Count the runs whose step calls all wait."""
+        self._resting += change
+        if change > 0:
+            self._actor.arm()
+
     async def _read(self, journal: Journal, id: str) -> None:
         journal.load(await self._actor.records.list(RecordRange(self._part, find_prefix(id), limit=ALL)))
 
@@ -242,7 +236,6 @@ class TaskRunner(RowRunner[TaskRow]):
         if left <= 0:
             raise late
         limit = asyncio.timeout(None if task.timeout is None else left)
-        step.begin(current)
         try:
             async with limit:
                 return await task.function(self._actor.thread, step, *args)
@@ -251,11 +244,11 @@ class TaskRunner(RowRunner[TaskRow]):
                 raise late from None
             raise
         except asyncio.CancelledError:
-            if not step.is_closed or current.cancelling() > (step.left is not None):
+            if not step.is_closed or current.cancelling() > (step.waits.left is not None):
                 raise
             return None
         finally:
-            if step.left is not None:
+            if step.waits.left is not None:
                 current.uncancel()
 
     def _find_deadline(self, row: TaskRow) -> int:

@@ -6,14 +6,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final, Protocol, TypeVar, cast, overload
+from time import perf_counter
+from typing import Any, Final, TypeVar, cast, overload
 
 import msgspec
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
+from plait.actor.turns import find_trace
 from plait.clock import read_due_clock
 from plait.errors import is_outage
+from plait.instruments.protocol import NO_INSTRUMENTS, find_outcome
 from plait.parts.attempts import RetryPolicy, Uncounted
 from plait.parts.encoding import check_seconds, check_type, encode_named
 from plait.parts.schedule.rules import LATEST, to_microseconds
@@ -22,7 +25,6 @@ from plait.parts.tasks.attempting import attempt_step
 from plait.parts.tasks.journal import Journal, JournalWrite
 from plait.parts.tasks.rows import JournalEntry, TaskRow
 from plait.parts.tasks.step_errors import GiveUp, StepFailed, Unknown, describe
-from plait.parts.tasks.telling import telling_step
 from plait.parts.tasks.waits import Waits
 from plait.state.commit import Commit
 from plait.store.record_checks import is_key
@@ -49,42 +51,35 @@ class Approval(msgspec.Struct, frozen=True):
     metadata: dict[str, Any] = {}
 
 
-class StepRunner(Protocol):
-    """The rows of the tasks of a thread, as far as a step knows them."""
-
-    def find(self, id: str) -> TaskRow | None: ...
-
-    def check_room(self, row: TaskRow) -> None:
-        """Raise TooLarge if a row leaves no room for the end of its run."""
-        ...
-
-    def store_step(self, row: TaskRow, write: JournalWrite) -> Commit:
-        """Store a row, if it has changed, with other records, as one write."""
-        ...
-
-    def count_rest(self, change: int) -> None:
-        """Count the runs whose step calls all wait."""
-
-
 class Step:
     """The steps of one run of a task: `await step.do("charge", self.charge)`.
 
     Each has a name, by which a replay finds its result; a name may be used again after a checkpoint.
     """
 
-    def __init__(self, runner: StepRunner, actor: Actor, row: TaskRow, journal: Journal) -> None:
+    def __init__(
+        self,
+        actor: Actor,
+        row: TaskRow,
+        journal: Journal,
+        *,
+        find: Callable[[str], TaskRow | None],
+        store: Callable[[TaskRow, JournalWrite], Commit],
+        count_rest: Callable[[int], None],
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         self.id = row.id
         # When the run was begun.
         self.begun_at = row.created_at
         self._task_name = row.effect
-        self._runner = runner
+        # Returns the row of a run that has not ended; and stores one, if it has changed, with its journal.
+        self._find = find
+        self._store = store
         self._actor = actor
         self.journal = journal
-        # The task that runs the method.
-        self._task: asyncio.Task[Any] | None = None
-        self._waits = Waits(
-            actor.loop, actor.host.timer_interval, count=runner.count_rest, rest=self._rest, leave=self._leave
-        )
+        # The task that makes the steps calls the method, and is cancelled when the run leaves the memory.
+        self.waits = Waits(actor.loop, actor.host.timer_interval, count=count_rest, rest=self._rest, leave=task.cancel)
         # The number of calls of `status` since the checkpoint.
         self._told = 0
 
@@ -148,7 +143,7 @@ class Step:
             if once:
                 await self.put(name, replace(entry, has_begun=True))
             try:
-                with self._running(name), telling_step(self._actor.instruments, self._actor.key, self._task_name, name):
+                with self._running(name), self._telling(name):
                     entry = await attempt_step(self._actor, self, name, function, timeout=timeout)
             except Exception as error:
                 if is_outage(error) or isinstance(error, Uncounted):
@@ -212,15 +207,16 @@ class Step:
             if self._told <= row.told:
                 return
         if bytes(row.value) != bytes(data):
-            self._runner.check_room(row := replace(row, value=data, told=max(self._told, row.told)))
-            self._runner.store_step(row, self.journal.flush())
+            row = replace(row, value=data, told=max(self._told, row.told))
+            row.check_room(self._actor.limits.record)
+            self._store(row, self.journal.flush())
 
     def checkpoint(self, value: object) -> None:
         """Forget the finished steps: a replay begins with this `value`, which is JSON. Stored with the next step.
 
         Does nothing if no step was called since the last checkpoint. Raises RuntimeError while a step runs or waits.
         """
-        if self._waits.has_calls:
+        if self.waits.has_calls:
             raise RuntimeError("a checkpoint cannot be made while a step runs or waits")
         data = encode_named("checkpoint", value)
         if self.journal.has_called:
@@ -254,49 +250,32 @@ class Step:
 
     # Called by the runner, and by attempts
 
-    def begin(self, task: asyncio.Task[Any]) -> None:
-        """Note the task that calls the method."""
-        self._task = task
-
-    def receive(self, event: str) -> None:
-        """Continue the calls that wait for an event that has come."""
-        self._waits.end(event)
-
-    def close(self) -> None:
-        """End the steps, and begin no other one."""
-        self._waits.close()
-
     @property
     def is_closed(self) -> bool:
         """Whether the method has ended or must end, and no step may begin."""
-        return self._waits.is_closed
-
-    @property
-    def left(self) -> tuple[int, list[str]] | None:
-        """Until when, and for which events, the run has left the memory; None while it has not."""
-        return self._waits.left
+        return self.waits.is_closed
 
     @property
     def has_row(self) -> bool:
         """Whether the run has not ended."""
-        return self._runner.find(self.id) is not None
+        return self._find(self.id) is not None
 
     def put(self, name: str, entry: JournalEntry, *, is_waiting: bool = False) -> Commit:
         """Store a step; the run that has made progress has not crashed, nor has one that only waits."""
         before = self._find_row()
         row = self.journal.advance(before)
-        if row.is_resting is not (is_resting := is_waiting and not self._waits.active):
+        if row.is_resting is not (is_resting := is_waiting and not self.waits.active):
             row = replace(row, is_resting=is_resting)
         if entry.is_done and row.crashes:
             row = row.progress()
         if entry.kind == "event" and entry.is_done and name not in row.events:
             row = replace(row, events=(*row.events, name))
-        return self._runner.store_step(row, self.journal.put(name, entry))
+        return self._store(row, self.journal.put(name, entry))
 
     # Inside
 
     def _find_row(self) -> TaskRow:
-        row = self._runner.find(self.id)
+        row = self._find(self.id)
         if row is None or self.is_closed:
             raise asyncio.CancelledError
         return row
@@ -323,27 +302,39 @@ class Step:
     async def _wait(self, until: int, event: str = "") -> None:
         """Wait until a time or an event, unless the run leaves the memory before."""
         if event not in self.journal.events:
-            await self._waits.wait(until, event)
+            await self.waits.wait(until, event)
 
     @contextmanager
     def _running(self, name: str) -> Iterator[None]:
         token = _key.set(f"{self.id}/{self.journal.checkpoint.number}/{name}")
         try:
-            with self._waits.working():
+            with self.waits.working():
                 yield
         finally:
             _key.reset(token)
 
+    @contextmanager
+    def _telling(self, name: str) -> Iterator[None]:
+        """Tell the instruments of the block, which attempts a step and stores its end."""
+        instruments = self._actor.instruments
+        if instruments is NO_INSTRUMENTS:
+            yield
+            return
+        began, outcome = perf_counter(), "ok"
+        trace = instruments.step_began(*self._actor.key, self._task_name, name, find_trace(instruments, "server"))
+        try:
+            yield
+        except BaseException as error:
+            outcome = find_outcome(error)
+            raise
+        finally:
+            instruments.step_ended(trace, perf_counter() - began, outcome)
+
     def _rest(self) -> None:
         """Store that all calls wait, unless it is: the run has no part in a crash from here on."""
-        row = self._runner.find(self.id)
+        row = self._find(self.id)
         if row is not None and not row.is_resting:
-            self._runner.store_step(replace(row, is_resting=True), ((), do_nothing))
-
-    def _leave(self) -> None:
-        """Cancel the method, as the run leaves the memory."""
-        assert self._task is not None
-        self._task.cancel()
+            self._store(replace(row, is_resting=True), ((), do_nothing))
 
 
 def _decode(data: msgspec.Raw, type: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import NoneType
 from typing import Any, ClassVar, Final
@@ -51,9 +51,6 @@ class TaskReceipt(Result[TaskRun]):
     def id(self) -> str:
         """The id of the run, even before it is durable."""
         return self.value.id
-
-    def __await__(self) -> Generator[Any, None, TaskRun]:
-        return super().__await__()
 
 
 class Tasks(Part["ThreadTasks"]):
@@ -300,7 +297,7 @@ class ThreadTasks:
         self._runner.newest = created_at
         id = secrets.token_hex(12)
         row = TaskRow(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=now, due=now, key=key or "")
-        self._runner.check_room(row)
+        row.check_room(self._actor.limits.record)
         return read_back(row, decode_row)
 
     def _do(self, id: str, may: Callable[[TaskRow], bool], work: Callable[[], Commit | None]) -> Result[bool]:

@@ -29,7 +29,7 @@ class Waits:
         *,
         count: Callable[[int], None],
         rest: Callable[[], None],
-        leave: Callable[[], None],
+        leave: Callable[[], object],
     ) -> None:
         self._loop = loop
         self._interval = interval
