@@ -10,6 +10,7 @@ from tests.fronts import using_fronts
 from tests.nats import Nats, NatsCluster
 from tests.ordering import deal
 from tests.postgres import Postgres, private_folder
+from tests.redis import Redis
 from tests.schedules import TIMES, schedules
 
 from plait_schemas.codec import printable
@@ -48,6 +49,13 @@ def nats_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsClust
     """Three NATS servers of this session, with three copies of each stream."""
     with NatsCluster(tmp_path_factory.mktemp("nats-cluster")) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    """A Redis server of this session."""
+    with Redis(tmp_path_factory.mktemp("redis") / "data") as server:
+        yield server
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ OUTSIDE = {
     "pydantic_ai": ("plait.adapters.pydantic_ai", "plait.agents.execution"),
     "pydantic_core": ("plait.adapters.pydantic_ai",),
     "pydantic_monty": ("plait.code.python",),
+    "redis": ("plait.store.redis",),
     "regex": ("plait.parts.files.search",),
     "starlette": ("plait.web", "plait.app", "plait.cli", "plait.adapters.ag_ui", "plait.testing"),
     "uvicorn": ("plait.web", "plait.app", "plait.cli"),

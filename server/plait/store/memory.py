@@ -4,7 +4,6 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from itertools import takewhile
 
 import msgspec
 
@@ -26,9 +25,8 @@ from plait.store.protocol import (
     ThreadView,
     Write,
 )
+from plait.store.pruning import find_expired, find_oldest
 from plait.store.thread_rows import (
-    CLIENT_DAYS,
-    DAY,
     INCOMPLETE,
     KNOWN_CLIENTS,
     ChangeRow,
@@ -81,21 +79,12 @@ class _Row(msgspec.Struct):
 
     def prune(self, prune: Prune) -> None:
         """Remove everything older than the newest snapshot that is outside a bound."""
-        bound, size, now = prune.version, 0, read_wall_clock()
-        # The clock may have been wrong: times in the future are ignored, and no change after a recent one is too old.
-        older = takewhile(lambda row: not prune.at <= row.at <= now, self.changes)
-        bound = max([bound, *(row.version for row in older if row.at < prune.at)])
-        for row in reversed(self.changes):
-            size += len(row.ops)
-            if prune.bytes is not None and size > prune.bytes:
-                bound = max(bound, row.version)
-        oldest = max((at for at in self.snapshots if at <= bound), default=0)
+        now = read_wall_clock()
+        oldest = find_oldest(self.changes, self.snapshots, prune, now)
         self.changes = [row for row in self.changes if row.version > oldest]
         self.snapshots = {at: state for at, state in self.snapshots.items() if at >= oldest}
-        # A wrong clock must not expire clients: keep each until others have pushed on CLIENT_DAYS different days.
-        days = sorted({row.at // DAY for row in self.clients.values() if row.at <= now})[-CLIENT_DAYS:]
-        young = now - CLIENT_DAYS * DAY
-        self.clients = {id: row for id, row in self.clients.items() if row.at >= young or row.at // DAY >= days[0]}
+        for id in find_expired({id: row.at for id, row in self.clients.items()}, now):
+            del self.clients[id]
 
 
 class MemoryStore(EngineStore):

@@ -8,7 +8,8 @@ from plait.store.nats.contents import Contents, read_changes, read_values
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import Change, decode_client
 from plait.store.protocol import Write
-from plait.store.thread_rows import CLIENT_DAYS, DAY, Prune
+from plait.store.pruning import find_expired
+from plait.store.thread_rows import Prune
 
 __all__ = ["find_floor"]
 
@@ -86,7 +87,7 @@ def _find_old(rows: Sequence[Change], at: int, now: int) -> tuple[int, bool]:
 
 
 async def _find_expired(stream: JetStream, contents: Contents | None, write: Write, now: int) -> list[str]:
-    """Return clients whose rows are not kept: until others have pushed on as many days, a wrong clock expires none."""
+    """Return clients whose rows are not kept."""
     rows: dict[str, int] = {}
     if contents is not None:
         wanted = list(contents.clients.values())
@@ -95,6 +96,4 @@ async def _find_expired(stream: JetStream, contents: Contents | None, write: Wri
                 row = decode_client(value)
                 rows[row.client] = row.at
     rows |= {row.client: row.at for row in write.clients}
-    days = sorted({at // DAY for at in rows.values() if at <= now})[-CLIENT_DAYS:]
-    young = now - CLIENT_DAYS * DAY
-    return [id for id, at in rows.items() if at < young and at // DAY < days[0]]
+    return find_expired(rows, now)

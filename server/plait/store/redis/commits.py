@@ -1,0 +1,195 @@
+"""Writes batches, and finds out whether a batch is stored if its answer was lost."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from redis.exceptions import OutOfMemoryError
+
+from plait.clock import read_wall_clock
+from plait.errors import StoreError
+from plait.store.batches import WriteGroup
+from plait.store.coalescing import coalesce
+from plait.store.outcomes import Outcome, Unreachable, make_fenced, make_indeterminate, make_refusal
+from plait.store.protocol import ThreadKey, Write
+from plait.store.reconnecting import Reconnector
+from plait.store.redis.engine import DRIVER_ERRORS, Command, Engine, Line, explain, is_lost
+from plait.store.redis.layout import Heads, Keys, RedisHead
+from plait.store.redis.planning import Log, Plan
+from plait.store.redis.scripts import ASK, COMMIT, QUESTION
+from plait.store.thread_rows import Prune
+
+__all__ = ["BatchCommitter"]
+
+log = logging.getLogger("plait.store")
+
+# How often a batch is written that was lost before it was stored.
+_TRIES: Final = 2
+# Milliseconds for which a batch waits for replicas.
+_WAIT: Final = 2000
+# The errors of a script before its first write, beside that of a full memory. After another one, some may be stored.
+_REFUSALS: Final = ("MISCONF", "NOREPLICAS", "BUSY")
+
+
+class BatchCommitter:
+    """Writes the batches of a store, one at a time."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        keys: Keys,
+        line: Reconnector[Line],
+        heads: Heads,
+        load_log: Callable[[ThreadKey, Prune, int], Awaitable[Log]],
+    ) -> None:
+        self._engine = engine
+        self._keys = keys
+        self._line = line
+        self._load_log = load_log
+        # Of the threads that the store has claimed.
+        self.heads = heads
+        # The epochs of threads that have changed, and when, unless it is stored.
+        self.changed: dict[ThreadKey, tuple[str, int]] = {}
+
+    async def commit(self, batch: Sequence[WriteGroup]) -> list[Outcome]:
+        """Write a batch and return the outcome of each group."""
+        outcomes: dict[int, Outcome] = {}
+        plans: dict[int, Plan] = {}
+        for index, group in enumerate(batch):
+            key = group.writes[0].key
+            head = self.heads.get(key)
+            if head is None or head.fence != group.writes[0].fence:
+                outcomes[index] = 0, make_fenced(key)
+                continue
+            outcomes[index] = count, error = group.count_following(head.stored)
+            if writes := coalesce(group.writes if error is None else group.writes[:count]):
+                try:
+                    plans[index] = await self._plan(head, writes)
+                except (StoreError, *DRIVER_ERRORS, OverflowError, TypeError, ValueError) as failure:
+                    outcomes[index] = _refuse(key, failure)
+        if plans:
+            await self._write(plans, outcomes)
+        return [outcomes[index] for index in range(len(batch))]
+
+    # Inside
+
+    async def _plan(self, head: RedisHead, writes: Sequence[Write]) -> Plan:
+        prune, log = writes[-1].prune, Log()
+        if prune is not None and writes[-1].after is not None:
+            log = await self._load_log(writes[-1].key, prune, read_wall_clock())
+        return Plan(self._keys, head, writes, log)
+
+    async def _write(self, plans: Mapping[int, Plan], outcomes: dict[int, Outcome], tries: int = _TRIES) -> None:
+        arguments: list[object] = []
+        for plan in plans.values():
+            arguments += (plan.head_key, plan.before.guard, len(plan.commands))
+            for command in plan.commands:
+                arguments.append(len(command))
+                arguments += command
+        try:
+            line = await self._line.wait()
+        except StoreError as error:
+            outcomes.update((index, _refuse(plan.key, error)) for index, plan in plans.items())
+            return
+        try:
+            done, is_replicated = await self._run(line, ("EVAL", COMMIT, 0, *arguments))
+        except DRIVER_ERRORS as error:
+            if is_lost(error):
+                await self._settle(plans, outcomes, error, tries)
+            else:
+                outcomes.update((index, self._fail(plan, error)) for index, plan in plans.items())
+            return
+        for (index, plan), is_stored in zip(plans.items(), done, strict=True):
+            if not is_stored:
+                self.heads.pop(plan.key, None)
+                outcomes[index] = 0, make_fenced(plan.key)
+            elif not is_replicated:
+                outcomes[index] = self._doubt(plan, _make_short())
+            else:
+                self._take(plan, plan.after)
+
+    async def _run(self, line: Line, command: Command) -> tuple[list[Any], bool]:
+        """Return the answer to a command, and whether enough replicas have all writes before it, and its own."""
+        if not (replicas := self._engine.url.replicas):
+            (answer,) = await line.run(command)
+            return answer, True
+        waits_for_disks = self._engine.can_wait_for_disks
+        wait: Command = ("WAITAOF", 0, replicas, _WAIT) if waits_for_disks else ("WAIT", replicas, _WAIT)
+        answer, found = await line.run(command, wait)
+        return answer, (found[1] if waits_for_disks else found) >= replicas
+
+    def _take(self, plan: Plan, head: RedisHead) -> None:
+        """Record what was stored of a thread."""
+        key = plan.key
+        if key in self.heads:
+            self.heads[key] = head
+        if plan.writes[0].is_deletion:
+            self.changed.pop(key, None)
+        if plan.changed_at is not None and head.epoch is not None:
+            self.changed[key] = head.epoch, plan.changed_at
+
+    def _doubt(self, plan: Plan, cause: Exception) -> Outcome:
+        self.heads.pop(plan.key, None)
+        return 0, make_indeterminate(plan.key, cause, explain(cause))
+
+    def _fail(self, plan: Plan, cause: Exception) -> Outcome:
+        """Return the outcome of writes that the server has refused. A script does not roll back."""
+        if isinstance(cause, OutOfMemoryError) or str(cause).startswith(_REFUSALS):
+            return _refuse(plan.key, cause)
+        return self._doubt(plan, cause)
+
+    # Lost answers
+
+    async def _settle(
+        self, plans: Mapping[int, Plan], outcomes: dict[int, Outcome], cause: Exception, tries: int
+    ) -> None:
+        """Find out which threads' writes are stored, and make the others again."""
+        found, is_replicated = await self._ask(list(plans.values()))
+        again: dict[int, Plan] = {}
+        for (index, plan), now in zip(plans.items(), found, strict=True):
+            before, after = plan.before, plan.after
+            if now is None or now.fence != before.fence:
+                outcomes[index] = self._doubt(plan, cause)
+            elif now.writes % QUESTION == after.writes % QUESTION:
+                if is_replicated:
+                    self._take(plan, after._replace(writes=now.writes))
+                else:
+                    outcomes[index] = self._doubt(plan, _make_short())
+            elif now.writes % QUESTION != before.writes % QUESTION:  # A failover has lost earlier ones.
+                outcomes[index] = self._doubt(plan, cause)
+            elif plan.key not in self.heads:  # All claims have ended.
+                outcomes[index] = 0, make_fenced(plan.key)
+            elif tries == 1:
+                self.heads[plan.key] = now
+                outcomes[index] = _refuse(plan.key, cause)
+            else:
+                again[index] = Plan(self._keys, now, plan.writes, plan.log)
+        if again:
+            await self._write(again, outcomes, tries - 1)
+
+    async def _ask(self, plans: Sequence[Plan]) -> tuple[Sequence[RedisHead | None], bool]:
+        """Return the heads of threads; those with the same owner are changed. Returns None if there is no answer."""
+        keys = [plan.head_key for plan in plans]
+        # One attempt more: its own answer may be lost, too.
+        for _ in range(_TRIES):
+            try:
+                line = await self._line.wait()
+                question = ("EVAL", ASK, len(keys), *keys, *(plan.before.fence for plan in plans))
+                rows, is_replicated = await self._run(line, question)
+            except StoreError:
+                break
+            except DRIVER_ERRORS as error:
+                log.warning("it is not known yet whether a write was stored: %s", explain(error))
+                continue
+            return [RedisHead.read(row) for row in rows], is_replicated
+        return [None] * len(plans), False
+
+
+def _make_short() -> StoreError:
+    return StoreError("too few replicas have it")
+
+
+def _refuse(key: ThreadKey, cause: Exception) -> Outcome:
+    """Return the outcome of writes that are known not to be stored."""
+    is_unreachable = isinstance(cause, Unreachable) or is_lost(cause)
+    return 0, make_refusal(key, cause, explain(cause), is_unreachable=is_unreachable)

@@ -1,0 +1,148 @@
+"""The Lua scripts of a store in Redis. Each runs at one moment, in one round trip."""
+
+from typing import Final
+
+__all__ = ["ASK", "CHANGES", "CLAIM", "COMMIT", "FORGET", "IDENTIFY", "LOAD", "QUESTION", "RECORDS", "SAVE"]
+
+QUESTION: Final = 1 << 40
+"""The count of writes is in the lower bits of a head's `w`, the count of questions in the others."""
+
+COMMIT: Final = b"""
+local i, done = 1, {}
+while i <= #ARGV do
+  local head = redis.call('HMGET', ARGV[i], 'f', 'e', 'v', 'w')
+  for n = 1, 4 do head[n] = head[n] or '' end
+  local fits = table.concat(head, '|') == ARGV[i + 1]
+  local commands = ARGV[i + 2]
+  i = i + 3
+  for _ = 1, commands do
+    local count = ARGV[i]
+    if fits then redis.call(unpack(ARGV, i + 1, i + count)) end
+    i = i + count + 1
+  end
+  done[#done + 1] = fits and 1 or 0
+end
+return done
+"""
+"""Runs a batch: of each thread the key of its head, the head that it must have, and plain commands, each counted."""
+
+ASK: Final = b"""
+local heads = {}
+for i, key in ipairs(KEYS) do
+  local fence = redis.call('HGET', key, 'f')
+  if fence == ARGV[i] then redis.call('HINCRBY', key, 'w', '%d') end
+  heads[i] = redis.call('HMGET', key, 'f', 'e', 'v', 'w', 'u')
+end
+return heads
+""" % (QUESTION)
+"""Returns the heads of threads. Those that still have their owner change, so that a write that is late will not fit."""
+
+# The number of the timeline is part of the data, the run id is the server's: each start has another one.
+# Fences begin above those of the timelines before, as a failover may have lost some.
+IDENTIFY: Final = b"""
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+local origin = redis.call('GET', KEYS[1]) or '0:'
+local number, server = string.match(origin, '^(%d+):(.*)$')
+if server ~= run then
+  number = number + 1
+  origin = number .. ':' .. run
+  redis.call('SET', KEYS[1], origin)
+  local floor = number * 4294967296
+  if tonumber(redis.call('GET', KEYS[2]) or '0') < floor then
+    redis.call('SET', KEYS[2], string.format('%.0f', floor))
+  end
+end
+"""
+"""Notices that this is another server than before, and raises the number of the timeline."""
+
+CLAIM: Final = (
+    IDENTIFY
+    + b"""
+local fence = redis.call('INCR', KEYS[2])
+local head = redis.call('HMGET', KEYS[3], 'o', 'e')
+if head[2] and head[1] ~= origin then redis.call('HSET', KEYS[3], 'e', ARGV[1]) end
+redis.call('HSET', KEYS[3], 'f', fence, 'o', origin)
+redis.call('HINCRBY', KEYS[3], 'w', 0)
+return {origin, redis.call('HMGET', KEYS[3], 'f', 'e', 'v', 'w', 'u')}
+"""
+)
+"""Makes its caller the owner. A thread that was claimed on another timeline gets a new epoch."""
+
+_RANGE: Final = b"""
+local function range(records, order, command, first, last, limit, size)
+  local found, total = {}, 0
+  for _, name in ipairs(redis.call(command, order, first, last, 'LIMIT', 0, limit)) do
+    local value = redis.call('HGET', records, name)
+    if value then
+      found[#found + 1] = name
+      found[#found + 1] = value
+      total = total + #value
+      if total >= tonumber(size) then break end
+    end
+  end
+  return found
+end
+"""
+RECORDS: Final = _RANGE + b"return {redis.call('HGET', KEYS[1], 'm'), range(KEYS[2], KEYS[3], unpack(ARGV))}"
+"""Returns the mark of the last write of records, and a range of them."""
+
+LOAD: Final = (
+    _RANGE
+    + b"""
+local head = redis.call('HMGET', KEYS[1], 'cr', 'e', 'v', 'b', 'sv', 's', 'x', 'due', 'u', 'm')
+if not head[1] then return false end
+local version, base = tonumber(head[3]), tonumber(head[4])
+local to = tonumber(ARGV[1]) or version
+local oldest, since = nil, nil
+for _, each in ipairs(redis.call('HKEYS', KEYS[3])) do
+  each = tonumber(each)
+  oldest = math.min(oldest or each, each)
+  if each <= to then since = math.max(since or each, each) end
+end
+if to > version or to < (oldest or 0) then return false end
+local snapshot = since and redis.call('HGET', KEYS[3], string.format('%.0f', since)) or false
+local changes = {}
+if to > (since or 0) then
+  changes = redis.call('LRANGE', KEYS[2], math.max((since or 0) - base, 0), to - base - 1)
+end
+local clients = false
+if redis.call('HLEN', KEYS[4]) <= tonumber(ARGV[2]) then clients = redis.call('HKEYS', KEYS[4]) end
+local ranges = {}
+for i = 3, #ARGV, 5 do ranges[#ranges + 1] = range(KEYS[5], KEYS[6], unpack(ARGV, i, i + 4)) end
+return {head, to, since or 0, snapshot, changes, clients, ranges}
+"""
+)
+"""Returns a thread at a version, with ranges of its records."""
+
+CHANGES: Final = b"""
+local head = redis.call('HMGET', KEYS[1], 'b', 'v')
+if not head[2] then return {} end
+local base, limit = tonumber(head[1]), tonumber(ARGV[2])
+local first = math.max(ARGV[1] - base, 0)
+local last = first + limit - 1
+if ARGV[3] == '1' then
+  last = math.min(ARGV[1] - 1, head[2]) - base - 1
+  first = math.max(last - limit + 1, 0)
+end
+if last < first then return {} end
+return redis.call('LRANGE', KEYS[2], first, last)
+"""
+"""Returns so many changes after a version or, with 1, before it."""
+
+SAVE: Final = b"""
+for i = 1, #ARGV, 4 do
+  if redis.call('HGET', ARGV[i], 'e') == ARGV[i + 1] then
+    redis.call('HSET', ARGV[i], 'ch', ARGV[i + 3])
+    redis.call('ZADD', KEYS[1], ARGV[i + 3], ARGV[i + 2])
+  end
+end
+"""
+"""Saves when threads have changed, of each its head, its epoch, its name in lists, and the time."""
+
+FORGET: Final = b"""
+for i = 1, #ARGV, 2 do
+  local head = redis.call('HMGET', ARGV[i], 'f', 'e')
+  if head[1] == ARGV[i + 1] and not head[2] then redis.call('DEL', ARGV[i]) end
+end
+"""
+"""Removes heads without a thread that still have their owner."""

@@ -1,0 +1,198 @@
+"""A store in Redis: one connection that writes batches, and a few that read and claim.
+
+`batches.py` decides which writes share a batch. It is one script: of each thread it compares the head with the one that
+this store holds, and runs or skips the commands that were planned from it. If its answer is lost, the store asks
+whether it is stored.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from contextvars import Context
+
+from redis.exceptions import RedisError
+
+from plait.errors import StoreError
+from plait.store.base import EngineStore
+from plait.store.batches import Batches, WriteGroup
+from plait.store.format import check_format
+from plait.store.outcomes import Outcome
+from plait.store.protocol import ALL_THREADS, DueThread, StoredThread, ThreadKey, ThreadQuery, ThreadRow, Write
+from plait.store.reconnecting import Reconnector
+from plait.store.redis.commits import BatchCommitter
+from plait.store.redis.engine import Command, Engine, Line, explain, is_lost
+from plait.store.redis.exporting import Exports
+from plait.store.redis.layout import FORMAT, Heads, Keys, RedisHead, name_record, split_name
+from plait.store.redis.listing import list_due, list_threads
+from plait.store.redis.reads import ERRORS, read_thread, telling
+from plait.store.redis.scripts import CLAIM
+from plait.store.redis.upkeep import Upkeep
+from plait.store.redis.url import RedisUrl
+from plait.store.thread_rows import RecordRange
+from plait.store.whole import StoredSchema
+
+__all__ = ["RedisStore"]
+
+log = logging.getLogger("plait.store")
+
+
+class RedisStore(Exports, EngineStore):
+    """Stores threads in the database of a URL. `readonly=True` only reads."""
+
+    def __init__(self, url: RedisUrl, *, readonly: bool = False) -> None:
+        self.url = url
+        self._readonly = readonly
+        self._keys = Keys(url.prefix)
+        self._engine = Engine(url, self._on_loss, readonly=readonly)
+        # Of the threads that this store has claimed.
+        self._heads: Heads = {}
+        batches = Batches(self._write, self._next_fence, is_trouble=_is_trouble)
+        super().__init__(batches, title=f"the store {url}")
+        self._begin()
+
+    def _begin(self) -> None:
+        """Create the objects that live from open to close."""
+        self._line = Reconnector(self._engine.connect, Line.close, lambda line: line.is_lost, server="Redis")
+        self._recover = None if self._readonly else self._line.wait
+        self._committer = BatchCommitter(self._engine, self._keys, self._line, self._heads, self._load_log)
+        self._upkeep = Upkeep(self._run, self._keys, self._committer, self._batches.has_writes)
+
+    @property
+    def is_shared(self) -> bool:
+        return True
+
+    @property
+    def durability(self) -> str:
+        if self._engine.weakness:
+            return (
+                "changes survive a crash of the process; a crash of Redis loses the last ones, or all "
+                f"(durable=no, and {self._engine.weakness})"
+            )
+        if not (replicas := self.url.replicas):
+            return "changes survive crashes of the processes and machines, but a failover may lose the last ones"
+        where = "on their disks" if self._engine.can_wait_for_disks else "in memory"
+        return (
+            "changes survive crashes of the processes and machines, and a failover to one of the replicas that have "
+            f"them {where} (replicas={replicas})"
+        )
+
+    def reader(self) -> "RedisStore":
+        """Return a read-only store of the same data."""
+        return RedisStore(self.url, readonly=True)
+
+    async def _open(self) -> None:
+        self._begin()
+        self._engine.open()
+        line = await self._engine.connect()
+        self._line.open(line)
+        key = self._keys("format")
+        if not self._readonly:
+            await line.run(("SETNX", key, FORMAT))
+        (found,) = await line.run(("GET", key))
+        if found is None:
+            raise StoreError(f"there is no store with the prefix {self.url.prefix}; start a server with it first")
+        check_format(int(found), FORMAT)
+        if not self._readonly:
+            self._upkeep.start()
+            self._batches.open()
+            if self._engine.weakness:
+                log.warning("the store %s is less durable than plait's default: %s", self.url, self.durability)
+
+    def _explain(self, error: BaseException) -> str | None:
+        return explain(error) if isinstance(error, ERRORS) else super()._explain(error)
+
+    async def claim_and_load(
+        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
+    ) -> tuple[int, StoredThread | None]:
+        found: list[object] = []
+
+        async def claim(key: ThreadKey) -> int:
+            fence, found[:] = await self._claim(key, self._make_load(key, None, records))
+            if self._batches.has_writes(key):
+                found.clear()
+            return fence
+
+        with telling(key, "cannot be claimed"):
+            fence = await self._batches.claim(key, claim)
+        try:
+            return fence, read_thread(key, found[0], None, records) if found else await self.load(key, records=records)
+        except BaseException:
+            self.release(key, fence)
+            raise
+
+    def release(self, key: ThreadKey, fence: int) -> None:
+        super().release(key, fence)
+        self._upkeep.release(key, fence)
+
+    async def schema(self, kind: str, hash: str) -> bytes | None:
+        with telling("a schema"):
+            found: list[bytes | None] = await self._run(("HGET", self._keys("schemas"), name_record(kind, hash)))
+        return found[0]
+
+    async def schemas(self) -> list[StoredSchema]:
+        with telling("the schemas"):
+            (found,) = await self._run(("HGETALL", self._keys("schemas")))
+        return sorted((*split_name(name), value) for name, value in zip(found[::2], found[1::2], strict=True))
+
+    async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
+        with telling("a schema", "could not be written"):
+            await self._run(("HSETNX", self._keys("schemas"), name_record(kind, hash), schema))
+
+    async def _probe(self, *, writes: bool) -> None:
+        with telling("the store", "cannot be written"):
+            await self._line.wait()
+            await self._run(("SET", self._keys("check"), 1) if writes else ("PING",))
+
+    async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
+        with telling("the list of threads"):
+            await self._upkeep.save()
+            return await list_threads(self._run, self._keys, query)
+
+    async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
+        with telling("the list of due threads"):
+            return await list_due(self._run, self._keys, until=until, after=after, limit=limit)
+
+    # Inside
+
+    async def _next_fence(self, key: ThreadKey) -> int:
+        with telling(key, "cannot be claimed"):
+            fence, _ = await self._claim(key)
+        return fence
+
+    async def _claim(self, key: ThreadKey, *more: Command) -> tuple[int, list[object]]:
+        """Claim a thread, and return its fence and the answers to more commands, which are sent together."""
+        if self._readonly:
+            raise StoreError("the store is read-only")
+        keys = *self._engine.timeline_keys, *self._keys.thread(key, "h")
+        (origin, row), *found = await self._run(("EVAL", CLAIM, len(keys), *keys, secrets.token_hex(8)), *more)
+        self._engine.note(origin.decode())
+        head, heads = RedisHead.read(row), self._heads
+        if key not in heads or heads[key].fence < head.fence:
+            heads[key] = head
+        return head.fence, found
+
+    def _on_loss(self) -> None:
+        self._heads.clear()
+        self._lose_claims()
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        return self._batches.submit(write)
+
+    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
+        return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())
+
+    async def _commit(self, batch: Sequence[WriteGroup]) -> Sequence[Outcome]:
+        outcomes = await self._committer.commit(batch)
+        self._upkeep.wake()
+        return outcomes
+
+    async def _close(self) -> None:
+        await self._upkeep.stop()
+        await self._line.close()
+        await self._engine.close()
+
+
+def _is_trouble(cause: BaseException) -> bool:
+    """Whether the cause of a failed write concerns the whole of Redis, such as a full memory."""
+    return isinstance(cause, StoreError | RedisError) or is_lost(cause)

@@ -1,0 +1,105 @@
+"""The URL of a store in Redis, and its options. Does not need the driver."""
+
+import re
+from typing import Final, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from plait.spelling import hide_password
+
+__all__ = ["RedisUrl"]
+
+_OPTIONS: Final = ("prefix", "replicas", "durable", "ssl_ca_certs")
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_PORTS: Final = {"redis": 6379, "rediss": 6379, "valkey": 6379, "redis+sentinel": 26379}
+_MOST_REPLICAS: Final = 9
+
+
+class RedisUrl:
+    """The parts of a URL, `redis://user:password@host:port/database?prefix=…&replicas=…`.
+
+    `str()` has no password and no options.
+    """
+
+    # Of the server, or of the Sentinels.
+    addresses: list[tuple[str, int]]
+    # The name that the Sentinels have for the primary; None without them.
+    service: str | None
+    username: str | None
+    password: str | None
+    database: int
+    has_tls: bool
+    # The file of the certificates that sign the server's; None for those of the system.
+    ssl_ca_certs: str | None
+    # In the braces with which all keys begin.
+    prefix: str
+    # How many replicas must have a write before it is acknowledged.
+    replicas: int
+    # Whether Redis is known to keep what it has acknowledged; None if it is asked.
+    durable: bool | None
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Raises ValueError, without the password."""
+        shown = hide_password(url)
+        parts = urlsplit(url)
+        if "@" in f"{parts.path}{parts.query}{parts.fragment}":
+            raise ValueError(f"{shown}: quote the odd characters of the password, such as %2F for /")
+        scheme = parts.scheme.lower()
+        options = _read_options(shown, parts.query, parts.fragment)
+        found = cls()
+        found._shown = shown.partition("?")[0]
+        login, _, hosts = parts.netloc.rpartition("@")
+        user, separator, password = login.partition(":")
+        found.username, found.password = unquote(user) or None, unquote(password) if separator else None
+        found.addresses = [_read_address(shown, each, _PORTS[scheme]) for each in hosts.split(",")]
+        names = [unquote(each) for each in parts.path.split("/")[1:] if each]
+        found.service = names.pop(0) if scheme == "redis+sentinel" and names else None
+        if scheme == "redis+sentinel" and found.service is None:
+            raise ValueError(f"{shown}: the name of the primary is missing: redis+sentinel://host:26379/mymaster")
+        if scheme != "redis+sentinel" and len(found.addresses) > 1:
+            raise ValueError(f"{shown}: name one server, or its Sentinels: redis+sentinel://a,b/mymaster")
+        if len(names) > 1 or not all(each.isascii() and each.isdigit() for each in names):
+            raise ValueError(f"{shown}: the database must be a number, such as /0")
+        found.database = int(names[0]) if names else 0
+        found.has_tls, found.ssl_ca_certs = scheme == "rediss", options.get("ssl_ca_certs")
+        if found.ssl_ca_certs and not found.has_tls:
+            raise ValueError(f"{shown}: ssl_ca_certs is for rediss://")
+        found.prefix = options.get("prefix", "plait")
+        if not _PREFIX.fullmatch(found.prefix):
+            raise ValueError(f"{shown}: prefix must match {_PREFIX.pattern}, not {found.prefix!r}")
+        replicas = options.get("replicas", "0")
+        if not (replicas.isascii() and replicas.isdigit() and int(replicas) <= _MOST_REPLICAS):
+            raise ValueError(f"{shown}: replicas must be a whole number up to {_MOST_REPLICAS}, not {replicas!r}")
+        found.replicas = int(replicas)
+        if (durable := options.get("durable")) not in (None, "yes", "no"):
+            raise ValueError(f"{shown}: durable must be yes or no, not {durable!r}")
+        found.durable = None if durable is None else durable == "yes"
+        if found.replicas and found.durable is False:
+            raise ValueError(f"{shown}: with durable=no, no write waits for a replica")
+        return found
+
+    def __str__(self) -> str:
+        return self._shown
+
+    __repr__ = __str__
+    _shown: str
+
+
+def _read_options(shown: str, query: str, fragment: str) -> dict[str, str]:
+    pairs = parse_qsl(query, keep_blank_values=True)
+    options = dict(pairs)
+    unknown = [name for name in options if name not in _OPTIONS]
+    if unknown or len(options) < len(pairs) or fragment:
+        what = f"unknown option {unknown[0]!r}" if unknown else "an option is given twice, or there is a #"
+        if "password" in unknown:
+            what = "put the password before the @"
+        raise ValueError(f"{shown}: {what}; the options are {', '.join(_OPTIONS)}")
+    return options
+
+
+def _read_address(shown: str, address: str, port: int) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{address}")
+        return parts.hostname or "127.0.0.1", parts.port or port
+    except ValueError:
+        raise ValueError(f"{shown}: a port is not a number") from None

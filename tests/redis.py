@@ -1,0 +1,122 @@
+"""Private Redis servers in temporary folders."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+
+import redis
+from tests.ports import hold_port
+
+__all__ = ["Redis", "new_store"]
+
+_OPTIONS: Final = {
+    "bind": "127.0.0.1",
+    "appendonly": "yes",
+    "appendfsync": "always",
+    "save": "",
+    "repl-diskless-sync-delay": "0",
+    "repl-ping-replica-period": "1",
+}
+
+
+class Redis:
+    """A server, which keeps its port over restarts. `folder` is made. It has more `options`."""
+
+    def __init__(self, folder: Path, *, program: str = "redis-server", **options: str) -> None:
+        self.folder = folder
+        self._program = program
+        self._options = {**_OPTIONS, **{name.replace("_", "-"): value for name, value in options.items()}}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._held = hold_port()
+        self.port: int = self._held.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self.stop(signal.SIGKILL)
+        self._held.close()
+
+    @property
+    def url(self) -> str:
+        """The URL of its database."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def make_store(self, options: str = "") -> str:
+        """Return the URL of an empty store, with more options."""
+        return new_store(self.url, options)
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Where it listens."""
+        return (self.port,)
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers."""
+        arguments = [each for name, value in self._options.items() for each in (f"--{name}", value)]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._program, "--port", str(self.port), "--dir", self.folder, *arguments], stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + 30
+        while not self._answers():
+            assert self._process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        try:
+            self.execute("PING")
+        except redis.exceptions.ConnectionError:  # It is not there, or loads its data.
+            return False
+        except redis.exceptions.AuthenticationError:
+            return True
+        return True
+
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
+        """End the server."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        process.send_signal(by)
+        process.wait(30)
+
+    def pause(self) -> None:
+        """Stop the process with SIGSTOP."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def execute(self, *command: str | int) -> Any:
+        """Return the answer to a command."""
+        client = redis.Redis(port=self.port, protocol=2, decode_responses=True)
+        try:
+            return client.execute_command(*command)
+        finally:
+            client.close()
+
+    @contextmanager
+    def replica(self, folder: Path) -> Iterator["Redis"]:
+        """Run a replica, which has all that this server has."""
+        with Redis(folder, program=self._program, replicaof=f"127.0.0.1 {self.port}") as found:
+            deadline = time.monotonic() + 30
+            while found.execute("INFO", "replication")["master_link_status"] != "up":
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            yield found
+
+
+def new_store(url: str, options: str = "") -> str:
+    """Return the URL of an empty store in a database, with more options."""
+    return f"{url}?prefix=s{os.urandom(6).hex()}{options}"
