@@ -1,6 +1,5 @@
 """Answers the calls of tools in an answer: each is a step of the run."""
 
-from asyncio import timeout
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import NoneType
@@ -20,23 +19,19 @@ from plait.agents.execution.run_history import RunHistory
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import REMOVED
 from plait.agents.execution.subagents import Subagents
-from plait.agents.execution.tools import Refused, Tool, ToolResult, tell_error
+from plait.agents.execution.tools import FAILED, HANDED_OVER, Refused, Tool, ToolResult, read_result, tell_error
 from plait.errors import InvalidArguments
 from plait.parts.messages.caller import STOPPED
 from plait.parts.messages.message import Message
 from plait.parts.messages.own_metadata import make_own, merge_metadata
-from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import STATUS, make_call, make_call_id, read_call
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.step_errors import StepFailed, Unknown
 from plait.spelling import find_nearest
-from plait_schemas.codec import encode_json
 
-__all__ = ["Dispatcher", "invoke", "make_queued_call"]
+__all__ = ["Dispatcher", "make_queued_call"]
 
-_FAILED: Final = "Failed to execute tool: "
 _STOPPED: Final = "The execution was stopped before this call."
-_HANDED_OVER: Final = ToolResult("The conversation is handed over.")
 _UNKNOWN: Final = "It is not known whether this call has had its effect, as it was cut off."
 _LEFT: Final = "It is not known whether this call has had its effect, as its run has ended without its result."
 _NOT_BEGUN: Final = "This call was not carried out, as its run has ended before it."
@@ -104,9 +99,9 @@ class Dispatcher:
                 case _:
                     raise Refused(f"{name} cannot be called by this name")
         except Refused as refusal:
-            error = f"{_FAILED}{refusal}"
+            error = f"{FAILED}{refusal}"
         except StepFailed as failure:
-            error = f"{_FAILED}{self._tell(failure)}"
+            error = f"{FAILED}{self._tell(failure)}"
         except Unknown:
             error = _UNKNOWN
         else:
@@ -180,11 +175,11 @@ class Dispatcher:
 
     async def _run(self, tool: Tool, arguments: Mapping[str, Any], answer: Message, put: Put) -> None:
         if await self._history.has(answer):
-            await put(_read_result(await tool.run(self._thread, arguments)))
+            await put(read_result(await tool.run(self._thread, arguments)))
 
     async def _hand_over(self, agent: str, put: Put) -> None:
         self._messages.hand_over(agent)
-        await put(_HANDED_OVER)
+        await put(HANDED_OVER)
 
     async def _put(
         self,
@@ -220,26 +215,6 @@ class Dispatcher:
         )
 
 
-async def invoke(
-    thread: Thread[Any], messages: ThreadMessages, tool: AnyTool, arguments: Mapping[str, Any]
-) -> ToolResult:
-    """Call a tool for code, which gets errors as results."""
-    try:
-        match tool:
-            case Handoff(agent=agent):
-                messages.hand_over(agent)
-                return _HANDED_OVER
-            case Tool():
-                decoded = tool.decode(encode_json(dict(arguments)), depth=thread._actor.limits.depth)
-                async with timeout(tool.timeout):
-                    return _read_result(await tool.run(thread, decoded))
-            case _:
-                return ToolResult("Only models and `queue_tool` can call this tool.", is_error=True)
-    except Exception as error:
-        log_error(error, thread._actor.key, None)
-        return ToolResult(f"{_FAILED}{tell_error(error)}", is_error=True)
-
-
 def make_queued_call(given: Mapping[str, str]) -> dict[str, Any]:
     """Return a call of a tool that code has queued."""
     return make_call(make_call_id(), given["name"], given["arguments"])
@@ -257,12 +232,3 @@ def _remove_call(message: Message, *, id: str) -> Message:
     calls = [call for call in message.tool_calls or () if call.get("id") != id]
     metadata = merge_metadata(message.metadata, make_own({REMOVED: True}))
     return replace(message, tool_calls=calls or None, metadata=metadata)
-
-
-def _read_result(value: Any) -> ToolResult:
-    """Return what a tool has returned as its result: a text as it is, and all else as JSON."""
-    if isinstance(value, ToolResult):
-        return value
-    if value is None:
-        return ToolResult("The tool has returned nothing.")
-    return ToolResult(value if isinstance(value, str) else encode_json(value).decode())

@@ -18,10 +18,11 @@ from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import read_call
 from plait_schemas.codec import NOT_JSON
 
-__all__ = ["PromptTools", "make_result_id"]
+__all__ = ["DEEPEST", "PromptTools", "decode_question", "join_results", "make_result_id"]
 
-# Prompts may call each other, and themselves.
-_DEEPEST: Final = 5
+DEEPEST: Final = 5
+"""How deep prompts may be nested, which call each other or themselves."""
+
 # The messages below a result that are read, at most.
 _MOST: Final = 1_000
 
@@ -66,8 +67,8 @@ class PromptTools:
         """
         id, name, arguments = read_call(call)
         above = read_mark(answer)
-        if above is None or answer.depth >= _DEEPEST:
-            raise Refused(f"prompts that are tools can be nested {_DEEPEST} deep")
+        if above is None or answer.depth >= DEEPEST:
+            raise Refused(f"prompts that are tools can be nested {DEEPEST} deep")
         speaker = self._execution.find_speaker(above.agent, above.side)._replace(
             letter="a", prompt=self._execution.load_prompt(tool.prompt)
         )
@@ -75,7 +76,7 @@ class PromptTools:
         with self._state.inside(speaker):
             history = await self._read(answer, below)
             if not history:
-                work = partial(self._put, _decode(name, arguments), below)
+                work = partial(self._put, decode_question(name, arguments), below)
                 await self._state.do(f"prompt:{id}", work, type=NoneType)
                 history = await self._read(answer, below)
             said = next((each for each in history if read_mark(each) is not None), None)
@@ -88,9 +89,11 @@ class PromptTools:
                 if each["id"] not in answered:
                     await carry_out(speaker, said, each)
             results = [each for each in await self._read(answer, below) if each.role == "tool"]
-        texts = [said.content, *(f"{each.name}: {each.content}" for each in results)]
-        files = [file["path"] for each in results for file in each.attachments]
-        return ToolResult("\n\n".join(filter(None, texts)), files)
+        told = [
+            (each.name or "", ToolResult(each.content or "", [file["path"] for file in each.attachments]))
+            for each in results
+        ]
+        return join_results(said.content, told)
 
     async def _read(self, answer: Message, below: Below) -> list[Message]:
         page = await self._messages.list(_MOST, after=answer.position, order="asc", max_depth=below.depth)
@@ -100,7 +103,14 @@ class PromptTools:
         self._messages.inject("user", question, parent_id=below.parent_id, depth=below.depth)
 
 
-def _decode(name: str, arguments: str) -> str:
+def join_results(text: str | None, results: Sequence[tuple[str, ToolResult]]) -> ToolResult:
+    """Return the answer of a prompt, with the results of its calls by the names of their tools."""
+    texts = [text, *(f"{name}: {each.text}" for name, each in results)]
+    return ToolResult("\n\n".join(filter(None, texts)), [path for _, each in results for path in each.attachments])
+
+
+def decode_question(name: str, arguments: str) -> str:
+    """Return the message for a prompt. Raises Refused."""
     try:
         return msgspec.json.decode(arguments or "{}", type=_Question).message
     except NOT_JSON as error:

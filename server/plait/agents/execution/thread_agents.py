@@ -7,9 +7,9 @@ from typing import Any, Final
 from plait.actor.actor import Actor
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
-from plait.agents.execution.definitions import Agent, Mcp, Model, Prompt
-from plait.agents.execution.dispatch import invoke
+from plait.agents.execution.definitions import Agent, Model, Prompt
 from plait.agents.execution.hooks import Hooks, call_hooks, read_hooks
+from plait.agents.execution.invoking import Invoker
 from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.state import ExecutionState, find_execution
@@ -102,9 +102,8 @@ class ThreadAgents:
         except NotFound as error:
             return ToolResult(str(error), is_error=True)
         async with McpServers(self._actor.thread) as servers:
-            if isinstance(tool, Mcp):
-                tool = await servers.find(tool, name)
-            return await invoke(self._actor.thread, self._messages, tool, args)
+            invoker = Invoker(self._definitions, self._actor.thread, self._messages, servers)
+            return await invoker.invoke(tool, name, encode_json(dict(args)).decode())
 
     # Subagents
 

@@ -12,10 +12,12 @@ import msgspec
 from plait.actor.rpc import Method
 from plait.errors import InvalidArguments, PlaitError
 from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON
+from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = [
     "CREATE",
+    "FAILED",
+    "HANDED_OVER",
     "MESSAGE",
     "Checked",
     "Refused",
@@ -24,6 +26,7 @@ __all__ = [
     "Variable",
     "check_tool_name",
     "check_type",
+    "read_result",
     "tell_error",
     "tool",
 ]
@@ -94,6 +97,22 @@ class ToolResult(Checked, frozen=True):
     text: str = ""
     attachments: Sequence[str] = ()
     is_error: bool = False
+
+
+FAILED: Final = "Failed to execute tool: "
+"""How an error begins that is the result of a call."""
+
+HANDED_OVER: Final = ToolResult("The conversation is handed over.")
+"""The result of a `Handoff`."""
+
+
+def read_result(value: Any) -> ToolResult:
+    """Return what a tool has returned as its result: a text as it is, and all else as JSON."""
+    if isinstance(value, ToolResult):
+        return value
+    if value is None:
+        return ToolResult("The tool has returned nothing.")
+    return ToolResult(value if isinstance(value, str) else encode_json(value).decode())
 
 
 def tell_error(error: BaseException) -> str:

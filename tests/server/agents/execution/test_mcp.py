@@ -18,7 +18,23 @@ from tests.server.agents.execution.lab import Lab, Script, call, make_prompt
 from tests.server.agents.execution.reference_mcp import DOT, make_server
 from tests.server.parts.workshop import until
 
-from plait import Agent, Env, Files, Mcp, Messages, Plait, Principal, Prompt, Side, Tasks, Thread, Values, rpc, tool
+from plait import (
+    Agent,
+    Env,
+    Files,
+    Mcp,
+    Messages,
+    Plait,
+    Principal,
+    Prompt,
+    PromptTool,
+    Side,
+    Tasks,
+    Thread,
+    Values,
+    rpc,
+    tool,
+)
 from plait.agents.execution import mcp_transports
 from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.registry import Execution
@@ -140,6 +156,24 @@ async def test_code_queues_and_invokes_the_tools_of_a_server(tmp_path: Path) -> 
         await lab.handle.call("queue", "ref_add", {"a": 2, "b": 2})
         await lab.rest()
         assert await find_results(lab) == ["4"]
+
+
+@pytest.mark.parametrize(
+    ("needs_approval", "told"),
+    [
+        (False, "ref_add: 3"),
+        (True, "ref_add: Failed to execute tool: it needs approval, for which only a run can wait"),
+    ],
+)
+async def test_an_invoked_prompt_calls_the_tools_of_a_server_that_need_no_approval(
+    tmp_path: Path, told: str, *, needs_approval: bool
+) -> None:
+    script = Script(call("ref_add", a=1, b=2))
+    async with reference() as url:
+        mcp = Mcp(url, name="ref", needs_approval=needs_approval)
+        async with open_shop(tmp_path, script, mcp, PromptTool("clerk")) as lab:
+            assert (await lab.handle.call("invoke", "clerk", {"message": "Add."}))["text"] == told
+            assert await lab.history() == []
 
 
 async def test_only_the_tools_that_are_named_are_lent(tmp_path: Path) -> None:

@@ -524,3 +524,50 @@ async def test_a_hook_that_stops_before_the_model_is_asked_has_stopped_the_run_i
         await lab.rest()
         assert await lab.texts() == ["user Hello?"]
     assert script.seen == []
+
+
+async def test_an_invoked_prompt_answers_by_one_step_with_its_calls_and_makes_no_message(tmp_path: Path) -> None:
+    @tool
+    async def delegate(desk: Desk) -> ToolResult:
+        """Have a prompt do it."""
+        result: ToolResult = await desk.agents.invoke_tool("helper", {"message": "Do it."})
+        return result
+
+    inner = Script([("quote", {"text": "x"}), ("ask", {}), ("none", {})], name="inner")
+    outer = Script(call("delegate"), "Yes.")
+
+    @tool
+    def quote(desk: Desk, text: str) -> str:
+        """Quote a text."""
+        return f"'{text}'"
+
+    prompts = [
+        make_prompt("clerk", delegate, PromptTool("helper")),
+        make_prompt("helper", quote, ask, model="inner"),
+    ]
+    async with open_lab(tmp_path, outer, inner, prompts=prompts) as lab:
+        failed = "Failed to execute tool:"
+        refused = f"ask: {failed} it needs approval, for which only a run can wait"
+        text = f"quote: 'x'\n\n{refused}\n\nnone: {failed} there is no such tool"
+        assert (await lab.handle.call(Desk.invoke, "helper", {"message": "Do it."}))["text"] == text
+        wrong = await lab.handle.call(Desk.invoke, "helper", {})
+        assert wrong["is_error"]
+        assert wrong["text"].startswith("Failed to execute tool: helper: the arguments do not fit")
+        assert await lab.history() == []
+        await lab.ask("Hello?")
+        await lab.rest()
+        assert (await lab.texts())[2] == f"tool {text}"
+    assert inner.texts(0) == ["system-prompt You are helper.", "user-prompt Do it."]
+    assert len(inner.seen) == 2
+
+
+async def test_prompts_that_invoke_themselves_end_and_their_failures_are_results(tmp_path: Path) -> None:
+    inner = Script(call("helper", message="Deeper?"), name="inner")
+    prompts = [make_prompt("clerk"), make_prompt("helper", PromptTool("helper"), model="inner")]
+    async with open_lab(tmp_path, Script("Yes."), inner, prompts=prompts) as lab:
+        found = await lab.handle.call(Desk.invoke, "helper", {"message": "Do it."})
+        assert found["text"].endswith("prompts that are tools can be nested 5 deep")
+        assert len(inner.seen) == 5
+        inner._said = (RuntimeError("away"),)
+        failed = await lab.handle.call(Desk.invoke, "helper", {"message": "Do it."})
+        assert failed["is_error"]

@@ -60,6 +60,11 @@ class Boss(Thread[dict[str, Any]]):
         return self.messages.is_stopped
 
     @rpc
+    async def invoke(self, name: str) -> ToolResult:
+        result: ToolResult = await self.agents.invoke_tool(name, {"message": "Count."})
+        return result
+
+    @rpc
     def look(self) -> list[dict[str, Any]]:
         return [msgspec.to_builtins(each) for each in self.family.children]
 
@@ -862,3 +867,10 @@ async def test_clients_that_may_approve_supply_variables_over_http(tmp_path: Pat
         assert (answer.status_code, answer.json()) == (200, {"result": True})
         await team.rest()
         assert "tool Three." in await team.texts()
+
+
+async def test_a_subagent_cannot_be_invoked(tmp_path: Path) -> None:
+    async with open_team(tmp_path, Script("Done."), work("Three.")) as team:
+        result = await team.boss.call(Boss.invoke, "worker")
+        assert (result.text, result.is_error) == ("Only models and `queue_tool` can call a subagent.", True)
+        assert await team.children() == []
