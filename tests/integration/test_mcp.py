@@ -15,6 +15,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from tests.integration.socket_client import http
 from tests.running import begin, running
+from tests.server.parts.workshop import until
 
 from plait import (
     Limits,
@@ -188,6 +189,28 @@ async def test_a_stream_without_an_end_is_bounded() -> None:
         assert read(await client.call_tool("speak")) == "one two three"
 
 
+class Watched(Thread[None]):
+    calls = 0
+
+    @rpc
+    async def watch(self) -> AsyncIterator[str]:
+        Watched.calls += 1
+        try:
+            yield "x"
+            await asyncio.Event().wait()
+        finally:
+            Watched.calls -= 1
+
+
+async def test_a_stream_ends_if_its_client_leaves() -> None:
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "watch"}}
+    async with running(Plait(Watched, store=MemoryStore())) as address:
+        leaving = asyncio.create_task(post(address, path="/threads/watched/one/mcp", body=call))
+        await until(lambda: Watched.calls == 1)
+        leaving.cancel()
+        await until(lambda: Watched.calls == 0)
+
+
 @pytest.mark.parametrize("mode", ERAS)
 async def test_errors_are_results_with_the_public_text(mode: Era) -> None:
     async with serving() as address, using(address, mode=mode) as client:
@@ -284,6 +307,17 @@ async def test_what_is_no_request_of_mcp_is_an_error_of_json_rpc(body: Any) -> N
         status, answer = await post(address, body=body)
         assert status in (200, 400)
         assert answer["error"]["code"] < 0
+
+
+async def test_a_request_for_a_stream_of_the_server_does_not_hold_the_loop() -> None:
+    version = "2026-07-28"
+    meta = {"protocolVersion": version, "clientInfo": {"name": "test", "version": "1"}, "clientCapabilities": {}}
+    params = {"_meta": {f"io.modelcontextprotocol/{name}": value for name, value in meta.items()}, "notifications": {}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
+    headers = {"mcp-protocol-version": version, "mcp-method": "subscriptions/listen"}
+    async with serving() as address:
+        assert (await post(address, body=body, **headers))[1]["error"]["message"] == "Method not found"
+        assert (await post(address))[0] == 200
 
 
 async def test_notifications_are_accepted() -> None:

@@ -33,10 +33,6 @@ _SOON: Final = 0.1
 _ENDINGS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
-class _ClientLeft(Exception):
-    """The client has disconnected."""
-
-
 class Exchange:
     """One request to one thread."""
 
@@ -98,7 +94,7 @@ class Exchange:
         """Return the result of a call. Raises CallFailed in place of exceptions that are not plait's."""
         try:
             return await future
-        except (PlaitError, _ClientLeft, *_ENDINGS):
+        except (PlaitError, *_ENDINGS):
             raise
         except BaseException as error:
             raise self.context.failures.explain(error, self.key) from None
@@ -106,7 +102,7 @@ class Exchange:
     async def outcome_unless_left(self, future: asyncio.Future[T], leave: Callable[[], object]) -> T:
         """Return the result of a call, as `outcome` does. The body must have been read.
 
-        If the client disconnects first, calls `leave` and raises ClientDisconnect.
+        If the client disconnects first, cancels `future`, calls `leave` and raises ClientDisconnect.
         """
         loop, watcher = asyncio.get_running_loop(), None
 
@@ -117,9 +113,9 @@ class Exchange:
         timer = loop.call_later(_SOON, watch)
         try:
             return await self.outcome(future)
-        except (_ClientLeft, asyncio.CancelledError) as error:
+        except asyncio.CancelledError:
             leave()
-            if isinstance(error, _ClientLeft):
+            if future.cancelled() and watcher is not None and watcher.done():
                 raise ClientDisconnect from None
             raise
         finally:
@@ -144,11 +140,10 @@ class Exchange:
         find_lease(self.request).open(call.close, connection_id=connection.id)
         return call
 
-    async def _wait_for_disconnect(self, future: asyncio.Future[T]) -> None:
+    async def _wait_for_disconnect(self, future: asyncio.Future[Any]) -> None:
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
-        if not future.done():
-            future.set_exception(_ClientLeft())
+        future.cancel()
 
 
 def read_tags(header: str | None) -> set[str]:

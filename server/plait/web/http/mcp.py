@@ -1,5 +1,6 @@
 """The rpcs of a thread as tools of MCP, with the extra `plait[mcp]`: each request is answered by itself."""
 
+import asyncio
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +25,7 @@ from plait.actor.rpc import Method
 from plait.errors import CallFailed, InvalidArguments, PlaitError
 from plait.web.http.exchange import Exchange
 from plait.web.http.streamed import ResponseAborted
+from plait.web.http.streamed_call import StreamedCall
 from plait_schemas.codec import UNENCODABLE, encode_json, nests_deeper
 
 __all__ = ["answer_mcp"]
@@ -46,9 +48,10 @@ async def answer_mcp(exchange: Exchange) -> Response:
         server, json_response=True, stateless=True, max_request_body_size=len(body) + 1
     )
     sent: list[Message] = []
+    given = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def receive() -> Message:
-        return {"type": "http.request", "body": body, "more_body": False}
+        return next(given, None) or await exchange.request.receive()
 
     async def send(message: Message) -> None:
         sent.append(message)
@@ -91,10 +94,8 @@ class _Tools:
         if method.is_stream:
             joined = _Joined()
             call = exchange.stream(actor, method, arguments, connection, joined.encode)
-            try:
-                return (await call.join(limits.write_buffer)).decode()
-            except ResponseAborted:
-                raise joined.error from None
+            reading = asyncio.ensure_future(joined.read(call, most=limits.write_buffer))
+            return await exchange.outcome_unless_left(reading, call.leave)
         return _to_text(await exchange.call(actor, method, arguments, connection))
 
 
@@ -102,11 +103,18 @@ class _Joined:
     """Joins the chunks of a stream: texts as they are, and each other one as a line of JSON."""
 
     def __init__(self) -> None:
-        self.error: PlaitError = CallFailed("the stream has ended without an end")
+        self._error: PlaitError = CallFailed("the stream has ended without an end")
+
+    async def read(self, call: StreamedCall, *, most: int) -> str:
+        """Return the text, of at most `most` bytes. Raises what the stream has raised, and TooLarge."""
+        try:
+            return (await call.join(most)).decode()
+        except ResponseAborted:
+            raise self._error from None
 
     def encode(self, what: str, value: object) -> tuple[bytes | None, bool]:
         if what == "error" and isinstance(value, PlaitError):
-            self.error = value
+            self._error = value
             return None, True
         if value is None:
             return b"", what != "chunk"
