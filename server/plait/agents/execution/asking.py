@@ -81,6 +81,7 @@ class Asker:
     async def _attempt(
         self, prompt: Prompt, history: Sequence[Message], mark: Mark, below: Below | None, progress: Progress
     ) -> _Asked:
+        self._step.status(None)  # A call that was deleted needs no variables.
         place: dict[str, Any] = {} if below is None else {"parent_id": below.parent_id, "depth": below.depth}
         try:
             seen = await self._view(prompt, history, mark)

@@ -9,7 +9,7 @@ from tests.server.agents.execution.lab import Desk, Lab, Said, Script, call, mak
 from tests.server.parts.workshop import until
 
 from plait import Conflict, InvalidArguments, Message, NotFound
-from plait.agents.execution.definitions import Agent, Handoff, Side
+from plait.agents.execution.definitions import Agent, Handoff, PromptTool, Side
 from plait.agents.execution.stops import read_mark
 from plait.agents.execution.tools import Tool, ToolResult, tool
 from plait.parts.tasks import waits
@@ -350,6 +350,32 @@ async def test_only_the_first_call_that_a_run_has_left_may_have_begun(tmp_path: 
             "tool It is not known whether this call has had its effect, as its run has ended without its result.",
             "tool This call was not carried out, as its run has ended before it.",
         ]
+
+
+@pytest.mark.parametrize("is_outer", [True, False])
+@pytest.mark.parametrize("sleeps", [True, False])
+async def test_a_run_whose_call_waits_in_a_prompt_goes_on_when_a_message_of_it_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_outer: bool, sleeps: bool
+) -> None:
+    if not sleeps:
+        monkeypatch.setattr(waits, "_REST", 60.0)
+    outer, inner = Script(call("helper", message="Pay."), "Fine."), Script(call("refund", cents=5), name="inner")
+    prompts = [make_prompt("clerk", PromptTool("helper")), make_prompt("helper", refund, model="inner")]
+    async with open_lab(tmp_path, outer, inner, prompts=prompts) as lab:
+        await lab.ask("Refund.")
+
+        async def find_calls() -> list[Message]:
+            found = (await lab.handle.messages.list(1000, include_silent=True, max_depth=9)).messages
+            return [each for each in found if each.tool_calls]
+
+        async def is_waiting() -> bool:
+            return len(await find_calls()) == 2 and (not sleeps or await lab.statuses() == ["sleeping"])
+
+        await until(is_waiting)
+        await lab.handle.messages.delete((await find_calls())[0 if is_outer else 1].id)
+        await lab.rest()
+        assert (await lab.texts())[-1] == "assistant Fine."
+        assert "paid 5" not in str(await lab.history())
 
 
 @pytest.mark.parametrize("rest", [0.0, 60.0])

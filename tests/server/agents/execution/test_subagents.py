@@ -647,6 +647,19 @@ async def test_each_of_several_calls_asks_for_its_variables_in_turn(tmp_path: Pa
         assert (await team.boss.tasks.get(run)).value is None
 
 
+async def test_a_run_whose_call_waits_for_variables_goes_on_when_the_call_is_deleted(tmp_path: Path) -> None:
+    boss = Script(call("worker", message="Count."), "Done.")
+    async with open_team(tmp_path, boss, work("One."), Subagent("worker", Worker, variables=[TOKEN])) as team:
+        await team.ask()
+        run = await find_needed(team)
+        (found,) = [each for each in await team.history() if each.tool_calls]
+        await team.boss.messages.delete(found.id)
+        await team.rest()
+        assert (await team.texts())[-1] == "assistant Done."
+        assert await team.children() == []
+        assert (await team.boss.tasks.get(run)).value is None
+
+
 async def find_needed(team: Team) -> str:
     """Wait until the run needs variables for its next call, and has left the memory; return its id."""
     found = list[str]()
