@@ -13,6 +13,7 @@ from plait.cluster.use import check_unused
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.spelling import count, hide_password
 from plait.store.copying import copy_store
+from plait.store.engines import find_engine
 from plait.store.sqlite.failures import explain
 from plait.store.sqlite.files import Files
 from plait.store.sqlite.lock import StoreLock
@@ -71,6 +72,8 @@ class _Copied(NamedTuple):
 
 def _find(store: str, find_files: Callable[[str], Files]) -> _Copied:
     """Return a store by its path or URL; `find_files` finds it if it is in files."""
+    if (engine := find_engine(store)) is not None and not engine.is_shared:
+        fail(f"{store} cannot be copied: use {engine.backup}")
     if (shared := open_shared(store)) is not None:
         # Without the password, which is not the store's.
         return _Copied(None, lambda: shared, hide_password(store), hide_password(store))

@@ -5,6 +5,7 @@ from typing import Any, Final, Protocol, Self
 
 import msgspec
 
+from plait.store.json_files.url import FileUrl
 from plait.store.nats.url import NatsUrl
 from plait.store.postgres.url import PostgresUrl
 
@@ -70,6 +71,15 @@ ENGINES: Final = (
         backup="`nats stream backup`",
         example="nats://user:password@host/stream",
         directory="plait.cluster.nats:NatsDirectory",
+    ),
+    Engine(
+        ("file",),
+        FileUrl,
+        "plait.store.json_files.store:JsonFileStore",
+        driver="",
+        extra="",
+        backup="`cp -r` while no server has it open",
+        example="file:///data/game",
     ),
 )
 """All engines."""

@@ -34,6 +34,7 @@ from plait.store.thread_rows import (
     Prune,
     Record,
     RecordRange,
+    Snapshot,
 )
 
 __all__ = ["MemoryStore"]
@@ -57,14 +58,14 @@ class _Row(msgspec.Struct):
     # By part and key.
     records: dict[str, dict[str, bytes]] = {}
 
-    def apply(self, write: Write) -> None:
+    def apply(self, write: Write, now: int) -> None:
         """Apply a write that follows this version."""
         self.version = write.version
         self.state_version = write.state_version or self.state_version
         if write.due is not None:
             self.due = write.due
         if write.changes or write.records or write.changed_at is not None:
-            self.changed_at = read_wall_clock() if write.changed_at is None else write.changed_at
+            self.changed_at = now if write.changed_at is None else write.changed_at
         self.changes += write.changes
         self.snapshots.update((each.version, each.state) for each in write.snapshots)
         self.clients.update((row.client, row) for row in write.clients)
@@ -75,25 +76,40 @@ class _Row(msgspec.Struct):
             else:
                 part[record.key] = record.value
         if write.prune is not None:
-            self.prune(write.prune)
+            self.prune(write.prune, now)
 
-    def prune(self, prune: Prune) -> None:
+    def prune(self, prune: Prune, now: int) -> None:
         """Remove everything older than the newest snapshot that is outside a bound."""
-        now = read_wall_clock()
         oldest = find_oldest(self.changes, self.snapshots, prune, now)
         self.changes = [row for row in self.changes if row.version > oldest]
         self.snapshots = {at: state for at, state in self.snapshots.items() if at >= oldest}
         for id in find_expired({id: row.at for id, row in self.clients.items()}, now):
             del self.clients[id]
 
+    def as_write(self, key: ThreadKey) -> Write:
+        """Return the write that makes this thread in an empty store."""
+        return Write(
+            *(key, self.epoch, None, self.version, tuple(self.changes)),
+            snapshots=[Snapshot(*each) for each in self.snapshots.items()],
+            clients=list(self.clients.values()),
+            state_version=self.state_version,
+            secret=self.secret,
+            records=[Record(part, *each) for part, values in self.records.items() for each in values.items()],
+            due=self.due or None,
+            created_at=self.created_at,
+            user=self.user,
+            begins_at=self.version - len(self.changes),
+            changed_at=self.changed_at,
+        )
+
 
 class MemoryStore(EngineStore):
     """Keeps threads in a dict; they are lost with the object."""
 
-    def __init__(self) -> None:
+    def __init__(self, batches: Batches | None = None, *, title: str = "the store") -> None:
         self._threads: dict[ThreadKey, _Row] = {}
         self._schemas: dict[tuple[str, str], bytes] = {}
-        super().__init__(Batches(self._write))
+        super().__init__(batches or Batches(self._write), title=title)
 
     @property
     def durability(self) -> str:
@@ -226,23 +242,30 @@ class MemoryStore(EngineStore):
 
     def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
         done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
-        done.set_result([self._apply(group) for group in batch])
+        done.set_result([self._apply_group(group) for group in batch])
         return done
 
-    def _apply(self, group: WriteGroup) -> Outcome:
+    def _apply_group(self, group: WriteGroup) -> Outcome:
         key = group.writes[0].key
+        count, error = group.count_following(self._head(key))
+        self._apply(key, coalesce(group.writes[:count]), read_wall_clock())
+        return count, error
+
+    def _head(self, key: ThreadKey) -> tuple[str, int] | None:
+        """Return the epoch and version of a thread."""
         row = self._threads.get(key)
-        count, error = group.count_following((row.epoch, row.version) if row else None)
-        for write in coalesce(group.writes[:count]):
+        return (row.epoch, row.version) if row else None
+
+    def _apply(self, key: ThreadKey, writes: Sequence[Write], now: int) -> None:
+        """Apply writes that follow what is there."""
+        for write in writes:
             if write.is_deletion:
                 del self._threads[key]
                 continue
             row = self._threads.get(key)
             if row is None:
-                now = read_wall_clock()
                 row = self._threads[key] = _Row(write.epoch, write.secret, write.created_at, write.user, now)
-            row.apply(write)
-        return count, error
+            row.apply(write, now)
 
 
 def _ops_size(row: ChangeRow) -> int:
