@@ -1,6 +1,7 @@
 """Writes to the threads of a store until it is killed: `python -m tests.integration.killed_store URL`."""
 
 import asyncio
+import os
 import sys
 
 from tests.server.store.contract import beginning
@@ -26,7 +27,7 @@ async def write(store: Store, key: ThreadKey) -> None:
         record = Record("values", str(version), b"%d" % version)
         row = ChangeRow(version, OPS, "server", 1)
         await store.submit(Write(key, "e1", version - 1, version, (row,), records=(record,), fence=fence))
-        print(key.name, version, flush=True)
+        os.write(1, f"{key.name} {version}\n".encode())  # Whole, also if it is the last one.
 
 
 async def main(url: str) -> None:

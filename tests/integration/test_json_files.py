@@ -82,6 +82,6 @@ def test_copies_backups_workers_and_clusters_are_refused(
     assert "this store is for one machine" in plait(tmp_path, "cluster", "status", url).stderr
     for name, value in (("CLUSTER", "1"), ("NODE", "a"), ("LISTEN_NODES", "127.0.0.1:1"), ("CLUSTER_SECRET", "s" * 32)):
         monkeypatch.setenv(f"PLAIT_{name}", value)
-    with pytest.raises(ValueError, match="a cluster needs a store that all of its nodes use, .*; file:// is for one"):
+    with pytest.raises(ValueError, match=r"a cluster needs a store that all of its nodes use, .*; file:// is for one"):
         Plait(Tally, store=url)
     assert not (tmp_path / "game").exists()

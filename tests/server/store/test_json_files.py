@@ -384,7 +384,7 @@ async def test_a_broken_snapshot_is_named_and_left_as_it_is(folder: Path, room: 
 
 @contextmanager
 def full_disk(size: int) -> Iterator[None]:
-    """Let no file become larger than this, as if the disk were full in the middle of a line."""
+    """Allow no file to become larger than this, as if the disk were full in the middle of a line."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

@@ -154,7 +154,7 @@ class JsonFileStore(MemoryStore):
         for number, line in self._schema_file.read(readonly=self._readonly):
             try:
                 schema = msgspec.json.decode(line, type=_Schema)
-                self._schemas[schema.kind, schema.hash] = decode_value(schema.schema)
+                self._schemas[schema.kind, schema.hash] = decode_value(schema.schema) or b""
             except NOT_JSON as error:
                 raise StoreError(f"{self._schema_file.path}, line {number}: {error}") from error
         found = (self._folder / "threads").glob("*/*")
