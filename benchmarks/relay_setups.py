@@ -20,11 +20,12 @@ from benchmarks.protocols import PROTOCOLS
 from benchmarks.pushes import push
 from benchmarks.results import Result
 from benchmarks.servers import ROOT, Recipe, plait, serve
+from plait.cluster.cell_directory import CellDirectory
 from plait.cluster.directory import DirectoryView
 from plait.cluster.node_config import VARIABLES
 from plait.cluster.owners import Worker, Workers
-from plait.cluster.postgres import PostgresDirectory
 from plait.cluster.rendezvous import find_winner
+from plait.store.postgres.cells import PostgresCells
 from plait.store.postgres.url import PostgresUrl
 from plait.store.protocol import ThreadKey
 from plait.store.shards import find_shard
@@ -111,7 +112,7 @@ def _join(one: Setup, two: list[Setup], is_owned: Callable[[ThreadKey], bool]) -
 async def _settle(url: PostgresUrl) -> DirectoryView:
     """Return the directory when each node has its share."""
     deadline = time.monotonic() + _PATIENCE
-    async with PostgresDirectory(url) as directory:
+    async with CellDirectory(PostgresCells, url) as directory:
         while True:
             view = await directory.read()
             nodes = list(view.alive())

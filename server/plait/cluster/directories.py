@@ -1,5 +1,6 @@
 """Finds the directory of the engine of a store."""
 
+from plait.cluster.cell_directory import CellDirectory
 from plait.cluster.directory import Directory
 from plait.store.engines import ENGINES
 from plait.store.protocol import Store
@@ -11,4 +12,4 @@ def find_directory(store: Store) -> Directory | None:
     """Return the directory that the engine of a shared store keeps; None if it keeps none."""
     url = getattr(store, "url", None)
     engine = next((each for each in ENGINES if each.is_shared and isinstance(url, each.url)), None)
-    return None if engine is None else engine.load(engine.directory)(url)
+    return None if engine is None else CellDirectory(engine.load(engine.cells), url)

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-__all__ = ["Cell", "Cells", "Reading"]
+__all__ = ["NO_CELL", "Cell", "Cells", "Reading"]
 
 
 class Cell(NamedTuple):
@@ -13,6 +13,10 @@ class Cell(NamedTuple):
     # Changes with each swap, and is never given out twice on one timeline; 0 of a cell that is not there.
     revision: int
     value: bytes
+
+
+NO_CELL: Final = Cell(0, b"")
+"""A cell that is not there."""
 
 
 class Reading(NamedTuple):

@@ -35,13 +35,13 @@ class Engine(msgspec.Struct, frozen=True):
     backup: str
     # A URL for an error.
     example: str
-    # Takes the URL, and keeps who owns what; empty if only one process may use the store.
-    directory: str = ""
+    # Takes the URL, and is the `Cells` of a cluster's directory; empty if only one process may use the store.
+    cells: str = ""
 
     @property
     def is_shared(self) -> bool:
         """Whether several processes may use a store at once."""
-        return bool(self.directory)
+        return bool(self.cells)
 
     def load(self, name: str) -> Any:
         """Return one of the classes. Raises ValueError if the driver is not installed."""
@@ -60,7 +60,7 @@ ENGINES: Final = (
         extra="postgres",
         backup="PostgreSQL's pg_amcheck and pg_dump",
         example="postgresql://user:password@host/database",
-        directory="plait.cluster.postgres:PostgresDirectory",
+        cells="plait.store.postgres.cells:PostgresCells",
     ),
     Engine(
         ("nats",),
@@ -70,7 +70,7 @@ ENGINES: Final = (
         extra="nats",
         backup="`nats stream backup`",
         example="nats://user:password@host/stream",
-        directory="plait.cluster.nats:NatsDirectory",
+        cells="plait.store.nats.cells:NatsCells",
     ),
     Engine(
         ("file",),

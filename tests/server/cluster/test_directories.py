@@ -9,10 +9,11 @@ from tests.postgres import Postgres
 from tests.server.cluster.contract import DirectoryContract, SharedContract
 from tests.server.cluster.stepped import SteppedDirectory
 
+from plait.cluster.cell_directory import CellDirectory
 from plait.cluster.directory import Directory
-from plait.cluster.nats import NatsDirectory
-from plait.cluster.postgres import PostgresDirectory
+from plait.store.nats.cells import NatsCells
 from plait.store.nats.url import NatsUrl
+from plait.store.postgres.cells import PostgresCells
 from plait.store.postgres.url import PostgresUrl
 from plait.store.shards import SHARDS
 
@@ -58,7 +59,7 @@ class TestPostgres(SharedContract):
     def open_directory(self, postgres: Postgres) -> Callable[[], Directory]:
         url = PostgresUrl.parse(postgres.make_store())
         postgres.execute(f"CREATE SCHEMA {url.schema}")
-        return lambda: PostgresDirectory(url)
+        return lambda: CellDirectory(PostgresCells, url)
 
 
 class TestNats(SharedContract):
@@ -69,4 +70,4 @@ class TestNats(SharedContract):
     @pytest.fixture
     def open_directory(self, nats_server: Nats) -> Callable[[], Directory]:
         url = NatsUrl.parse(nats_server.make_store())
-        return lambda: NatsDirectory(url)
+        return lambda: CellDirectory(NatsCells, url)

@@ -14,8 +14,9 @@ from tests.cluster.proxy import Proxy
 from tests.nats import Nats, NatsCluster
 from tests.server.cluster.contract import make_node
 
-from plait.cluster.nats import NatsDirectory
+from plait.cluster.cell_directory import CellDirectory
 from plait.errors import StoreError
+from plait.store.nats.cells import NatsCells
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.server_connection import ServerConnection
 from plait.store.nats.url import NatsUrl
@@ -39,8 +40,8 @@ def url(nats: NatsCluster) -> NatsUrl:
 
 
 @pytest.fixture
-async def directory(url: NatsUrl) -> AsyncIterator[NatsDirectory]:
-    async with NatsDirectory(url) as directory:
+async def directory(url: NatsUrl) -> AsyncIterator[CellDirectory]:
+    async with CellDirectory(NatsCells, url) as directory:
         yield directory
 
 
@@ -51,9 +52,9 @@ async def proxy(nats: NatsCluster) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def behind(url: NatsUrl, directory: NatsDirectory, proxy: Proxy) -> AsyncIterator[NatsDirectory]:
+async def behind(url: NatsUrl, directory: CellDirectory, proxy: Proxy) -> AsyncIterator[CellDirectory]:
     """The same directory, for a process that reaches it through a proxy."""
-    async with NatsDirectory(at(url, proxy), timeout=1.0) as behind:
+    async with CellDirectory(NatsCells, at(url, proxy), timeout=1.0) as behind:
         yield behind
 
 
@@ -86,7 +87,9 @@ async def delete_stream(url: NatsUrl) -> None:
 
 async def test_what_a_server_has_accepted_is_read_from_every_other_one(nats: NatsCluster, url: NatsUrl) -> None:
     async with AsyncExitStack() as stack:
-        directories = [await stack.enter_async_context(NatsDirectory(at(url, each))) for each in nats.servers]
+        directories = [
+            await stack.enter_async_context(CellDirectory(NatsCells, at(url, each))) for each in nats.servers
+        ]
         await directories[0].join(make_node("a"))
         beats = 0
         for turn in range(60):
@@ -100,11 +103,11 @@ async def test_what_a_server_has_accepted_is_read_from_every_other_one(nats: Nat
 
 
 async def test_a_beat_whose_answer_is_lost_is_counted_once(
-    directory: NatsDirectory, behind: NatsDirectory, proxy: Proxy
+    directory: CellDirectory, behind: CellDirectory, proxy: Proxy
 ) -> None:
     await behind.join(make_node("a"))
     assert await behind.beat("a-0")
-    proxy.silence_at(b".beats.", "out")
+    proxy.silence_at(b".cells.node.", "out")
     with pytest.raises(StoreError):
         await behind.beat("a-0")
     assert (await directory.read()).nodes[0].beats == 2
@@ -118,7 +121,7 @@ async def test_a_server_that_does_not_answer_is_not_asked_twice(nats: NatsCluste
         proxies = [await stack.enter_async_context(Proxy(each.port)) for each in nats.servers]
         found = copy(url)
         found.servers = [f"nats://127.0.0.1:{each.port}" for each in proxies]
-        directory = await stack.enter_async_context(NatsDirectory(found))
+        directory = await stack.enter_async_context(CellDirectory(NatsCells, found))
         await directory.join(make_node("a"))
         for proxy in proxies:
             proxy.silence()
@@ -129,10 +132,10 @@ async def test_a_server_that_does_not_answer_is_not_asked_twice(nats: NatsCluste
 
 
 async def test_shards_are_taken_once_if_the_answer_is_lost(
-    directory: NatsDirectory, behind: NatsDirectory, proxy: Proxy
+    directory: CellDirectory, behind: CellDirectory, proxy: Proxy
 ) -> None:
     await behind.join(make_node("a"))
-    proxy.silence_at(b".table", "out")
+    proxy.silence_at(b".cells.shards", "out")
     with pytest.raises(StoreError):
         await behind.take("a-0", {1: 0})
     assert (await directory.read()).shards[1].node == "a-0"
@@ -141,15 +144,15 @@ async def test_shards_are_taken_once_if_the_answer_is_lost(
 
 
 async def test_shards_that_a_node_has_kept_are_not_given_away_later(
-    directory: NatsDirectory, behind: NatsDirectory, proxy: Proxy
+    directory: CellDirectory, behind: CellDirectory, proxy: Proxy
 ) -> None:
     for name in "ab":
         await behind.join(make_node(name))
     taken = await behind.take("a-0", {1: 0})
-    proxy.silence_at(b".table", "in")
+    proxy.silence_at(b".cells.shards", "in")
     with pytest.raises(StoreError):
         await behind.give("a-0", taken, "b-0")
-    assert b".table" in b"".join(proxy.held)
+    assert b".cells.shards" in b"".join(proxy.held)
     raised = await directory.give("a-0", taken, "a-0")
     assert raised.keys() == {1}
     proxy.deliver()
@@ -159,14 +162,14 @@ async def test_shards_that_a_node_has_kept_are_not_given_away_later(
 
 
 async def test_a_beat_that_arrives_after_the_mark_is_refused(
-    directory: NatsDirectory, behind: NatsDirectory, proxy: Proxy
+    directory: CellDirectory, behind: CellDirectory, proxy: Proxy
 ) -> None:
     await behind.join(make_node("a"))
     assert await behind.beat("a-0")
-    proxy.silence_at(b".beats.", "in")
+    proxy.silence_at(b".cells.node.", "in")
     with pytest.raises(StoreError):
         await behind.beat("a-0")
-    assert b".beats." in b"".join(proxy.held)
+    assert b".cells.node." in b"".join(proxy.held)
     assert await directory.mark_dead("a-0", 1)
     proxy.deliver()
     assert not await until_done(lambda: behind.beat("a-0"))
@@ -176,7 +179,7 @@ async def test_a_beat_that_arrives_after_the_mark_is_refused(
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
 async def test_all_goes_on_without_the_leader(nats: NatsCluster, url: NatsUrl, by: signal.Signals) -> None:
-    async with NatsDirectory(url) as directory, NatsDirectory(url) as other:
+    async with CellDirectory(NatsCells, url) as directory, CellDirectory(NatsCells, url) as other:
         await directory.join(make_node("a"))
         taken = await directory.take("a-0", dict.fromkeys(range(SHARDS), 0))
         leader = await asyncio.to_thread(nats.find_leader, f"{url.stream}-directory")
@@ -191,13 +194,13 @@ async def test_all_goes_on_without_the_leader(nats: NatsCluster, url: NatsUrl, b
         assert {shard: each.epoch for shard, each in enumerate(view.shards)} == taken
         if by == signal.SIGSTOP:
             leader.resume()
-            async with NatsDirectory(at(url, leader)) as late:
+            async with CellDirectory(NatsCells, at(url, leader)) as late:
                 assert (await until_done(late.read)).nodes[0].beats == view.nodes[0].beats
 
 
 async def test_nothing_is_read_or_changed_without_most_of_the_servers(nats: NatsCluster, url: NatsUrl) -> None:
     last = nats.servers[-1]
-    async with NatsDirectory(at(url, last)) as directory:
+    async with CellDirectory(NatsCells, at(url, last)) as directory:
         await directory.join(make_node("a"))
         assert await directory.beat("a-0")
         for each in nats.servers[:-1]:
@@ -215,7 +218,7 @@ async def test_nothing_is_read_or_changed_without_most_of_the_servers(nats: Nats
 async def test_a_stream_that_is_made_again_gives_no_epoch_out_twice(url: NatsUrl) -> None:
     epochs = []
     for _ in range(2):
-        async with NatsDirectory(url) as directory:
+        async with CellDirectory(NatsCells, url) as directory:
             await directory.join(make_node("a"))
             taken = await directory.take("a-0", {1: 0})
             epochs += [taken[1], (await directory.give("a-0", taken, "a-0"))[1]]
@@ -223,14 +226,14 @@ async def test_a_stream_that_is_made_again_gives_no_epoch_out_twice(url: NatsUrl
     assert epochs == sorted(set(epochs))
 
 
-async def test_nodes_join_again_after_the_stream_was_deleted(url: NatsUrl, directory: NatsDirectory) -> None:
+async def test_nodes_join_again_after_the_stream_was_deleted(url: NatsUrl, directory: CellDirectory) -> None:
     await directory.join(make_node("a"))
     for _ in range(20):
         assert await directory.beat("a-0")
     await delete_stream(url)
     with pytest.raises(StoreError):
         await directory.beat("a-0")
-    async with NatsDirectory(url) as other:
+    async with CellDirectory(NatsCells, url) as other:
         assert not await directory.beat("a-0")
         assert not (await directory.read()).nodes
         assert await directory.join(make_node("a", 1)) is None

@@ -11,9 +11,10 @@ from tests.server.cluster.contract import make_node
 from tests.server.store.contract import EPOCH, ROOM, beginning, change, put
 from tests.server.store.contract_records import put_records
 
-from plait.cluster.nats import NatsDirectory
+from plait.cluster.cell_directory import CellDirectory
 from plait.errors import StoreError
 from plait.store.deletion import delete_thread
+from plait.store.nats.cells import NatsCells
 from plait.store.nats.store import NatsStore
 from plait.store.nats.url import NatsUrl
 from plait.store.protocol import ThreadHeader
@@ -43,7 +44,7 @@ def read_docs() -> str:
 
 async def test_the_permissions_in_the_docs_are_enough(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     with serve(read_docs()) as url:
-        async with NatsDirectory(url) as directory:
+        async with CellDirectory(NatsCells, url) as directory:
             assert await directory.join(make_node("a")) is None
             assert await directory.beat("a-0")
             assert await directory.take("a-0", {1: 0})

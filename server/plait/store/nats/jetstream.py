@@ -244,15 +244,15 @@ class JetStream:
                 else:
                     return self._see(answer["seq"], seen)
 
-    async def last(self, subjects: Sequence[str], *, since: int | None = None) -> list[StoredMessage]:
+    async def last(self, subjects: Sequence[str], *, since: int | None = None, after: int = 0) -> list[StoredMessage]:
         """Return the last message of each subject that has one, in the order of the stream.
 
-        The stream is not older than the message `since`; by default, than what this process has published. Raises
-        StoreError.
+        The stream is not older than the message `since`; by default, than what this process has published. Messages
+        up to the sequence `after` are left out. Raises StoreError.
         """
         found: list[StoredMessage] = []
         for start in range(0, len(subjects), _AT_ONCE):
-            found += await self._last(subjects[start : start + _AT_ONCE], since)
+            found += await self._last(subjects[start : start + _AT_ONCE], since, after)
         return found
 
     async def after(self, sequence: int, subjects: str, limit: int) -> list[StoredMessage]:
@@ -269,18 +269,19 @@ class JetStream:
         self.seen = max(self.seen, sequence)
         return sequence
 
-    async def _last(self, subjects: Sequence[str], since: int | None) -> list[StoredMessage]:
+    async def _last(self, subjects: Sequence[str], since: int | None, after: int) -> list[StoredMessage]:
         deadline = _Deadline(_CATCH_UP)
         while True:
             # The anchor is always there, and only an answer with messages says how old it is.
-            found, up_to = await _repeat(partial(self._get, {"multi_last": [self._anchor, *subjects]}))
+            asked = {"multi_last": [self._anchor, *subjects], "seq": after + 1}
+            found, up_to = await _repeat(partial(self._get, asked))
             if up_to is None:
                 raise StoreError(f"the stream {self.name} was emptied")
             if any(each.subject == self._anchor and each.data != self._anchored for each in found):
                 self._on_suspicion()
             if up_to >= (self.seen if since is None else since):
                 # Whatever copy is read next must not be older.
-                self.seen = max(self.seen, found[-1].sequence)
+                self.seen = max([self.seen, *(each.sequence for each in found)])
                 return [each for each in found if each.subject != self._anchor]
             await deadline.rest("a copy of the stream is too far behind")
 

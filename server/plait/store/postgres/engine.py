@@ -12,7 +12,7 @@ from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
 from plait.store.postgres.url import PostgresUrl
 
-__all__ = ["DRIVER_ERRORS", "TIMELINE", "Db", "Engine", "explain", "has_no_table", "is_lost", "was_sent"]
+__all__ = ["DRIVER_ERRORS", "TIMELINE", "Db", "Engine", "explain", "is_lost", "was_sent"]
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """The errors of the driver, apart from those of arguments."""
@@ -135,11 +135,6 @@ def is_lost(error: BaseException, *, is_closed: bool = False) -> bool:
     if isinstance(error, ValueError):  # The driver's errors of arguments are InterfaceErrors, too.
         return False
     return isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError | asyncio.TimeoutError)
-
-
-def has_no_table(error: BaseException) -> bool:
-    """Whether a statement has failed because a table is not there."""
-    return isinstance(error, asyncpg.UndefinedTableError)
 
 
 def was_sent(error: BaseException) -> bool:

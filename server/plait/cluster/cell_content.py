@@ -1,0 +1,111 @@
+"""The content of a directory's cells: the nodes, the owners of all shards, and the versions in them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import json, msgpack
+
+from plait.cluster.directory import FREE, DirectoryView, NodeRecord, ShardRecord, merge_versions
+from plait.store.cells import Cell, Reading
+from plait.store.shards import SHARDS
+
+__all__ = ["CellContent", "StoredNode", "find_node_cell"]
+
+_NODES: Final = "node/"
+# The owner and the epoch of each shard, in about 25 kB.
+_OWNERS: Final = "shards"
+_VERSIONS: Final = "versions/"
+# The shards whose versions are in one cell. With a cell for each shard, they would be more than NATS returns at once.
+_TOGETHER: Final = 16
+
+
+class StoredNode(NamedTuple):
+    """A node, and the cell that has it."""
+
+    cell: str
+    revision: int
+    record: NodeRecord
+
+
+class CellContent:
+    """A reading of all cells. `former` is an earlier one, whose shards are not decoded again if they are the same."""
+
+    def __init__(self, reading: Reading, former: "CellContent | None" = None) -> None:
+        self.reading = reading
+        self.nodes = [
+            StoredNode(name, cell.revision, json.decode(cell.value, type=NodeRecord))
+            for name, cell in reading.cells.items()
+            if name.startswith(_NODES) and cell.value
+        ]
+        self._alive = {each.record.id: each for each in self.nodes if not each.record.is_dead}
+        self._others = {name: cell for name, cell in reading.cells.items() if not name.startswith(_NODES)}
+        is_same = former is not None and former._others == self._others
+        self.shards: Sequence[ShardRecord] = former.shards if former and is_same else _read_shards(self._others)
+
+    @property
+    def view(self) -> DirectoryView:
+        """The directory."""
+        return DirectoryView(sorted((each.record for each in self.nodes), key=lambda node: node.name), self.shards)
+
+    def find(self, id: str) -> StoredNode | None:
+        """Return a node that is not dead."""
+        return self._alive.get(id)
+
+    def find_name(self, name: str) -> NodeRecord | None:
+        """Return the node of a name that is not dead."""
+        return next((each.record for each in self._alive.values() if each.record.name == name), None)
+
+    def find_obsolete(self) -> dict[str, bytes | None]:
+        """Return the cells of dead nodes without shards, and of removed ones, with what is to be stored there.
+
+        Other nodes notice that a cell is empty, but not that it was forgotten. So it is empty first.
+        """
+        owners = {each.node for each in self.shards}
+        dead = (each for each in self.nodes if each.record.is_dead and each.record.id not in owners)
+        empty = (name for name, cell in self.reading.cells.items() if not cell.value)
+        return {**{each.cell: b"" for each in dead}, **dict.fromkeys(empty)}
+
+    def move(
+        self, to: str, shards: Mapping[int, int], by: str, *, takes: bool
+    ) -> tuple[dict[str, bytes], dict[int, int]]:
+        """Make a node the owner of shards that have these epochs; return the cell to swap, and the new epochs.
+
+        It takes shards whose owners are dead, or another node gives it its own. Neither node may be dead.
+        """
+        if not {to, by} <= self._alive.keys():
+            return {}, {}
+        moved, epochs = [each[:2] for each in self.shards], {}
+        for shard, epoch in shards.items():
+            owner, before = moved[shard]
+            may_move = owner not in self._alive if takes else owner == by
+            if may_move and before == epoch:
+                # Above all former ones, also if the engine has lost the last of them.
+                epochs[shard] = max(epoch, self.reading.timeline) + 1
+                moved[shard] = (to, epochs[shard])
+        return {_OWNERS: msgpack.encode(moved)} if epochs else {}, epochs
+
+    def record(self, id: str, versions: Mapping[int, Mapping[str, int]]) -> tuple[dict[str, bytes], list[int]]:
+        """Raise the versions in shards of a node to at least these; return the cells to swap, and its own shards."""
+        own = [shard for shard in versions if self.shards[shard].node == id]
+        raised = [each.versions for each in self.shards]
+        for shard in own:
+            raised[shard] = merge_versions(raised[shard], versions[shard])
+        changed = {shard // _TOGETHER for shard in own if raised[shard] != self.shards[shard].versions}
+        return {f"{_VERSIONS}{each}": json.encode(raised[each * _TOGETHER :][:_TOGETHER]) for each in changed}, own
+
+
+def find_node_cell(name: str) -> str:
+    """Return the cell of the node of a name."""
+    return _NODES + name
+
+
+def _read_shards(cells: Mapping[str, Cell]) -> Sequence[ShardRecord]:
+    shards: list[ShardRecord] = [FREE] * SHARDS
+    if _OWNERS in cells:
+        shards = msgpack.decode(cells[_OWNERS].value, type=list[ShardRecord])
+    for name, cell in cells.items():
+        if name.startswith(_VERSIONS):
+            first = int(name.removeprefix(_VERSIONS)) * _TOGETHER
+            for shard, versions in enumerate(json.decode(cell.value, type=list[dict[str, int]]), first):
+                shards[shard] = shards[shard]._replace(versions=versions)
+    return shards

@@ -1,0 +1,156 @@
+"""The directory of a cluster in cells under compare-and-set, whatever engine keeps them.
+
+Each node has a cell, by its name, so that of two nodes of one name only one joins. All shards have one cell; the
+versions in them are in others, so that a rollout does not write all shards once for each of them.
+
+No change depends on two cells, as death is final: a shard whose owner is dead may be taken, and one that a node gets
+while it is marked as dead is taken again.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from msgspec import json
+from msgspec.structs import replace
+
+from plait.cluster.cell_content import CellContent, StoredNode, find_node_cell
+from plait.cluster.directory import DirectoryView, NodeRecord
+from plait.errors import StoreError
+from plait.store.cells import NO_CELL, Cells
+
+__all__ = ["CellDirectory"]
+
+T = TypeVar("T")
+
+# Seconds after which a call without an answer has failed; a node's beats must not wait for it.
+_TIMEOUT: Final = 2.0
+# Seconds before a change that has conflicted with another one is made again, at most.
+_PAUSE: Final = 0.01
+
+
+class CellDirectory:
+    """Keeps the directory in the cells of a store's URL, with a connection for beats and one for all else."""
+
+    def __init__(self, make: Callable[[Any], Cells], url: object, *, timeout: float = _TIMEOUT) -> None:
+        self._url = url
+        self._timeout = timeout
+        self._cells, self._beating = make(url), make(url)
+        self._stack = AsyncExitStack()
+        # One call at a time uses each of them.
+        self._turn, self._beat_turn = asyncio.Lock(), asyncio.Lock()
+        # What was read last, without what was swapped since; None if a reading from there may be wrong.
+        self._content: CellContent | None = None
+        # The last beats of nodes that beat here, which is one, each with its timeline.
+        self._last: dict[str, tuple[StoredNode, int]] = {}
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._cells)
+            await stack.enter_async_context(self._beating)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def read(self) -> DirectoryView:
+        async with self._alone(self._turn):
+            return (await self._find()).view
+
+    async def join(self, node: NodeRecord) -> NodeRecord | None:
+        async with self._alone(self._turn):
+            self._content = None  # A node that joins again may have been lost with everything else.
+            found = await self._find()
+            for cell, value in found.find_obsolete().items():
+                await self._swap(found, cell, value)
+            while (other := (found := await self._find()).find_name(node.name)) is None:
+                if await self._swap(found, find_node_cell(node.name), json.encode(node)):
+                    return None
+            return None if other.id == node.id else other
+
+    async def beat(self, id: str, *, is_leaving: bool = False, links: Sequence[str] = ()) -> bool:
+        async with self._alone(self._beat_turn):
+            while True:
+                # It is not known after a conflict, or after a lost answer.
+                if (last := self._last.pop(id, None)) is None:
+                    reading = await self._beating.read()
+                    if (stored := CellContent(reading).find(id)) is None:
+                        return False
+                    last = stored, reading.timeline
+                (cell, revision, before), timeline = last
+                record = replace(before, beats=before.beats + 1, is_leaving=is_leaving, links=links)
+                new = await self._beating.swap(cell, revision, json.encode(record), timeline=timeline)
+                if new is not None:
+                    self._last[id] = StoredNode(cell, new, record), timeline
+                    return True
+
+    async def mark_dead(self, id: str, beats: int) -> bool:
+        def mark(found: CellContent) -> tuple[dict[str, bytes], bool]:
+            if (node := found.find(id)) is None or node.record.beats != beats:
+                return {}, False
+            return {node.cell: json.encode(replace(node.record, is_dead=True))}, True
+
+        return await self._change(mark)
+
+    async def remove(self, id: str) -> None:
+        await self._change(lambda found: ({each.cell: b"" for each in found.nodes if each.record.id == id}, None))
+
+    async def take(self, id: str, shards: Mapping[int, int]) -> dict[int, int]:
+        return await self._change(lambda found: found.move(id, shards, id, takes=True))
+
+    async def give(self, id: str, shards: Mapping[int, int], to: str) -> dict[int, int]:
+        return await self._change(lambda found: found.move(to, shards, id, takes=False))
+
+    async def record(self, id: str, versions: Mapping[int, Mapping[str, int]]) -> list[int]:
+        async with self._alone(self._turn):
+            while True:
+                # Also afterwards: what is recorded holds for the next owner only if this one still is the owner then.
+                found = await self._find()
+                cells, own = found.record(id, versions)
+                if not cells:
+                    return own
+                for cell, value in cells.items():
+                    await self._swap(found, cell, value)
+
+    # Inside
+
+    async def _change(self, make: Callable[[CellContent], tuple[dict[str, bytes], T]]) -> T:
+        """Swap a cell, if one is to be, for what is made from the content; return what comes with it."""
+        async with self._alone(self._turn):
+            while True:
+                found = await self._find()
+                cells, result = make(found)
+                if all([await self._swap(found, cell, value) for cell, value in cells.items()]):
+                    return result
+                await asyncio.sleep(random.uniform(0, _PAUSE))
+
+    async def _find(self) -> CellContent:
+        former = self._content
+        reading = await self._cells.read(None if former is None else former.reading)
+        self._content = CellContent(reading, former)
+        return self._content
+
+    async def _swap(self, found: CellContent, cell: str, value: bytes | None) -> bool:
+        revision = found.reading.cells.get(cell, NO_CELL).revision
+        new = await self._cells.swap(cell, revision, value, timeline=found.reading.timeline)
+        if new is None:
+            self._content = None  # The engine may have forgotten the cell, which the next reading would not tell.
+        return new is not None
+
+    @asynccontextmanager
+    async def _alone(self, turn: asyncio.Lock) -> AsyncIterator[None]:
+        """Limit the time. Raises StoreError; whether anything is done is not known then."""
+        title = f"the directory of the nodes in {self._url} cannot be reached"
+        try:
+            async with asyncio.timeout(self._timeout), turn:
+                yield
+        except TimeoutError:
+            raise StoreError(f"{title}: no answer in time") from None
+        except StoreError as error:
+            raise StoreError(f"{title}: {error}") from error

@@ -1,0 +1,143 @@
+"""The directory in cells: what it writes and reads, and what a failover may lose."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+from tests.failover import failover, wait_for_standby
+from tests.nats import Nats
+from tests.postgres import Postgres
+from tests.server.cluster.contract import make_node
+
+from plait.cluster.cell_directory import CellDirectory
+from plait.store.nats.cells import NatsCells
+from plait.store.nats.url import NatsUrl
+from plait.store.postgres.cells import PostgresCells
+from plait.store.postgres.url import PostgresUrl
+from plait.store.shards import SHARDS
+
+Open = Callable[[], CellDirectory]
+
+
+@pytest.fixture(params=["postgres", "nats_server"])
+def open_directory(request: pytest.FixtureRequest) -> Open:
+    server: Postgres | Nats = request.getfixturevalue(request.param)
+    if isinstance(server, Nats):
+        nats_url = NatsUrl.parse(server.make_store())
+        return lambda: CellDirectory(NatsCells, nats_url)
+    url = PostgresUrl.parse(server.make_store())
+    server.execute(f"CREATE SCHEMA {url.schema}")
+    return lambda: CellDirectory(PostgresCells, url)
+
+
+@pytest.fixture
+async def directory(open_directory: Open) -> AsyncIterator[CellDirectory]:
+    async with open_directory() as directory:
+        yield directory
+
+
+async def test_nodes_that_join_a_new_directory_at_once_all_join(open_directory: Open) -> None:
+    async with AsyncExitStack() as stack:
+        directories = [await stack.enter_async_context(open_directory()) for _ in range(8)]
+        joined = await asyncio.gather(*(each.join(make_node(f"n{at}")) for at, each in enumerate(directories)))
+        assert joined == [None] * 8
+        assert [each.name for each in (await directories[0].read()).nodes] == [f"n{at}" for at in range(8)]
+
+
+async def test_of_nodes_of_one_name_that_join_at_once_one_joins(open_directory: Open) -> None:
+    async with AsyncExitStack() as stack:
+        directories = [await stack.enter_async_context(open_directory()) for _ in range(4)]
+        found = await asyncio.gather(*(each.join(make_node("a", at)) for at, each in enumerate(directories)))
+        (joined,) = (await directories[0].read()).nodes
+        assert found.count(None) == 1
+        assert {each.id for each in found if each is not None} == {joined.id}
+
+
+async def test_a_node_that_joins_removes_dead_ones_that_own_no_shard(
+    directory: CellDirectory, open_directory: Open
+) -> None:
+    async with open_directory() as other:
+        for name in "abc":
+            await directory.join(make_node(name))
+        await directory.take("a-0", {1: 0})
+        await other.read()
+        for name in "ab":
+            assert await directory.mark_dead(f"{name}-0", 0)
+        for name in "de":
+            assert await directory.join(make_node(name)) is None
+            for each in (directory, other):
+                assert [node.name for node in (await each.read()).nodes] == [*"acde"[: 3 + (name == "e")]]
+
+
+async def test_versions_of_all_shards_are_recorded_and_read(directory: CellDirectory, open_directory: Open) -> None:
+    for number in range(64):
+        await directory.join(make_node(f"node-{number}"))
+    await directory.take("node-0-0", dict.fromkeys(range(SHARDS), 0))
+    versions = {shard: {"note": 1 + shard % 5, "room": 7} for shard in range(SHARDS)}
+    assert sorted(await directory.record("node-0-0", versions)) == list(range(SHARDS))
+    async with open_directory() as other:
+        for each in (directory, other):
+            view = await each.read()
+            assert [shard.versions for shard in view.shards] == list(versions.values())
+            assert len(view.nodes) == 64
+
+
+async def test_versions_recorded_by_several_owners_at_once_are_all_kept(open_directory: Open) -> None:
+    async with AsyncExitStack() as stack:
+        directories = [await stack.enter_async_context(open_directory()) for _ in range(4)]
+        await asyncio.gather(*(each.join(make_node(f"n{at}")) for at, each in enumerate(directories)))
+        for at, each in enumerate(directories):
+            await each.take(f"n{at}-0", dict.fromkeys(range(at, 64, 4), 0))
+        work = [
+            each.record(f"n{at}-0", {shard: {kind: shard + 2}})
+            for kind in ("note", "room")
+            for at, each in enumerate(directories)
+            for shard in range(at, 64, 4)
+        ]
+        assert [len(own) for own in await asyncio.gather(*work)] == [1] * 128
+        view = await directories[0].read()
+        assert [each.versions for each in view.shards[:64]] == [{"note": at + 2, "room": at + 2} for at in range(64)]
+
+
+async def test_a_failover_that_loses_the_last_moves_gives_no_epoch_out_twice() -> None:
+    async with failover() as servers:
+        url = PostgresUrl.parse(servers.url)
+        servers.primary.execute(f"CREATE SCHEMA {url.schema}")
+        async with CellDirectory(PostgresCells, url) as first, CellDirectory(PostgresCells, url) as second:
+            for each, name in ((first, "a"), (second, "b")):
+                assert await each.join(make_node(name)) is None
+            taken = await first.take("a-0", {1: 0, 2: 0})
+            await second.read()
+            wait_for_standby(servers.primary)
+            servers.cut_off()
+            lost = taken
+            for _ in range(5):
+                lost = await first.give("a-0", lost, "a-0")
+            await asyncio.to_thread(servers.promote)
+            # Neither what one has read before, nor what the other has written, is the base of a move.
+            assert await second.give("b-0", taken, "b-0") == {}
+            assert await first.give("a-0", lost, "b-0") == {}
+            view = await first.read()
+            assert {shard: view.shards[shard].epoch for shard in taken} == taken
+            again = await first.give("a-0", taken, "b-0")
+            assert all(again[shard] > lost[shard] for shard in taken)
+            assert await first.beat("a-0")
+            assert await second.beat("b-0")
+
+
+async def test_a_node_whose_joining_a_failover_has_lost_is_told_so() -> None:
+    async with failover() as servers:
+        url = PostgresUrl.parse(servers.url)
+        servers.primary.execute(f"CREATE SCHEMA {url.schema}")
+        async with CellDirectory(PostgresCells, url) as directory:
+            await directory.join(make_node("a"))
+            wait_for_standby(servers.primary)
+            servers.cut_off()
+            await directory.join(make_node("b"))
+            assert await directory.beat("b-0")
+            assert len((await directory.read()).nodes) == 2
+            await asyncio.to_thread(servers.promote)
+            assert await directory.beat("a-0")
+            assert not await directory.beat("b-0")
+            assert [each.name for each in (await directory.read()).nodes] == ["a"]

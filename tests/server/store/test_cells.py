@@ -1,0 +1,99 @@
+"""The cells of each shared engine pass their contract, and earlier directories are refused."""
+
+import asyncio
+import re
+from collections.abc import Callable
+
+import pytest
+from tests.failover import failover, wait_for_standby
+from tests.nats import Nats
+from tests.postgres import Postgres
+from tests.server.store.contract_cells import CellsContract, make_first
+
+from plait.errors import StoreError
+from plait.store.cells import Cells
+from plait.store.nats.cells import NatsCells
+from plait.store.nats.jetstream import JetStream
+from plait.store.nats.server_connection import ServerConnection
+from plait.store.nats.url import NatsUrl
+from plait.store.postgres.cells import PostgresCells
+from plait.store.postgres.url import PostgresUrl
+
+
+class TestPostgres(CellsContract):
+    @pytest.fixture
+    def make_cells(self, postgres: Postgres) -> Callable[[], Cells]:
+        url = PostgresUrl.parse(postgres.make_store())
+        postgres.execute(f"CREATE SCHEMA {url.schema}")
+        return lambda: PostgresCells(url)
+
+
+class TestNats(CellsContract):
+    @pytest.fixture
+    def make_cells(self, nats_server: Nats) -> Callable[[], Cells]:
+        url = NatsUrl.parse(nats_server.make_store())
+        return lambda: NatsCells(url)
+
+
+async def test_nothing_is_swapped_after_a_failover_from_what_was_read_before() -> None:
+    async with failover() as servers:
+        url = PostgresUrl.parse(servers.url)
+        servers.primary.execute(f"CREATE SCHEMA {url.schema}")
+        async with PostgresCells(url) as cells:
+            await make_first(cells)
+            before = await cells.read()
+            wait_for_standby(servers.primary)
+            servers.cut_off()
+            lost = await cells.swap("first", before.cells["first"].revision, b"lost", timeline=before.timeline)
+            assert lost
+            former = await cells.read(before)
+            await asyncio.to_thread(servers.promote)
+            # The standby has the cell as it was read before, and a swap from that would repeat what was lost.
+            assert await cells.swap("first", before.cells["first"].revision, b"2", timeline=before.timeline) is None
+            found = await cells.read(former)
+            assert found.timeline - before.timeline == 1 << 40
+            assert found.cells == before.cells
+            assert await cells.swap("first", before.cells["first"].revision, b"2", timeline=found.timeline)
+
+
+async def test_tables_of_an_earlier_directory_in_postgresql_are_refused(postgres: Postgres) -> None:
+    url = PostgresUrl.parse(postgres.make_store())
+    postgres.execute(f"CREATE SCHEMA {url.schema}", f"CREATE TABLE {url.schema}.plait_nodes (id text PRIMARY KEY)")
+    async with PostgresCells(url) as cells:
+        for work in (cells.read, lambda: cells.swap("first", 0, b"1", timeline=1 << 40)):
+            with pytest.raises(StoreError, match=r'"plait_nodes" and .*"plait_shards" are tables of an earlier plait'):
+                await work()
+
+
+async def test_an_earlier_plait_finds_no_table_of_its_directory(postgres: Postgres) -> None:
+    url = PostgresUrl.parse(postgres.make_store())
+    postgres.execute(f"CREATE SCHEMA {url.schema}")
+    async with PostgresCells(url) as cells:
+        await make_first(cells)
+    # It would make the tables if there was no `plait_shards`, and did not know a `plait_nodes` with other columns.
+    tables = postgres.execute(f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{url.schema}'")
+    assert tables == "plait_nodes"
+
+
+@pytest.mark.parametrize("is_earlier", [True, False])
+async def test_of_an_earlier_directory_in_nats_and_this_one_only_the_first_is_used(
+    nats_server: Nats, *, is_earlier: bool
+) -> None:
+    url = NatsUrl.parse(nats_server.make_store())
+    name = f"{url.stream}-directory"
+    connection = ServerConnection(url)
+    await connection.open()
+    earlier = JetStream(url, connection, name)
+    settings = {"max_msgs_per_subject": 1, "allow_atomic": True, "allow_msg_ttl": True}
+    try:
+        if is_earlier:
+            await earlier.prepare(settings)
+            with pytest.raises(StoreError, match=f"{re.escape(name)} is the stream of an earlier plait"):
+                await NatsCells(url).__aenter__()
+        else:
+            async with NatsCells(url):
+                pass
+            with pytest.raises(StoreError, match="has allow_atomic=null"):
+                await earlier.prepare(settings)
+    finally:
+        await connection.close()
