@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.server.agents.execution.lab import Desk, Script, call, make_prompt, open_lab
+from tests.server.agents.execution.lab import Desk, Lab, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
 from plait import Agent, Block, Handoff, Hooks, Message, MessageHooks, Messages, Plait, Reject, Side, Tasks, Thread
@@ -392,3 +392,61 @@ async def test_two_apps_with_one_class_have_their_own_agents_and_hooks(tmp_path:
             await lab.ask("Hello?")
             await lab.rest()
             assert [(each.name, each.content) for each in await lab.history()] == [(name, "Hello?"), (name, text)]
+
+
+@pytest.mark.parametrize("ends", ["stop", "terminate"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "after_system_message",
+        "filter_messages",
+        "prefilter_llm_history",
+        "before_store_tool_result",
+        "after_tool_call_success",
+        "after_tool_call_failure",
+        "after_create_message",
+        "after_update_message",
+        "after_thread_created",
+    ],
+)
+async def test_a_run_that_hangs_in_a_hook_can_be_stopped_and_goes_on_when_the_hook_is_mended(
+    tmp_path: Path, name: str, ends: str
+) -> None:
+    begun, mended = asyncio.Event(), asyncio.Event()
+
+    async def hang(hooks: Hooks, thread: Any, *given: Any) -> Any:
+        begun.set()
+        if not mended.is_set():
+            await asyncio.Event().wait()
+        return given[-1] if given else None
+
+    hooks = type("Hanging", (Hooks,), {name: hang})()
+    script = Script(call("find_order", number=-1 if "failure" in name else 1), "Yes.")
+    async with open_lab(tmp_path, script, agents=desk(hooks=hooks), tools=[find_order]) as lab:
+        await lab.ask("Hello?")
+        if name == "after_update_message":
+            await lab.handle.messages.update((await lab.history())[0].id, "Hi?")
+        async with asyncio.timeout(10):
+            await begun.wait()
+            if ends == "terminate":
+                await lab.handle.terminate()
+                await until(lambda: is_over(lab))
+                return
+            await lab.handle.messages.stop()
+            assert "running" not in await lab.statuses()
+        mended.set()
+        if name != "after_thread_created":
+            await lab.ask("And now?")
+            await until(lambda: has_answered(lab))
+            return
+    async with open_lab(tmp_path, script, tools=[find_order]) as lab:  # The hooks of a new thread run once.
+        await lab.ask("And now?")
+        await until(lambda: has_answered(lab))
+
+
+async def is_over(lab: Lab) -> bool:
+    return {*await lab.statuses()} <= {"cancelled", "done"}
+
+
+async def has_answered(lab: Lab) -> bool:
+    return (await lab.texts())[-1:] == ["assistant Yes."]

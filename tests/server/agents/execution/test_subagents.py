@@ -647,6 +647,29 @@ async def test_each_of_several_calls_asks_for_its_variables_in_turn(tmp_path: Pa
         assert (await team.boss.tasks.get(run)).value is None
 
 
+async def test_a_run_that_hangs_in_the_hook_of_a_new_child_can_be_stopped_and_goes_on_when_it_is_mended(
+    tmp_path: Path,
+) -> None:
+    begun, mended = asyncio.Event(), asyncio.Event()
+
+    class Hanging(Hooks):
+        async def after_subagent_created(self, thread: Any, child: Any) -> None:
+            begun.set()
+            if not mended.is_set():
+                await asyncio.Event().wait()
+
+    boss = Script(call("worker", message="Count."), call("worker", message="Count."), "Done.")
+    async with open_team(tmp_path, boss, work("Three."), hooks=[Hanging()]) as team:
+        await team.ask()
+        async with asyncio.timeout(10):
+            await begun.wait()
+            await team.boss.messages.stop()
+        mended.set()
+        await team.ask("Again.")
+        await team.rest("cancelled", "done")
+        assert (await team.texts())[-2:] == ["tool Three.", "assistant Done."]
+
+
 async def test_a_run_whose_call_waits_for_variables_goes_on_when_the_call_is_deleted(tmp_path: Path) -> None:
     boss = Script(call("worker", message="Count."), "Done.")
     async with open_team(tmp_path, boss, work("One."), Subagent("worker", Worker, variables=[TOKEN])) as team:
