@@ -12,6 +12,7 @@ from cyclopts import App, Parameter
 from plait.actor.client_types import NoTypes
 from plait.app import Plait
 from plait.cli.cluster import cluster_commands
+from plait.cli.importing import import_commands
 from plait.cli.loading import load_plait
 from plait.cli.maintenance import back_up_store, check_store, restore_store
 from plait.cli.options import LoadError, StoreName, Target, fail, find_store, give_up, show_store
@@ -38,6 +39,7 @@ cli.command(threads)
 cli.command(tasks)
 cli.command(store_commands)
 cli.command(cluster_commands)
+cli.command(import_commands)
 
 
 @cli.command

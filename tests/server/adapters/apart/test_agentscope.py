@@ -16,6 +16,7 @@ from agentscope.model import ChatModelBase, ChatResponse
 from agentscope.permission import PermissionMode
 from agentscope.state import AgentState
 from pydantic import BaseModel
+from tests.server.cli.java_state import LOADED
 
 from plait import Context, Interruption, Plait, Thread, ThreadValues, Values
 from plait.adapters.agentscope import load_state, open_state, save_state
@@ -135,3 +136,15 @@ async def test_a_whole_state_comes_back_as_it_was() -> None:
     async with app:
         await app.run("save", thread="one")
         assert await app.run("state", thread="one") == state
+
+
+async def test_a_state_that_was_imported_from_agentscope_for_java_is_read(tmp_path: Path) -> None:
+    app = make_app(Echo(), f"sqlite:///{tmp_path}/a.db")
+    async with app:
+        values = app.session(Conversation, "s1", user_id="alice").part(Conversation.values)
+        await values.set("agentscope", LOADED)
+        state = await app.run("state", user_id="alice", session_id="s1")
+        assert [message.role for message in state.context] == ["user", "assistant", "assistant"]
+        assert state.context[1].content[1].input == '{"a":1}'
+        # The summary is one of them.
+        assert await app.run("talk", "And 2 + 2?", user_id="alice", session_id="s1") == "That was 3."
