@@ -37,17 +37,21 @@ class Timed(Protocol):
 
     @property
     def keeps(self) -> bool:
-        """Whether the thread must not expire before work of the part that waits.
+        """Whether the thread must not expire before work of the part that waits; by default, it may.
 
         Removing content and delivering what was decided before keep nothing; work of a terminated thread neither.
         """
-        ...
+        return False
 
     def on_due(self, now: int) -> None:
         """Begin the work that is due at `now`, and return at once. Must not raise."""
 
     def terminate(self) -> None:
-        """Remove later work, in an open transaction, and cancel running work; what only tidies up continues."""
+        """Remove later work, in an open transaction, and cancel running work; what only tidies up continues.
+
+        By default, all continues.
+        """
+        return
 
 
 class Timer:

@@ -9,9 +9,10 @@ from cyclopts import App, Parameter
 from plait.cli.awake_commands import Url, ask_server, print_table
 from plait.cli.options import StoreName, fail, show_store
 from plait.errors import NotFound
+from plait.parts.part import ALL
 from plait.parts.tasks.ended import ENDED, FAILED, decode_failed
 from plait.parts.tasks.rows import TaskRun, decode_ended, decode_row
-from plait.parts.tasks.running import ALL, ROWS
+from plait.parts.tasks.running import ROWS
 from plait.spelling import format_time
 from plait.store.protocol import Store, ThreadKey, ThreadQuery, ThreadRow
 from plait.store.thread_rows import RecordRange

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Self, TypeVar, overload
+from typing import Any, ClassVar, Final, Self, TypeVar, overload
 
 from plait.actor.per_actor import PerActor
 from plait.actor.thread import Thread, ThreadActor
@@ -11,6 +11,7 @@ from plait.actor.turn import check_may_write
 from plait.store.thread_rows import Record, RecordRange
 
 __all__ = [
+    "ALL",
     "Part",
     "check_writable",
     "find_parts",
@@ -19,6 +20,9 @@ __all__ = [
     "load_parts",
     "require_role",
 ]
+
+ALL: Final = 1 << 30
+"""The limit of a range that has more records than a thread can have."""
 
 Bound = TypeVar("Bound")
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from types import NoneType
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from plait.actor.thread import ThreadActor
 from plait.parts.encoding import check_type, encode_key, encode_named
-from plait.parts.part import Part, check_writable
+from plait.parts.part import ALL, Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_head import ValuesHead
@@ -22,9 +22,6 @@ __all__ = ["ThreadValues", "Values"]
 
 T = TypeVar("T")
 
-# More records than a thread can have.
-_ALL: Final = 1 << 30
-
 
 class Values(Part["ThreadValues"]):
     """Declares values: `values = Values()` in a Thread class gives each thread a `ThreadValues` of that name."""
@@ -35,7 +32,7 @@ class Values(Part["ThreadValues"]):
         return ThreadValues(actor, self.name)
 
     def ranges(self) -> list[RecordRange]:
-        return [RecordRange(self.name, HEAD, limit=_ALL)]
+        return [RecordRange(self.name, HEAD, limit=ALL)]
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         if records[0]:

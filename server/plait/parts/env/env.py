@@ -9,22 +9,21 @@ import msgspec
 from plait.actor.thread import ThreadActor
 from plait.errors import CorruptThread, TooLarge
 from plait.parts.env.app_env import AppEnv
-from plait.parts.env.env_draft import EnvDraft, Variables
 from plait.parts.env.secret import Secret, Variable, VariableType, check_variable
-from plait.parts.part import Part, check_writable, find_role
-from plait.parts.stage import find_draft, use_draft
+from plait.parts.part import ALL, Part, check_writable, find_role
+from plait.parts.stage import Draft, find_draft, use_draft
 from plait.parts.written import STAGED, Written
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import NOT_JSON, encode_json
 
-__all__ = ["Env", "ThreadEnv"]
-
-# More records than a thread can have.
-_ALL: Final = 1 << 30
+__all__ = ["Env", "EnvDraft", "ThreadEnv"]
 
 _decode: Final = msgspec.json.Decoder(Variable).decode
+
+Variables = Mapping[str, Variable | None]
+"""Changes of variables by name; None removes one."""
 
 
 class Env(Part["ThreadEnv"]):
@@ -50,7 +49,7 @@ class Env(Part["ThreadEnv"]):
         return ThreadEnv(actor, self.name, self.scoped)
 
     def ranges(self) -> list[RecordRange]:
-        return [RecordRange(self.name, limit=_ALL)]
+        return [RecordRange(self.name, limit=ALL)]
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         if records[0]:
@@ -187,11 +186,11 @@ class ThreadEnv:
             self._check_size(_apply(self._show(), changes))
             draft.add(changes)
             return STAGED
-        written = Written(self._store(changes, undo=draft.keep(changes)), transaction)
+        written = Written(self._store(changes, draft.keep(changes)), transaction)
         draft.remove(changes)  # They would replace what is stored when the run ends.
         return written
 
-    def _store(self, changes: Variables, *, undo: Callable[[], None] | None = None) -> Commit:
+    def _store(self, changes: Variables, undo: Callable[[], None] | None = None) -> Commit:
         self._actor.state.check_open()
         self._check_size(_apply(self._stored, changes))
         return self._write(changes, undo)
@@ -232,6 +231,54 @@ class ThreadEnv:
         if size > limit:
             what = f"the variables of {self._actor.key} would have {size} bytes; the limit is {limit}"
             raise TooLarge(what, limit="env")
+
+
+class EnvDraft(Draft):
+    """The variables that one run has changed.
+
+    `store` stores changes, and calls a function if they are rolled back.
+    """
+
+    def __init__(self, store: Callable[[Variables, Callable[[], None]], Commit]) -> None:
+        self._store = store
+        self.changes: Variables = {}
+        self._is_dropped = False
+
+    def add(self, changes: Variables) -> None:
+        """Keep further changes."""
+        self.changes = {**self.changes, **changes}
+
+    # Called by the stage
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there are changes to store."""
+        return bool(self.changes)
+
+    def write(self) -> None:
+        """Store the changes; if that is rolled back, they are staged again, before later ones."""
+        self._store(self.changes, self.keep(self.changes))
+        self.changes = {}
+
+    def drop(self) -> None:
+        """Forget the changes."""
+        self._is_dropped, self.changes = True, {}
+
+    # In a transaction
+
+    def keep(self, names: Collection[str]) -> Callable[[], None]:
+        """Return what stages the changes of some names again, before later ones."""
+        kept = {name: each for name, each in self.changes.items() if name in names}
+
+        def stage_again() -> None:
+            if not self._is_dropped:
+                self.changes = {**kept, **self.changes}
+
+        return stage_again
+
+    def remove(self, names: Collection[str]) -> None:
+        """Forget the changes of some names, as later ones were stored."""
+        self.changes = {name: each for name, each in self.changes.items() if name not in names}
 
 
 def _apply(variables: Mapping[str, Variable], changes: Variables) -> Mapping[str, Variable]:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from plait.actor.actor import Actor
 from plait.actor.connection import Party
 from plait.actor.logs import about
+from plait.actor.timer import Timed
 from plait.clock import read_due_clock
 from plait.errors import Conflict, TooMany, is_outage
 from plait.parts.family.calls import end_calls
@@ -48,7 +49,7 @@ Deliver = Callable[[str, Sequence[Item]], Awaitable[str]]
 """Takes items to a thread, which applies them; returns why they are refused for good, empty if they are not."""
 
 
-class ItemSender:
+class ItemSender(Timed):
     """Sends what waits in the outbox of one thread, as a part of its timer."""
 
     def __init__(self, actor: Actor, store: FamilyStore, deliver: Deliver) -> None:
@@ -81,11 +82,6 @@ class ItemSender:
         if len(self._busy) >= _MOST_AT_ONCE:
             return 0
         return _DUE if self._ready else self._pauses[0][0] if self._pauses else 0
-
-    @property
-    def keeps(self) -> bool:
-        """Items do not keep the thread from expiring."""
-        return False
 
     def on_due(self, now: int) -> None:
         """Begin to send to the targets whose turn it is."""

@@ -18,7 +18,7 @@ from plait.parts.family.rows import Birth, Body, Cancel, Child, Handed, Item, Qu
 from plait.parts.family.sending import EVERY_CHILD, ItemSender
 from plait.parts.family.store import FamilyStore
 from plait.parts.files.paths import clean_path
-from plait.parts.part import Part, check_writable, require_role
+from plait.parts.part import ALL, Part, check_writable, require_role
 from plait.parts.stage import ItemsDraft, find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.store.protocol import ThreadKey
@@ -26,7 +26,6 @@ from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["Family", "Spawned", "ThreadFamily"]
 
-_ALL: Final = 1 << 30
 # The statuses that no child may set.
 _OWN: Final = ("starting", "terminated", "destroyed")
 
@@ -50,7 +49,7 @@ class Family(Part["ThreadFamily"]):
         return ThreadFamily(actor, self.name)
 
     def ranges(self) -> list[RecordRange]:
-        return [RecordRange(self.name, limit=_ALL)]
+        return [RecordRange(self.name, limit=ALL)]
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         self.of(actor)._load(records[0])

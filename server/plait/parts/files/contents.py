@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from plait.actor.actor import Actor
+from plait.actor.timer import Timed
 from plait.errors import NotFound, TooLarge
 from plait.parts.files.file import CHUNK, Content, File, Upload, cut_content
 from plait.state.commit import Commit
@@ -29,7 +30,7 @@ _DUE: Final = 2
 """The due time of a thread with a mark: at once."""
 
 
-class Contents:
+class Contents(Timed):
     """The chunks of one thread's files, `c/<content>/<number>`.
 
     What no path has is marked, and removed as soon as nothing in this process uses it. While there is a mark, the
@@ -63,18 +64,10 @@ class Contents:
         """When a content can be removed; 0 for never, as while all of them are used."""
         return _DUE if not self._is_sweeping and any(map(self._is_removable, self._marks)) else 0
 
-    @property
-    def keeps(self) -> bool:
-        """Removing contents does not keep the thread from expiring."""
-        return False
-
     def on_due(self, now: int) -> None:
         """Begin to remove what can be removed."""
         self._is_sweeping = True
         self._actor.begin("remove files", self._sweep, self._end_sweep, is_used=False)
-
-    def terminate(self) -> None:
-        """Do nothing: contents are removed from terminated threads, too."""
 
     # Receiving
 

@@ -22,7 +22,7 @@ from plait.parts.files.index import INDEX, FileEdit
 from plait.parts.files.paths import clean_path, compile_glob
 from plait.parts.files.search import Searcher, make_matcher
 from plait.parts.files.store import FileStore
-from plait.parts.part import Part, check_writable, find_role
+from plait.parts.part import ALL, Part, check_writable, find_role
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.store.thread_rows import Record, RecordRange
@@ -35,7 +35,6 @@ T = TypeVar("T")
 # In the class, `list` and `find` are methods.
 _Files = list[File]
 
-_ALL: Final = 1 << 30
 # The maximum bytes of the metadata of a file, and of its MIME type.
 _MOST_METADATA: Final = 4 * 1024
 _MOST_MIME: Final = 255
@@ -68,7 +67,7 @@ class Files(Part["ThreadFiles"]):
         return ThreadFiles(actor, self.name, self._drawing.setdefault(actor.loop, asyncio.Lock()))
 
     def ranges(self) -> list[RecordRange]:
-        return [RecordRange(self.name, key, limit=_ALL) for key in (INDEX, MARK)]
+        return [RecordRange(self.name, key, limit=ALL) for key in (INDEX, MARK)]
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         self.of(actor).load(*records)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import NoneType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
@@ -24,7 +24,7 @@ from plait.parts.messages.own_metadata import find_run
 from plait.parts.messages.queue import MessageQueue, find_sender
 from plait.parts.messages.reading import Feed, MessageListing, add_subagent, add_subagents
 from plait.parts.messages.state import HEAD, load_state
-from plait.parts.part import Part, check_writable, find_role
+from plait.parts.part import ALL, Part, check_writable, find_role
 from plait.parts.stage import begin_staged
 from plait.parts.written import STAGED, Result
 from plait.state.transaction import Transaction
@@ -34,8 +34,6 @@ __all__ = ["Messages", "ThreadMessages"]
 
 # In the class, `list` is a method.
 _Messages = list[Message]
-
-_ALL: Final = 1 << 30
 
 
 class Messages(Part["ThreadMessages"]):
@@ -62,7 +60,7 @@ class Messages(Part["ThreadMessages"]):
 
     def ranges(self) -> list[RecordRange]:
         keys = (HEAD, "q/", SENT)
-        return [RecordRange(self.name, key, limit=_ALL) for key in keys]
+        return [RecordRange(self.name, key, limit=ALL) for key in keys]
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         await self.of(actor).load(*records)

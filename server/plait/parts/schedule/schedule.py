@@ -16,7 +16,7 @@ from plait.actor.turn import current_turn
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import TooMany
 from plait.parts.encoding import check_type, encode_named, read_back
-from plait.parts.part import Part, check_writable
+from plait.parts.part import ALL, Part, check_writable
 from plait.parts.schedule.effects import Effect, EffectRunner, find_effects
 from plait.parts.schedule.row_runner import RowChange
 from plait.parts.schedule.rows import EffectRun, Row, decode_row
@@ -33,7 +33,6 @@ MOST_ROWS: Final = 10_000
 """The maximum number of schedules of a thread."""
 
 _SECOND: Final = 1_000_000
-_ALL: Final = 1 << 30
 
 
 class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +91,7 @@ class Schedule(Part["ThreadSchedule"]):
 
     def ranges(self) -> Sequence[RecordRange]:
         # Runs that end at the same time may add more than the limit.
-        return (RecordRange(self.name, limit=_ALL),)
+        return (RecordRange(self.name, limit=ALL),)
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         self.of(actor)._runner.load(records[0])

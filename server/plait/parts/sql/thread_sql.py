@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar, overload
 from plait.actor.actor import Actor
 from plait.actor.outcome import make_resolver
 from plait.errors import CorruptThread, MigrationFailed, NewerState, SqlError, StoreError, Unavailable
-from plait.parts.part import check_writable
+from plait.parts.part import ALL, check_writable
 from plait.parts.sql.database import Database
 from plait.parts.sql.local_files import LocalFile, LocalFiles
 from plait.parts.sql.reading import convert_rows, pack, read_rows, unpack
@@ -31,9 +31,8 @@ _SECONDS: Final = 0.05
 # The free pages that are kept, and the most that are given back with a commit.
 _KEPT_FREE: Final = 16
 _MOST_SHRUNK: Final = 64
-# Bytes of pages that are read at once, and more records than a thread can have.
+# Bytes of pages that are read at once.
 _AT_ONCE: Final = 1024 * 1024
-_ALL: Final = 1 << 30
 
 # Fields of the first page: the number of pages, of free pages, and of the migrations that were run.
 _PAGES: Final = slice(28, 32)
@@ -43,7 +42,7 @@ _VERSION: Final = slice(60, 64)
 
 def make_range(part: str, *, after: str = "") -> RecordRange:
     """Return the range of pages after a key, of about a MiB."""
-    return RecordRange(part, "p/", limit=_ALL, size=_AT_ONCE, after=after)
+    return RecordRange(part, "p/", limit=ALL, size=_AT_ONCE, after=after)
 
 
 class Tables:

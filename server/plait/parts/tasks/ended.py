@@ -7,8 +7,10 @@ from typing import Final
 import msgspec
 
 from plait.actor.actor import Actor
+from plait.actor.timer import Timed
 from plait.clock import read_due_clock
 from plait.parts.encoding import decode_record
+from plait.parts.part import ALL
 from plait.parts.tasks.journal import find_prefix
 from plait.parts.tasks.rows import Status
 from plait.store.thread_rows import DAY, Record, RecordRange
@@ -35,7 +37,6 @@ KEPT_DAYS: Final = 7
 _ON_PAGE: Final = 100
 # Seconds after a failure to remove runs.
 _PAUSE: Final = 5.0
-_ALL: Final = 1 << 30
 
 
 class _End(msgspec.Struct, frozen=True, array_like=True):
@@ -51,7 +52,7 @@ _decode_page: Final = msgspec.json.Decoder(tuple[_End, ...]).decode
 decode_failed: Final = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
-class KeptRuns:
+class KeptRuns(Timed):
     """The ended runs of a thread that are kept, in the order of their ends; removes the others."""
 
     def __init__(self, actor: Actor, part: str) -> None:
@@ -111,18 +112,10 @@ class KeptRuns:
         """When to begin to remove runs; 0 for never."""
         return 0 if self._is_removing else self.due
 
-    @property
-    def keeps(self) -> bool:
-        """Removing runs does not keep the thread from expiring."""
-        return False
-
     def on_due(self, now: int) -> None:
         """Begin to remove runs."""
         self._is_removing = True
         self._actor.begin("remove ended runs", self._remove, self._end_removing, is_used=False)
-
-    def terminate(self) -> None:
-        """Do nothing: the runs of terminated threads are removed, too."""
 
     # Inside
 
@@ -139,7 +132,7 @@ class KeptRuns:
         await self._actor.records.write(records, undo=undo)
 
     async def _find_journal(self, id: str) -> list[Record]:
-        found = await self._actor.records.list(RecordRange(self._part, find_prefix(id), limit=_ALL))
+        found = await self._actor.records.list(RecordRange(self._part, find_prefix(id), limit=ALL))
         return [Record(self._part, record.key, None) for record in found]
 
     def _end_removing(self, _: object, error: BaseException | None) -> None:

@@ -14,6 +14,7 @@ from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import PlaitError, TooMany
 from plait.parts.attempts import RetryPolicy
 from plait.parts.encoding import encode_named
+from plait.parts.part import ALL
 from plait.parts.schedule.row_runner import RowRunner
 from plait.parts.schedule.rules import LATEST
 from plait.parts.stage import Stage, do_nothing
@@ -28,14 +29,12 @@ from plait.state.transaction import Transaction
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import encode_json
 
-__all__ = ["ALL", "MOST_EVENTS", "ROWS", "TaskRunner", "Viewer"]
+__all__ = ["MOST_EVENTS", "ROWS", "TaskRunner", "Viewer"]
 
 ROWS: Final = "r/"
 
 MOST_EVENTS: Final = 1_000
 """The maximum number of events of a run since its last checkpoint."""
-
-ALL: Final = 1 << 30
 
 Viewer = Callable[[TaskRun], None]
 

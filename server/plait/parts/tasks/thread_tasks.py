@@ -17,13 +17,13 @@ from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import NotFound, TooMany, Unavailable
 from plait.parts.encoding import check_type, encode_named, read_back
-from plait.parts.part import Part, check_writable, find_parts
+from plait.parts.part import ALL, Part, check_writable, find_parts
 from plait.parts.schedule.row_runner import RowChange
 from plait.parts.stage import begin_staged
 from plait.parts.tasks.client_methods import make_methods
 from plait.parts.tasks.ended import ENDED, ENDS
 from plait.parts.tasks.rows import NO_ARGS, Status, TaskRow, TaskRun, decode_ended, decode_row
-from plait.parts.tasks.running import ALL, ROWS, TaskRunner, Viewer
+from plait.parts.tasks.running import ROWS, TaskRunner, Viewer
 from plait.parts.tasks.task import Task, find_tasks
 from plait.parts.written import STAGED, Result
 from plait.state.commit import Commit

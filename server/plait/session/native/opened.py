@@ -43,14 +43,6 @@ class LivePart(Protocol):
         ...
 
 
-class PartViewer(Protocol):
-    """Is told of the changes of a part."""
-
-    def deliver(self, part: str, revision: int, frames: Sequence[Frame]) -> None:
-        """Handle changes up to `revision`."""
-        ...
-
-
 class PartFeed:
     """Encodes the changes of one part of a thread once for all who view it."""
 
@@ -59,16 +51,16 @@ class PartFeed:
     def __init__(self, part: str, live: LivePart) -> None:
         self._part = part
         self.live = live
-        self._viewers: dict[PartViewer, None] = {}
+        self._viewers: dict[OpenedParts, None] = {}
         self._stop: Callable[[], None] | None = None
 
-    def add(self, viewer: PartViewer) -> None:
+    def add(self, viewer: "OpenedParts") -> None:
         """Tell a viewer of changes from now on."""
         self._viewers[viewer] = None
         if self._stop is None:
             self._stop = self.live.watch(self._hand_on)
 
-    def remove(self, viewer: PartViewer) -> None:
+    def remove(self, viewer: "OpenedParts") -> None:
         """Tell a viewer of no more changes."""
         self._viewers.pop(viewer, None)
         if not self._viewers and self._stop is not None:
