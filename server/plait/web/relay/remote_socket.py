@@ -1,15 +1,14 @@
 """The transport of a connection whose socket is at a gateway."""
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from websockets.frames import Opcode
 
 from plait.actor.logs import log_internal
-from plait.actor.transport import Frame, LinkedTransport, Receiver
-from plait.web.fairness import FairScheduler, Ticket
+from plait.actor.transport import Frame, LinkedTransport
+from plait.web.fairness import FairScheduler
 from plait.web.links.link import Link
 from plait.web.relay.messages import (
     BACKED,
@@ -29,7 +28,7 @@ from plait.web.relay.messages import (
     pack_close,
     unpack_close,
 )
-from plait.web.sockets.frame_reader import FrameReader
+from plait.web.sockets.frame_reader import FrameReader, FrameTransport
 from plait.web.sockets.pending_join import SocketResources
 from plait.web.sockets.socket import ABNORMAL, AT_ONCE
 from plait_schemas.codes import GOING_AWAY, INTERNAL_ERROR
@@ -43,27 +42,24 @@ _LEAVING: Final = "the server is shutting down"
 _OPCODES: Final = {TEXT: Opcode.TEXT, BINARY: Opcode.BINARY, PONG: Opcode.PONG, CLOSED: Opcode.CLOSE}
 
 
-class RemoteSocket(LinkedTransport):
+class RemoteSocket(FrameTransport, LinkedTransport):
     """A socket at a gateway, which is the other end of the stream `number` of a link."""
 
     __slots__ = (
-        "_drained",
         "_is_backed",
-        "_is_closing",
         "_is_held_up",
         "_is_paused",
         "_link",
         "_marks",
         "_messages",
         "_number",
-        "_reader",
-        "_receiver",
         "_unmarked",
         "can_ping",
         "resources",
     )
 
     def __init__(self, link: Link, number: int, scheduler: FairScheduler, *, can_ping: bool) -> None:
+        super().__init__()
         self._link = link
         self._number = number
         self.can_ping = can_ping
@@ -79,8 +75,6 @@ class RemoteSocket(LinkedTransport):
             parsed=_return_true,
             disconnected=disconnected,
         )
-        self._receiver: Receiver | None = None
-        self._is_closing = False
         # Whether the gateway was told to read nothing from the peer.
         self._is_paused = False
         # Whether the peer reads too slowly, and whether the link is full.
@@ -89,14 +83,6 @@ class RemoteSocket(LinkedTransport):
         # Bytes that were sent after the last mark, and how many marks the gateway has not answered.
         self._unmarked = 0
         self._marks = 0
-        self._drained: asyncio.Future[None] | None = None
-
-    def attach(self, receiver: Receiver) -> None:
-        """Pass the peer's messages to `receiver` from now on; nothing is handled before the first call."""
-        is_first = self._receiver is None
-        self._receiver = receiver
-        if is_first:
-            self._reader.resume()
 
     # The Transport of a connection
 
@@ -132,24 +118,6 @@ class RemoteSocket(LinkedTransport):
         if not self._is_closing:
             self._link.put(CLOSE, self._number, pack_close(code, reason))
             self._end(code, reason)
-
-    def pause(self) -> None:
-        self._reader.pause()
-
-    def resume(self) -> None:
-        self._reader.resume()
-
-    def stop_reading(self) -> None:
-        self._reader.stop()
-
-    def schedule(self, work: Callable[[], None]) -> Ticket | None:
-        return self._reader.schedule(work)
-
-    async def drain(self) -> None:
-        while self.is_backed_up and not self._is_closing:
-            if self._drained is None:
-                self._drained = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._drained)
 
     # The Peer of the reader
 
@@ -234,16 +202,6 @@ class RemoteSocket(LinkedTransport):
         except Exception as error:
             self.close(INTERNAL_ERROR, log_internal(error))
 
-    def _end(self, code: int, reason: str) -> None:
-        """Close the receiver."""
-        if self._is_closing:
-            return
-        self._is_closing = True
-        self._wake()
-        self._reader.close()
-        if self._receiver is not None:
-            self._receiver.close(code, reason)
-
     def _leave_group(self) -> None:
         """Receive no changes together with others while the peer reads too slowly."""
         if self.is_backed_up and (connection := self.resources.connection) is not None:
@@ -255,11 +213,6 @@ class RemoteSocket(LinkedTransport):
         self._wake()
         if self._receiver is not None:
             self._receiver.drained()
-
-    def _wake(self) -> None:
-        drained, self._drained = self._drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
 
 
 class RemoteSocketStream:

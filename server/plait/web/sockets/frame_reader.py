@@ -8,10 +8,11 @@ from typing import Final, Protocol
 
 from websockets.frames import Opcode
 
+from plait.actor.transport import Receiver
 from plait.limits import TokenBucket
 from plait.web.fairness import AT_ONCE, LARGE, FairScheduler, Ticket
 
-__all__ = ["FrameReader", "Parser", "Peer"]
+__all__ = ["FrameReader", "FrameTransport", "Parser", "Peer"]
 
 # Maximum number of frames of one peer that are handled in one iteration of the loop.
 _FRAMES: Final = 96
@@ -237,3 +238,65 @@ class FrameReader:
     def _pause_transport(self) -> None:
         if not self._transport.is_closing():
             self._transport.pause_reading()
+
+
+class FrameTransport:
+    """A base of the transports of connections whose frames a `FrameReader` hands over."""
+
+    __slots__ = ("_drained", "_is_closing", "_reader", "_receiver", "code")
+
+    _reader: FrameReader
+    # The close code.
+    code: int
+
+    def __init__(self) -> None:
+        self._receiver: Receiver | None = None
+        self._is_closing = False
+        # Done when the peer has caught up, or the socket is closed; None if that is not waited for.
+        self._drained: asyncio.Future[None] | None = None
+
+    def attach(self, receiver: Receiver) -> None:
+        """Pass the peer's messages to `receiver` from now on; nothing is handled before the first call."""
+        is_first = self._receiver is None
+        self._receiver = receiver
+        if is_first:
+            self.resume()
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether the peer reads too slowly."""
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        self._reader.pause()
+
+    def resume(self) -> None:
+        self._reader.resume()
+
+    def stop_reading(self) -> None:
+        self._reader.stop()
+
+    def schedule(self, work: Callable[[], None]) -> Ticket | None:
+        return self._reader.schedule(work)
+
+    async def drain(self) -> None:
+        while self.is_backed_up and not self._is_closing:
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
+
+    def _end(self, code: int, reason: str) -> None:
+        """Close the receiver."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self.code = code
+        self._wake()
+        self._reader.close()
+        if self._receiver is not None:
+            self._receiver.close(code, reason)
+
+    def _wake(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)

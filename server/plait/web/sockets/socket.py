@@ -12,11 +12,11 @@ from websockets.frames import Opcode
 from websockets.protocol import State
 
 from plait.actor.logs import log_internal
-from plait.actor.transport import Frame, Receiver
+from plait.actor.transport import Frame
 from plait.cluster.gate import OPEN
 from plait.limits import TokenBucket
-from plait.web.fairness import FairScheduler, Ticket
-from plait.web.sockets.frame_reader import FrameReader
+from plait.web.fairness import FairScheduler
+from plait.web.sockets.frame_reader import FrameReader, FrameTransport
 from plait.web.sockets.framing import FrameParser, WriteBatcher, is_utf8, serialize, serialize_pinged, shorten
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
@@ -38,14 +38,12 @@ _PONG: Final = Opcode.PONG
 _COUNTED: Final = frozenset({Opcode.PING, Opcode.PONG, Opcode.CONT})
 
 
-class Socket(asyncio.Protocol):
+class Socket(FrameTransport, asyncio.Protocol):
     """A WebSocket that is open or closing."""
 
     __slots__ = (
         "_bucket",
-        "_drained",
         "_ended",
-        "_is_closing",
         "_is_gated",
         "_is_paused",
         "_limit",
@@ -53,14 +51,11 @@ class Socket(asyncio.Protocol):
         "_out",
         "_out_size",
         "_parser",
-        "_reader",
-        "_receiver",
         "_shutdown",
         "_timer",
         "_transport",
         "_wants_to_read",
         "_write_batcher",
-        "code",
         "heard",
         "hit",
         "is_asked",
@@ -80,9 +75,9 @@ class Socket(asyncio.Protocol):
         ended: Callable[["Socket"], None],
         shutdown: Callable[[], object],
     ) -> None:
+        super().__init__()
         self._loop = asyncio.get_running_loop()
         self._transport = transport
-        self._receiver: Receiver | None = None
         self._write_batcher = write_batcher
         # Limits the frames that no session counts: pings, pongs that were not asked for, and fragments.
         self._bucket = bucket
@@ -107,13 +102,11 @@ class Socket(asyncio.Protocol):
         # Whether the receiver wants to read, and whether frames wait for the gate. Nothing is read while they wait, as
         # each message may have an answer.
         self._wants_to_read = self._is_gated = False
-        self._is_closing = False
-        # The close code, and the exceeded limit if that is the reason.
         self.code = ABNORMAL
+        # The exceeded limit, if that is why it is closed.
         self.hit: str | None = None
         # Whether the transport's buffer is full.
         self._is_paused = False
-        self._drained: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         # When the peer last sent something, and whether the heartbeat has pinged it since.
         self.heard = self._loop.time()
@@ -132,13 +125,6 @@ class Socket(asyncio.Protocol):
     def is_held(self) -> bool:
         """Whether reading is paused."""
         return self._reader.is_held
-
-    def attach(self, receiver: Receiver) -> None:
-        """Pass the peer's frames to `receiver` from now on; nothing is read before the first call."""
-        is_first = self._receiver is None
-        self._receiver = receiver
-        if is_first:
-            self.resume()
 
     # The Transport of a connection
 
@@ -189,18 +175,6 @@ class Socket(asyncio.Protocol):
         self._wants_to_read = True
         if not self._is_gated:
             self._reader.resume()
-
-    def stop_reading(self) -> None:
-        self._reader.stop()
-
-    def schedule(self, work: Callable[[], None]) -> Ticket | None:
-        return self._reader.schedule(work)
-
-    async def drain(self) -> None:
-        while self.is_backed_up and not self._is_closing:
-            if self._drained is None:
-                self._drained = self._loop.create_future()
-            await asyncio.shield(self._drained)
 
     # asyncio.Protocol
 
@@ -340,19 +314,3 @@ class Socket(asyncio.Protocol):
         for data in self._parser.protocol.data_to_send():
             if data and data[0] != _PONG_BYTE:
                 self._write(data)
-
-    def _end(self, code: int, reason: str) -> None:
-        """Close the receiver."""
-        if self._is_closing:
-            return
-        self._is_closing = True
-        self.code = code
-        self._wake()
-        self._reader.close()
-        if self._receiver is not None:
-            self._receiver.close(code, reason)
-
-    def _wake(self) -> None:
-        drained, self._drained = self._drained, None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
