@@ -16,7 +16,7 @@ _NODES: Final = "node/"
 _OWNERS: Final = "shards"
 _VERSIONS: Final = "versions/"
 # The shards whose versions are in one cell. With a cell for each shard, they would be more than NATS returns at once.
-_TOGETHER: Final = 16
+_TOGETHER: Final = 32
 
 
 class StoredNode(NamedTuple):

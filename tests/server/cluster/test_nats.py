@@ -107,7 +107,7 @@ async def test_a_beat_whose_answer_is_lost_is_counted_once(
 ) -> None:
     await behind.join(make_node("a"))
     assert await behind.beat("a-0")
-    proxy.silence_at(b".cells.node.", "out")
+    proxy.silence_at(b".node.", "out")
     with pytest.raises(StoreError):
         await behind.beat("a-0")
     assert (await directory.read()).nodes[0].beats == 2
@@ -135,7 +135,7 @@ async def test_shards_are_taken_once_if_the_answer_is_lost(
     directory: CellDirectory, behind: CellDirectory, proxy: Proxy
 ) -> None:
     await behind.join(make_node("a"))
-    proxy.silence_at(b".cells.shards", "out")
+    proxy.silence_at(b".shards", "out")
     with pytest.raises(StoreError):
         await behind.take("a-0", {1: 0})
     assert (await directory.read()).shards[1].node == "a-0"
@@ -149,10 +149,10 @@ async def test_shards_that_a_node_has_kept_are_not_given_away_later(
     for name in "ab":
         await behind.join(make_node(name))
     taken = await behind.take("a-0", {1: 0})
-    proxy.silence_at(b".cells.shards", "in")
+    proxy.silence_at(b".shards", "in")
     with pytest.raises(StoreError):
         await behind.give("a-0", taken, "b-0")
-    assert b".cells.shards" in b"".join(proxy.held)
+    assert b".shards" in b"".join(proxy.held)
     raised = await directory.give("a-0", taken, "a-0")
     assert raised.keys() == {1}
     proxy.deliver()
@@ -166,10 +166,10 @@ async def test_a_beat_that_arrives_after_the_mark_is_refused(
 ) -> None:
     await behind.join(make_node("a"))
     assert await behind.beat("a-0")
-    proxy.silence_at(b".cells.node.", "in")
+    proxy.silence_at(b".node.", "in")
     with pytest.raises(StoreError):
         await behind.beat("a-0")
-    assert b".cells.node." in b"".join(proxy.held)
+    assert b".node." in b"".join(proxy.held)
     assert await directory.mark_dead("a-0", 1)
     proxy.deliver()
     assert not await until_done(lambda: behind.beat("a-0"))
@@ -238,3 +238,27 @@ async def test_nodes_join_again_after_the_stream_was_deleted(url: NatsUrl, direc
         assert not (await directory.read()).nodes
         assert await directory.join(make_node("a", 1)) is None
         assert [each.id for each in (await other.read()).nodes] == ["a-1"]
+
+
+@pytest.mark.parametrize("moves_first", [True, False])
+async def test_another_stream_that_has_more_messages_is_not_taken_for_the_former_one(
+    url: NatsUrl, directory: CellDirectory, *, moves_first: bool
+) -> None:
+    await directory.join(make_node("a"))
+    taken = await directory.take("a-0", {1: 0, 2: 0})
+    for _ in range(20):
+        assert await directory.beat("a-0")
+    await directory.read()
+    await delete_stream(url)
+    async with CellDirectory(NatsCells, url) as other:
+        await other.join(make_node("b"))
+        again = await other.take("b-0", {1: 0, 2: 0})
+        for _ in range(60):
+            assert await other.beat("b-0")
+        if moves_first:
+            assert await directory.give("a-0", taken, "a-0") == {}
+        assert await directory.join(make_node("a", 1)) is None
+        view = await directory.read()
+        assert [each.name for each in view.nodes] == ["a", "b"]
+        assert [view.shards[shard] for shard in again] == [("b-0", again[1], {}), ("b-0", again[2], {})]
+        assert again[1] > taken[1]

@@ -89,7 +89,8 @@ async def test_of_an_earlier_directory_in_nats_and_this_one_only_the_first_is_us
         if is_earlier:
             await earlier.prepare(settings)
             with pytest.raises(StoreError, match=f"{re.escape(name)} is the stream of an earlier plait"):
-                await NatsCells(url).__aenter__()
+                async with NatsCells(url):
+                    pass
         else:
             async with NatsCells(url):
                 pass

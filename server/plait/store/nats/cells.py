@@ -30,10 +30,11 @@ class NatsCells:
         self._connection = ServerConnection(url, patience=_PATIENCE)
         name = f"{url.stream}-directory"
         self._stream = JetStream(url, self._connection, name)
-        self._prefix = f"{name}.cells."
-        # The message that tells the timeline, so that no other stream is taken for this one.
+        # The message that tells the timeline, which is also in the subjects of cells: two streams of one name may have
+        # messages of the same sequences.
         self._line = f"{name}.timeline"
         self._timeline = 0
+        self._cells = f"{name}.cells."
 
     async def __aenter__(self) -> Self:
         await self._connection.open()
@@ -59,22 +60,28 @@ class NatsCells:
             if former is not None and barrier <= former.position:
                 former = None  # It is another stream.
             after = 0 if former is None else former.position
-            messages = await self._stream.last([self._line, f"{self._prefix}>"], since=barrier, after=after)
+            messages = await self._stream.last([self._line, f"{self._cells}>"], since=barrier, after=after)
             found = {each.subject: Cell(each.sequence, each.data) for each in messages}
             if (line := found.pop(self._line, None)) is not None:
                 self._timeline = int(line.value)
+                if former is not None and former.timeline != self._timeline:
+                    return await self.read()
             elif former is None:
                 await self._prepare()
                 return await self.read()
-        changed = {subject.removeprefix(self._prefix).replace(".", "/", 1): cell for subject, cell in found.items()}
-        return Reading(self._timeline, changed if former is None else {**former.cells, **changed}, barrier)
+        cells = {} if former is None else dict(former.cells)
+        prefix = f"{self._cells}{self._timeline}."
+        for subject, cell in found.items():
+            if subject.startswith(prefix):
+                cells[subject.removeprefix(prefix).replace(".", "/", 1)] = cell
+        return Reading(self._timeline, cells, barrier)
 
     async def swap(self, cell: str, revision: int, value: bytes | None, *, timeline: int) -> int | None:
         if timeline != self._timeline:
             return None
         if value is None:
             return revision  # The server forgets what is empty.
-        subject = self._prefix + cell.replace("/", ".", 1)
+        subject = f"{self._cells}{timeline}.{cell.replace('/', '.', 1)}"
         with self._dropping():
             try:
                 return await self._stream.publish(Publication(subject, value, revision, None if value else _EMPTY_TTL))
