@@ -27,7 +27,8 @@ class CuttingProxy:
         self.arrived_late = 0
         # Whether new connections are refused.
         self.is_closed = False
-        self._target = port
+        # The port of the server.
+        self.target = port
         # A statement that has not arrived yet, with its connection to the server.
         self._held: tuple[bytes, StreamWriter] | None = None
         # Set when the server has answered the one that was held back last.
@@ -61,7 +62,7 @@ class CuttingProxy:
             near.transport.abort()
             return
         try:
-            server, far = await asyncio.open_connection("127.0.0.1", self._target)
+            server, far = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:  # The server does not run.
             near.transport.abort()
             return

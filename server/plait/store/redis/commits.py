@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from redis.exceptions import OutOfMemoryError
 
@@ -13,7 +13,7 @@ from plait.store.coalescing import coalesce
 from plait.store.outcomes import Outcome, Unreachable, make_fenced, make_indeterminate, make_refusal
 from plait.store.protocol import ThreadKey, Write
 from plait.store.reconnecting import Reconnector
-from plait.store.redis.engine import DRIVER_ERRORS, Command, Engine, Line, explain, is_lost
+from plait.store.redis.engine import DRIVER_ERRORS, TOO_FEW, Engine, Line, explain, is_lost
 from plait.store.redis.layout import Heads, Keys, RedisHead
 from plait.store.redis.planning import Log, Plan
 from plait.store.redis.scripts import ASK, COMMIT, QUESTION
@@ -25,8 +25,6 @@ log = logging.getLogger("plait.store")
 
 # How often a batch is written that was lost before it was stored.
 _TRIES: Final = 2
-# Milliseconds for which a batch waits for replicas.
-_WAIT: Final = 2000
 # The errors of a script before its first write, beside that of a full memory. After another one, some may be stored.
 _REFUSALS: Final = ("MISCONF", "NOREPLICAS", "BUSY")
 
@@ -92,7 +90,7 @@ class BatchCommitter:
             outcomes.update((index, _refuse(plan.key, error)) for index, plan in plans.items())
             return
         try:
-            done, is_replicated = await self._run(line, ("EVAL", COMMIT, 0, *arguments))
+            done, *waited = await line.run(*self._engine.add_wait(("EVAL", COMMIT, 0, *arguments)))
         except DRIVER_ERRORS as error:
             if is_lost(error):
                 await self._settle(plans, outcomes, error, tries)
@@ -103,20 +101,10 @@ class BatchCommitter:
             if not is_stored:
                 self.heads.pop(plan.key, None)
                 outcomes[index] = 0, make_fenced(plan.key)
-            elif not is_replicated:
-                outcomes[index] = self._doubt(plan, _make_short())
+            elif not self._engine.has_replicas(waited):
+                outcomes[index] = self._doubt(plan, StoreError(TOO_FEW))
             else:
                 self._take(plan, plan.after)
-
-    async def _run(self, line: Line, command: Command) -> tuple[list[Any], bool]:
-        """Return the answer to a command, and whether enough replicas have all writes before it, and its own."""
-        if not (replicas := self._engine.url.replicas):
-            (answer,) = await line.run(command)
-            return answer, True
-        waits_for_disks = self._engine.can_wait_for_disks
-        wait: Command = ("WAITAOF", 0, replicas, _WAIT) if waits_for_disks else ("WAIT", replicas, _WAIT)
-        answer, found = await line.run(command, wait)
-        return answer, (found[1] if waits_for_disks else found) >= replicas
 
     def _take(self, plan: Plan, head: RedisHead) -> None:
         """Record what was stored of a thread."""
@@ -154,7 +142,7 @@ class BatchCommitter:
                 if is_replicated:
                     self._take(plan, after._replace(writes=now.writes))
                 else:
-                    outcomes[index] = self._doubt(plan, _make_short())
+                    outcomes[index] = self._doubt(plan, StoreError(TOO_FEW))
             elif now.writes % QUESTION != before.writes % QUESTION:  # A failover has lost earlier ones.
                 outcomes[index] = self._doubt(plan, cause)
             elif plan.key not in self.heads:  # All claims have ended.
@@ -175,18 +163,14 @@ class BatchCommitter:
             try:
                 line = await self._line.wait()
                 question = ("EVAL", ASK, len(keys), *keys, *(plan.before.fence for plan in plans))
-                rows, is_replicated = await self._run(line, question)
+                rows, *waited = await line.run(*self._engine.add_wait(question))
             except StoreError:
                 break
             except DRIVER_ERRORS as error:
                 log.warning("it is not known yet whether a write was stored: %s", explain(error))
                 continue
-            return [RedisHead.read(row) for row in rows], is_replicated
+            return [RedisHead.read(row) for row in rows], self._engine.has_replicas(waited)
         return [None] * len(plans), False
-
-
-def _make_short() -> StoreError:
-    return StoreError("too few replicas have it")
 
 
 def _refuse(key: ThreadKey, cause: Exception) -> Outcome:

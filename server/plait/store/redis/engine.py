@@ -18,10 +18,13 @@ from plait.store.outcomes import Unreachable
 from plait.store.redis.scripts import IDENTIFY
 from plait.store.redis.url import RedisUrl
 
-__all__ = ["DRIVER_ERRORS", "Command", "Engine", "Line", "explain", "is_lost"]
+__all__ = ["DRIVER_ERRORS", "TOO_FEW", "Command", "Engine", "Line", "explain", "is_lost"]
 
 DRIVER_ERRORS: Final = (RedisError, OSError)
 """The errors of the driver, apart from those of arguments."""
+
+TOO_FEW: Final = "too few replicas have it"
+"""Why it is not known whether a failover would keep a write."""
 
 Command = Sequence[object]
 """A command and its arguments: bytes, text and numbers."""
@@ -32,6 +35,8 @@ log = logging.getLogger("plait.store")
 _ANSWER_TIMEOUT: Final = 10.0
 _CONNECT_TIMEOUT: Final = 5.0
 _SENTINEL_TIMEOUT: Final = 1.0
+# Milliseconds for which a batch waits for replicas.
+_WAIT: Final = 2000
 # The connections that read and claim.
 _READERS: Final = 8
 # The settings with which Redis keeps what it has acknowledged, and the version that has WAITAOF.
@@ -47,7 +52,8 @@ class Line:
 
     @property
     def is_lost(self) -> bool:
-        return not self._connection.is_connected
+        # A server that ends closes its connections. What is sent then may have arrived.
+        return not self._connection.is_connected or self._connection._reader.at_eof()
 
     async def run(self, *commands: Command) -> list[Any]:
         """Return the answers of commands that are sent together. Raises the error of the first that has failed."""
@@ -151,6 +157,17 @@ class Engine:
         if self._sentinel is not None:
             for each in self._sentinel.sentinels:
                 await each.aclose()
+
+    def add_wait(self, command: Command) -> list[Command]:
+        """Return a command, and the one that waits for replicas if the URL asks for them, to be sent together."""
+        if not (replicas := self.url.replicas):
+            return [command]
+        return [command, ("WAITAOF", 0, replicas, _WAIT) if self.can_wait_for_disks else ("WAIT", replicas, _WAIT)]
+
+    def has_replicas(self, waited: Sequence[Any]) -> bool:
+        """Whether enough replicas have what was written, by the answer to the waiting, if there was any."""
+        found = [each[1] if isinstance(each, list) else each for each in waited]
+        return all(each >= self.url.replicas for each in found)
 
     def note(self, origin: str) -> None:
         """Note the timeline and the run of a server."""

@@ -2,7 +2,20 @@
 
 from typing import Final
 
-__all__ = ["ASK", "CHANGES", "CLAIM", "COMMIT", "FORGET", "IDENTIFY", "LOAD", "QUESTION", "RECORDS", "SAVE"]
+__all__ = [
+    "ASK",
+    "CHANGES",
+    "CLAIM",
+    "COMMIT",
+    "FORGET",
+    "IDENTIFY",
+    "LOAD",
+    "QUESTION",
+    "READ_CELLS",
+    "RECORDS",
+    "SAVE",
+    "SWAP_CELL",
+]
 
 QUESTION: Final = 1 << 40
 """The count of writes is in the lower bits of a head's `w`, the count of questions in the others."""
@@ -146,3 +159,35 @@ for i = 1, #ARGV, 2 do
 end
 """
 """Removes heads without a thread that still have their owner."""
+
+READ_CELLS: Final = (
+    IDENTIFY
+    + b"""
+local since = tonumber(ARGV[1]) == tonumber(number) and tonumber(ARGV[2]) or 0
+local revisions, found = redis.call('HGETALL', KEYS[3]), {}
+for i = 1, #revisions, 2 do
+  if tonumber(revisions[i + 1]) > since then
+    found[#found + 1] = {revisions[i], revisions[i + 1], redis.call('HGET', KEYS[4], revisions[i])}
+  end
+end
+return {tonumber(number), redis.call('GET', KEYS[2]), found}
+"""
+)
+"""Returns the cells of a cluster that have changed since a position on a timeline; all of them on another timeline."""
+
+SWAP_CELL: Final = (
+    IDENTIFY
+    + b"""
+if ARGV[1] ~= tostring(number) or (redis.call('HGET', KEYS[3], ARGV[2]) or '0') ~= ARGV[3] then return false end
+local revision = redis.call('INCR', KEYS[2])
+if ARGV[4] then
+  redis.call('HSET', KEYS[3], ARGV[2], revision)
+  redis.call('HSET', KEYS[4], ARGV[2], ARGV[4])
+else
+  redis.call('HDEL', KEYS[3], ARGV[2])
+  redis.call('HDEL', KEYS[4], ARGV[2])
+end
+return revision
+"""
+)
+"""Replaces the cell of a revision on a timeline, or removes it if there is no value."""

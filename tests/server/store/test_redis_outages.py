@@ -1,0 +1,214 @@
+"""A store in Redis that loses its connections or its server."""
+
+import asyncio
+import random
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.redis import Redis, new_store
+from tests.schedules import SEED
+from tests.server.store.contract import ROOM, beginning, change, outcomes
+from tests.server.store.cutting_proxy import CuttingProxy
+from tests.server.store.reclaiming import Reclaiming
+from tests.server.store.writing import KEYS, Writing, cut_answers, until
+
+from plait.errors import Fenced, Indeterminate, StoreError
+from plait.store.protocol import ThreadKey
+from plait.store.redis.scripts import QUESTION
+from plait.store.redis.store import RedisStore
+from plait.store.redis.url import RedisUrl
+
+MANY = [ThreadKey("room", str(number)) for number in range(32)]
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[Redis]:
+    """A server of the test's own, which it may stop."""
+    with Redis(tmp_path / "data") as server:
+        yield server
+
+
+def make_proxy(server: Redis) -> CuttingProxy:
+    return CuttingProxy(server.port, is_question=lambda data: str(QUESTION).encode() in data)
+
+
+@asynccontextmanager
+async def through(proxy: CuttingProxy, server: Redis, options: str = "") -> AsyncIterator[RedisStore]:
+    """Open a store whose connections go through the proxy."""
+    url = new_store(server.url, options).replace(f":{server.port}/", f":{proxy.port}/")
+    async with RedisStore(RedisUrl.parse(url)) as store:
+        yield store
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("is_late", [False, True], ids=["lost", "late"])
+async def test_a_write_whose_answer_is_lost_is_stored_once_or_refused_and_never_in_doubt(
+    redis_server: Redis, is_late: bool
+) -> None:
+    async with make_proxy(redis_server) as proxy, through(proxy, redis_server) as store:
+        await cut_answers(store, proxy, random.Random(SEED), is_late=is_late)
+
+
+async def test_a_write_is_in_doubt_only_if_the_server_cannot_be_asked(redis_server: Redis) -> None:
+    async with make_proxy(redis_server) as proxy, through(proxy, redis_server) as store:
+        writing = Writing(store, random.Random(1))
+        await writing.begin()
+        write = msgspec.structs.replace(change(1, key=KEYS[0]), fence=writing.fences[KEYS[0]])
+        proxy.fuse, proxy.is_closed = 1, True
+        lost = store.submit(write)
+        async with RedisStore(RedisUrl.parse(f"{redis_server.url}?prefix={store.url.prefix}")) as other:
+            # Another process takes over before the store can ask.
+            await other.claim(KEYS[0])
+            proxy.is_closed = False
+            assert await outcomes([lost, store.submit(write)]) == [Indeterminate, Indeterminate]
+            assert await outcomes([store.submit(write)]) == [Fenced]
+
+
+async def test_a_server_that_is_killed_five_times_loses_nothing_that_was_acknowledged(own_redis: Redis) -> None:
+    counts = [0]
+    async with RedisStore(RedisUrl.parse(new_store(own_redis.url))) as store:
+        store.watch_claims(lambda: counts.append(len(counts)))
+        writing = Reclaiming(store, MANY)
+        await writing.start()
+        for kill in range(1, 6):
+            enough = writing.count + 300
+            await until(partial(writing.has_made, enough))
+            await asyncio.to_thread(own_redis.stop, signal.SIGKILL)
+            await asyncio.to_thread(own_redis.start)
+            # Each start is another run of the server, which may have lost changes.
+            await until(partial(counts.__contains__, kill))
+        await writing.stop()
+        await writing.check()
+        assert writing.lost == 0
+        await store.check_writes()
+
+
+async def test_while_the_server_is_stopped_writes_are_refused_and_it_is_said(own_redis: Redis) -> None:
+    async with RedisStore(RedisUrl.parse(new_store(own_redis.url))) as store:
+        writing = Writing(store, random.Random(4))
+        await writing.begin()
+        own_redis.stop()
+        for _ in range(2):  # The second one does not wait.
+            with pytest.raises(StoreError, match="cannot be reached") as refused:
+                await store.submit(msgspec.structs.replace(change(1, key=KEYS[0]), fence=writing.fences[KEYS[0]]))
+        assert refused.value.code == "unavailable"
+        with pytest.raises(StoreError, match="cannot be"):
+            await store.check_writes()
+        for failing in (store.load(KEYS[0]), store.claim(ROOM)):
+            with pytest.raises(StoreError, match="cannot be") as caught:
+                await failing
+            assert caught.value.code == "unavailable"
+        own_redis.start()
+        await until(lambda: store._line._connecting is None)
+        fence, stored = await store.claim_and_load(KEYS[0])
+        assert stored is not None
+        assert stored.version == 0
+        await store.submit(msgspec.structs.replace(change(1, key=KEYS[0], epoch=stored.epoch), fence=fence))
+        await store.check_writes()
+
+
+# Failover
+
+
+@pytest.fixture
+def replica(own_redis: Redis, tmp_path: Path) -> Iterator[Redis]:
+    with own_redis.replica(tmp_path / "replica") as found:
+        yield found
+
+
+async def promote(primary: Redis, replica: Redis, proxy: CuttingProxy) -> None:
+    """Kill the primary, and move its address to the replica."""
+    await asyncio.to_thread(primary.stop, signal.SIGKILL)
+    await asyncio.to_thread(replica.execute, "REPLICAOF", "NO", "ONE")
+    proxy.target = replica.port
+
+
+async def test_after_a_failover_that_lost_changes_it_is_noticed_and_every_thread_gets_a_new_epoch(
+    own_redis: Redis, replica: Redis
+) -> None:
+    losses: list[None] = []
+    async with make_proxy(own_redis) as proxy, through(proxy, own_redis) as store:
+        store.watch_claims(lambda: losses.append(None))
+        fences = {}
+        for key in MANY:
+            fences[key] = await store.claim(key)
+            await store.submit(msgspec.structs.replace(beginning(key=key), fence=fences[key]))
+        await until(lambda: replica.execute("DBSIZE") == own_redis.execute("DBSIZE"))
+        replica.pause()
+        own_redis.execute("CLIENT", "KILL", "TYPE", "replica")
+        # The replica gets neither these changes nor this claim.
+        lost = [store.submit(msgspec.structs.replace(change(1, key=key), fence=fences[key])) for key in MANY]
+        assert await outcomes(lost) == [None] * len(MANY)
+        fences[MANY[0]] = await store.claim(MANY[0])
+        await asyncio.to_thread(own_redis.stop, signal.SIGKILL)
+        replica.resume()
+        await asyncio.to_thread(replica.execute, "REPLICAOF", "NO", "ONE")
+        proxy.target = replica.port
+        # In the first millisecond: nothing has been noticed yet.
+        found = await asyncio.gather(*(store.claim_and_load(key) for key in MANY))
+        assert len(losses) == 1
+        epochs = [stored.epoch for _, stored in found if stored is not None and stored.version == 0]
+        assert len(epochs) == len(MANY)
+        assert beginning().epoch not in epochs
+        assert min(fence for fence, _ in found) > max(fences.values())
+        # Those that were claimed before can write nothing.
+        stale = store.submit(msgspec.structs.replace(change(1, key=MANY[0]), fence=fences[MANY[0]]))
+        assert await outcomes([stale]) == [Fenced]
+        # They are new once.
+        assert [(await store.claim_and_load(key))[1] for key in MANY] == [stored for _, stored in found]
+        assert len(losses) == 1
+
+
+async def test_what_a_replica_has_confirmed_is_there_after_a_failover(own_redis: Redis, replica: Redis) -> None:
+    async with make_proxy(own_redis) as proxy, through(proxy, own_redis, "&replicas=1") as store:
+        writing = Reclaiming(store, MANY)
+        await writing.start()
+        await until(partial(writing.has_made, 300))
+        await promote(own_redis, replica, proxy)
+        # The new primary has no replica, so that nothing is acknowledged.
+        await until(lambda: writing.doubts >= len(MANY))
+        await writing.stop()
+        await writing.check()
+        assert writing.lost == 0
+        assert all(len(set(epochs)) == 2 for epochs in writing.epochs.values())
+
+
+async def test_a_write_that_too_few_replicas_have_is_in_doubt(own_redis: Redis, replica: Redis) -> None:
+    url = RedisUrl.parse(new_store(own_redis.url, "&replicas=1"))
+    async with RedisStore(url) as store:
+        fence = await store.claim(ROOM)
+        await store.submit(msgspec.structs.replace(beginning(), fence=fence))
+        replica.pause()
+        try:
+            short = store.submit(msgspec.structs.replace(change(1), fence=fence))
+            with pytest.raises(Indeterminate, match="too few replicas have it"):
+                await short
+        finally:
+            replica.resume()
+        assert await outcomes([store.submit(msgspec.structs.replace(change(2), fence=fence))]) == [Fenced]
+        fence, stored = await store.claim_and_load(ROOM)
+        assert stored is not None
+        assert stored.version == 1
+        await store.submit(msgspec.structs.replace(change(2), fence=fence))
+
+
+async def test_a_full_memory_refuses_writes_and_nothing_else(own_redis: Redis) -> None:
+    async with RedisStore(RedisUrl.parse(new_store(own_redis.url))) as store:
+        fence = await store.claim(ROOM)
+        await store.submit(msgspec.structs.replace(beginning(), fence=fence))
+        own_redis.execute("CONFIG", "SET", "maxmemory", "1")
+        with pytest.raises(StoreError, match="maxmemory") as caught:
+            await store.submit(msgspec.structs.replace(change(1), fence=fence))
+        assert type(caught.value) is StoreError
+        with pytest.raises(StoreError, match="maxmemory"):
+            await store.check_writes()
+        stored = await store.load(ROOM)
+        assert stored is not None
+        own_redis.execute("CONFIG", "SET", "maxmemory", "0")
+        await store.submit(msgspec.structs.replace(change(1), fence=fence))
+        await store.check_writes()
