@@ -1,0 +1,227 @@
+"""What a Redis server must promise, how it is reached, and what a store asks of it."""
+
+import asyncio
+import logging
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.ports import hold_port
+from tests.redis import Redis, new_store
+from tests.schedules import TIMES
+from tests.server.store.contract import ROOM, beginning, change, outcomes
+from tests.server.store.contract_records import put_records
+from tests.server.store.owners import check_fence_of_deleted, take_over_many
+
+from plait.errors import CorruptThread, StoreError
+from plait.store.protocol import ThreadKey
+from plait.store.redis.store import RedisStore
+from plait.store.redis.url import RedisUrl
+from plait.store.thread_rows import RecordRange
+
+log = logging.getLogger(__name__)
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[Redis]:
+    """A server of the test's own, with settings of its own."""
+    with Redis(tmp_path / "data") as server:
+        yield server
+
+
+def make(server: Redis, options: str = "") -> RedisStore:
+    return RedisStore(RedisUrl.parse(new_store(server.url, options)))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("appendfsync", "everysec"), ("appendonly", "no"), ("maxmemory-policy", "allkeys-lru")]
+)
+async def test_a_server_that_may_lose_changes_is_refused_unless_the_url_says_that_it_may(
+    own_redis: Redis, setting: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    own_redis.execute("CONFIG", "SET", setting, value)
+    for options in ("", "&durable=yes"):
+        with pytest.raises(StoreError, match=f"its {setting} is {value}: change that, or add durable=no to the URL"):
+            await make(own_redis, options).__aenter__()
+    async with make(own_redis, "&durable=no") as store:
+        assert f"its {setting} is {value}" in store.durability
+        assert store.durability in caplog.text
+
+
+async def test_a_server_that_does_not_tell_its_settings_needs_a_url_that_does(own_redis: Redis) -> None:
+    own_redis.execute("ACL", "SETUSER", "app", "on", ">s3cret", "allkeys", "+@all", "-config")
+    url = new_store(own_redis.url).replace("127.0.0.1", "app:s3cret@127.0.0.1")
+    with pytest.raises(StoreError, match="does not tell its settings: add durable=yes or durable=no"):
+        await RedisStore(RedisUrl.parse(url)).__aenter__()
+    async with RedisStore(RedisUrl.parse(f"{url}&durable=yes")) as store:
+        assert "may lose the last ones" in store.durability
+        await store.claim(ROOM)
+    async with RedisStore(RedisUrl.parse(f"{url}&durable=no")) as store:
+        assert "its settings are not known" in store.durability
+
+
+async def test_a_replica_is_refused(own_redis: Redis, tmp_path: Path) -> None:
+    with (
+        own_redis.replica(tmp_path / "replica") as replica,
+        pytest.raises(StoreError, match="the server is a replica, which cannot be written"),
+    ):
+        await make(replica).__aenter__()
+
+
+async def test_no_error_and_no_log_tells_the_password(own_redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    own_redis.execute("ACL", "SETUSER", "app", "on", ">right", "allkeys", "+@all")
+    caplog.set_level(logging.DEBUG)
+    url = new_store(own_redis.url).replace("127.0.0.1", "app:wr0ng@127.0.0.1")
+    with pytest.raises(StoreError, match="cannot open the store redis://app:") as caught:
+        await RedisStore(RedisUrl.parse(url)).__aenter__()
+    async with RedisStore(RedisUrl.parse(url.replace("wr0ng", "right"))) as store:
+        await store.claim(ROOM)
+    for password in ("wr0ng", "right@"):
+        assert password not in str(caught.value)
+        assert password not in caplog.text
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Return the files of a certificate for localhost that signs itself, and of its key."""
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key
+
+
+async def test_a_server_is_reached_over_tls_and_its_certificate_is_checked(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    tls = {"tls_cert_file": str(certificate), "tls_key_file": str(key), "tls_auth_clients": "no"}
+    with hold_port() as held, Redis(tmp_path / "data", tls_port=str(held.getsockname()[1]), **tls):
+        url = new_store(f"rediss://localhost:{held.getsockname()[1]}/0")
+        with pytest.raises(StoreError, match="certificate"):
+            await RedisStore(RedisUrl.parse(url)).__aenter__()
+        async with RedisStore(RedisUrl.parse(f"{url}&ssl_ca_certs={certificate}")) as store:
+            assert await store.claim(ROOM) > 0
+
+
+# Owners
+
+
+@pytest.mark.soak
+async def test_takeovers_while_writes_are_under_way_lose_and_repeat_nothing(redis_server: Redis) -> None:
+    first = make(redis_server)
+    async with first, RedisStore(first.url) as second:
+        refused = await take_over_many([first, second], 1000 * TIMES)
+    log.warning("%d takeovers, %d writes refused", 1000 * TIMES, refused)
+    assert refused > 200
+
+
+async def test_a_thread_that_was_deleted_keeps_its_fence_and_one_that_nobody_owns_takes_no_room(
+    redis_server: Redis,
+) -> None:
+    first = make(redis_server)
+    pattern = f"{{{first.url.prefix}}}:?:*"
+    async with first, RedisStore(first.url) as second:
+        third = await check_fence_of_deleted(first, second)
+    assert redis_server.execute("KEYS", pattern) == []
+    async with first:
+        assert await first.claim(ROOM) > third
+        assert len(redis_server.execute("KEYS", pattern)) == 1
+
+
+@pytest.mark.parametrize("found", [0, 999])
+async def test_keys_of_another_build_are_refused_and_left_as_they_are(redis_server: Redis, found: int) -> None:
+    store = make(redis_server)
+    key = f"{{{store.url.prefix}}}:format"
+    redis_server.execute("SET", key, found)
+    which = "an earlier build" if found == 0 else "a newer plait"
+    for other in (store, store.reader()):
+        with pytest.raises(StoreError, match=rf"cannot open the store .*: it was written by {which}"):
+            await other.__aenter__()
+    assert redis_server.execute("GET", key) == str(found)
+
+
+async def test_a_reader_needs_a_store_and_writes_nothing(redis_server: Redis) -> None:
+    store = make(redis_server)
+    with pytest.raises(StoreError, match="there is no store with the prefix"):
+        await store.reader().__aenter__()
+    assert redis_server.execute("KEYS", f"*{store.url.prefix}*") == []
+    async with store, store.reader() as reader:
+        with pytest.raises(StoreError, match="read-only"):
+            await reader.claim(ROOM)
+
+
+async def test_a_thread_whose_log_has_a_gap_is_corrupt(redis_server: Redis) -> None:
+    async with make(redis_server) as store:
+        fence = await store.claim(ROOM)
+        for write in (beginning(), change(1), change(2), change(3)):
+            await store.submit(msgspec.structs.replace(write, fence=fence))
+        key = f"{{{store.url.prefix}}}:c:{ROOM.kind}\0{ROOM.name}"
+        redis_server.execute("LTRIM", key, 0, 1)
+        with pytest.raises(CorruptThread, match="changes are missing between versions 0 and 3"):
+            await store.load(ROOM)
+        redis_server.execute("LSET", key, 1, "x")
+        with pytest.raises(CorruptThread, match="a change is damaged"):
+            await store.load(ROOM)
+
+
+# What it costs
+
+
+async def count_calls(server: Redis) -> dict[str, int]:
+    """Return how often each command was called since they were counted last."""
+    found = server.execute("INFO", "commandstats")
+    server.execute("CONFIG", "RESETSTAT")
+    calls = {name.removeprefix("cmdstat_"): each["calls"] for name, each in found.items()}
+    return {name: count for name, count in calls.items() if name not in ("info", "config|resetstat", "hello")}
+
+
+async def test_a_batch_is_one_script_and_a_change_two_commands(own_redis: Redis) -> None:
+    async with make(own_redis) as store:
+        keys = [ThreadKey("room", str(number)) for number in range(50)]
+        fences = {key: await store.claim(key) for key in keys}
+        for key in keys:
+            store.submit(msgspec.structs.replace(beginning(key=key), fence=fences[key]))
+        await store.threads()
+        await count_calls(own_redis)
+        writes = [msgspec.structs.replace(change(1, key=key), fence=fences[key]) for key in keys]
+        assert await outcomes([store.submit(write) for write in writes]) == [None] * len(keys)
+        calls = await count_calls(own_redis)
+        assert calls == {"eval": 1, "hmget": 50, "rpush": 50, "hset": 50}
+        # When they have changed is stored later.
+        await store.threads()
+        assert (await count_calls(own_redis))["zadd"] == 50
+
+
+async def test_a_claim_with_its_load_is_one_round_trip(own_redis: Redis) -> None:
+    async with make(own_redis) as store:
+        await store.claim_and_load(ROOM)
+        reads = [own_redis.execute("INFO", "stats")["total_reads_processed"] for _ in range(2)]
+        await store.claim_and_load(ROOM, records=[RecordRange("values")])
+        reads.append(own_redis.execute("INFO", "stats")["total_reads_processed"])
+        # The question itself costs some, too.
+        assert (reads[2] - reads[1]) - (reads[1] - reads[0]) == 1
+
+
+async def test_a_view_begins_again_when_records_are_written_while_it_is_read(redis_server: Redis) -> None:
+    names = [str(number) for number in range(3000)]
+    async with make(redis_server) as store:
+        fence = await store.claim(ROOM)
+        await store.submit(msgspec.structs.replace(beginning(), fence=fence))
+        dice = random.Random(1)
+
+        async def write(count: int) -> None:
+            rows = put_records(*((name, b"%d" % count) for name in names))
+            await store.submit(msgspec.structs.replace(rows, fence=fence))
+
+        await write(0)
+        for count in range(1, 9):
+            work = asyncio.create_task(write(count))
+            for _ in range(dice.randrange(20)):
+                await asyncio.sleep(0)
+            async with store.view(ROOM) as view:
+                assert view is not None
+                found = await view.records(limit=10**4, size=10**9)
+            await work
+            assert len(found) == len(names)
+            assert len({record.value for record in found}) == 1
