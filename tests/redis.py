@@ -88,6 +88,10 @@ class Redis:
         process.send_signal(by)
         process.wait(30)
 
+    def crash(self) -> None:
+        """Kill the server."""
+        self.stop(signal.SIGKILL)
+
     def pause(self) -> None:
         """Stop the process with SIGSTOP."""
         assert self._process is not None

@@ -6,6 +6,7 @@ import pytest
 from tests.cluster.engines import Engine
 from tests.nats import NatsCluster
 from tests.postgres import Postgres, private_folder
+from tests.redis import Redis
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +21,13 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
     """Three NATS servers, which run when a test begins."""
     with NatsCluster(tmp_path_factory.mktemp("nats"), sync="always") as servers:
         yield servers
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    """A Redis server, which runs when a test begins."""
+    with Redis(tmp_path_factory.mktemp("redis") / "data") as server:
+        yield server
 
 
 @pytest.fixture(params=["postgres", "nats"])

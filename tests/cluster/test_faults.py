@@ -17,8 +17,10 @@ from tests.cluster.postgres_faults import (
     promote_with_loss,
     small_disk,
 )
+from tests.cluster.redis_faults import REDIS_FAULTS
 from tests.nats import NatsCluster
 from tests.postgres import Postgres, private_folder
+from tests.redis import Redis
 from tests.schedules import TIMES, schedules
 from tests.server.store.cutting_proxy import CuttingProxy
 
@@ -39,6 +41,13 @@ async def test_faults_lose_nothing_acknowledged_and_show_nothing_old(postgres: P
 async def test_faults_on_nats_lose_nothing_acknowledged_and_show_nothing_old(nats: NatsCluster, tmp_path: Path) -> None:
     async with open_cluster(nats, tmp_path) as cluster:
         await play(cluster, find_faults(nats), schedules(4))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600 * TIMES)
+async def test_faults_on_redis_lose_nothing_acknowledged_and_show_nothing_old(redis: Redis, tmp_path: Path) -> None:
+    async with open_cluster(redis, tmp_path) as cluster:
+        assert [told.lost for told in await play(cluster, REDIS_FAULTS, schedules(6))] == [0] * schedules(6)
 
 
 @pytest.mark.soak

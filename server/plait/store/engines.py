@@ -8,6 +8,7 @@ import msgspec
 from plait.store.json_files.url import FileUrl
 from plait.store.nats.url import NatsUrl
 from plait.store.postgres.url import PostgresUrl
+from plait.store.redis.url import RedisUrl
 
 __all__ = ["ENGINES", "Engine", "EngineUrl", "find_engine"]
 
@@ -71,6 +72,16 @@ ENGINES: Final = (
         backup="`nats stream backup`",
         example="nats://user:password@host/stream",
         cells="plait.store.nats.cells:NatsCells",
+    ),
+    Engine(
+        ("redis", "rediss", "valkey", "redis+sentinel"),
+        RedisUrl,
+        "plait.store.redis.store:RedisStore",
+        driver="redis",
+        extra="redis",
+        backup="Redis's BGREWRITEAOF and a copy of its appendonlydir",
+        example="redis://user:password@host/0",
+        cells="plait.store.redis.cells:RedisCells",
     ),
     Engine(
         ("file",),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.nats import Nats
 from tests.postgres import Postgres
+from tests.redis import Redis
 from tests.server.cluster.contract import DirectoryContract, SharedContract
 from tests.server.cluster.stepped import SteppedDirectory
 
@@ -15,6 +16,8 @@ from plait.store.nats.cells import NatsCells
 from plait.store.nats.url import NatsUrl
 from plait.store.postgres.cells import PostgresCells
 from plait.store.postgres.url import PostgresUrl
+from plait.store.redis.cells import RedisCells
+from plait.store.redis.url import RedisUrl
 from plait.store.shards import SHARDS
 
 
@@ -71,3 +74,14 @@ class TestNats(SharedContract):
     def open_directory(self, nats_server: Nats) -> Callable[[], Directory]:
         url = NatsUrl.parse(nats_server.make_store())
         return lambda: CellDirectory(NatsCells, url)
+
+
+class TestRedis(SharedContract):
+    @pytest.fixture
+    def engine(self, redis_server: Redis) -> Redis:
+        return redis_server
+
+    @pytest.fixture
+    def open_directory(self, redis_server: Redis) -> Callable[[], Directory]:
+        url = RedisUrl.parse(redis_server.make_store())
+        return lambda: CellDirectory(RedisCells, url)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +14,18 @@ from tests.ports import hold_port
 from tests.redis import Redis, new_store
 from tests.schedules import TIMES
 from tests.server.store.contract import ROOM, beginning, change, outcomes
-from tests.server.store.contract_records import put_records
+from tests.server.store.contract_records import delete, put_records
 from tests.server.store.owners import check_fence_of_deleted, take_over_many
 
+from plait.cluster.cell_directory import CellDirectory
 from plait.errors import CorruptThread, StoreError
 from plait.store.protocol import ThreadKey
+from plait.store.redis.cells import RedisCells
 from plait.store.redis.store import RedisStore
 from plait.store.redis.url import RedisUrl
 from plait.store.thread_rows import RecordRange
 
+ROOT = Path(__file__).parents[3]
 log = logging.getLogger(__name__)
 
 
@@ -61,6 +65,29 @@ async def test_a_server_that_does_not_tell_its_settings_needs_a_url_that_does(ow
         await store.claim(ROOM)
     async with RedisStore(RedisUrl.parse(f"{url}&durable=no")) as store:
         assert "its settings are not known" in store.durability
+
+
+async def test_a_user_with_the_rights_of_the_page_is_enough(own_redis: Redis) -> None:
+    url = new_store(own_redis.url)
+    prefix = url.rpartition("=")[2]
+    page = (ROOT / "docs" / "operations.md").read_text()
+    rights = re.search(r"the keys `(~?\{game\}:\*)`, and the commands `([^`]+)`", page)
+    assert rights is not None
+    keys = rights[1].replace("game", prefix)
+    own_redis.execute("ACL", "SETUSER", "app", "on", ">s3cret", f"~{keys}", *rights[2].split())
+    async with RedisStore(RedisUrl.parse(url.replace("127.0.0.1", "app:s3cret@127.0.0.1"))) as store:
+        fence = await store.claim(ROOM)
+        write = msgspec.structs.replace(beginning(), fence=fence, due=5, user="ada")
+        await store.submit(write)
+        await store.submit(msgspec.structs.replace(put_records(("a", b"1"), ("b", None)), fence=fence))
+        await store.submit(msgspec.structs.replace(change(1, snapshot=b"1", prune=1), fence=fence))
+        await store.threads()
+        async with store.view(ROOM) as view:
+            assert view is not None
+        await store.add_schema("room", "h", b"{}")
+        await store.submit(msgspec.structs.replace(delete(1), fence=fence))
+    async with CellDirectory(RedisCells, store.url) as directory:
+        assert not (await directory.read()).nodes
 
 
 async def test_a_replica_is_refused(own_redis: Redis, tmp_path: Path) -> None:
