@@ -1,8 +1,8 @@
-"""Durable changes in SQLite, PostgreSQL and NATS: `python -m benchmarks.stores [ROUNDS [SECONDS]]`.
+"""Durable changes in SQLite, PostgreSQL, NATS and Redis: `python -m benchmarks.stores [ROUNDS [SECONDS]]`.
 
 Each round measures all stores one after the other, as other work on the machine then slows all of them. A private
-PostgreSQL is started for it, in the same folder as SQLite's file, and three NATS servers that sync each write. Exits
-with 1 if a median breaks an aim.
+PostgreSQL is started for it, in the same folder as SQLite's file, three NATS servers that sync each write, and a Redis
+server that does. Exits with 1 if a median breaks an aim.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ import psutil
 import uvloop
 from tests.nats import NatsCluster, new_stream
 from tests.postgres import Postgres, new_schema, private_folder
+from tests.redis import Redis
 
 from plait.store.protocol import Store, ThreadKey, Write
 from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Snapshot
@@ -25,8 +26,12 @@ from plait.store.urls import open_store
 
 __all__ = ["main", "measure"]
 
-# The least ratio of PostgreSQL's changes to SQLite's, and the least changes a second of NATS.
-AIMS: Final = {"64 threads": 0.7, "one at a time": 0.5}
+# The least ratio of an engine's changes to SQLite's, and the least changes a second of NATS.
+AIMS: Final[dict[str, dict[str, float]]] = {
+    "PostgreSQL": {"64 threads": 0.7, "one at a time": 0.5},
+    "NATS": {},
+    "Redis": {"64 threads": 0.12},
+}
 NATS_AIMS: Final = {"64 threads": 4000}
 THREADS: Final = 64
 OPS: Final = b'[{"op":"replace","path":"/text","value":"%s"}]' % (b"x" * 960)
@@ -111,13 +116,18 @@ def _server_time(servers: Sequence[psutil.Process]) -> float:
 def run(folder: Path, rounds: int, seconds: float) -> dict[str, dict[str, list[float]]]:
     """Print a line for each measurement, and return the changes a second by load and store."""
     rates: dict[str, dict[str, list[float]]] = {name: {} for name in LOADS}
-    with Postgres(folder / "data") as postgres, NatsCluster(folder / "nats", sync="always") as nats:
+    with (
+        Postgres(folder / "data") as postgres,
+        NatsCluster(folder / "nats", sync="always") as nats,
+        Redis(folder / "redis") as redis,
+    ):
         postgres.stop()
         postgres.start(fsync="on", full_page_writes="on", shared_buffers="128MB")
         servers = {
             "SQLite": [],
             "PostgreSQL": [psutil.Process(postgres.pid)],
             "NATS": [psutil.Process(each.pid) for each in nats.servers],
+            "Redis": [psutil.Process(redis.pid)],
         }
         for number in range(rounds):
             for name, load in LOADS.items():
@@ -125,6 +135,7 @@ def run(folder: Path, rounds: int, seconds: float) -> dict[str, dict[str, list[f
                     "SQLite": f"sqlite:///{folder}/{number}-{load.threads}-{name[-3:]}.db",
                     "PostgreSQL": new_schema(postgres.url),
                     "NATS": new_stream(nats.url),
+                    "Redis": redis.make_store(),
                 }
                 for engine, url in urls.items():
                     rate = uvloop.run(measure(open_store(url), load, seconds, servers[engine]))
@@ -141,12 +152,12 @@ def main(arguments: Sequence[str]) -> int:
         rates = run(folder, int(rounds), seconds)
     is_broken = False
     for name, found in rates.items():
-        for engine in ("PostgreSQL", "NATS"):
+        for engine, aims in AIMS.items():
             pairs = zip(found[engine], found["SQLite"], strict=True)
             ratio, rate = statistics.median(own / other for own, other in pairs), statistics.median(found[engine])
             aim = ""
-            if engine == "PostgreSQL" and name in AIMS:
-                aim, is_broken = f" (aim {AIMS[name]})", is_broken or ratio < AIMS[name]
+            if name in aims:
+                aim, is_broken = f" (aim {aims[name]})", is_broken or ratio < aims[name]
             elif engine == "NATS" and name in NATS_AIMS:
                 aim, is_broken = f" (aim {NATS_AIMS[name]:,}/s)", is_broken or rate < NATS_AIMS[name]
             print(f"{name:26} {engine} has {ratio:.2f} of SQLite's rate, {rate:,.0f}/s{aim}")

@@ -46,6 +46,12 @@ class Redis:
         self._held.close()
 
     @property
+    def pid(self) -> int:
+        """The id of its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def url(self) -> str:
         """The URL of its database."""
         return f"redis://127.0.0.1:{self.port}/0"

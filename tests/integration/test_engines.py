@@ -1,4 +1,4 @@
-"""Apps and commands whose store is in an engine: PostgreSQL or NATS."""
+"""Apps and commands whose store is in an engine: PostgreSQL, NATS or Redis."""
 
 import asyncio
 import signal
@@ -13,6 +13,7 @@ from tests.commands import Done, run_command
 from tests.failover import failover, wait_for_standby
 from tests.nats import new_stream
 from tests.postgres import new_schema
+from tests.redis import Redis, new_store
 from tests.running import Process, running
 from tests.server.store.test_copying import fill, read
 
@@ -37,9 +38,13 @@ class Tally(Thread[dict[str, Any]]):
 app = Plait(Tally)
 
 
-@pytest.fixture(params=["postgresql", "nats"])
+@pytest.fixture(params=["postgresql", "nats", "redis"])
 def url(request: pytest.FixtureRequest) -> str:
-    """The URL of an empty store, with a password that its server does not want."""
+    """The URL of an empty store, with a password that its server does not want, except that of Redis."""
+    if request.param == "redis":
+        redis: Redis = request.getfixturevalue("redis_server")
+        redis.execute("ACL", "SETUSER", "plait", "on", ">pass-word", "allkeys", "+@all")
+        return new_store(redis.url.replace("//", "//plait:pass-word@"))
     if request.param == "nats":
         server = request.getfixturevalue("nats_server")
         return new_stream(server.url.replace("//", "//plait:pass-word@"), "replicas=1")
@@ -162,7 +167,9 @@ async def test_commands_read_migrate_and_delete_its_threads(url: str, tmp_path: 
     assert imported.returncode == 0, imported.stderr
 
 
-@pytest.mark.parametrize(("scheme", "tool"), [("postgresql", "pg_dump"), ("nats", "nats stream backup")])
+@pytest.mark.parametrize(
+    ("scheme", "tool"), [("postgresql", "pg_dump"), ("nats", "nats stream backup"), ("redis", "BGREWRITEAOF")]
+)
 @pytest.mark.parametrize("command", [("check",), ("backup", "copy.db"), ("restore",)])
 def test_commands_for_files_say_what_to_use_instead(
     tmp_path: Path, command: tuple[str, ...], scheme: str, tool: str
