@@ -8,9 +8,9 @@ import asyncpg
 
 from plait.errors import StoreError
 from plait.store.cells import Cell, Reading
-from plait.store.postgres.engine import DRIVER_ERRORS, TIMELINE, Db, Engine, explain
-from plait.store.postgres.schema import Tables
+from plait.store.postgres.engine import DRIVER_ERRORS, TIMELINE, Connection, Engine, explain
 from plait.store.postgres.url import PostgresUrl
+from plait.store.sql.tables import Tables
 
 __all__ = ["PostgresCells"]
 
@@ -42,9 +42,9 @@ class PostgresCells:
     """The cells over a connection that is replaced when it is lost."""
 
     def __init__(self, url: PostgresUrl) -> None:
-        self._tables = Tables(url)
+        self._tables = Tables(url.prefix, url.schema)
         self._engine = Engine(url, lambda: None)
-        self._db: Db | None = None
+        self._db: Connection | None = None
 
     async def __aenter__(self) -> Self:
         return self

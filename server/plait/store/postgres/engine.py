@@ -11,15 +11,16 @@ from asyncpg.connect_utils import SessionAttribute
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
 from plait.store.postgres.url import PostgresUrl
+from plait.store.sql.db import Db
 
-__all__ = ["DRIVER_ERRORS", "TIMELINE", "Db", "Engine", "explain", "is_lost", "was_sent"]
+__all__ = ["DRIVER_ERRORS", "TIMELINE", "Connection", "Engine", "explain", "is_lost", "was_sent"]
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """The errors of the driver, apart from those of arguments."""
 
 log = logging.getLogger("plait.store")
 
-Db: TypeAlias = "asyncpg.Connection[Any]"
+Connection: TypeAlias = "asyncpg.Connection[Any]"
 
 TIMELINE: Final = "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint"
 """SQL for the number of the server's timeline, which a promoted standby increments."""
@@ -60,11 +61,11 @@ class Engine:
         """The setting of a session or a transaction that says what a commit waits for."""
         return f"synchronous_commit TO {'on' if self.url.is_synchronous else 'off'}"
 
-    async def connect(self) -> Db:
+    async def connect(self) -> Connection:
         """Return a new connection. Raises Unreachable."""
         cache = 100 if self.url.has_session else 0
         try:
-            db: Db = await asyncpg.connect(
+            db: Connection = await asyncpg.connect(
                 self.url.dsn,
                 timeout=_CONNECT_TIMEOUT,
                 statement_cache_size=cache,
@@ -86,7 +87,7 @@ class Engine:
             raise
         return db
 
-    async def check_session(self, db: Db) -> None:
+    async def check_session(self, db: Connection) -> None:
         """Raise StoreError if a pooler gives each transaction another server process, and the URL does not say so.
 
         A pooler answers the login itself, with a process id of its own. In transactions of two connections, one that

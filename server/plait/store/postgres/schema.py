@@ -1,29 +1,16 @@
-"""The tables of a store in PostgreSQL."""
+"""Creates the tables of a store in PostgreSQL."""
 
-import re
 from typing import Final
 
 from plait.errors import StoreError
 from plait.store.format import check_format
-from plait.store.postgres.engine import Db
-from plait.store.postgres.url import PostgresUrl
+from plait.store.postgres.engine import Connection
+from plait.store.sql.tables import Tables
 
-__all__ = ["Tables", "prepare"]
+__all__ = ["prepare"]
 
 _FORMAT: Final = 2
-# Text is stored as bytes of UTF-8: they are ordered by code point in any database, whatever its encoding is, and may
-# have zeros.
-#
-# - threads has a row for each thread that was claimed; `created_at` is NULL if none is stored. Only claims insert rows.
-# - threads.id: all other rows of a thread have it. A thread that is deleted leaves them, and its row gets another id.
-# - threads.fence: the number of the owner. The sequence is part of it, so that no number is given out twice even if the
-#   row was removed in between.
-# - threads.origin: the server and timeline on which the thread was claimed last.
-# - threads.writes: see `ClaimedHead` in `heads.py`.
-# - threads.version is in no index and no condition of one, so that a change need not touch the indexes.
-# - threads.due: 0 for never; odd if the thread expires then.
-# - threads.changed_at: saved a second after a change.
-# - removed: the ids of deleted threads that still have rows.
+# See `tables.py`. The number of a thread's owner has a number of the sequence in it.
 _SCHEMA: Final = """
 CREATE TABLE {format} (format integer NOT NULL);
 CREATE SEQUENCE {fences};
@@ -57,25 +44,9 @@ CREATE TABLE {removed} (thread bigint PRIMARY KEY);
 _FIND_FORMAT: Final = """
 SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
 """
-_NAME: Final = re.compile(r"\{([a-z]+)\}")
 
 
-class Tables:
-    """The names of a store's tables, for its SQL."""
-
-    def __init__(self, url: PostgresUrl) -> None:
-        self.schema = url.schema
-        self.prefix = url.prefix
-        self._filled: dict[str, str] = {}
-
-    def fill(self, sql: str) -> str:
-        """Return SQL with the names of tables instead of `{threads}` and so on."""
-        if (filled := self._filled.get(sql)) is None:
-            filled = self._filled[sql] = _NAME.sub(lambda found: f'"{self.schema}"."{self.prefix}{found[1]}"', sql)
-        return filled
-
-
-async def prepare(db: Db, tables: Tables, *, readonly: bool) -> None:
+async def prepare(db: Connection, tables: Tables, *, readonly: bool) -> None:
     """Create the tables, unless another process does. Raises StoreError."""
     if await _has_tables(db, tables):
         return
@@ -91,7 +62,7 @@ async def prepare(db: Db, tables: Tables, *, readonly: bool) -> None:
         await db.execute(tables.fill("INSERT INTO {format} VALUES ($1)"), _FORMAT)
 
 
-async def _has_tables(db: Db, tables: Tables) -> bool:
+async def _has_tables(db: Connection, tables: Tables) -> bool:
     """Whether there are tables of this format. Raises StoreError for those of another one."""
     # Not with to_regclass: in the transaction that has waited for the lock, it would answer from a cache.
     if await db.fetchval(_FIND_FORMAT, tables.schema, f"{tables.prefix}format") is None:

@@ -2,16 +2,16 @@
 
 from typing import Any, Final
 
-from plait.store.postgres.engine import Db
-from plait.store.postgres.reads import END
-from plait.store.postgres.schema import Tables
 from plait.store.protocol import DueThread, ThreadKey, ThreadQuery, ThreadRow
+from plait.store.sql.db import Db
+from plait.store.sql.reads import END
+from plait.store.sql.tables import Tables
 from plait.store.thread_rows import INCOMPLETE
 
 __all__ = ["load_due", "load_threads"]
 
 _DUE: Final = """
-SELECT due, kind, name FROM {threads} WHERE due > 0 AND due <= $1 AND (due, kind, name) > ($2, $3, $4)
+SELECT due, kind, name FROM {threads} WHERE due > 0 AND due <= $1 AND %(after)s
 ORDER BY due, kind, name LIMIT $5
 """
 
@@ -21,28 +21,27 @@ async def load_threads(db: Db, tables: Tables, query: ThreadQuery) -> list[Threa
     kind, prefix, user, order, after = query.kind, query.prefix, query.user, query.order, query.after
     where, values = ["created_at IS NOT NULL", f"due <> {INCOMPLETE}"], list[Any]()
 
-    def add(condition: str, *found: Any) -> None:
-        places = [f"${len(values) + number}" for number in range(1, len(found) + 1)]
-        where.append(condition.format(", ".join(places)))
-        values.extend(found)
+    def place(value: Any) -> str:
+        values.append(value)
+        return f"${len(values)}"
 
     columns = ["name"] if kind is not None else ["kind", "name"]
     if order != "name":
         columns.insert(0, f"{order}_at")
     direction, sign = ("", ">") if order == "name" else (" DESC", "<")
     if kind is not None:
-        add("kind = {}", kind.encode())
+        where.append(f"kind = {place(kind.encode())}")
     if user is not None:
-        add("user_id = {}", user.encode())
+        where.append(f"user_id = {place(user.encode())}")
     if prefix:
-        add("name >= {}", prefix.encode())
-        add("name < {}", prefix.encode() + END)
+        where.append(f"name >= {place(prefix.encode())}")
+        where.append(f"name < {place(prefix.encode() + END)}")
     if after is not None:
         if kind is not None and after.key.kind != kind:
             columns.insert(len(columns) - 1, "kind")
-        place: dict[str, Any] = {"kind": after.key.kind.encode(), "name": after.key.name.encode()}
-        place |= {"created_at": after.created_at, "changed_at": after.changed_at}
-        add(f"({', '.join(columns)}) {sign} ({{}})", *(place[column] for column in columns))
+        last: dict[str, Any] = {"kind": after.key.kind.encode(), "name": after.key.name.encode()}
+        last |= {"created_at": after.created_at, "changed_at": after.changed_at}
+        where.append(tables.compare(columns, sign, [place(last[column]) for column in columns]))
     places = ", ".join(f"{column}{direction}" for column in columns)
     sql = f"""
     SELECT kind, name, version, created_at, changed_at, user_id FROM {{threads}}
@@ -58,5 +57,6 @@ async def load_threads(db: Db, tables: Tables, query: ThreadQuery) -> list[Threa
 async def load_due(db: Db, tables: Tables, *, until: int, after: DueThread | None, limit: int) -> list[DueThread]:
     """Return the threads that are due at `until` or before, the earliest first."""
     first = (0, b"", b"") if after is None else (after.due, *(each.encode() for each in after.key))
-    rows = await db.fetch(tables.fill(_DUE), until, *first, limit)
+    sql = _DUE.replace("%(after)s", tables.compare(("due", "kind", "name"), ">", ("$2", "$3", "$4")))
+    rows = await db.fetch(tables.fill(sql), until, *first, limit)
     return [DueThread(due, ThreadKey(kind.decode(), name.decode())) for due, kind, name in rows]

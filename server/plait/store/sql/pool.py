@@ -5,12 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
-import asyncpg
-
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
-from plait.store.postgres.engine import Db, Engine, explain, is_lost
 from plait.store.reconnecting import Reconnector
+from plait.store.sql.db import Connector, Db
 
 __all__ = ["Readers", "Writer"]
 
@@ -26,8 +24,8 @@ T = TypeVar("T")
 class Writer:
     """The connection that writes. A task replaces it when it is lost."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
         self._turn = asyncio.Lock()
         self._dbs = Reconnector(self._connect, _close, lambda db: db.is_closed(), server="the database")
 
@@ -49,7 +47,7 @@ class Writer:
             try:
                 yield db
             except Exception as error:
-                if is_lost(error):  # Its state may not be known either.
+                if self._connector.is_lost(error):  # Its state may not be known either.
                     db.terminate()
                 raise
             finally:
@@ -62,7 +60,7 @@ class Writer:
     # Inside
 
     async def _connect(self) -> Db:
-        return self._watch(await self._engine.connect())
+        return self._watch(await self._connector.connect())
 
     def _watch(self, db: Db) -> Db:
         db.add_termination_listener(self._dbs.replace)
@@ -75,8 +73,8 @@ class Readers:
     Work that loses its connection is done again, once, after `recover`, which waits until the server can be reached.
     """
 
-    def __init__(self, engine: Engine, recover: Callable[[], Awaitable[object]] | None = None) -> None:
-        self._engine = engine
+    def __init__(self, connector: Connector, recover: Callable[[], Awaitable[object]] | None = None) -> None:
+        self._connector = connector
         self._recover = recover
         self._free = asyncio.Semaphore(_READERS)
         self._free_for_views = asyncio.Semaphore(_VIEWS)
@@ -99,7 +97,7 @@ class Readers:
         try:
             return await self._try(work)
         except Exception as error:
-            if not isinstance(error, Unreachable) and not is_lost(error):
+            if not isinstance(error, Unreachable) and not self._connector.is_lost(error):
                 raise
         # The others have lost theirs, too.
         while self._idle:
@@ -112,7 +110,7 @@ class Readers:
     async def view(self) -> AsyncIterator[Db]:
         """Lend a connection for longer. It sees one moment of the database."""
         async with self._free_for_views, self._use() as db:
-            await db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            await db.execute(self._connector.begin_view)
             try:
                 yield db
             finally:
@@ -127,9 +125,9 @@ class Readers:
             watch = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, db.terminate)
             try:
                 return await work(db)
-            except asyncpg.PostgresError as error:
+            except self._connector.errors as error:
                 if db.is_closed():
-                    raise Unreachable(explain(error)) from error
+                    raise Unreachable(self._connector.explain(error)) from error
                 raise
             finally:
                 watch.cancel()
@@ -141,13 +139,13 @@ class Readers:
                 raise StoreError("the store is closed")
             while self._idle and self._idle[-1].is_closed():
                 self._idle.pop()
-            db = self._idle.pop() if self._idle else await self._engine.connect()
+            db = self._idle.pop() if self._idle else await self._connector.connect()
             is_usable = False
             try:
                 yield db
                 is_usable = True
             except Exception as error:
-                is_usable = not (is_lost(error) or db.is_closed() or db.is_in_transaction())
+                is_usable = not (self._connector.is_lost(error) or db.is_closed() or db.is_in_transaction())
                 raise
             finally:
                 if is_usable and self._is_open and not db.is_closed():

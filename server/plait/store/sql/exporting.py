@@ -1,13 +1,14 @@
 """Reads all of a thread, as the writes that make it."""
 
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 
 from plait.errors import CorruptThread
-from plait.store.postgres.engine import Db
-from plait.store.postgres.reads import encode, load_changes, load_page
-from plait.store.postgres.schema import Tables
 from plait.store.protocol import ThreadKey, Write
+from plait.store.sql.db import Db
+from plait.store.sql.reads import load_changes, load_page
+from plait.store.sql.rows import encode
+from plait.store.sql.tables import Tables
 from plait.store.thread_rows import ChangeRow, ClientRow, Snapshot
 
 __all__ = ["export"]
@@ -17,7 +18,8 @@ _SIZE: Final = 512 * 1024
 _ROWS: Final = 1000
 
 _THREAD: Final = """
-SELECT *, (SELECT min(version) FROM {changes} WHERE thread = t.id) AS first
+SELECT id, epoch, version, (SELECT min(version) FROM {changes} WHERE thread = t.id),
+    state_version, secret, stateless, due, created_at, changed_at, user_id
 FROM {threads} t WHERE kind = $1 AND name = $2 AND created_at IS NOT NULL
 """
 _SNAPSHOTS: Final = """
@@ -34,19 +36,19 @@ async def export(db: Db, tables: Tables, key: ThreadKey) -> AsyncIterator[Write]
     thread = await db.fetchrow(tables.fill(_THREAD), *encode(key))
     if thread is None:
         return
-    id, epoch, last, first = thread["id"], thread["epoch"].decode(), thread["version"], thread["first"]
-    changed_at = thread["changed_at"]
+    id, encoded, last, first, state_version, secret, is_stateless, due, created_at, changed_at, user = thread
+    epoch = encoded.decode()
     base = last if first is None else first - 1
     snapshots = await _load_snapshots(db, tables, id, base - 1, base)
-    if not snapshots and not (base == 0 and (first is not None or thread["stateless"])):
+    if not snapshots and not (base == 0 and (first is not None or is_stateless)):
         raise CorruptThread(f"{key} cannot be read: the snapshot of version {base} is missing")
     yield Write(
         *(key, epoch, None, base, (), snapshots),
-        state_version=thread["state_version"],
-        secret=thread["secret"],
-        due=thread["due"] or None,
-        created_at=thread["created_at"],
-        user=None if thread["user_id"] is None else thread["user_id"].decode(),
+        state_version=state_version,
+        secret=secret,
+        due=due or None,
+        created_at=created_at,
+        user=None if user is None else user.decode(),
         begins_at=base,
         changed_at=changed_at,
     )
@@ -62,7 +64,7 @@ async def export(db: Db, tables: Tables, key: ThreadKey) -> AsyncIterator[Write]
     while rows := await db.fetch(tables.fill(_CLIENTS), id, client, _ROWS):
         clients = [ClientRow(name.decode(), ref, refused, at) for name, ref, refused, at in rows]
         yield Write(key, epoch, last, last, clients=clients, changed_at=changed_at)
-        client = rows[-1]["client"]
+        client = rows[-1][0]
     after = ("", "")
     while records := await load_page(db, tables, key, after=after, limit=_ROWS, size=_SIZE):
         yield Write(key, epoch, last, last, records=records, changed_at=changed_at)
@@ -70,7 +72,7 @@ async def export(db: Db, tables: Tables, key: ThreadKey) -> AsyncIterator[Write]
 
 
 async def _load_snapshots(db: Db, tables: Tables, thread: int, after: int, to: int) -> list[Snapshot]:
-    rows: list[Any] = await db.fetch(tables.fill(_SNAPSHOTS), thread, after, to)
+    rows = await db.fetch(tables.fill(_SNAPSHOTS), thread, after, to)
     return [Snapshot(version, state) for version, state in rows]
 
 

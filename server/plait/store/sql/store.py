@@ -1,0 +1,245 @@
+"""A store in an SQL database: one connection that writes, with group commit, and a few that read.
+
+`batches.py` decides which writes share a transaction. If it fails, it is repeated for one thread at a time, so that
+only the writes of the thread that caused the failure are refused. If its answer is lost, the store asks whether it
+is stored.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import Context
+from typing import Concatenate, ParamSpec, TypeVar
+
+from plait.errors import StoreError
+from plait.store.base import EngineStore
+from plait.store.batches import Batches, WriteGroup
+from plait.store.outcomes import Outcome, Unreachable
+from plait.store.protocol import (
+    ALL_THREADS,
+    DueThread,
+    StoredThread,
+    ThreadHeader,
+    ThreadKey,
+    ThreadQuery,
+    ThreadRow,
+    ThreadView,
+    Write,
+)
+from plait.store.sql import listing, reads
+from plait.store.sql.commits import BatchCommitter
+from plait.store.sql.db import Db
+from plait.store.sql.dialect import Dialect
+from plait.store.sql.exporting import export
+from plait.store.sql.pool import Readers, Writer
+from plait.store.sql.rows import ClaimedHead, Known
+from plait.store.sql.tables import SCHEMAS, Tables
+from plait.store.sql.upkeep import Upkeep
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange
+from plait.store.whole import StoredSchema
+
+__all__ = ["SqlStore"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SqlStore(EngineStore):
+    """Stores threads in the database of a dialect. `readonly=True` only reads."""
+
+    def __init__(self, dialect: Dialect, *, title: str, readonly: bool = False) -> None:
+        self._dialect = dialect
+        self._readonly = readonly
+        self._errors: tuple[type[Exception], ...] = (*dialect.errors, OverflowError, TypeError, ValueError)
+        super().__init__(Batches(self._write, self._next_fence, is_trouble=dialect.is_trouble), title=title)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Create the objects that live from open to close."""
+        self._known = Known()
+        self._writer = Writer(self._dialect)
+        self._readers = Readers(self._dialect, None if self._readonly else self._writer.wait)
+        self._committer = BatchCommitter(self._dialect, self._writer, self._known)
+        self._upkeep = Upkeep(self._dialect, self._known, self._writer, self._readers, self._batches.has_writes)
+
+    @property
+    def is_shared(self) -> bool:
+        return True
+
+    @property
+    def durability(self) -> str:
+        return self._dialect.durability
+
+    async def _open(self) -> None:
+        self._begin()
+        db = await self._dialect.connect()
+        try:
+            await self._dialect.prepare(db, readonly=self._readonly)
+        except BaseException:
+            db.terminate()
+            raise
+        self._readers.open(*((db,) if self._readonly else ()))
+        if not self._readonly:
+            await self._writer.open(db)
+            self._upkeep.start()
+            self._batches.open()
+
+    def _explain(self, error: BaseException) -> str | None:
+        return self._dialect.explain(error) if isinstance(error, self._errors) else super()._explain(error)
+
+    async def load(
+        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
+    ) -> StoredThread | None:
+        return await self._read(key, reads.load, key, version, records)
+
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
+        return await self._read(key, reads.find, key)
+
+    async def changes(
+        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        return await self._read(key, reads.load_changes, key, after=after, limit=limit, size=size)
+
+    async def changes_before(
+        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        return await self._read(key, reads.load_changes_before, key, version=version, limit=limit, size=size)
+
+    async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
+        return await self._read(key, reads.load_client, key, client)
+
+    async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
+        return await self._read(key, reads.load_record, key, part, name)
+
+    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        return await self._read(key, reads.load_records, key, wanted)
+
+    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
+        with self._telling("records cannot be read"):
+            rows = await self._readers.run(lambda db: self._dialect.load_each(db, keys, part, name))
+        return [value for (value,) in rows]
+
+    async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
+        with self._telling(f"{key} cannot be read"):
+            async with self._readers.view() as db:
+                async for write in export(db, self._dialect.tables, key):
+                    yield write
+
+    @asynccontextmanager
+    async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
+        async with self._readers.view() as db:
+            with self._telling(f"{key} cannot be read"):
+                stored = await reads.load(db, self._dialect.tables, key, None)
+
+            async def read(after: tuple[str, str], limit: int, size: int) -> list[Record]:
+                with self._telling(f"{key} cannot be read"):
+                    return await reads.load_page(db, self._dialect.tables, key, after=after, limit=limit, size=size)
+
+            yield None if stored is None else ThreadView(stored, read)
+
+    async def claim_and_load(
+        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
+    ) -> tuple[int, StoredThread | None]:
+        found: StoredThread | None = None
+        is_read = False
+
+        async def claim(key: ThreadKey) -> int:
+            nonlocal found, is_read
+            head, found = await self._claim(key, records)
+            is_read = not self._batches.has_writes(key)
+            return head.fence
+
+        fence = await self._batches.claim(key, claim)
+        if not is_read:
+            found = await self.load(key, records=records)
+        return fence, found
+
+    def release(self, key: ThreadKey, fence: int) -> None:
+        super().release(key, fence)
+        self._upkeep.release(key, fence)
+
+    async def schema(self, kind: str, hash: str) -> bytes | None:
+        return await self._read("a schema", reads.load_schema, kind, hash)
+
+    async def schemas(self) -> list[StoredSchema]:
+        return await self._read("the schemas", reads.load_schemas)
+
+    async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
+        with self._telling("a schema could not be written"):
+            row = kind.encode(), hash.encode(), schema
+            await self._readers.run(lambda db: self._dialect.upsert(db, SCHEMAS, [row]))
+
+    async def _probe(self, *, writes: bool) -> None:
+        sql = self._dialect.tables.fill("UPDATE {format} SET format = format") if writes else "SELECT 1"
+        with self._telling("the store cannot be written"):
+            async with self._writer.use() as db:
+                await db.execute(sql)
+
+    async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
+        with self._telling("the list of threads cannot be read"):
+            await self._upkeep.save()
+        return await self._read("the list of threads", listing.load_threads, query)
+
+    async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
+        return await self._read("the list of due threads", listing.load_due, until=until, after=after, limit=limit)
+
+    # Inside
+
+    async def _read(
+        self,
+        what: object,
+        function: Callable[Concatenate[Db, Tables, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        with self._telling(f"{what} cannot be read"):
+            return await self._readers.run(lambda db: function(db, self._dialect.tables, *args, **kwargs))
+
+    async def _next_fence(self, key: ThreadKey) -> int:
+        head, _ = await self._claim(key)
+        return head.fence
+
+    async def _claim(
+        self, key: ThreadKey, ranges: Sequence[RecordRange] | None = None
+    ) -> tuple[ClaimedHead, StoredThread | None]:
+        if self._readonly:
+            raise StoreError("the store is read-only")
+        with self._telling(f"{key} cannot be claimed"):
+            while True:
+                head, found = await self._readers.run(lambda db: self._dialect.claim(db, key, ranges))
+                if head is not None:
+                    break
+                # The connection leads to another server, or its server was promoted.
+                await self._readers.run(self._dialect.identify)
+        self._known.heads[key] = head
+        return head, found
+
+    def _on_loss(self) -> None:
+        self._known.heads.clear()
+        self._lose_claims()
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        return self._batches.submit(write)
+
+    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
+        return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())
+
+    async def _commit(self, batch: Sequence[WriteGroup]) -> Sequence[Outcome]:
+        outcomes = await self._committer.commit(batch)
+        self._upkeep.wake()
+        return outcomes
+
+    async def _close(self) -> None:
+        await self._upkeep.stop()
+        await self._writer.close()
+        await self._readers.close()
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Make other errors StoreErrors that say what has failed."""
+        try:
+            yield
+        except Unreachable as error:
+            raise Unreachable(f"{what}: {error}") from error
+        except self._errors as error:
+            raise StoreError(f"{what}: {self._dialect.explain(error)}") from error
