@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 from tests.clocks import Clock, stopped_clock
 from tests.fronts import using_fronts
+from tests.mariadb import Mariadb
 from tests.nats import Nats, NatsCluster
 from tests.ordering import deal
 from tests.postgres import Postgres, private_folder
@@ -34,6 +35,13 @@ pytest.register_assert_rewrite(
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL server of this session."""
     with private_folder() as folder, Postgres(folder / "data") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mariadb]:
+    """A MariaDB server of this session."""
+    with Mariadb(tmp_path_factory.mktemp("mariadb") / "m") as server:
         yield server
 
 

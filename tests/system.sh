@@ -11,6 +11,7 @@ command -v haproxy >/dev/null || packages+=(haproxy)
 command -v systemd-analyze >/dev/null || packages+=(systemd)
 command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || packages+=(pgbouncer)
 compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || packages+=(postgresql)
+command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || packages+=(mariadb-server)
 command -v redis-server >/dev/null || packages+=(redis-server)
 command -v redis-sentinel >/dev/null || packages+=(redis-sentinel)
 [ ${#packages[@]} -eq 0 ] && exit 0

@@ -36,6 +36,7 @@ OUTSIDE = {
     "ag_ui": ("plait.adapters.ag_ui",),
     "aiosqlite": ("plait.store.sqlite.store",),
     "anyio": ("plait.agents.execution.mcp_transports", "plait.testing.clock"),
+    "asyncmy": ("plait.store.mysql",),
     "asyncpg": ("plait.store.postgres",),
     "cronsim": ("plait.parts.schedule.rules",),
     "cryptography": ("plait.parts.env.sealer",),

@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol, Self
 import msgspec
 
 from plait.store.json_files.url import FileUrl
+from plait.store.mysql.url import MysqlUrl
 from plait.store.nats.url import NatsUrl
 from plait.store.postgres.url import PostgresUrl
 from plait.store.redis.url import RedisUrl
@@ -62,6 +63,16 @@ ENGINES: Final = (
         backup="PostgreSQL's pg_amcheck and pg_dump",
         example="postgresql://user:password@host/database",
         cells="plait.store.postgres.cells:PostgresCells",
+    ),
+    Engine(
+        ("mysql", "mariadb"),
+        MysqlUrl,
+        "plait.store.mysql.store:MysqlStore",
+        driver="asyncmy",
+        extra="mysql",
+        backup="mariadb-backup or mysqldump --single-transaction",
+        example="mysql://user:password@host/database",
+        cells="plait.store.mysql.cells:MysqlCells",
     ),
     Engine(
         ("nats",),

@@ -69,7 +69,7 @@ async def test_no_error_nor_setting_shows_the_password(caplog: pytest.LogCapture
     assert SECRET not in f"{caught.value!r}{caught.value.detail}{store.durability}{store!r}{store.url!r}{caplog.text}"
     assert SECRET not in repr(Settings(store=URL))
     with pytest.raises(ValueError, match="unknown store URL") as wrong:
-        open_store(f"mysql://ada:{SECRET}@h/d")
+        open_store(f"oracle://ada:{SECRET}@h/d")
     assert SECRET not in str(wrong.value)
 
 

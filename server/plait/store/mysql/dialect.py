@@ -1,0 +1,325 @@
+"""The dialect of MariaDB and MySQL: its SQL is text, and a batch takes two round trips."""
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, TypeVar, cast
+
+from asyncmy.errors import MySQLError
+
+from plait.clock import read_wall_clock
+from plait.errors import StoreError
+from plait.store.mysql.connection import (
+    DRIVER_ERRORS,
+    Found,
+    MysqlDb,
+    connect,
+    explain,
+    fill,
+    get_code,
+    is_lost,
+    make_list,
+    make_lists,
+    was_sent,
+)
+from plait.store.mysql.schema import NO_TABLE, prepare
+from plait.store.mysql.url import MysqlUrl
+from plait.store.outcomes import Unreachable
+from plait.store.protocol import ThreadKey
+from plait.store.sql.db import Db
+from plait.store.sql.dialect import Claim
+from plait.store.sql.reads import make_load, read_thread
+from plait.store.sql.rows import ClaimedHead, Rows, StoredRow, encode
+from plait.store.sql.tables import THREADS, Table, Tables
+from plait.store.thread_rows import CLIENT_DAYS, DAY, Prune, RecordRange
+
+__all__ = ["MysqlDialect"]
+
+log = logging.getLogger("plait.store")
+
+T = TypeVar("T")
+
+_SERVER: Final = """
+SELECT VERSION(), @@global.read_only, @@global.innodb_flush_log_at_trx_commit, @@global.log_bin, @@global.sync_binlog
+"""
+# A transaction whose connection is lost must not keep its locks for as long as the server takes to notice that.
+_BEGIN: Final = "SET SESSION wait_timeout = 3", "BEGIN"
+_END: Final = "SET SESSION wait_timeout = DEFAULT"
+# Microseconds since the epoch: a number is above those before it, also after a failover that has lost writes.
+_FENCE: Final = "(number << 52) + TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+# It finds nothing on another server, and after a failover, until the timeline has been set. In the order of the
+# assignments, `origin` is still the former one where the epoch is chosen.
+_CLAIM: Final = f"""
+INSERT INTO {{threads}} (kind, name, fence, origin)
+SELECT $1, $2, {_FENCE}, $3 FROM {{timeline}} WHERE number = $4 AND server = %s
+ON DUPLICATE KEY UPDATE fence = GREATEST(fence + 1, VALUES(fence)),
+    epoch = IF(origin = VALUES(origin) OR epoch IS NULL, epoch, $5), origin = VALUES(origin)
+"""
+_HEAD: Final = "SELECT id, epoch, version, fence, writes FROM {threads} WHERE kind = $1 AND name = $2"
+_LOCK: Final = f"SELECT {', '.join(THREADS.columns)} FROM {{threads}} WHERE (kind, name) IN (%s) FOR UPDATE"
+# An id that is given to a new row is not given again after it.
+_NEXT_ID: Final = (
+    "INSERT INTO {threads} (kind, name, fence, origin) VALUES ('', $1, 0, '')",
+    "DELETE FROM {threads} WHERE id = LAST_INSERT_ID()",
+    "SELECT LAST_INSERT_ID()",
+)
+_RAISE: Final = "UPDATE {timeline} SET number = number + 1, server = %s WHERE server <> %s"
+_REMOVED: Final = "SELECT thread FROM {removed} ORDER BY thread LIMIT $1 FOR UPDATE SKIP LOCKED"
+_REMOVE_FROM: Final = ("changes", "snapshots", "clients", "records")
+_DELETE_RECORDS: Final = 'DELETE FROM {records} WHERE (thread, part, "key") IN (%s)'
+_DEADLOCK: Final = 1213
+_TRIES: Final = 5
+# Statements in one round trip that saves times.
+_AT_ONCE: Final = 1000
+
+
+class MysqlDialect:
+    """The dialect of the servers of a URL. `on_loss` is that of `Dialect`."""
+
+    errors: tuple[type[Exception], ...] = DRIVER_ERRORS
+    begin_view = (
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+    )
+    is_lost = staticmethod(is_lost)
+    was_sent = staticmethod(was_sent)
+    explain = staticmethod(explain)
+    write_plain = None
+
+    def __init__(self, url: MysqlUrl, on_loss: Callable[[], None]) -> None:
+        self.url = url
+        self.tables = Tables(url.prefix, compares_rows=False)
+        self._on_loss = on_loss
+        # SQL for the identity of a server: MySQL's and MariaDB's differ.
+        self._identity = ""
+        # The number of the timeline, its server and, if the server does not sync each commit, its last start; ""
+        # before the first connection.
+        self.origin = ""
+        self._number = 0
+        self._syncs = True
+
+    @property
+    def durability(self) -> str:
+        """The sentence of `Store.durability`."""
+        if not self._syncs:
+            return (
+                "changes survive a crash of the process; a crash of the database server may lose those of about the "
+                "last second (innodb_flush_log_at_trx_commit or, with a binary log, sync_binlog is not 1)"
+            )
+        return "changes survive crashes of the processes and machines, but a failover may lose the last ones"
+
+    def is_trouble(self, error: BaseException, /) -> bool:
+        """Whether the cause of a failed write concerns the whole database, such as a full disk."""
+        return isinstance(error, StoreError) or is_lost(error) or get_code(error) in (1021, 1114, 1040, 1203)
+
+    # Connections
+
+    async def connect(self) -> MysqlDb:
+        """Return a new connection to the first server of the URL that can be written. Raises Unreachable."""
+        failures = list[str]()
+        for host, port in self.url.hosts:
+            try:
+                db = await connect(self.url, host, port)
+            except Unreachable as error:
+                failures.append(str(error))
+                continue
+            try:
+                await self.identify(db)
+            except DRIVER_ERRORS as error:
+                db.terminate()
+                failures.append(explain(error))
+            except Unreachable as error:
+                db.terminate()
+                failures.append(str(error))
+            except BaseException:
+                db.terminate()
+                raise
+            else:
+                return db
+        raise Unreachable("; ".join(failures))
+
+    async def identify(self, db: Db) -> None:
+        """Check which server a connection leads to, and raise the timeline if it is another one. Raises Unreachable."""
+        version, is_readonly, flushes, has_binlog, syncs_binlog = await db.fetchrow(_SERVER)
+        if int(is_readonly):
+            raise Unreachable("the server is a replica, which cannot be written (read_only)")
+        self._identity = f"CONCAT(@@{'server_uid' if 'MariaDB' in version else 'server_uuid'}, '/', @@server_id)"
+        self._syncs = int(flushes) == 1 and (not int(has_binlog) or int(syncs_binlog) == 1)
+        try:
+            await db.execute(self.tables.fill(_RAISE).replace("%s", self._identity))
+            number, server = await db.fetchrow(self.tables.fill("SELECT number, server FROM {timeline}"))
+            origin = f"{number}:{server.decode()}"
+            if not self._syncs:
+                await db.execute(self.tables.fill("INSERT IGNORE INTO {run} VALUES (1, $1)"), secrets.token_bytes(16))
+                origin += f":{(await db.fetchval(self.tables.fill('SELECT token FROM {run}'))).hex()}"
+        except MySQLError as error:
+            if get_code(error) != NO_TABLE:
+                raise
+            return  # `prepare` comes next.
+        before, self.origin, self._number = self.origin, origin, number
+        if before not in ("", origin):
+            log.warning(
+                "%s may have lost changes (it was %s, and is %s): all threads are loaded again",
+                *(self.url, before, origin),
+            )
+            self._on_loss()
+
+    async def prepare(self, db: Db, *, readonly: bool) -> None:
+        """Create the tables, unless another process does. Raises StoreError."""
+        await prepare(cast(MysqlDb, db), self.tables, readonly=readonly)
+        if not self.origin:
+            await self.identify(db)
+
+    # Claims
+
+    async def claim(self, db: Db, key: ThreadKey, ranges: Sequence[RecordRange] | None) -> Claim:
+        """Become the owner of a thread, and load it if there are ranges; nothing, if it is on another timeline."""
+        names, fresh = encode(key), secrets.token_hex(8)
+        claim = self._fill(_CLAIM.replace("%s", self._identity), *names, self.origin, self._number, fresh)
+        statements = ["BEGIN", claim, self._fill(_HEAD, *names), "COMMIT"]
+        if ranges is not None:
+            sql, values = make_load(key, None, ranges)
+            statements.insert(3, self._fill(sql, *values))
+        _, claimed, (heads, _), *loaded, _ = await _retry(lambda: _run(db, *statements))
+        if not claimed.changed:
+            return None, None
+        head = ClaimedHead.read(heads[0])
+        return head, None if ranges is None else read_thread(key, loaded[0].rows, None, ranges)
+
+    # Writes
+
+    async def lock(self, db: Db, keys: Sequence[tuple[bytes, bytes]]) -> list[StoredRow]:
+        """Begin a transaction, and lock and return the rows of threads."""
+        sql = self._fill(_LOCK) % make_list(keys)
+        *_, (rows, _) = await _retry(lambda: _run(db, *_BEGIN, sql))
+        return [StoredRow(*row) for row in rows]
+
+    async def make_ids(self, db: Db, count: int) -> list[int]:
+        """Return new ids of threads."""
+        statements = [self._fill(sql, secrets.token_bytes(16)) for _ in range(count) for sql in _NEXT_ID]
+        return [rows[0][0] for rows, _ in (await _run(db, *statements))[2::3]]
+
+    async def write(self, db: Db, rows: Rows) -> None:
+        """Store everything, and commit."""
+        statements = [
+            self._fill(_make_upsert(table)) % literals
+            for table, values in rows.upserts
+            for literals in make_lists(values)
+        ]
+        if rows.dropped:
+            statements.append(self._fill(_DELETE_RECORDS) % make_list(rows.dropped))
+        for id, prune in rows.prunes:
+            values = id, prune.at, read_wall_clock(), prune.bytes, prune.version
+            statements += [self._fill(sql, *values) for sql in _make_prune(prune)]
+        await _run(db, *statements, "COMMIT", _END)
+
+    async def ask(
+        self, db: Db, heads: Sequence[tuple[bytes, bytes, int]]
+    ) -> list[tuple[tuple[bytes, bytes], ClaimedHead]]:
+        """Return the heads of threads that still have the same owner.
+
+        The rows are locked until an earlier transaction has ended. One that arrives later begins with locking them.
+        """
+        rows = await self.lock(db, [head[:2] for head in heads])
+        await _run(db, "ROLLBACK", _END)
+        asked = set(heads)
+        return [((row.kind, row.name), row.head) for row in rows if (row.kind, row.name, row.fence) in asked]
+
+    async def upsert(self, db: Db, table: Table, rows: Sequence[Sequence[Any]]) -> None:
+        """Insert rows, or replace those with the same key."""
+        await _run(db, self._fill(_make_upsert(table)) % make_list(rows))
+
+    # Upkeep
+
+    async def save(self, db: Db, changed: Mapping[int, int]) -> None:
+        """Save when threads have changed."""
+        sql = "UPDATE {threads} SET changed_at = $2 WHERE id = $1 AND created_at IS NOT NULL"
+        statements = [self._fill(sql, *row) for row in sorted(changed.items())]
+        for start in range(0, len(statements), _AT_ONCE):
+            await _run(db, "BEGIN", *statements[start : start + _AT_ONCE], "COMMIT")
+
+    async def forget(self, db: Db, released: Sequence[tuple[ThreadKey, ClaimedHead]]) -> None:
+        """Remove the rows of threads that are not stored, unless they have another owner."""
+        sql = "DELETE FROM {threads} WHERE kind = $1 AND name = $2 AND fence = $3 AND created_at IS NULL"
+        await _run(db, *(self._fill(sql, *encode(key), head.fence) for key, head in released))
+
+    async def remove(self, db: Db, *, threads: int, rows: int) -> bool:
+        """Remove some rows of deleted threads, and return whether more are left."""
+        _, (found, _) = await _run(db, "BEGIN", self._fill(_REMOVED, threads))
+        ids, left = ",".join(str(id) for (id,) in found), rows
+        for table in _REMOVE_FROM if found else ():
+            sql = f"{self._fill(f'DELETE FROM {{{table}}}')} WHERE thread IN ({ids}) LIMIT {left}"
+            left -= (await _run(db, sql))[0].changed
+            if left <= 0:
+                break
+        else:
+            if found:
+                await _run(db, f"{self._fill('DELETE FROM {removed}')} WHERE thread IN ({ids})")
+        await _run(db, "COMMIT")
+        return left <= 0 or len(found) == threads
+
+    async def load_each(self, db: Db, keys: Sequence[ThreadKey], part: str, name: str) -> Sequence[Any]:
+        """Return one row with the value of a record for each thread."""
+        sql = """
+        SELECT (SELECT r.value FROM {threads} t JOIN {records} r ON r.thread = t.id AND r.part = $3 AND r."key" = $4
+        WHERE t.kind = $1 AND t.name = $2 AND t.created_at IS NOT NULL)
+        """
+        found = await _run(db, *(self._fill(sql, *encode(key), part, name) for key in keys))
+        return [rows[0] for rows, _ in found]
+
+    # Inside
+
+    def _fill(self, sql: str, *values: Any) -> str:
+        return fill(self.tables.fill(sql), *values)
+
+
+async def _run(db: Db, *statements: str) -> list[Found]:
+    return await cast(MysqlDb, db).run(*statements)
+
+
+async def _retry(work: Callable[[], Awaitable[T]]) -> T:
+    """Do a transaction again that was rolled back because of a deadlock."""
+    for _ in range(_TRIES - 1):
+        try:
+            return await work()
+        except MySQLError as error:
+            if get_code(error) != _DEADLOCK:
+                raise
+    return await work()
+
+
+@cache
+def _make_upsert(table: Table) -> str:
+    """Return the statement that inserts rows, whose literals are to come, or replaces those with the same key."""
+    names = ",".join(f'"{name}"' for name in table.columns)
+    changed = [f'"{name}" = VALUES("{name}")' for name in table.columns if table.key and name not in table.key]
+    end = f" ON DUPLICATE KEY UPDATE {','.join(changed)}" if changed else ""
+    return f"INSERT INTO {{{table.name}}} ({names}) VALUES %s{end}"
+
+
+def _make_prune(prune: Prune) -> list[str]:
+    """Return the statements that remove what is outside the bounds of a log, and clients that have not pushed.
+
+    The clock may have been wrong: times in the future are ignored, no change after a recent one is too old, and clients
+    are kept until other clients have pushed on as many different days.
+    """
+    bounds = ["$5"]
+    if prune.at > 0:
+        bounds.append(
+            "coalesce((SELECT max(version) FROM {changes} WHERE thread = $1 AND at < $2 AND version < coalesce(("
+            "SELECT min(version) FROM {changes} WHERE thread = $1 AND at BETWEEN $2 AND $3), 9223372036854775807)), 0)"
+        )
+    if prune.bytes is not None:
+        bounds.append(
+            "coalesce((SELECT max(version) FROM (SELECT version, sum(length(ops)) OVER (ORDER BY version DESC) AS size "
+            "FROM {changes} WHERE thread = $1) c WHERE size > $4), 0)"
+        )
+    bound = f"greatest({', '.join(bounds)})" if len(bounds) > 1 else bounds[0]
+    return [
+        f"SET @oldest = (SELECT max(version) FROM {{snapshots}} WHERE thread = $1 AND version <= {bound})",
+        "DELETE FROM {changes} WHERE thread = $1 AND version <= @oldest",
+        "DELETE FROM {snapshots} WHERE thread = $1 AND version < @oldest",
+        f"SET @day = (SELECT min(day) FROM (SELECT DISTINCT at DIV {DAY} AS day FROM {{clients}} "
+        f"WHERE thread = $1 AND at <= $3 ORDER BY day DESC LIMIT {CLIENT_DAYS}) d)",
+        f"DELETE FROM {{clients}} WHERE thread = $1 AND at < $3 - {DAY * CLIENT_DAYS} AND at DIV {DAY} < @day",
+    ]

@@ -1,0 +1,35 @@
+"""The store in MariaDB or MySQL."""
+
+import pytest
+from tests.mariadb import Mariadb, new_prefix
+from tests.server.store.contract import *  # noqa: F403
+from tests.server.store.contract_due import *  # noqa: F403
+from tests.server.store.contract_finding import *  # noqa: F403
+from tests.server.store.contract_listing import *  # noqa: F403
+from tests.server.store.contract_ranges import *  # noqa: F403
+from tests.server.store.contract_records import *  # noqa: F403
+from tests.server.store.contract_view import *  # noqa: F403
+
+from plait.errors import StoreError
+from plait.store.mysql.store import MysqlStore
+from plait.store.mysql.url import MysqlUrl
+
+
+@pytest.fixture
+def store(mariadb: Mariadb) -> MysqlStore:
+    return MysqlStore(MysqlUrl.parse(new_prefix(mariadb.url)))
+
+
+@pytest.mark.parametrize("found", [0, 999])
+async def test_tables_of_another_build_are_refused_and_left_as_they_are(
+    mariadb: Mariadb, store: MysqlStore, found: int
+) -> None:
+    async with store:
+        pass
+    table = f"plait.{store.url.prefix}format"
+    mariadb.execute(f"UPDATE {table} SET format = {found}")
+    which = "an earlier build" if found == 0 else "a newer plait"
+    for other in (MysqlStore(store.url), store.reader()):
+        with pytest.raises(StoreError, match=rf"cannot open the store .*: it was written by {which}"):
+            await other.__aenter__()
+    assert mariadb.execute(f"SELECT format FROM {table}") == str(found)
