@@ -729,7 +729,7 @@ async def test_threads_and_state_say_what_they_do_not_find(folder: Path) -> None
     assert not (folder / "plait.db").exists()
     assert "use kind/name" in complaint(folder, "state", "room")
     assert "memory:// is not a store file" in complaint(folder, "threads", "memory://")
-    assert "mysql://x is not a store file" in complaint(folder, "threads", "mysql://x")
+    assert "oracle://x is not a store file" in complaint(folder, "threads", "oracle://x")
     with Process("game:app", cwd=folder):
         line = complaint(folder, "state", "room/one")
         assert "no thread room/one" in line

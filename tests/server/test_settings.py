@@ -221,7 +221,7 @@ def test_a_store_is_named_by_its_url() -> None:
         "sqlite:///game.db?mode=ro",
         "memory://x",
         "memory:///x",
-        "mysql://host/db",
+        "oracle://host/db",
     ],
 )
 def test_a_url_that_names_no_store_is_an_error_that_shows_those_there_are(url: str) -> None:

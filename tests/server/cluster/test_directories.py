@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.mariadb import Mariadb
 from tests.nats import Nats
 from tests.postgres import Postgres
 from tests.redis import Redis
@@ -12,6 +13,8 @@ from tests.server.cluster.stepped import SteppedDirectory
 
 from plait.cluster.cell_directory import CellDirectory
 from plait.cluster.directory import Directory
+from plait.store.mysql.cells import MysqlCells
+from plait.store.mysql.url import MysqlUrl
 from plait.store.nats.cells import NatsCells
 from plait.store.nats.url import NatsUrl
 from plait.store.postgres.cells import PostgresCells
@@ -74,6 +77,17 @@ class TestNats(SharedContract):
     def open_directory(self, nats_server: Nats) -> Callable[[], Directory]:
         url = NatsUrl.parse(nats_server.make_store())
         return lambda: CellDirectory(NatsCells, url)
+
+
+class TestMysql(SharedContract):
+    @pytest.fixture
+    def engine(self, mariadb: Mariadb) -> Mariadb:
+        return mariadb
+
+    @pytest.fixture
+    def open_directory(self, mariadb: Mariadb) -> Callable[[], Directory]:
+        url = MysqlUrl.parse(mariadb.make_store())
+        return lambda: CellDirectory(MysqlCells, url)
 
 
 class TestRedis(SharedContract):

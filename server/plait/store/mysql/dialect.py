@@ -91,7 +91,7 @@ class MysqlDialect:
         self.tables = Tables(url.prefix, compares_rows=False)
         self._on_loss = on_loss
         # SQL for the identity of a server: MySQL's and MariaDB's differ.
-        self._identity = ""
+        self.identity = ""
         # The number of the timeline, its server and, if the server does not sync each commit, its last start; ""
         # before the first connection.
         self.origin = ""
@@ -143,10 +143,10 @@ class MysqlDialect:
         version, is_readonly, flushes, has_binlog, syncs_binlog = await db.fetchrow(_SERVER)
         if int(is_readonly):
             raise Unreachable("the server is a replica, which cannot be written (read_only)")
-        self._identity = f"CONCAT(@@{'server_uid' if 'MariaDB' in version else 'server_uuid'}, '/', @@server_id)"
+        self.identity = f"CONCAT(@@{'server_uid' if 'MariaDB' in version else 'server_uuid'}, '/', @@server_id)"
         self._syncs = int(flushes) == 1 and (not int(has_binlog) or int(syncs_binlog) == 1)
         try:
-            await db.execute(self.tables.fill(_RAISE).replace("%s", self._identity))
+            await db.execute(self.tables.fill(_RAISE).replace("%s", self.identity))
             number, server = await db.fetchrow(self.tables.fill("SELECT number, server FROM {timeline}"))
             origin = f"{number}:{server.decode()}"
             if not self._syncs:
@@ -175,7 +175,7 @@ class MysqlDialect:
     async def claim(self, db: Db, key: ThreadKey, ranges: Sequence[RecordRange] | None) -> Claim:
         """Become the owner of a thread, and load it if there are ranges; nothing, if it is on another timeline."""
         names, fresh = encode(key), secrets.token_hex(8)
-        claim = self._fill(_CLAIM.replace("%s", self._identity), *names, self.origin, self._number, fresh)
+        claim = self._fill(_CLAIM.replace("%s", self.identity), *names, self.origin, self._number, fresh)
         statements = ["BEGIN", claim, self._fill(_HEAD, *names), "COMMIT"]
         if ranges is not None:
             sql, values = make_load(key, None, ranges)

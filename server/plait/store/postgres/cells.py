@@ -1,15 +1,16 @@
-"""The cells of a cluster's directory in PostgreSQL, in a table beside those of the store."""
+"""The cells of a cluster's directory in PostgreSQL."""
 
-import secrets
-from types import TracebackType
-from typing import Any, Final, Self
+from collections.abc import Sequence
+from typing import Any, Final
 
 import asyncpg
 
 from plait.errors import StoreError
-from plait.store.cells import Cell, Reading
-from plait.store.postgres.engine import DRIVER_ERRORS, TIMELINE, Connection, Engine, explain
+from plait.store.postgres.dialect import PostgresDialect
+from plait.store.postgres.engine import TIMELINE
 from plait.store.postgres.url import PostgresUrl
+from plait.store.sql.cells import SqlCells
+from plait.store.sql.db import Db
 from plait.store.sql.tables import Tables
 
 __all__ = ["PostgresCells"]
@@ -38,68 +39,34 @@ UPDATE {{nodes}} SET revision = $3, value = $4 WHERE cell = $1 AND {_ORIGIN} = $
 _FORGET: Final = f"DELETE FROM {{nodes}} WHERE cell = $1 AND {_ORIGIN} = $2 AND revision = $3 RETURNING 1"
 
 
-class PostgresCells:
-    """The cells over a connection that is replaced when it is lost."""
+class PostgresCells(SqlCells):
+    """The cells of a URL."""
 
     def __init__(self, url: PostgresUrl) -> None:
         self._tables = Tables(url.prefix, url.schema)
-        self._engine = Engine(url, lambda: None)
-        self._db: Connection | None = None
+        super().__init__(PostgresDialect(url, lambda: None))
 
-    async def __aenter__(self) -> Self:
-        return self
+    async def _create(self, db: Db) -> None:
+        await db.execute(self._tables.fill(_CREATE))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._drop()
+    async def _read(self, db: Db, known: Sequence[int]) -> tuple[int, Sequence[tuple[str, int, bytes]]]:
+        rows = await db.fetch(self._tables.fill(_READ), known)
+        return rows[0][0], [(cell, *rest) for _, cell, *rest in rows if cell is not None]
 
-    async def read(self, former: Reading | None = None) -> Reading:
-        cells = {} if former is None else dict(former.cells)
-        rows = await self._fetch(_READ, [each.revision for each in cells.values()])
-        if not rows:
-            return Reading(0, {})
-        timeline = rows[0]["origin"]
-        if former is not None and timeline != former.timeline:
-            return await self.read()
-        changed = {row["cell"]: Cell(row["revision"], row["value"]) for row in rows if row["cell"] is not None}
-        return Reading(timeline, cells | changed)
-
-    async def swap(self, cell: str, revision: int, value: bytes | None, *, timeline: int) -> int | None:
-        if timeline == 0:
-            await self._fetch(_CREATE)
-            return None
-        new = secrets.randbits(62) + 1  # None that a failover has lost is given out again.
+    async def _swap(self, db: Db, cell: str, revision: int, value: bytes | None, *, new: int, timeline: int) -> bool:
+        values: tuple[Any, ...]
         if value is None:
-            rows = await self._fetch(_FORGET, cell, timeline, revision)
+            sql, values = _FORGET, (cell, timeline, revision)
         elif revision == 0:
-            rows = await self._fetch(_MAKE, cell, timeline, new, value)
+            sql, values = _MAKE, (cell, timeline, new, value)
         else:
-            rows = await self._fetch(_REPLACE, cell, timeline, new, value, revision)
-        return new if rows else None
+            sql, values = _REPLACE, (cell, timeline, new, value, revision)
+        return bool(await db.fetch(self._tables.fill(sql), *values))
 
-    # Inside
-
-    async def _fetch(self, sql: str, *values: Any) -> list[Any]:
-        """Return rows; none if the table is not there, as no node has joined yet."""
-        try:
-            if self._db is None or self._db.is_closed():
-                self._db = await self._engine.connect()
-            return list(await self._db.fetch(self._tables.fill(sql), *values))
-        except asyncpg.UndefinedTableError:
-            return []
-        except asyncpg.UndefinedColumnError as error:
+    def _is_missing(self, error: Exception) -> bool:
+        if isinstance(error, asyncpg.UndefinedColumnError):
             tables = self._tables.fill("{nodes} and {shards}")
             raise StoreError(
                 f"{tables} are tables of an earlier plait: stop all servers of the store, then drop them"
             ) from error
-        except BaseException as error:
-            self._drop()  # A statement may be under way.
-            if isinstance(error, DRIVER_ERRORS):
-                raise StoreError(explain(error)) from error
-            raise
-
-    def _drop(self) -> None:
-        db, self._db = self._db, None
-        if db is not None:
-            db.terminate()
+        return isinstance(error, asyncpg.UndefinedTableError)

@@ -1,0 +1,88 @@
+"""The cells of a cluster's directory in an SQL database, in a table beside those of the store."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from plait.errors import StoreError
+from plait.store.cells import Cell, Reading
+from plait.store.sql.db import Connector, Db
+
+__all__ = ["SqlCells"]
+
+T = TypeVar("T")
+
+
+class SqlCells:
+    """The cells over a connection that is replaced when it is lost. A subclass has the statements of an engine."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._db: Db | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._drop()
+
+    async def read(self, former: Reading | None = None) -> Reading:
+        cells = {} if former is None else dict(former.cells)
+        found = await self._use(lambda db: self._read(db, [each.revision for each in cells.values()]), None)
+        if found is None:
+            return Reading(0, {})
+        timeline, rows = found
+        if former is not None and timeline != former.timeline:
+            return await self.read()
+        return Reading(timeline, cells | {cell: Cell(revision, value) for cell, revision, value in rows})
+
+    async def swap(self, cell: str, revision: int, value: bytes | None, *, timeline: int) -> int | None:
+        if timeline == 0:
+            await self._use(self._create, None)
+            return None
+        new = secrets.randbits(62) + 1  # None that a failover has lost is given out again.
+        is_done = await self._use(lambda db: self._swap(db, cell, revision, value, new=new, timeline=timeline), False)
+        return new if is_done else None
+
+    # For subclasses
+
+    async def _create(self, db: Db) -> None:
+        """Make the table, unless it is there."""
+        raise NotImplementedError
+
+    async def _read(self, db: Db, known: Sequence[int]) -> tuple[int, Sequence[tuple[str, int, bytes]]]:
+        """Return the timeline, and the name, revision and value of each cell whose revision is not known."""
+        raise NotImplementedError
+
+    async def _swap(self, db: Db, cell: str, revision: int, value: bytes | None, *, new: int, timeline: int) -> bool:
+        """Replace or remove a cell if its revision and the timeline are these, and return whether they were."""
+        raise NotImplementedError
+
+    def _is_missing(self, error: Exception) -> bool:
+        """Whether a statement has failed because the table is not there. Raises StoreError if it is another one."""
+        raise NotImplementedError
+
+    # Inside
+
+    async def _use(self, work: Callable[[Db], Awaitable[T]], missing: T) -> T:
+        """Do work; `missing` is its result if the table is not there, as no node has joined yet."""
+        try:
+            if self._db is None or self._db.is_closed():
+                self._db = await self._connector.connect()
+            return await work(self._db)
+        except self._connector.errors as error:
+            if self._is_missing(error):
+                return missing
+            self._drop()
+            raise StoreError(self._connector.explain(error)) from error
+        except BaseException:
+            self._drop()  # A statement may be under way.
+            raise
+
+    def _drop(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.terminate()
