@@ -1,5 +1,6 @@
 """The models, prompts, sides and agents of an execution, as their author defines them."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -146,15 +147,16 @@ class Mcp(Checked, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_tool_name(self.name)
+        check_tool_name(self.connect)
         if find_spec("mcp") is None:
             raise ModuleNotFoundError("Mcp needs an extra: pip install 'plait[mcp]'", name="mcp")
         is_url = isinstance(self.server, str)
-        if is_url and not str(self.server).startswith(("http://", "https://")):
+        if not self.server or (is_url and not str(self.server).startswith(("http://", "https://"))):
             raise ValueError(f"the server of the Mcp {self.name!r} must be a URL, or a list of the words of a command")
         if (self.headers and not is_url) or (self.env and is_url):
             raise ValueError(f"the Mcp {self.name!r}: headers are for a URL, and env is for a command")
         for option, value in (("timeout", self.timeout), ("approval_timeout", self.approval_timeout)):
-            if value is not None and not value > 0:
+            if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{option} of the Mcp {self.name!r} must be above 0, not {value!r}")
 
     @property
@@ -166,6 +168,11 @@ class Mcp(Checked, frozen=True):
     def prefix(self) -> str:
         """The beginning of the names of its tools."""
         return f"{self.name}_"
+
+    @property
+    def connect(self) -> str:
+        """The name of the tool in place of those of a server that is away."""
+        return f"{self.prefix}connect"
 
     @property
     def variables(self) -> set[str]:

@@ -19,10 +19,10 @@ class LentTool(NamedTuple):
 
 
 class McpResult(NamedTuple):
-    """The result of a call: a text, and files by their types."""
+    """The result of a call: a text, and files as base64, by their types."""
 
     text: str
-    files: Sequence[tuple[str, bytes]]
+    files: Sequence[tuple[str, str]]
     is_error: bool
 
 

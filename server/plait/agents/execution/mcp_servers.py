@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import secrets
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,7 +18,7 @@ from plait.agents.execution.definitions import Mcp
 from plait.agents.execution.mcp import LentTool, McpFailed, McpResult
 from plait.agents.execution.model_attempts import ToolSpec
 from plait.agents.execution.tools import Tool, ToolResult
-from plait.errors import InvalidArguments, NotFound
+from plait.errors import InvalidArguments, PlaitError
 from plait.parts.env.secret import Secret
 from plait.parts.files.thread_files import find_files
 from plait.parts.part import find_role, require_role
@@ -26,8 +27,6 @@ from plait_schemas.codec import NOT_JSON, encode_json, nests_deeper
 
 __all__ = ["McpServers"]
 
-# The tool that a model has in place of those of a server that is away.
-_CONNECT: Final = "connect"
 # Seconds in which a server must connect and list its tools.
 _SECONDS: Final = 30.0
 # Characters of a result.
@@ -35,6 +34,7 @@ _LONGEST: Final = 100_000
 # Tools of a server, and characters of their descriptions.
 _MOST_TOOLS: Final = 200
 _MOST_DESCRIBED: Final = 1024 * 1024
+_FAILED: Final = "Failed to execute tool: "
 _NOTHING: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 
 log = logging.getLogger("plait.agents")
@@ -64,36 +64,37 @@ class McpServers:
 
     async def describe(self, tools: Mapping[str, Any]) -> list[ToolSpec]:
         """Return the tools of servers as a model sees them; for a server that is away, one that tries again."""
-        found = list[ToolSpec]()
-        for mcp in tools.values():
-            if isinstance(mcp, Mcp):
-                try:
-                    lent = await self._list(mcp)
-                except McpFailed as failure:
-                    told = f"The tools of {mcp.name} are away: {failure}. Call this to try again."
-                    found.append(ToolSpec(f"{mcp.prefix}{_CONNECT}", told, _NOTHING))
-                else:
-                    found += [ToolSpec(name, each.description, each.schema) for name, each in lent.items()]
-        return found
+        async with asyncio.TaskGroup() as group:
+            found = [group.create_task(self._describe(each)) for each in tools.values() if isinstance(each, Mcp)]
+        return [spec for each in found for spec in each.result()]
 
     async def find(self, mcp: Mcp, name: str) -> Tool:
         """Return a tool of a server; one that fails if it is not there."""
-        is_connect = name == f"{mcp.prefix}{_CONNECT}"
-        if is_connect:
+        if name == mcp.connect:
             self._away.pop(mcp.name, None)
         try:
             lent = self._lent.get(mcp.name) or await self._list(mcp)
         except McpFailed as failure:
-            return _LentTool(mcp, name, partial(_answer, f"the tools of {mcp.name} are away: {failure}", is_error=True))
-        if (found := lent.get(name)) is not None:
-            return _LentTool(mcp, name, partial(self._call, mcp, found), found)
-        if is_connect:
-            return _LentTool(mcp, name, partial(_answer, f"{mcp.name} is connected. Its tools: {', '.join(lent)}"))
-        near = find_nearest(name, lent)
-        told = f"there is no tool {name!r}" + (f"; did you mean {near!r}?" if near else "")
-        return _LentTool(mcp, name, partial(_answer, told, is_error=True))
+            told = f"the tools of {mcp.name} are away: {failure}"
+        else:
+            if (found := lent.get(name)) is not None:
+                return _LentTool(mcp, name, partial(self._call, mcp, found), found)
+            if name == mcp.connect:
+                told = f"{mcp.name} is connected. Its tools: {', '.join(lent)}"
+                return _LentTool(mcp, name, partial(_answer, ToolResult(told)))
+            near = find_nearest(name, lent)
+            told = f"there is no tool {name!r}" + (f"; did you mean {near!r}?" if near else "")
+        return _LentTool(mcp, name, partial(_answer, ToolResult(f"{_FAILED}{told}", is_error=True)))
 
     # Inside
+
+    async def _describe(self, mcp: Mcp) -> list[ToolSpec]:
+        try:
+            lent = await self._list(mcp)
+        except McpFailed as failure:
+            told = f"The tools of {mcp.name} are away: {failure}. Call this to try again."
+            return [ToolSpec(mcp.connect, told, _NOTHING)]
+        return [ToolSpec(name, each.description, each.schema) for name, each in lent.items()]
 
     async def _list(self, mcp: Mcp) -> dict[str, LentTool]:
         """Return the tools that a server lends now. Raises McpFailed."""
@@ -121,7 +122,7 @@ class McpServers:
         make = await asyncio.to_thread(_import_session)
         try:
             variables = {name: await self._reveal(name) for name in mcp.variables}
-        except NotFound as error:
+        except PlaitError as error:
             raise McpFailed(str(error)) from None
         session = self._sessions[mcp.name] = make(mcp, variables)
         return session
@@ -136,20 +137,24 @@ class McpServers:
             result: McpResult = await self._sessions[mcp.name].call(tool.name, arguments)
         except McpFailed as failure:
             await self._close(mcp.name)  # Its next use opens another session.
-            return ToolResult(await self._redact(f"Failed to execute tool: {failure}"), is_error=True)
+            return ToolResult(await self._redact(f"{_FAILED}{failure}"), is_error=True)
         text = await self._redact(result.text)
         if len(text) > _LONGEST:
             text = f"{text[:_LONGEST]}\n\n[The result has {len(text)} characters; these are the first {_LONGEST}.]"
-        paths = [await self._store(mime, data) for mime, data in result.files]
-        if None in paths:
-            text = f"{text}\n\n[Files were left out, as the thread keeps none.]".strip()
-        return ToolResult(text, [each for each in paths if each is not None], is_error=result.is_error)
+        paths = [path for mime, data in result.files if (path := await self._store(mime, data))]
+        if len(paths) < len(result.files):
+            text = f"{text}\n\n[{len(result.files) - len(paths)} files could not be kept.]".strip()
+        return ToolResult(text, paths, is_error=result.is_error)
 
-    async def _store(self, mime: str, data: bytes) -> str | None:
+    async def _store(self, mime: str, data: str) -> str | None:
+        """Store a file and return its path; None if the thread keeps no files, or not this one."""
         if (files := find_files(type(self._thread))) is None:
             return None
         path = f"attachments/{secrets.token_hex(16)}{guess_extension(mime) or ''}"
-        await files.of(self._thread._actor).write(path, data, mime=mime)
+        try:
+            await files.of(self._thread._actor).write(path, b64decode(data), mime=mime)
+        except (PlaitError, ValueError):
+            return None
         return path
 
     async def _reveal(self, variable: str) -> str:
@@ -192,8 +197,8 @@ class _LentTool(Tool):
         return await self._run(arguments)
 
 
-async def _answer(text: str, arguments: Mapping[str, Any], *, is_error: bool = False) -> ToolResult:
-    return ToolResult(f"Failed to execute tool: {text}" if is_error else text, is_error=is_error)
+async def _answer(result: ToolResult, arguments: Mapping[str, Any]) -> ToolResult:
+    return result
 
 
 def _name(mcp: Mcp, lent: Sequence[LentTool]) -> dict[str, LentTool]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from base64 import b64decode
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context
@@ -106,15 +105,15 @@ def _open(mcp: Mcp, variables: Mapping[str, str]) -> AbstractAsyncContextManager
 
 def _read_result(result: CallToolResult) -> McpResult:
     texts: list[str] = []
-    files: list[tuple[str, bytes]] = []
+    files: list[tuple[str, str]] = []
     for each in result.content:
         match each:
             case TextContent(text=text):
                 texts.append(text)
             case ImageContent(mime_type=mime, data=data) | AudioContent(mime_type=mime, data=data):
-                files.append((mime, b64decode(data)))
+                files.append((mime, data))
             case EmbeddedResource(resource=BlobResourceContents(mime_type=mime, blob=data)):
-                files.append((mime or "application/octet-stream", b64decode(data)))
+                files.append((mime or "application/octet-stream", data))
             case EmbeddedResource(resource=TextResourceContents(text=text)):
                 texts.append(text)
             case ResourceLink(uri=uri):

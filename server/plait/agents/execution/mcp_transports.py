@@ -1,6 +1,7 @@
 """How MCP servers are reached, with bounded messages: by Streamable HTTP, or as a process that speaks over stdio."""
 
 import asyncio
+import math
 import os
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -10,21 +11,24 @@ from typing import Any, Final
 
 import anyio
 import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from plait.agents.execution.mcp import McpFailed
 
 __all__ = ["open_process", "open_url"]
 
+_ToClient = MemoryObjectSendStream[SessionMessage | Exception]
+_FromClient = MemoryObjectReceiveStream[SessionMessage]
+
 # Bytes of one message, or of one answer over HTTP.
 _MOST_BYTES: Final = 4 * 1024 * 1024
-# The processes of servers that may run at once, and those that do.
-_MOST_PROCESSES: Final = 64
-_processes: Final = set[Process]()
+# The processes of servers that may run at once.
+_processes: Final = asyncio.Semaphore(64)
 # Seconds to connect, and those that a process has to end when its input is closed.
 _CONNECT: Final = 10.0
 _GRACE: Final = 2.0
@@ -37,24 +41,19 @@ async def open_url(url: str, headers: Mapping[str, str], *, timeout: float) -> A
         httpx2.AsyncClient(
             headers={"accept-encoding": "identity", **headers},
             timeout=httpx2.Timeout(_CONNECT, read=timeout),
-            transport=_LimitedTransport(),
+            event_hooks={"response": [_limit]},
         ) as client,
         streamable_http_client(url, http_client=client, max_sse_event_size=_MOST_BYTES) as streams,
     ):
         yield streams
 
 
-class _LimitedTransport(httpx2.AsyncHTTPTransport):
-    """Limits the bytes of each answer, which must not be compressed."""
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        response = await super().handle_async_request(request)
-        if response.headers.get("content-encoding", "identity") != "identity":
-            await response.aclose()
-            raise httpx2.DecodingError("the answer is compressed", request=request)
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _LimitedStream(response.stream)
-        return response
+async def _limit(response: httpx2.Response) -> None:
+    """Limit the bytes of an answer, which must not be compressed."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.DecodingError("the answer is compressed", request=response.request)
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = _LimitedStream(response.stream)
 
 
 class _LimitedStream(httpx2.AsyncByteStream):
@@ -80,66 +79,66 @@ async def open_process(command: Sequence[str], environment: Mapping[str, str]) -
     It inherits what a program needs, such as PATH, but no other variables. What it writes to standard error is dropped,
     since that may have a secret. The transport of `mcp` would read lines without a limit.
     """
-    if len(_processes) >= _MOST_PROCESSES:
-        raise McpFailed(f"{_MOST_PROCESSES} processes of servers run already")
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=DEVNULL,
-        env={**get_default_environment(), **environment},
-        limit=_MOST_BYTES,
-        start_new_session=True,
-    )
-    _processes.add(process)
-    to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    to_server, from_client = anyio.create_memory_object_stream[SessionMessage](0)
-
-    async def read() -> None:
-        assert process.stdout is not None
-        async with to_client:
-            with suppress(ValueError):  # A line that is too long ends the session.
-                async for line in process.stdout:
-                    with suppress(ValidationError):  # A line that is no message is skipped.
-                        await to_client.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
-
-    async def write() -> None:
+    if _processes.locked():
+        raise McpFailed("too many processes of servers run already")
+    async with _processes:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            env={**get_default_environment(), **environment},
+            limit=_MOST_BYTES,
+            start_new_session=True,
+        )
         assert process.stdin is not None
-        async with from_client:
-            with suppress(ConnectionError):  # The end of the output ends the session.
-                async for each in from_client:
-                    text = each.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    process.stdin.write(text.encode() + b"\n")
-                    await process.stdin.drain()
+        assert process.stdout is not None
+        to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        # Without a limit, so that a call can be cancelled if the server does not read: calls are few.
+        to_server, from_client = anyio.create_memory_object_stream[SessionMessage](math.inf)
+        try:
+            async with from_server, to_server, anyio.create_task_group() as group:
+                group.start_soon(_read, process.stdout, process.stdin, to_client)
+                group.start_soon(_write, process.stdin, from_client)
+                try:
+                    yield from_server, to_server
+                finally:
+                    group.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(process, process.stdin, process.stdout)
 
+
+async def _read(output: asyncio.StreamReader, input: asyncio.StreamWriter, to_client: _ToClient) -> None:
+    async with to_client:
+        with suppress(ValueError, ConnectionError):  # A line that is too long ends the session.
+            async for line in output:
+                try:
+                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                except ValidationError:
+                    continue  # A line that is no message is skipped.
+                if isinstance(message, JSONRPCRequest):
+                    await input.drain()  # A server that does not read the answers gets no more of them.
+                await to_client.send(SessionMessage(message))
+
+
+async def _write(input: asyncio.StreamWriter, from_client: _FromClient) -> None:
+    async with from_client:
+        with suppress(ConnectionError):  # The end of the output ends the session.
+            async for each in from_client:
+                input.write(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                await input.drain()
+
+
+async def _end(process: Process, input: asyncio.StreamWriter, output: asyncio.StreamReader) -> None:
+    input.close()
     try:
-        async with from_server, to_server, anyio.create_task_group() as group:
-            group.start_soon(read)
-            group.start_soon(write)
-            try:
-                yield from_server, to_server
-            finally:
-                group.cancel_scope.cancel()
-    finally:
-        with anyio.CancelScope(shield=True):
-            await _end(process)
-
-
-async def _end(process: Process) -> None:
-    assert process.stdin is not None
-    process.stdin.close()
-    with anyio.move_on_after(_GRACE):
-        await _drain(process)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    _processes.discard(process)
-    with anyio.move_on_after(_GRACE):  # A process that has left its group may keep the output open.
-        await _drain(process)
-
-
-async def _drain(process: Process) -> None:
-    """Read the output up to its end, as the transport of a pipe is closed by that."""
-    assert process.stdout is not None
-    while await process.stdout.read(64 * 1024):
-        pass
-    await process.wait()
+        with anyio.move_on_after(_GRACE):
+            while await output.read(64 * 1024):
+                pass
+            await process.wait()
+    finally:  # Also if the task is cancelled, for which there is no shield.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # A process that has left the group may keep the output open.
+        process._transport.close()  # type: ignore[attr-defined]

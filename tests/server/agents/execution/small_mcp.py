@@ -1,5 +1,6 @@
 """A server of MCP over stdio that starts at once, without the reference implementation, and behaves badly if asked."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -16,8 +17,12 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
             version, info = params["protocolVersion"], {"name": "small", "version": "1"}
             return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
         case "tools/list":
-            names = ("pid", "pour", "die", "hang", "babble", "fork")
+            names = ("pid", "pour", "die", "hang", "babble", "fork", "ping", "draw")
             return {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
+        case _ if params["name"] == "draw":  # One file is not base64, and the other one has no type.
+            images = [("image/png", "x"), ("a\r\nb", "QUJD")]
+            found = [{"type": "image", "mimeType": mime, "data": data} for mime, data in images]
+            return {"content": [{"type": "text", "text": "Two dots."}, *found]}
         case _:
             return {"content": [{"type": "text", "text": call(params["name"])}]}
 
@@ -31,6 +36,9 @@ def call(name: str) -> str:
         case "hang":
             while True:
                 time.sleep(60)
+        case "ping":  # Without end, and without a look at the answers.
+            for number in itertools.count():
+                sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": number, "method": "ping"}) + "\n")
         case "fork":
             return str(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid)
         case "babble":
@@ -40,6 +48,9 @@ def call(name: str) -> str:
 
 
 if __name__ == "__main__":
+    if "deaf" in sys.argv:
+        while True:
+            time.sleep(60)
     for line in sys.stdin:
         given = json.loads(line)
         if "id" in given:

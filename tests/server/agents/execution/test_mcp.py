@@ -35,7 +35,7 @@ from plait import (
     rpc,
     tool,
 )
-from plait.agents.execution import mcp_transports
+from plait.agents.execution import mcp_servers, mcp_transports
 from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.registry import Execution
 
@@ -137,7 +137,7 @@ async def test_files_are_left_out_if_the_thread_keeps_none(tmp_path: Path) -> No
     async with reference() as url:
         script = Script(call("ref_draw"), "Done.")
         async with open_shop(tmp_path, script, Mcp(url, name="ref"), cls=Bare) as lab:
-            assert await run(lab) == ["A dot.\n\n[Files were left out, as the thread keeps none.]"]
+            assert await run(lab) == ["A dot.\n\n[1 files could not be kept.]"]
 
 
 async def test_a_list_that_changes_is_seen_at_the_next_step(tmp_path: Path) -> None:
@@ -358,15 +358,42 @@ async def until_ended(pid: str) -> None:
 
 
 async def test_the_processes_of_a_server_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_transports, "_MOST_PROCESSES", 1)
-    script = Script(call("two_connect"), "Done.")
+    monkeypatch.setattr(mcp_transports, "_processes", asyncio.Semaphore(1))
     for number in range(2):
         (tmp_path / str(number)).mkdir()
+        script = Script([("one_connect", {}), ("two_connect", {})], "Done.")
         async with open_shop(tmp_path / str(number), script, Mcp(SMALL, name="one"), Mcp(SMALL, name="two")) as lab:
-            (result,) = await run(lab)
-            told = "the tools of two are away: 1 processes of servers run already"
-            assert result == f"Failed to execute tool: {told}"
-        script = Script(call("two_connect"), "Done.")
+            results = await run(lab)
+            assert [each.startswith("Failed to execute tool: the tools of ") for each in results].count(True) == 1
+            assert "too many processes of servers run" in "".join(results)
+
+
+async def test_requests_of_a_server_without_end_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(call("ref_pid"), call("ref_ping"), "Done.")
+    async with open_shop(tmp_path, script, Mcp(SMALL, name="ref", timeout=1)) as lab:
+        before = len(asyncio.all_tasks())
+        await lab.ask("Go.")
+        await until(lambda: len(script.seen) == 2)
+        monkeypatch.setattr(mcp_servers, "_SECONDS", 0.1)  # Only the next listing, which is not answered.
+        most = 0
+
+        async def look() -> bool:
+            nonlocal most
+            most = max(most, len(asyncio.all_tasks()) - before)
+            return len(script.seen) == 3
+
+        await until(look)
+        await lab.rest()
+        pid, failed = await find_results(lab)
+        assert "Timeout" in failed
+        assert most < 100
+        await until_ended(pid)
+
+
+async def test_files_that_cannot_be_kept_are_left_out(tmp_path: Path) -> None:
+    script = Script(call("ref_draw"), "Done.")
+    async with open_shop(tmp_path, script, Mcp(SMALL, name="ref")) as lab:
+        assert await run(lab) == ["Two dots.\n\n[2 files could not be kept.]"]
 
 
 async def test_lines_that_are_no_messages_are_skipped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -470,6 +497,33 @@ async def test_sessions_end_even_if_the_wait_for_that_is_cancelled() -> None:
         await task
 
 
+async def test_no_process_is_left_if_servers_are_cancelled_while_they_connect() -> None:
+    thread: Any = Shop()
+    mcps = {name: Mcp([*SMALL, "deaf"], name=name) for name in ("one", "two")}
+    servers = McpServers(thread)
+
+    async def use() -> None:
+        async with servers:
+            await servers.describe(mcps)
+
+    def find() -> list[psutil.Process]:
+        found = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
+        return [each for each in found if "deaf" in each.cmdline()]
+
+    task = asyncio.create_task(use())
+    await until(lambda: len(find()) == 2)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    sessions = [each for each in asyncio.all_tasks() if each.get_name().startswith("plait MCP")]
+    await asyncio.sleep(0)
+    for each in sessions:  # As a loop that is closed does.
+        each.cancel()
+    await until(lambda: not find())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 # Definitions
 
 
@@ -480,7 +534,10 @@ async def test_sessions_end_even_if_the_wait_for_that_is_cancelled() -> None:
         ({"name": "a b"}, "cannot be the name of a tool"),
         ({"env": {"A": "b"}}, "env is for a command"),
         ({"server": ["x"], "headers": {"A": "b"}}, "headers are for a URL"),
+        ({"server": []}, "must be a URL"),
+        ({"name": "a" * 60}, "cannot be the name of a tool"),
         ({"timeout": 0}, "timeout of the Mcp 'ref' must be above 0"),
+        ({"timeout": float("inf")}, "timeout of the Mcp 'ref' must be above 0"),
     ],
 )
 def test_a_server_that_cannot_be_used_is_refused(options: dict[str, Any], error: str) -> None:
