@@ -149,52 +149,30 @@ class _Tuple:
                     yield from plan.find_all(member, f"{place}/{index}")
 
 
-class _Members:
-    """A dict with any keys."""
+class _Each:
+    """A dict with any keys, or an array of any length; `types` are those of such a value."""
 
-    __slots__ = ("_plan",)
+    __slots__ = ("_plan", "_types")
 
-    def __init__(self, plan: FieldPlan) -> None:
+    def __init__(self, plan: FieldPlan, *types: type) -> None:
         self._plan = plan
+        self._types = types
 
     def matches(self, value: object) -> bool:
-        return isinstance(value, dict)
+        return isinstance(value, self._types)
 
     def find(self, value: Any) -> Unknown | None:
-        if isinstance(value, dict):
-            for key, member in value.items():
+        if self.matches(value):
+            for key, member in value.items() if isinstance(value, dict) else enumerate(value):
                 if (found := self._plan.find(member)) is not None:
                     found.parts.append(str(key))
                     return found
         return None
 
     def find_all(self, value: Any, place: str) -> Iterator[str]:
-        for member in value.values() if isinstance(value, dict) else ():
-            yield from self._plan.find_all(member, f"{place}/*")
-
-
-class _Elements:
-    """An array of any length."""
-
-    __slots__ = ("_plan",)
-
-    def __init__(self, plan: FieldPlan) -> None:
-        self._plan = plan
-
-    def matches(self, value: object) -> bool:
-        return isinstance(value, list | tuple)
-
-    def find(self, value: Any) -> Unknown | None:
-        if isinstance(value, list | tuple):
-            for index, member in enumerate(value):
-                if (found := self._plan.find(member)) is not None:
-                    found.parts.append(str(index))
-                    return found
-        return None
-
-    def find_all(self, value: Any, place: str) -> Iterator[str]:
-        for member in value if isinstance(value, list) else ():
-            yield from self._plan.find_all(member, f"{place}/*")
+        if self.matches(value):
+            for member in value.values() if isinstance(value, dict) else value:
+                yield from self._plan.find_all(member, f"{place}/*")
 
 
 class _Union:
@@ -238,9 +216,9 @@ def _make_type_plan(info: inspect.Type, known: dict[int, FieldPlan]) -> FieldPla
             plans = [plan for each in types if (plan := _make_type_plan(each, known)) is not None]
             return _Union(plans) if len(plans) > 1 else next(iter(plans), None)
         case inspect.DictType(value_type=type_):
-            return None if (plan := _make_type_plan(type_, known)) is None else _Members(plan)
+            return None if (plan := _make_type_plan(type_, known)) is None else _Each(plan, dict)
         case inspect.CollectionType(item_type=type_):  # A list, a set, a tuple of any length.
-            return None if (plan := _make_type_plan(type_, known)) is None else _Elements(plan)
+            return None if (plan := _make_type_plan(type_, known)) is None else _Each(plan, list, tuple)
         case inspect.TupleType(item_types=types):
             members = [_make_type_plan(each, known) for each in types]
             return _Tuple(members, has_end=False, tag=None) if any(members) else None
