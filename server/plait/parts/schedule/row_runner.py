@@ -11,7 +11,7 @@ from plait.parts.attempt_runner import AttemptRunner, Work
 from plait.parts.encoding import decode_record
 from plait.parts.schedule.rows import Agenda, EffectRun, Identity, Row
 from plait.parts.stage import ItemsDraft, find_draft, use_draft
-from plait.parts.written import Written
+from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
 
@@ -164,6 +164,21 @@ class RowRunner(Work[R]):
         if self._actor.state.find_own_transaction() is not None:
             return None
         return use_draft(self._actor, self, RowsDraft, lambda _: RowsDraft(self._actor, self.agenda))
+
+    def do(
+        self, id: str, work: Callable[[], Commit | None], *, may: Callable[[R], bool] | None = None, removed: str = ""
+    ) -> Result[bool]:
+        """Do something to a row if there is one: now, or when the calling run commits; return whether it is done.
+
+        In a run, `may` tells whether it will be, and `removed` is the id of the row if that is removed.
+        """
+        if (draft := self.use_draft()) is None:
+            commit = work()
+            return Result(commit is not None, self.written(commit))
+        row = draft.rows.get(id)
+        if is_done := row is not None and (may is None or may(row)):
+            draft.add(RowChange(work, removed=removed))
+        return Result(is_done, STAGED)
 
     @property
     def rows(self) -> Mapping[str, R]:

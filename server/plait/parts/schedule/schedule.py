@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal
@@ -64,9 +64,6 @@ class Planned(Result[str]):
     def id(self) -> str:
         """The id of the schedule, even before it is durable."""
         return self.value
-
-    def __await__(self) -> Generator[Any, None, str]:
-        return super().__await__()
 
 
 class Schedule(Part["ThreadSchedule"]):
@@ -163,13 +160,7 @@ class ThreadSchedule:
     def cancel(self, id: str) -> Result[bool]:
         """Remove a schedule; return whether there was one. A running run continues, and is not repeated."""
         check_writable(self._actor)
-        remove = partial(self._runner.remove, id)
-        if (draft := self._runner.use_draft()) is None:
-            commit = remove()
-            return Result(commit is not None, self._runner.written(commit))
-        if has := id in draft.rows:
-            draft.add(RowChange(remove, removed=id))
-        return Result(has, STAGED)
+        return self._runner.do(id, partial(self._runner.remove, id), removed=id)
 
     # Reading
 

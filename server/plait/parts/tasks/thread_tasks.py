@@ -26,7 +26,6 @@ from plait.parts.tasks.rows import NO_ARGS, Status, TaskRow, TaskRun, decode_end
 from plait.parts.tasks.running import ROWS, TaskRunner, Viewer
 from plait.parts.tasks.task import Task, find_tasks
 from plait.parts.written import STAGED, Result
-from plait.state.commit import Commit
 from plait.store.record_checks import is_key
 from plait.store.thread_rows import Record, RecordRange
 
@@ -163,12 +162,15 @@ class ThreadTasks:
         if not is_key(event) or len(event.encode()) > 400:
             raise ValueError(f"the name of an event must have 1 to 400 bytes, and no control characters, not {event!r}")
         raw = msgspec.Raw(encode_named("data", data))
-        return self._do(id, lambda row: self._runner.takes(row, event), partial(self._runner.send, id, event, raw))
+        check_type("id", id, str)
+        send = partial(self._runner.send, id, event, raw)
+        return self._runner.do(id, send, may=lambda row: self._runner.takes(row, event))
 
     def cancel(self, id: str) -> Result[bool]:
         """End a run, and cancel what it does; return whether it had not ended. `retry` begins it again."""
         check_writable(self._actor)
-        return self._do(id, lambda _: True, partial(self._runner.cancel, id))
+        check_type("id", id, str)
+        return self._runner.do(id, partial(self._runner.cancel, id))
 
     def retry(self, id: str) -> Begun[bool]:
         """Begin a run that has failed or was cancelled again; return whether there is one.
@@ -299,17 +301,6 @@ class ThreadTasks:
         row = TaskRow(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=now, due=now, key=key or "")
         row.check_room(self._actor.limits.record)
         return read_back(row, decode_row)
-
-    def _do(self, id: str, may: Callable[[TaskRow], bool], work: Callable[[], Commit | None]) -> Result[bool]:
-        """Do something to a run that has not ended, if it may be done: now, or when the calling run commits."""
-        check_type("id", id, str)
-        if (draft := self._runner.use_draft()) is None:
-            commit = work()
-            return Result(commit is not None, self._runner.written(commit))
-        row = draft.rows.get(id)
-        if is_done := row is not None and may(row):
-            draft.add(RowChange(work))
-        return Result(is_done, STAGED)
 
     def _stop_waiting(self) -> None:
         for future in self._waiting:
