@@ -93,7 +93,9 @@ class Endpoint:
         if (link := await context.links.find_link(key)) is None:
             return False
         target = SentRequest(link, key, self._number)
-        await relay_request(context, target, request.scope, request.receive_anew, send)
+        await relay_request(
+            target, request.scope, request.receive_anew, send, links=context.links, relays=context.relays
+        )
         return True
 
     async def _answer_relayed(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,7 +1,7 @@
 """HTTP requests of this node whose threads other nodes own: the gateway's end."""
 
 import asyncio
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -33,13 +33,6 @@ __all__ = ["SentRequest", "relay_request"]
 _SOON: Final = 0.1
 
 
-class Relaying(Protocol):
-    """The links of a node, and what it relays."""
-
-    links: Links
-    relays: Relays
-
-
 class SentRequest(NamedTuple):
     """The first receiver of a request, its thread, and the endpoint that answers it."""
 
@@ -52,13 +45,15 @@ class _Moved(Exception):
     """The node that was asked does not own the thread, and has done nothing."""
 
 
-async def relay_request(context: Relaying, target: SentRequest, scope: Scope, receive: Receive, send: Send) -> None:
+async def relay_request(
+    target: SentRequest, scope: Scope, receive: Receive, send: Send, *, links: Links, relays: Relays
+) -> None:
     """Forward a request to the owner of its thread; follow the thread if it moves.
 
     Raises Unavailable if the owner of the thread is away for too long, and Unavailable or Indeterminate if it is lost
     before it has answered.
     """
-    link, key, until = target.link, target.key, context.links.begin_hold()
+    link, key, until = target.link, target.key, links.begin_hold()
     message = await receive()
     if message["type"] == "http.disconnect":
         return
@@ -68,19 +63,19 @@ async def relay_request(context: Relaying, target: SentRequest, scope: Scope, re
         scope, endpoint=target.endpoint, kind=key.kind, thread=key.name, body=first, is_whole=is_whole and not rest
     )
     if link.is_away or link.is_closed:
-        link = await context.links.reach(key, until)
+        link = await links.reach(key, until)
     while True:
         relayed = _RelayedRequest(link, scope, receive, send, sent)
-        context.relays.add(relayed)
+        relays.add(relayed)
         try:
             await relayed.run(rest, is_whole=is_whole)
             return
         except _Moved:
-            context.links.correct(key, relayed.owner)
+            links.correct(key, relayed.owner)
         finally:
-            context.relays.discard(relayed)
+            relays.discard(relayed)
         await asyncio.sleep(RETRY)
-        link = await context.links.reach(key, until)
+        link = await links.reach(key, until)
 
 
 class _RelayedRequest(Pipe):
