@@ -552,6 +552,27 @@ def test_a_wrong_url_is_explained(url: str) -> None:
         FileUrl.parse(url)
 
 
+async def test_a_reader_makes_no_folder(folder: Path) -> None:
+    with pytest.raises(StoreError, match=f"cannot open the store {folder}: there is no such folder"):
+        await open_folder(folder).reader().__aenter__()
+    assert not folder.exists()
+
+
+async def test_schemas_that_cannot_be_read_or_written_are_named(folder: Path) -> None:
+    schemas = folder / "schemas.json"
+    async with open_folder(folder) as store:
+        await store.add_schema("room", "h1", b'{"a":1}')
+        obstacle = folder / "schemas.json.new"
+        obstacle.mkdir()
+        with pytest.raises(StoreError, match="the schema of room could not be stored: Is a directory"):
+            await store.add_schema("room", "h2", b"{}")
+        obstacle.rmdir()
+        assert await store.schema("room", "h2") is None
+    schemas.write_text("[" + schemas.read_text())
+    with pytest.raises(StoreError, match=rf"cannot open the store .*: {schemas}: Expected `str`, got `array`"):
+        await open_folder(folder).__aenter__()
+
+
 async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=rf"cannot open the store .*: {tmp_path}/file: File exists"):

@@ -24,7 +24,7 @@ _MOST: Final = 100
 class AppendedFile:
     """A file to which lines are appended, at its known end. What another program has changed is left as it is."""
 
-    __slots__ = ("_is_named", "_is_torn", "path", "size")
+    __slots__ = ("_is_named", "is_torn", "path", "size")
 
     def __init__(self, path: Path, size: int | None = None) -> None:
         self.path = path
@@ -32,13 +32,8 @@ class AppendedFile:
         self.size = size
         # Whether the folder has the name of the file on the disk.
         self._is_named = size is not None
-        # Whether there may be a part of a line after the end.
-        self._is_torn = False
-
-    @property
-    def is_torn(self) -> bool:
-        """Whether it is not known if the last line, which could not be written, is there."""
-        return self._is_torn
+        # Whether there may be a line after the end, or a part of one, which could neither be written nor removed.
+        self.is_torn = False
 
     def read(self, *, readonly: bool) -> list[tuple[int, bytes]]:
         """Return the numbers of the lines and the lines, and find the end. Raises OSError.
@@ -54,7 +49,7 @@ class AppendedFile:
         if rest and not readonly:
             if not is_whole:
                 log.warning("%s: the end of a line that was never acknowledged is removed", self.path)
-            self._is_torn = True
+            self.is_torn = True
             self.append(rest + b"\n" if is_whole else b"")
         numbered = enumerate([*lines, rest] if is_whole else lines, 1)
         return [(number, line) for number, line in numbered if line.strip()]
@@ -71,7 +66,7 @@ class AppendedFile:
             if not self._is_named:
                 sync_folder(self.path.parent)
                 self._is_named = True
-            if self._is_torn:
+            if self.is_torn:
                 self._cut(file)
             if os.fstat(file).st_size != self.size:
                 raise StoreError("another program has changed its file: start the server again")
@@ -96,13 +91,13 @@ class AppendedFile:
         if self.size:
             self._is_named = False  # Before the next line, if this fails.
             replace_file(self.path, b"")
-            self.size, self._is_named, self._is_torn = 0, True, False
+            self.size, self._is_named, self.is_torn = 0, True, False
 
     def _cut(self, file: int) -> None:
-        self._is_torn = True
+        self.is_torn = True
         os.ftruncate(file, self.size or 0)
         os.fdatasync(file)
-        self._is_torn = False
+        self.is_torn = False
 
 
 def replace_file(path: Path, data: bytes) -> None:

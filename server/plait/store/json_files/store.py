@@ -39,14 +39,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Schema(msgspec.Struct):
-    """A line of the file of schemas."""
-
-    kind: str
-    hash: str
-    schema: msgspec.Raw
-
-
 class _Files:
     """The files of a thread: `NAME.json`, its snapshot, and `NAME.jsonl`, the lines that were written since."""
 
@@ -88,8 +80,8 @@ class JsonFileStore(MemoryStore):
         self._readonly = readonly
         self._folder = url.folder
         self._files: dict[ThreadKey, _Files] = {}
-        self._schema_file = AppendedFile(self._folder / "schemas.jsonl")
-        self._adding = asyncio.Lock()
+        self._schema_file = self._folder / "schemas.json"
+        self._adding_schema = asyncio.Lock()
         self._lock: StoreLock | None = None
         self._pool: ThreadPoolExecutor | None = None
         batches = Batches(self._write, is_parallel=True, is_trouble=lambda cause: isinstance(cause, OSError))
@@ -118,14 +110,14 @@ class JsonFileStore(MemoryStore):
         return await super().threads(query)
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
-        line = msgspec.json.encode(_Schema(kind, hash, encode_value(schema))) + b"\n"
-        async with self._adding:
-            if (kind, hash) not in self._schemas:
-                try:
-                    await self._run(self._schema_file.append, line)
-                except OSError as error:
-                    raise StoreError(f"the schema of {kind} could not be stored: {error.strerror}") from error
-                self._schemas[kind, hash] = schema
+        async with self._adding_schema:
+            schemas = self._schemas | {(kind, hash): schema}
+            rows = msgspec.json.encode([[*key, encode_value(value)] for key, value in schemas.items()])
+            try:
+                await self._run(replace_file, self._schema_file, msgspec.json.format(rows, indent=2) + b"\n")
+            except OSError as error:
+                raise StoreError(f"the schema of {kind} could not be stored: {error.strerror}") from error
+            self._schemas = schemas
 
     # Opening
 
@@ -151,12 +143,14 @@ class JsonFileStore(MemoryStore):
         if not self._readonly:
             make_folder(self._folder)
             self._lock = StoreLock(self._folder / "threads")
-        for number, line in self._schema_file.read(readonly=self._readonly):
+        elif not self._folder.is_dir():
+            raise StoreError("there is no such folder")
+        if self._schema_file.exists():
             try:
-                schema = msgspec.json.decode(line, type=_Schema)
-                self._schemas[schema.kind, schema.hash] = decode_value(schema.schema) or b""
+                rows = msgspec.json.decode(self._schema_file.read_bytes(), type=list[tuple[str, str, msgspec.Raw]])
+                self._schemas = {(kind, hash): decode_value(schema) or b"" for kind, hash, schema in rows}
             except NOT_JSON as error:
-                raise StoreError(f"{self._schema_file.path}, line {number}: {error}") from error
+                raise StoreError(f"{self._schema_file}: {error}") from error
         found = (self._folder / "threads").glob("*/*")
         for stem in sorted({path.with_suffix("") for path in found if path.suffix in (".json", ".jsonl")}):
             self._read_thread(stem)
