@@ -8,7 +8,8 @@ import random
 import re
 import resource
 import unicodedata
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,12 +41,13 @@ from tests.server.store.contract_view import *  # noqa: F403
 
 from plait.errors import Indeterminate, StoreError
 from plait.store.json_files.files import name_files
-from plait.store.json_files.lines import decode_value, encode_value
+from plait.store.json_files.lines import decode_line, decode_value, encode_line, encode_value
 from plait.store.json_files.store import JsonFileStore
 from plait.store.json_files.url import FileUrl
 from plait.store.memory import MemoryStore
 from plait.store.protocol import Store, ThreadKey, Write
-from plait.store.thread_rows import Prune
+from plait.store.thread_rows import Prune, Snapshot
+from plait_schemas.codec import check_json
 
 LARGE = b'"%s"' % (b"x" * 100_000)
 
@@ -169,6 +171,30 @@ def test_every_value_comes_back_and_is_on_one_line(value: bytes) -> None:
     assert decode_value(found[0][0][0][0][0][0]) == decode_value(encoded) == value
 
 
+def test_a_value_as_deep_as_can_be_decoded_is_read_in_its_line_too() -> None:
+    def nest(depth: int) -> bytes:
+        return b"[" * depth + b"]" * depth
+
+    def can_be_decoded(depth: int) -> bool:
+        try:
+            check_json(nest(depth))
+        except RecursionError:
+            return False
+        return True
+
+    most = bisect_left(range(100_000), True, key=lambda depth: not can_be_decoded(depth)) - 1
+    assert can_be_decoded(most)
+    for depth in range(most - 40, most + 2):
+        line = encode_line(ROOM, 1, 1, [Write(ROOM, "e1", None, 0, snapshots=(Snapshot(0, nest(depth)),))])
+        (write,) = call_from(16, lambda line=line: decode_line(line).decode())
+        assert write.snapshots[0].state == nest(depth)
+
+
+def call_from(frames: int, function: Callable[[], list[Write]]) -> list[Write]:
+    """Call a function from so many frames, as those that decode count, too."""
+    return call_from(frames - 1, function) if frames else function()
+
+
 # The files
 
 
@@ -250,7 +276,7 @@ async def test_nothing_is_left_of_a_deleted_thread_nor_after_a_crash_in_between(
 
 ODD_NAMES = [
     *("a", "A", "ä", "Ä", "a\u0308", "a.b", ".a", "..", ".", "a/b", "a\\b", "a~b", "a b", "con", "%", "ß", "ss", "ſ"),
-    *("x" * 100, "x" * 101, "x" * 102, "é" * 128, "🔑" * 256, "a.json", "a.jsonl", "\x00", "a\n"),
+    *("x" * 100, "x" * 101, "x" * 102, "x" * 256, "é" * 128, "🔑" * 256, "a.json", "a.jsonl", "\x00", "a\n"),
 ]
 
 
