@@ -1,4 +1,4 @@
-"""Durable changes in SQLite, PostgreSQL, NATS and Redis: `python -m benchmarks.stores [ROUNDS [SECONDS]]`.
+"""Durable changes in SQLite, JSON files, PostgreSQL, NATS and Redis: `python -m benchmarks.stores [ROUNDS [SECONDS]]`.
 
 Each round measures all stores one after the other, as other work on the machine then slows all of them. A private
 PostgreSQL is started for it, in the same folder as SQLite's file, three NATS servers that sync each write, and a Redis
@@ -31,6 +31,7 @@ AIMS: Final[dict[str, dict[str, float]]] = {
     "PostgreSQL": {"64 threads": 0.7, "one at a time": 0.5},
     "NATS": {},
     "Redis": {"64 threads": 0.12},
+    "JSON files": {},
 }
 NATS_AIMS: Final = {"64 threads": 4000}
 THREADS: Final = 64
@@ -125,6 +126,7 @@ def run(folder: Path, rounds: int, seconds: float) -> dict[str, dict[str, list[f
         postgres.start(fsync="on", full_page_writes="on", shared_buffers="128MB")
         servers = {
             "SQLite": [],
+            "JSON files": [],
             "PostgreSQL": [psutil.Process(postgres.pid)],
             "NATS": [psutil.Process(each.pid) for each in nats.servers],
             "Redis": [psutil.Process(redis.pid)],
@@ -133,6 +135,7 @@ def run(folder: Path, rounds: int, seconds: float) -> dict[str, dict[str, list[f
             for name, load in LOADS.items():
                 urls = {
                     "SQLite": f"sqlite:///{folder}/{number}-{load.threads}-{name[-3:]}.db",
+                    "JSON files": f"file://{folder}/{number}-{load.threads}-{name[-3:]}",
                     "PostgreSQL": new_schema(postgres.url),
                     "NATS": new_stream(nats.url),
                     "Redis": redis.make_store(),
