@@ -134,7 +134,11 @@ def _read_redis(url: str, prefix: str) -> Iterator[_Session]:
             yield from _read_java(redis, prefix)
             for name in redis.scan_iter(match="agentscope:user:*:session:*", _type="string"):
                 (record,) = _decode([redis.get(name)], name)
-                yield _Session(record["user_id"], record["id"], {_LOADED: record["state"]})
+                try:
+                    session = _Session(record["user_id"], record["id"], {_LOADED: record["state"]})
+                except (KeyError, TypeError) as error:
+                    raise LoadError(f"{name} is not a session of AgentScope: {error!r}") from error
+                yield session
     except (RedisError, ValueError) as error:
         raise LoadError(f"cannot read {hide_password(url)}: {error}") from error
 
@@ -161,7 +165,7 @@ def _read_ids(values: Mapping[str, Any]) -> tuple[Any, Any]:
     return (state.get("user_id"), state.get("session_id")) if isinstance(state, dict) else (None, None)
 
 
-def _decode(texts: Iterable[str | bytes], where: object) -> list[Any]:
+def _decode(texts: Iterable[Any], where: object) -> list[Any]:
     try:
         return [decode_json(text) for text in texts]
     except NOT_JSON as error:

@@ -133,7 +133,10 @@ async def test_keys_of_redis_become_threads(tmp_path: Path) -> None:
         db.set("agentscope:user:eve:session:p1", json.dumps(record))
         db.rpush("agentscope:user:eve:session:p1:messages", "{}")
         done = plait(tmp_path, "import", "agentscope", server.url, "desk:app", "--prefix", "my[app]:")
+        db.set("agentscope:user:eve:session:p2", "{}")
+        odd = plait(tmp_path, "import", "agentscope", server.url, "desk:app", "--prefix", "my[app]:")
     assert (done.stderr, done.stdout) == ("", "4 sessions imported, 0 were there already\n")
+    assert odd.stderr == "plait: agentscope:user:eve:session:p2 is not a session of AgentScope: KeyError('user_id')\n"
     for user, session in (("alice", "s1"), ("a/b", "c"), (None, "s1")):
         found = await read(tmp_path, user, session)
         assert found["agentscope"] == LOADED | {"session_id": session}
