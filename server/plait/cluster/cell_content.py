@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from msgspec import json, msgpack
 
 from plait.cluster.directory import FREE, DirectoryView, NodeRecord, ShardRecord, merge_versions
-from plait.store.cells import Cell, Reading
+from plait.store.cells import NO_CELL, Cell, Reading
 from plait.store.shards import SHARDS
 
 __all__ = ["CellContent", "StoredNode", "find_node_cell"]
@@ -28,7 +28,7 @@ class StoredNode(NamedTuple):
 
 
 class CellContent:
-    """A reading of all cells. `former` is an earlier one, whose shards are not decoded again if they are the same."""
+    """A reading of all cells. What is as in `former`, an earlier one, is not decoded again."""
 
     def __init__(self, reading: Reading, former: "CellContent | None" = None) -> None:
         self.reading = reading
@@ -39,8 +39,7 @@ class CellContent:
         ]
         self._alive = {each.record.id: each for each in self.nodes if not each.record.is_dead}
         self._others = {name: cell for name, cell in reading.cells.items() if not name.startswith(_NODES)}
-        is_same = former is not None and former._others == self._others
-        self.shards: Sequence[ShardRecord] = former.shards if former and is_same else _read_shards(self._others)
+        self.shards = self._read_shards(former)
 
     @property
     def view(self) -> DirectoryView:
@@ -93,19 +92,27 @@ class CellContent:
         changed = {shard // _TOGETHER for shard in own if raised[shard] != self.shards[shard].versions}
         return {f"{_VERSIONS}{each}": json.encode(raised[each * _TOGETHER :][:_TOGETHER]) for each in changed}, own
 
+    # Inside
+
+    def _read_shards(self, former: "CellContent | None") -> Sequence[ShardRecord]:
+        decoded: Mapping[str, Cell] = {}
+        owners = self._others.get(_OWNERS, NO_CELL)
+        if former is not None and former.reading.timeline != self.reading.timeline:
+            former = None  # What was lost is in there.
+        if former is not None and former._others.get(_OWNERS, NO_CELL) == owners:
+            shards, decoded = list(former.shards), former._others
+        elif owners.value:
+            shards = msgpack.decode(owners.value, type=list[ShardRecord])
+        else:
+            shards = [FREE] * SHARDS
+        for name, cell in self._others.items():
+            if name.startswith(_VERSIONS) and decoded.get(name) != cell:
+                first = int(name.removeprefix(_VERSIONS)) * _TOGETHER
+                for shard, versions in enumerate(json.decode(cell.value, type=list[dict[str, int]]), first):
+                    shards[shard] = shards[shard]._replace(versions=versions)
+        return shards
+
 
 def find_node_cell(name: str) -> str:
     """Return the cell of the node of a name."""
     return _NODES + name
-
-
-def _read_shards(cells: Mapping[str, Cell]) -> Sequence[ShardRecord]:
-    shards: list[ShardRecord] = [FREE] * SHARDS
-    if _OWNERS in cells:
-        shards = msgpack.decode(cells[_OWNERS].value, type=list[ShardRecord])
-    for name, cell in cells.items():
-        if name.startswith(_VERSIONS):
-            first = int(name.removeprefix(_VERSIONS)) * _TOGETHER
-            for shard, versions in enumerate(json.decode(cell.value, type=list[dict[str, int]]), first):
-                shards[shard] = shards[shard]._replace(versions=versions)
-    return shards

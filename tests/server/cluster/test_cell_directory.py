@@ -126,18 +126,25 @@ async def test_a_failover_that_loses_the_last_moves_gives_no_epoch_out_twice() -
             assert await second.beat("b-0")
 
 
-async def test_a_node_whose_joining_a_failover_has_lost_is_told_so() -> None:
+async def test_a_node_and_versions_that_a_failover_has_lost_are_not_there_for_others_and_itself() -> None:
     async with failover() as servers:
         url = PostgresUrl.parse(servers.url)
         servers.primary.execute(f"CREATE SCHEMA {url.schema}")
         async with CellDirectory(PostgresCells, url) as directory:
             await directory.join(make_node("a"))
+            await directory.take("a-0", {1: 0})
             wait_for_standby(servers.primary)
             servers.cut_off()
             await directory.join(make_node("b"))
             assert await directory.beat("b-0")
+            assert await directory.record("a-0", {1: {"note": 2}}) == [1]
             assert len((await directory.read()).nodes) == 2
             await asyncio.to_thread(servers.promote)
             assert await directory.beat("a-0")
             assert not await directory.beat("b-0")
-            assert [each.name for each in (await directory.read()).nodes] == ["a"]
+            view = await directory.read()
+            assert [each.name for each in view.nodes] == ["a"]
+            assert (view.shards[1].node, view.shards[1].versions) == ("a-0", {})
+            assert await directory.record("a-0", {1: {"note": 2}}) == [1]
+            async with CellDirectory(PostgresCells, url) as other:
+                assert (await other.read()).shards[1].versions == {"note": 2}
