@@ -53,6 +53,13 @@ def test_an_unknown_url_is_told_the_url_of_each_engine(engine: Engine) -> None:
 
 
 @each_engine
+def test_the_docs_have_every_scheme(engine: Engine) -> None:
+    operations, serving = ((ROOT / "docs" / f"{page}.md").read_text() for page in ("operations", "serving"))
+    assert f"{engine.schemes[0]}://" in serving
+    assert [scheme for scheme in engine.schemes if f"{scheme}://" not in operations] == []
+
+
+@each_engine
 def test_workers_do_not_share_the_store_of_an_engine(engine: Engine) -> None:
     with pytest.raises(StoreError, match="is served by one process"):
         open_share(engine.example, 0, 2)
