@@ -116,7 +116,8 @@ class Dispatcher:
                 told = text or (_NOT_BEGUN if number else _LEFT)
                 self._inject(id, name, ToolResult(told, is_error=True))
 
-        await self._do("close", close, attempts=3)
+        if calls:
+            await self._do(f"close:{read_call(calls[0])[0]}", close, attempts=3)
 
     # Inside
 

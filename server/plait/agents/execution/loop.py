@@ -101,8 +101,7 @@ class _Pass:
             if answer is None:
                 if open_calls and await self._are_of_another(history):
                     raise RuntimeError("another run has open calls, and has not ended")
-                if open_calls:
-                    await self._dispatcher.close(open_calls)
+                await self._dispatcher.close(open_calls)
                 taken = await self._take()
                 if open_calls or taken.has_taken:
                     history = await self._history.read()

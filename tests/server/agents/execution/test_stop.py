@@ -357,3 +357,15 @@ async def test_a_queued_tool_waits_for_the_end_of_a_stop(tmp_path: Path) -> None
         assert await lab.handle.messages.resume()
         await lab.rest("done", "done")
         assert (await lab.texts())[3:] == ["assistant ['quick']", "tool quick", "assistant Yes."]
+
+
+async def test_a_tool_stops_its_run_also_after_the_calls_of_an_earlier_one_were_answered(tmp_path: Path) -> None:
+    script = Script(call("refund"), [("halt", {}), ("quick", {})])
+    async with open_lab(tmp_path, script, tools=[refund, halt, quick]) as lab:
+        await lab.ask("one")
+        await lab.rest("sleeping")
+        (run,) = await lab.handle.tasks.list()
+        await lab.handle.tasks.cancel(run.id)
+        await lab.ask("two")
+        await lab.rest("cancelled", "done")
+        assert (await lab.texts("completed", "failed"))[-2:] == ["tool halted", STOPPED]
