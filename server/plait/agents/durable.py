@@ -80,11 +80,11 @@ class AgentTask(Task):
         return queue.caller.agent, QUEUE
 
     def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
-        queues = _find_queues(thread, (self.name,))
-        for queue in queues if ended.row.key == QUEUE else ():
+        queues = _find_queues(thread, (self.name,)) if ended.row.key == QUEUE else []
+        for queue in queues:
             assert isinstance(queue.caller, TaskCaller)
             queue.caller.follow_end(ended.status)
-        if (family := find_role(type(thread), "family")) is not None:
+        if queues and (family := find_role(type(thread), "family")) is not None:
             is_over = ended.status == "done" and not any(queue.is_stopped for queue in queues)
             if ended.status == "cancelled":
                 family.of(thread._actor).cancel_calls(ended.row.id)

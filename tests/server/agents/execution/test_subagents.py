@@ -15,6 +15,7 @@ from tests.server.parts.workshop import until
 
 from plait import (
     Agent,
+    Context,
     Env,
     Family,
     Files,
@@ -910,3 +911,38 @@ async def test_a_subagent_cannot_be_invoked(tmp_path: Path) -> None:
         result = await team.boss.call(Boss.invoke, "worker")
         assert (result.text, result.is_error) == ("Only models and `queue_tool` can call a subagent.", True)
         assert await team.children() == []
+
+
+async def test_a_child_works_on_when_a_run_of_another_agent_ends_in_it(tmp_path: Path) -> None:
+    @tool(needs_approval=True)
+    async def buy(worker: Worker) -> str:
+        """Buy."""
+        return "bought"
+
+    buyer = Agent("worker", Side("buyer"))
+    boss, worker = Script(call("worker", message="Buy."), "Done."), work(call("buy"), "Bought.")
+    app = Plait(Boss, Worker, store=f"sqlite:///{tmp_path / 'plait.db'}", secret="x" * 32, shutdown_timeout=0.1)
+    boss_prompt, prompt = make_prompt("boss", Subagent("worker", Worker)), make_prompt("buyer", buy, model="work")
+    app.execution(Boss, agents=[Agent("boss", Side("boss"))], prompts=[boss_prompt], models=[boss.model])
+    app.execution(Worker, agents=[buyer], prompts=[prompt], models=[worker.model])
+
+    @app.agent("indexer", thread=Worker, durable=True)
+    async def index(ctx: Context[Worker]) -> str:
+        return "indexed"
+
+    async with app:
+        team = Team(app)
+        await team.ask()
+        await until(lambda: len(worker.seen) == 1)
+        child = await team.find()
+
+        async def is_waiting() -> bool:
+            return [run.status for run in await child.tasks.list("worker")] == ["sleeping"]
+
+        await until(is_waiting)
+        assert await app.run("indexer", thread=child) == "indexed"
+        (asked,) = await child.messages.open_calls()
+        (run,) = await child.tasks.list("worker")
+        assert await child.tasks.send(run.id, f"approval:{asked['id']}", {"approved": True})
+        await team.rest()
+        assert (await team.texts())[-2:] == ["tool Bought.", "assistant Done."]
