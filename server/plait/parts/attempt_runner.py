@@ -90,11 +90,14 @@ class AttemptRunner(Generic[T]):
 
     def cancel(self, ids: Iterable[str]) -> None:
         """Cancel the running attempts of some work, except the one that the calling code is a part of."""
-        turn = current_turn()
-        own = () if turn is None else (*turn.chain(),)
         for id in ids:
-            if (running := self.running.get(id)) is not None and running.turn is not None and running.turn not in own:
+            if (running := self.running.get(id)) is not None and running.turn is not None and not self.is_within(id):
                 running.turn.cancel()
+
+    def is_within(self, id: str) -> bool:
+        """Whether the calling code is a part of the running attempt at some work."""
+        running, turn = self.running.get(id), current_turn()
+        return running is not None and turn is not None and any(each is running.turn for each in turn.chain())
 
     async def _run(self, id: str, running: _RunningAttempt[T], begun: Commit | None) -> None:
         if (attempts := self._work.find(id)) is None:

@@ -201,6 +201,10 @@ class TaskRunner(RowRunner[TaskRow]):
     def give_up(self, id: str, error: BaseException) -> Commit:
         return self.end(id, "failed", error=describe(error))
 
+    def is_within(self, id: str) -> bool:
+        """Whether the calling code is a part of a run."""
+        return self._runner.is_within(id)
+
     def find_awaited(self, id: str) -> Sequence[str]:
         """Return the events that a run waits for."""
         if (step := self._steps.get(id)) is not None:

@@ -229,9 +229,11 @@ class ThreadTasks:
     async def wait(self, id: str) -> TaskRun:
         """Return a run when it has ended.
 
-        Raises NotFound if there is none, RuntimeError for one that the calling run has only staged, and Unavailable if
-        the thread stops.
+        Raises NotFound if there is none, RuntimeError for the calling run and for one that this has only staged, and
+        Unavailable if the thread stops.
         """
+        if self._runner.is_within(id):
+            raise RuntimeError(f"the run {id} waits for its own end")
         if id not in self._runner.agenda.rows and id in self._runner.rows:
             raise RuntimeError(f"the run {id} begins when what has begun it commits: wait for it after that")
         future: asyncio.Future[TaskRun] = self._actor.loop.create_future()
