@@ -1,8 +1,9 @@
 """Durable agents: the queue begins them, and their steps survive a restart."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -435,3 +436,39 @@ def test_no_agent_has_the_name_of_a_method_that_stops(name: str) -> None:
 
     with pytest.raises(ValueError, match="cannot be the name of an agent"):
         Plait(Desk, store="memory:").agent(name, thread=Desk)(work)
+
+
+async def test_the_queue_goes_on_if_its_agent_has_become_durable_after_it_ended_the_process(tmp_path: Path) -> None:
+    before, begun = Plait(Desk, store=f"sqlite:///{tmp_path / 'before.db'}", shutdown_timeout=0.1), asyncio.Event()
+
+    @before.agent("clerk", thread=Desk)
+    async def clerk(ctx: Context[Desk]) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with before:
+        await before.thread(Desk, "one").messages.queue("Hello")
+        async with asyncio.timeout(10):
+            await begun.wait()
+        paths = [str(tmp_path / name) for name in ("before.db", "plait.db")]
+        with closing(sqlite3.connect(paths[0])) as store, closing(sqlite3.connect(paths[1])) as copy:
+            store.backup(copy)  # What a crash would leave.
+    async with open_lab(tmp_path, answer) as lab:
+        await lab.handle.messages.list()  # Wakes the thread.
+        await until_texts(lab, ["user Hello", "assistant re Hello"])
+
+
+async def test_a_run_that_waits_for_its_own_end_is_told_so(tmp_path: Path) -> None:
+    async def wait(ctx: Context[Desk]) -> None:
+        await answer(ctx)
+
+        async def wait() -> None:
+            await ctx.thread.tasks.wait(ctx.step.id)
+
+        await ctx.step.do("wait", wait, attempts=1)
+
+    async with open_lab(tmp_path, wait) as lab:
+        await lab.handle.messages.queue("Hello")
+        await until_status(lab, "failed")
+        (run,) = await lab.handle.tasks.list()
+        assert "waits for its own end" in run.error

@@ -195,9 +195,6 @@ class TaskCaller(AgentCaller):
         is_running = self._tasks.is_running(self.agent, QUEUE)
         return 0 if is_running or self._writer.state.head.is_stopped else super().due
 
-    def recover(self) -> None:
-        """Do nothing, as the task counts its crashes."""
-
     def begin_with(self, changes: Changes) -> bool:
         """Begin nothing: the queue is due when the write is durable."""
         return False
