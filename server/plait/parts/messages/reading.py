@@ -45,19 +45,22 @@ class MessageReader:
         pending = (each for each in (staged or self._writer.state).queue if each.id == id)
         return next(pending, None) or await self._writer.history.find(id)
 
-    async def find_present(self, id: str) -> tuple[Message | None, list[Message]]:
-        """Return a message and the results of its tool calls, as they are when this returns.
+    async def find_present(self, id: str) -> tuple[Message | None, list[Message], bool]:
+        """Return a message, the results of its tool calls, and whether one of these is open, as they are then.
 
         Raises Conflict for a message that is being written, and StoreError.
         """
         while True:
-            edits = self._writer.edits
+            edits, results, is_open = self._writer.edits, list[Message](), False
             message = await self.find(id)
-            results = [] if message is None or not message.tool_calls else await self._find_results(message)
+            if message is not None and message.tool_calls:
+                results = await self._find_results(message)
+                places = await self.find_open_calls()
+                is_open = any(call.get("id") in message.tool_call_ids for place in places for call in place.calls)
             if message is not None and message.status == "streaming":
                 raise Conflict(f"the message {id} is being written")
             if edits == self._writer.edits:
-                return message, results
+                return message, results, is_open
 
     async def find_open_calls(self) -> Sequence[OpenCalls]:
         """Return the calls of tools that have no result; reads back to what decides that. Raises StoreError."""

@@ -310,7 +310,7 @@ class ThreadMessages(MessageQueue):
         return begin_staged(self._actor, self._change(id, edit, self._use_draft()))
 
     async def _change(self, id: str, edit: Callable[[Message], Message], draft: MessagesDraft | None) -> Message:
-        before, _ = await self._reader.find_present(id)
+        before, *_ = await self._reader.find_present(id)
         check_writable(self._actor)
         if before is None:
             raise NotFound(f"there is no message {id}")
@@ -331,7 +331,7 @@ class ThreadMessages(MessageQueue):
         return begin_staged(self._actor, self._delete(id, self._use_draft()))
 
     async def _delete(self, id: str, draft: MessagesDraft | None) -> bool:
-        message, results = await self._reader.find_present(id)
+        message, results, is_open = await self._reader.find_present(id)
         check_writable(self._actor)
         if message is None or (message.status == "pending" and message.position in self._writer.taken):
             return False
@@ -339,7 +339,7 @@ class ThreadMessages(MessageQueue):
             for each in (message, *results):
                 draft.remove(each)
             unlink_attachments(self._actor, (message, *results))
-            self._release(message, results)
+            self._release(message, is_open=is_open)
             return True
 
         def work(changes: Changes) -> None:
@@ -349,7 +349,7 @@ class ThreadMessages(MessageQueue):
         with Transaction(self._actor.state, self._actor.key):
             written = self._write(work)
             unlink_attachments(self._actor, (message, *results))
-            self._release(message, results)
+            self._release(message, is_open=is_open)
         await written
         return True
 
@@ -385,9 +385,8 @@ class ThreadMessages(MessageQueue):
 
     # Inside
 
-    def _release(self, message: Message, results: Sequence[Message]) -> None:
+    def _release(self, message: Message, *, is_open: bool) -> None:
         """Have the run of a removed message look again, if it waits for answers to its calls."""
-        is_open = message.tool_call_ids.difference(each.tool_call_id or "" for each in results)
         tasks, run = find_role(self._actor.kind.cls, "tasks"), find_run(message)
         if is_open and tasks is not None and run is not None:
             tasks.of(self._actor).release(run)

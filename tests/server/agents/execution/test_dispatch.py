@@ -398,3 +398,21 @@ async def test_a_run_whose_waiting_call_is_deleted_asks_again_within_its_limit_o
         await lab.rest()
         assert await lab.texts() == ["user Refund."]
         assert len(script.seen) == 2
+
+
+async def test_a_call_waits_on_when_an_older_message_is_deleted_whose_result_was(tmp_path: Path) -> None:
+    script = Script(call("refund", cents=1), call("refund", cents=5), "Done.")
+    async with open_lab(tmp_path, script, tools=[refund]) as lab:
+        await lab.ask("Refund.")
+        run = await wait_for_call(lab)
+        (first,) = await lab.handle.messages.open_calls()
+        await lab.handle.tasks.send(run, f"approval:{first['id']}", {"approved": False})
+        await until(lambda: len(script.seen) == 2)
+        await wait_for_call(lab)
+        (second,) = await lab.handle.messages.open_calls()
+        answer, result = (await lab.history())[1:3]
+        await lab.handle.messages.delete(result.id)
+        await lab.handle.messages.delete(answer.id)
+        assert await lab.handle.tasks.send(run, f"approval:{second['id']}", {"approved": True})
+        await lab.rest()
+        assert await lab.texts() == ["user Refund.", "assistant ['refund']", "tool paid 5", "assistant Done."]
