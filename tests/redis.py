@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
@@ -27,13 +27,20 @@ _OPTIONS: Final = {
 class Redis:
     """A server, which keeps its port over restarts. `folder` is made. It has more `options`."""
 
-    def __init__(self, folder: Path, *, program: str = "redis-server", **options: str) -> None:
+    def __init__(self, folder: Path, **options: str) -> None:
         self.folder = folder
-        self._program = program
+        self._command: Sequence[str | Path] = ["redis-server"]
         self._options = {**_OPTIONS, **{name.replace("_", "-"): value for name, value in options.items()}}
         self._process: subprocess.Popen[bytes] | None = None
         self._held = hold_port()
         self.port: int = self._held.getsockname()[1]
+
+    @classmethod
+    def sentinel(cls, folder: Path, settings: Path) -> Self:
+        """Return a Sentinel with settings in a file, which it changes."""
+        found = cls(folder)
+        found._command, found._options = ["redis-sentinel", settings], {"bind": "127.0.0.1"}
+        return found
 
     def __enter__(self) -> Self:
         self.folder.mkdir()
@@ -70,7 +77,7 @@ class Redis:
         arguments = [each for name, value in self._options.items() for each in (f"--{name}", value)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._program, "--port", str(self.port), "--dir", self.folder, *arguments], stdout=log, stderr=log
+                [*self._command, "--port", str(self.port), "--dir", self.folder, *arguments], stdout=log, stderr=log
             )
         deadline = time.monotonic() + 30
         while not self._answers():
@@ -119,7 +126,7 @@ class Redis:
     @contextmanager
     def replica(self, folder: Path) -> Iterator["Redis"]:
         """Run a replica, which has all that this server has."""
-        with Redis(folder, program=self._program, replicaof=f"127.0.0.1 {self.port}") as found:
+        with Redis(folder, replicaof=f"127.0.0.1 {self.port}") as found:
             deadline = time.monotonic() + 30
             while found.execute("INFO", "replication")["master_link_status"] != "up":
                 assert time.monotonic() < deadline

@@ -1,0 +1,80 @@
+"""A store in Redis whose primary Sentinels name."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.redis import Redis
+from tests.server.store.contract import ROOM, beginning, change
+from tests.server.store.writing import until
+
+from plait.errors import StoreError
+from plait.store.redis.store import RedisStore
+from plait.store.redis.url import RedisUrl
+
+
+class Servers:
+    """A primary, its replica, and a Sentinel."""
+
+    def __init__(self, primary: Redis, replica: Redis, sentinel: Redis) -> None:
+        self.primary = primary
+        self.replica = replica
+        self.sentinel = sentinel
+
+    @property
+    def url(self) -> str:
+        """The URL of a store; at the first port there is no Sentinel."""
+        return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.sentinel.port}/mymaster"
+
+    def find_primary(self) -> int:
+        """Return the port of the primary, as the Sentinel has it."""
+        return int(self.sentinel.execute("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")[1])
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    with Redis(tmp_path / "primary") as primary, primary.replica(tmp_path / "replica") as replica:
+        settings = tmp_path / "sentinel.conf"
+        settings.write_text(
+            f"sentinel monitor mymaster 127.0.0.1 {primary.port} 1\n"
+            "sentinel down-after-milliseconds mymaster 300\nsentinel failover-timeout mymaster 3000\n"
+        )
+        with Redis.sentinel(tmp_path / "sentinel", settings) as sentinel:
+            found = Servers(primary, replica, sentinel)
+            deadline = time.monotonic() + 60
+            while f"{replica.port}" not in str(sentinel.execute("SENTINEL", "REPLICAS", "mymaster")):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            yield found
+
+
+async def test_a_store_follows_the_primary_that_the_sentinels_name(servers: Servers) -> None:
+    losses: list[None] = []
+    async with RedisStore(RedisUrl.parse(servers.url)) as store:
+        store.watch_claims(lambda: losses.append(None))
+        fence = await store.claim(ROOM)
+        await store.submit(msgspec.structs.replace(beginning(), fence=fence))
+        await until(lambda: servers.replica.execute("DBSIZE") == servers.primary.execute("DBSIZE"))
+        await asyncio.to_thread(servers.primary.stop, signal.SIGKILL)
+        await until(lambda: servers.find_primary() == servers.replica.port)
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    fence, stored = await store.claim_and_load(ROOM)
+                    break
+                except StoreError:
+                    await asyncio.sleep(0.05)
+        assert stored is not None
+        assert (stored.version, len(losses)) == (0, 1)
+        assert stored.epoch != beginning().epoch
+        await store.submit(msgspec.structs.replace(change(1, epoch=stored.epoch), fence=fence))
+
+
+async def test_a_name_that_no_sentinel_knows_is_refused(servers: Servers) -> None:
+    url = servers.url.replace("mymaster", "other")
+    with pytest.raises(StoreError, match="No master found for 'other'"):
+        await RedisStore(RedisUrl.parse(url)).__aenter__()
