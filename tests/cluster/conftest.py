@@ -7,6 +7,7 @@ from tests.cluster.engines import Engine
 from tests.nats import NatsCluster
 from tests.postgres import Postgres, private_folder
 from tests.redis import Redis
+from tests.schedules import TIMES
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +31,8 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
         yield server
 
 
-@pytest.fixture(params=["postgres", "nats"])
+@pytest.fixture(params=["postgres", "nats", *(["redis"] if TIMES > 1 else [])])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Each engine that a cluster may have."""
+    """Each engine that a cluster may have, or two of them in `make test`."""
     found: Engine = request.getfixturevalue(request.param)
     return found

@@ -24,6 +24,8 @@ from plait_client import connect
 
 TARGET = "tests.cluster.apps:app"
 
+each_engine = pytest.mark.parametrize("engine", ["postgres", "nats", "redis"], indirect=True)
+
 
 def run_plait(*arguments: str, environment: dict[str, str] | None = None, cwd: Path | None = None) -> tuple[int, str]:
     """Run a command to its end; return its exit code, and what it has said."""
@@ -37,6 +39,7 @@ def serve(store: str, *options: str, **variables: str) -> tuple[int, str]:
     return run_plait("serve", TARGET, "--port", "0", *options, environment={"PLAIT_STORE": store, **variables})
 
 
+@each_engine
 async def test_a_second_process_without_a_cluster_names_the_first_and_ends(engine: Engine, tmp_path: Path) -> None:
     store = engine.make_store()
     first = Process(TARGET, cwd=tmp_path, environment={"PLAIT_STORE": store})
@@ -126,6 +129,7 @@ async def test_a_node_needs_a_name_of_its_own_and_a_shared_store(postgres: Postg
         assert "--cluster" in said
 
 
+@each_engine
 async def test_status_tells_of_nodes_beats_shards_epochs_and_links(engine: Engine, tmp_path: Path) -> None:
     async with open_cluster(engine, tmp_path) as cluster:
         (name,) = cluster.find_names("a", "status", 1)

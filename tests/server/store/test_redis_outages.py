@@ -96,7 +96,7 @@ async def test_while_the_server_is_stopped_writes_are_refused_and_it_is_said(own
         for _ in range(2):  # The second one does not wait.
             with pytest.raises(StoreError, match="cannot be reached") as refused:
                 await store.submit(msgspec.structs.replace(change(1, key=KEYS[0]), fence=writing.fences[KEYS[0]]))
-        assert refused.value.code == "unavailable"
+            assert refused.value.code == "unavailable"
         with pytest.raises(StoreError, match="cannot be"):
             await store.check_writes()
         for failing in (store.load(KEYS[0]), store.claim(ROOM)):
