@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -10,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["finish", "open_child"]
+__all__ = ["finish", "forbid_files", "open_child"]
 
 # Bytes that are read at once.
 _AT_ONCE: Final = 64 * 1024
@@ -42,6 +43,13 @@ async def open_child(
     finally:
         if starting.exception() is None:
             await _kill(starting.result())
+
+
+def forbid_files(process: Process) -> None:
+    """Keep a process from opening files and sockets from here on, where the system can do that."""
+    if sys.platform == "linux" and process.returncode is None:
+        with suppress(ProcessLookupError):
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (0, 0))
 
 
 async def _kill(process: Process) -> None:

@@ -3,16 +3,18 @@
 import asyncio
 import logging
 from collections.abc import Callable, Generator
-from typing import Any, Final, Protocol
+from inspect import isawaitable
+from typing import Annotated, Any, Final, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from plait.code.child import finish
 from plait.code.code_result import CodeLog, CodeResult
 from plait.errors import PlaitError
-from plait_schemas.codec import UNENCODABLE
+from plait_schemas.codec import UNENCODABLE, encode_json
 
-__all__ = ["MOST_OUTPUT", "CodeHost", "CodeRun", "Program", "Report", "TooMuchOutput", "tell"]
+__all__ = ["MOST_OUTPUT", "CodeHost", "CodeRun", "Memory", "Program", "Report", "TooMuchOutput", "answer_call"]
 
 log = logging.getLogger("plait.code")
 
@@ -21,6 +23,9 @@ MOST_OUTPUT: Final = 1024 * 1024
 
 # Programs that run at once in a process of plait; others wait.
 _AT_ONCE: Final = 8
+
+Memory = Annotated[float, msgspec.Meta(gt=0, le=1 << 40)]
+"""Bytes of memory that a program may be given."""
 
 Report = Callable[[Any], object]
 """Is told of each value that a program reports."""
@@ -168,15 +173,23 @@ class CodeRun:
 
 def _make(make: Callable[[], Program], timeout: float | None) -> Program | str:
     """Return the program, or why its options are not valid."""
-    if timeout is not None and not timeout > 0:
-        return f"InvalidCodeExecutionOptions: timeout must be above 0, or None, not {timeout!r}"
     try:
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be above 0, or None, not {timeout!r}")
         return make()
     except UNENCODABLE as error:
         return f"InvalidCodeExecutionOptions: {error}"
 
 
-def tell(error: BaseException) -> dict[str, str]:
-    """Return what a program is told of an error of a function: its class, and the text only of a PlaitError."""
-    log.debug("a function that a program has called has raised", exc_info=error)
-    return {"name": type(error).__name__, "message": str(error) if isinstance(error, PlaitError) else ""}
+async def answer_call(call: Callable[[], Any]) -> dict[str, Any]:
+    """Call a function for a program. Of an error, the program learns the class, and the text only of a PlaitError."""
+    try:
+        value = call()
+        return {"value": msgspec.Raw(encode_json(await value if isawaitable(value) else value))}
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, KeyboardInterrupt | SystemExit) or (task is not None and task.cancelling()):
+            raise
+        log.debug("a function that a program has called has raised", exc_info=error)
+        text = str(error) if isinstance(error, PlaitError) else ""
+        return {"error": {"name": type(error).__name__, "message": text}}

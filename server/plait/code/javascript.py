@@ -1,21 +1,18 @@
 """Runs programs in JavaScript or TypeScript, in a process of Deno without any permissions."""
 
 import asyncio
-import inspect
-import math
-import re
 import signal
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from plait.code.child import open_child
+from plait.code.child import forbid_files, open_child
 from plait.code.code_result import CodeResult, CodeStatus
-from plait.code.code_run import MOST_OUTPUT, CodeRun, TooMuchOutput, tell
+from plait.code.code_run import MOST_OUTPUT, CodeRun, Memory, TooMuchOutput, answer_call
 from plait.errors import TooLarge
 from plait.limits import Limits, check_weight
 from plait_schemas.codec import NOT_JSON, encode_json
@@ -38,7 +35,7 @@ _RUNNER: Final = str(Path(__file__).with_name("runner.js"))
 _FLAGS: Final = ("--no-prompt", "--no-remote", "--no-npm", "--no-config", "--no-lock", "--cached-only")
 # It has no folder, and so it stores nothing.
 _ENVIRONMENT: Final = {"DENO_DIR": "/dev/null", "DENO_NO_UPDATE_CHECK": "1", "NO_COLOR": "1"}
-_BARE: Final = re.compile(r"(?!plait:)(?!\.{0,2}/)[^:]+")
+_BARE: Final = "^[^./:][^:]*$"
 
 
 class Log(msgspec.Struct, frozen=True, tag_field="type", tag="log"):
@@ -71,42 +68,33 @@ class _Execute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     args: list[Any] = []
 
 
-class JavaScript:
-    """A program and its options. Raises ValueError or TypeError if they are not valid."""
+class _Options(msgspec.Struct, frozen=True):
+    source: str
+    execute: _Execute | None = None
+    language: Literal["typescript", "javascript"] = "typescript"
+    globals: dict[str, Any] = {}
+    imports: dict[Annotated[str, msgspec.Meta(pattern=_BARE)], dict[str, Any]] = {}
+    modules: dict[Annotated[str, msgspec.Meta(pattern="^[.]/")], str] = {}
+    memory_limit: Memory = MEMORY
+    filename: str = "<runCode>"
 
-    def __init__(
-        self,
-        source: str,
-        *,
-        execute: Mapping[str, Any] | None = None,
-        language: str = "typescript",
-        globals: Mapping[str, Any] = {},
-        imports: Mapping[str, Mapping[str, Any]] = {},
-        modules: Mapping[str, str] = {},
-        memory_limit: float = MEMORY,
-        filename: str = "<runCode>",
-    ) -> None:
-        if language not in ("typescript", "javascript"):
-            raise ValueError(f"the language must be typescript or javascript, not {language!r}")
-        if isinstance(memory_limit, bool) or not (memory_limit > 0 and math.isfinite(memory_limit)):
-            raise ValueError(f"memory_limit must be a number of bytes above 0, not {memory_limit!r}")
-        for name in imports:
-            if not _BARE.fullmatch(name):
-                raise ValueError(f"imports must have bare names, such as 'tools', not {name!r}")
-        for name in modules:
-            if not name.startswith("./"):
-                raise ValueError(f"the names of modules must begin with './', as {name!r} does not")
-        self.memory = int(memory_limit)
+
+class JavaScript:
+    """A program with the options of `run_code`. Raises UNENCODABLE if they are not valid."""
+
+    def __init__(self, source: str, **options: Any) -> None:
+        given = msgspec.convert({"source": source, **options}, _Options)
+        self.memory = int(given.memory_limit)
         self.functions: list[Callable[..., Any]] = []
         self.frame = _encode(
             {
-                "source": source,
-                "filename": filename,
-                "language": language,
-                "execute": msgspec.convert(execute or {}, _Execute),
-                "globals": self._lend(globals),
-                "imports": {name: self._lend(each) for name, each in imports.items()},
-                "modules": modules,
+                "source": given.source,
+                "filename": given.filename,
+                "language": given.language,
+                "execute": given.execute or _Execute(),
+                "globals": self._lend(given.globals),
+                "imports": {name: self._lend(each) for name, each in given.imports.items()},
+                "modules": given.modules,
                 "limit": MOST_OUTPUT,
             }
         )
@@ -131,8 +119,12 @@ class JavaScript:
         try:
             memory = self.memory + _RUNTIME_MEMORY
             async with open_child(command, memory=memory, seconds=_SECONDS, environment=_ENVIRONMENT) as child:
+                lines = _read_lines(child)
+                # The runner has started: it needs no more files.
+                await anext(lines, b"")
+                forbid_files(child)
                 await _write(child, self.frame)
-                async for line in _read_lines(child):
+                async for line in lines:
                     match _read(line):
                         case End(status, value, error):
                             return CodeResult(status, value, error)
@@ -153,17 +145,8 @@ class JavaScript:
             await asyncio.gather(*calls, return_exceptions=True)
 
     async def _answer(self, child: Process, call: Call) -> None:
-        try:
-            value = self.functions[call.function](*call.args)
-            if inspect.isawaitable(value):
-                value = await value
-            answer = _encode({"id": call.id, "value": value})
-        except BaseException as error:
-            task = asyncio.current_task()
-            if isinstance(error, KeyboardInterrupt | SystemExit) or (task is not None and task.cancelling()):
-                raise
-            answer = _encode({"id": call.id, "error": tell(error)})
-        await _write(child, answer)
+        answer = await answer_call(lambda: self.functions[call.function](*call.args))
+        await _write(child, _encode({"id": call.id, **answer}))
 
     def _explain(self, exit_code: int) -> CodeResult:
         """Return the outcome of a program whose process has ended before it has."""

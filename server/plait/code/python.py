@@ -1,16 +1,16 @@
 """Runs programs in a part of Python, by the interpreter Monty, in a process of its own."""
 
 import asyncio
-import inspect
-import math
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
+import msgspec
+
 from plait.code.code_result import CodeResult
-from plait.code.code_run import MOST_OUTPUT, CodeRun, TooMuchOutput, tell
+from plait.code.code_run import MOST_OUTPUT, CodeRun, Memory, TooMuchOutput, answer_call
 from plait_schemas.codec import UNENCODABLE, decode_json, encode_json
 
 __all__ = ["PYTHON_MEMORY", "Python"]
@@ -36,13 +36,12 @@ class Python:
         memory_limit: float = PYTHON_MEMORY,
         filename: str = "<runPython>",
     ) -> None:
-        if isinstance(memory_limit, bool) or not (memory_limit > 0 and math.isfinite(memory_limit)):
-            raise ValueError(f"memory_limit must be a number of bytes above 0, not {memory_limit!r}")
-        self._source = source
-        self._filename = filename
-        self._memory = int(memory_limit)
-        self._functions = {name: value for name, value in globals.items() if callable(value)}
-        self._values = {name: _copy(value) for name, value in globals.items() if name not in self._functions}
+        self._source = msgspec.convert(source, str)
+        self._filename = msgspec.convert(filename, str)
+        self._memory = int(msgspec.convert(memory_limit, Memory))
+        given = msgspec.convert(globals, dict[str, Any])
+        self._functions = {name: value for name, value in given.items() if callable(value)}
+        self._values = {name: decode_json(encode_json(each)) for name, each in given.items() if not callable(each)}
 
     async def run(self, run: CodeRun) -> CodeResult:
         """Run the program, and return its outcome, without what it has logged. Raises what `Program.run` raises."""
@@ -114,11 +113,10 @@ def _lend(function: Callable[..., Any], calls: set[asyncio.Task[Any]]) -> Callab
         assert task is not None
         calls.add(task)
         task.add_done_callback(calls.discard)
-        try:
-            value = function(*args, **kwargs)
-            return _copy(await value if inspect.isawaitable(value) else value)
-        except Exception as error:
-            raise RuntimeError(": ".join(filter(None, tell(error).values()))) from None
+        answer = await answer_call(lambda: function(*args, **kwargs))
+        if "error" in answer:
+            raise RuntimeError(": ".join(filter(None, answer["error"].values())))
+        return decode_json(answer["value"])
 
     return call
 
@@ -131,11 +129,6 @@ def _read(value: Any) -> CodeResult:
     if len(data) > MOST_OUTPUT:
         return CodeResult("error", error=f"SerializationError: {len(data)} bytes are over the limit of {MOST_OUTPUT}")
     return CodeResult("success", decode_json(data))
-
-
-def _copy(value: Any) -> Any:
-    """Return a value as JSON has it. Raises TypeError and ValueError."""
-    return decode_json(encode_json(value))
 
 
 def _load() -> ModuleType:

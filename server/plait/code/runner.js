@@ -105,26 +105,32 @@ function show(error) {
 
 // Modules
 
-const sources = new Map();
+// The source of each URL. It has no prototype, by which a program could change what is found.
+const sources = Object.create(null);
 
-function resolve(specifier, { parentURL = "" }) {
-  const isOurs = !parentURL.startsWith("sandbox:") || parentURL === "sandbox:plait:start";
+const locate = (name) => new Url(`sandbox:${name}`).href;
+
+function resolve(specifier, { parentURL }) {
   let name = specifier;
   if (/^\.\.?\//.test(specifier)) {
-    name = "." + new Url(specifier, `file:///${parentURL.replace(/^sandbox:(\.\/)?/, "")}`).pathname;
-  } else if (specifier.startsWith("plait:") && !isOurs) {
+    const folder = parentURL === locate(filename) ? "" : parentURL.replace(/^sandbox:/, "");
+    name = "." + decodeURI(new Url(specifier, `file:///${folder}`).pathname);
+  } else if (specifier.startsWith("plait:") && parentURL !== import.meta.url && parentURL !== "sandbox:plait:start") {
     name = "refused";
   } else if (specifier === "plait:program") {
     name = filename;
   }
-  return { url: `sandbox:${name}`, shortCircuit: true };
+  return { url: locate(name), shortCircuit: true };
 }
 
 function load(url) {
-  const source = sources.get(url);
+  const source = sources[url];
   if (source === undefined) throw new ReferenceError(`there is no module "${url.replace("sandbox:", "")}"`);
   return { format: "module", source, shortCircuit: true };
 }
+
+// Deno reads the file that the last comment of this kind names.
+const add = (name, source) => (sources[locate(name)] = `${source}\n//# sourceMappingURL=`);
 
 function transpile(source, name) {
   if (program.language !== "typescript") return source;
@@ -177,6 +183,11 @@ async function run({ fn, args }) {
   end("success", value);
 }
 
+registerHooks({ resolve, load });
+// Deno needs files for the first of these, and may not open any from here on.
+Deno.addSignalListener("SIGCONT", exit);
+Deno.removeSignalListener("SIGCONT", exit);
+send({ type: "ready" });
 const program = (await lines.next()).value;
 const filename = program.filename;
 let isLinked = false;
@@ -185,7 +196,8 @@ addEventListener("unhandledrejection", (event) => {
   event.preventDefault();
   fail(event.reason);
 });
-registerHooks({ resolve, load });
+// Deno finds its hooks by way of arrays, which see accessors that a program adds.
+for (const each of [Object, Array]) Object.preventExtensions(each.prototype);
 for (const name of Object.getOwnPropertyNames(globalThis)) {
   if (!LANGUAGE.has(name)) Reflect.deleteProperty(globalThis, name);
 }
@@ -201,10 +213,9 @@ globalThis.report = (value) => send({ type: "report", value });
 Object.assign(globalThis, buildAll(program.globals));
 readAnswers();
 try {
-  sources.set("sandbox:plait:started", `globalThis[Symbol.for("plait.started")]()`);
-  sources.set("sandbox:plait:start", `import "plait:started"; export * as program from "plait:program";`);
-  sources.set(`sandbox:${filename}`, transpile(program.source, filename));
-  for (const [name, source] of Object.entries(program.modules)) sources.set(`sandbox:${name}`, transpile(source, name));
+  add("plait:started", `globalThis[Symbol.for("plait.started")]()`);
+  add("plait:start", `import "plait:started"; export * as program from "plait:program";`);
+  for (const [name, source] of Object.entries(program.modules)) add(name, transpile(source, name));
   for (const [specifier, given] of Object.entries(program.imports)) {
     globalThis[imported][specifier] = buildAll(given);
     const place = `globalThis[Symbol.for("plait.imports")][${JSON.stringify(specifier)}]`;
@@ -212,8 +223,9 @@ try {
       const quoted = JSON.stringify(name);
       return `const v${at} = ${place}[${quoted}]; export { v${at} as ${quoted} };`;
     });
-    sources.set(`sandbox:${specifier}`, exported.join("\n"));
+    add(specifier, exported.join("\n"));
   }
+  add(filename, transpile(program.source, filename));
   await run(program.execute);
 } catch (error) {
   fail(error);

@@ -134,6 +134,7 @@ async def test_a_process_has_the_lowest_priority_and_its_limits() -> None:
     assert limits["Max cpu time"] == "60"
     assert limits["Max data size"] == str(192 * 1024 * 1024)
     assert limits["Max file size"] == limits["Max core file size"] == "0"
+    assert limits["Max open files"] == "0"
     assert limits["Max stack size"] == str(8 * 1024 * 1024)
     assert _read(f"{child}/stat").rpartition(")")[2].split()[16] == "19"
     assert {each.partition("=")[0] for each in _read(f"{child}/environ").split("\0")} <= {

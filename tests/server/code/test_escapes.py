@@ -34,8 +34,27 @@ IMPORTS = {
     "hooks of Node": ("import m from 'node:module'; export default m.registerHooks", REFUSED),
     "an import with a changed language": (
         "Map.prototype.get = () => undefined; String.prototype.startsWith = () => false;"
-        "Object.defineProperty(Object.prototype, 'shortCircuit', { get: () => false, configurable: true });"
+        "const changed = { get: () => false, configurable: true };"
+        "try { Object.defineProperty(Object.prototype, 'shortCircuit', changed) } catch {}"
         "export default Object.keys(await import('node:fs'))",
+        REFUSED,
+    ),
+    "a hook among those of the runner": (
+        "const hook = (url) => ({ url, format: 'builtin', source: null, shortCircuit: true });"
+        "const changed = { set() {}, get: () => hook, configurable: true };"
+        "try { Object.defineProperty(Array.prototype, '0', changed) } catch {}"
+        "export default Object.keys(await import('node:v8'))",
+        REFUSED,
+    ),
+    "a source that is another file": (
+        "const iterator = Object.getPrototypeOf([][Symbol.iterator]()); const { next } = iterator;"
+        "iterator.next = function () {"
+        "  const step = next.call(this);"
+        "  if (typeof step.value === 'string' && step.value.startsWith('sandbox:node:')) step.value = '%s';"
+        "  return step;"
+        "};"
+        "Map.prototype.get = () => null;"
+        "export default (await import('node:fs', { with: { type: 'text' } })).default",
         REFUSED,
     ),
 }
@@ -89,3 +108,13 @@ async def test_a_program_finds_no_way_out(source: str, outcome: str, tmp_path: P
     assert outcome in found
     assert "SECRET" not in repr(result)
     assert result.status in (("success",) if outcome in ("", "0", "mine") else ("error", "link_error"))
+
+
+@pytest.mark.parametrize("at", ["# sourceMappingURL=", "@ sourceMappingURL=", "# sourceURL="])
+async def test_no_comment_of_a_program_names_a_file_that_is_read(at: str, tmp_path: Path) -> None:
+    map = tmp_path / "program.map"
+    map.write_text('{"version": 3, "sources": ["TOP SECRET"], "names": [], "mappings": ";;;;AAAA"}')
+    source = f"\n\n\n\nfunction fail() {{ throw new Error('no')\n//{at}{map.as_uri()}\n}}\nfail()\n//{at}{map.as_uri()}"
+    result = await CodeRun(lambda: JavaScript(source), CodeHost(), timeout=30)
+    assert result.error is not None
+    assert result.error.splitlines()[1] == "    at fail (<runCode>:5:25)"

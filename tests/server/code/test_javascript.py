@@ -69,6 +69,16 @@ async def test_modules_import_each_other_by_relative_names() -> None:
     assert (await run("export default (await import('./lengths')).side", modules=modules)).value == 5
 
 
+@pytest.mark.parametrize("name", ["größe und form.ts", "/srv/agents/main.ts", "agents/main.ts", "a#b?c", "./shapes"])
+async def test_a_program_and_its_modules_may_have_any_names(name: str) -> None:
+    source = "import { side } from './größe 2'; import { b } from 'größe'; export default () => fail(side + b)"
+    source += "; function fail(sum: number) { throw new Error(`${sum}`) }"
+    modules = {"./größe 2": "export const side = 5", "./shapes": "throw 1"}
+    result = await run(source, filename=name, modules=modules, imports={"größe": {"b": 2}})
+    assert result.error is not None
+    assert result.error.startswith("Error: 7\n    at fail (")
+
+
 async def test_typescript_that_is_more_than_types_is_transformed() -> None:
     source = (
         "enum Size { small = 3 } class Box { constructor(public size: Size) {} } export default new Box(Size.small)"
@@ -155,15 +165,23 @@ async def test_a_call_that_the_program_does_not_await_is_finished() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"language": "cobol"}, "the language must be typescript or javascript, not 'cobol'"),
-        ({"memory_limit": 0}, "memory_limit must be a number of bytes above 0, not 0"),
-        ({"memory_limit": float("inf")}, "memory_limit must be a number of bytes above 0, not inf"),
-        ({"imports": {"./a": {}}}, "imports must have bare names, such as 'tools', not './a'"),
-        ({"imports": {"node:fs": {}}}, "imports must have bare names, such as 'tools', not 'node:fs'"),
-        ({"modules": {"a": ""}}, "the names of modules must begin with './', as 'a' does not"),
-        ({"execute": {"function": "main"}}, "Object contains unknown field `function`"),
-        ({"execute": {"args": 5}}, "Expected `array`, got `int` - at `$.args`"),
+        ({"language": "cobol"}, "Invalid enum value 'cobol' - at `$.language`"),
+        ({"memory_limit": 0}, "Expected `float` > 0.0 - at `$.memory_limit`"),
+        ({"memory_limit": float("inf")}, "Expected `float` <= 1099511627776.0 - at `$.memory_limit`"),
+        ({"memory_limit": 1e30}, "Expected `float` <= 1099511627776.0 - at `$.memory_limit`"),
+        ({"imports": {"./a": {}}}, "Expected `str` matching regex '^[^./:][^:]*$' - at `key` in `$.imports`"),
+        (
+            {"imports": {"node:fs": {}}},
+            "Expected `str` matching regex '^[^./:][^:]*$' - at `key` in `$.imports`",
+        ),
+        ({"imports": {"a": 5}}, "Expected `object`, got `int` - at `$.imports[...]`"),
+        ({"modules": {"a": ""}}, "Expected `str` matching regex '^[.]/' - at `key` in `$.modules`"),
+        ({"filename": 5}, "Expected `str`, got `int` - at `$.filename`"),
+        ({"globals": None}, "Expected `object`, got `null` - at `$.globals`"),
+        ({"execute": {"function": "main"}}, "Object contains unknown field `function` - at `$.execute`"),
+        ({"execute": {"args": 5}}, "Expected `array`, got `int` - at `$.execute.args`"),
         ({"globals": {"a": object()}}, "Encoding objects of type object is unsupported"),
+        ({"timeout": "5"}, "'>' not supported between instances of 'str' and 'int'"),
         ({"timeout": 0}, "timeout must be above 0, or None, not 0"),
     ],
 )

@@ -45,6 +45,7 @@ report({"sums": sums})
         ("x = (", "link_error", "SyntaxError: unexpected EOF"),
         ("\n1 / 0", "error", 'File "<runPython>", line 2'),
         ("await fail()", "error", "RuntimeError: KeyError"),
+        ("await cancelled()", "error", "RuntimeError: CancelledError"),
         ("await refuse()", "error", "RuntimeError: Reject: there is no such thing"),
         ("'x' * 2_000_000", "error", "SerializationError: 2000002 bytes are over the limit"),
         ("a = []\nwhile True: a.append('x' * 100_000 + str(len(a)))", "memory", "the program needed more than"),
@@ -68,7 +69,10 @@ async def test_what_fails_is_told_with_its_place(source: str, status: str, error
     def refuse() -> None:
         raise Reject("there is no such thing")
 
-    result = await run(source, globals={"add": add, "fail": fail, "refuse": refuse})
+    async def cancelled() -> None:
+        raise asyncio.CancelledError("a secret")
+
+    result = await run(source, globals={"add": add, "fail": fail, "refuse": refuse, "cancelled": cancelled})
     assert result.status == status
     assert result.error is not None
     assert error in result.error
@@ -95,7 +99,7 @@ async def test_a_program_is_terminated_in_each_phase(source: str) -> None:
 
 
 async def test_options_that_are_not_valid_are_a_link_error() -> None:
-    for options in ({"memory_limit": -1}, {"globals": {"a": object()}}):
+    for options in ({"memory_limit": -1}, {"globals": {"a": object()}}, {"globals": None}, {"filename": 5}):
         result = await run("1", **options)
         assert result.status == "link_error"
         assert str(result.error).startswith("InvalidCodeExecutionOptions: ")
