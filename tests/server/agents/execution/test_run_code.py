@@ -91,7 +91,7 @@ async def test_a_model_writes_a_program_over_its_tools(tmp_path: Path) -> None:
 )
 async def test_a_model_is_told_how_its_program_has_failed(source: str, status: str, error: str, tmp_path: Path) -> None:
     found, _, _ = await ask(
-        tmp_path, source, timeout=None if status == "memory" else 0.5, memory_limit=32 * 1024 * 1024
+        tmp_path, source, timeout=0.5 if status == "terminated" else None, memory_limit=32 * 1024 * 1024
     )
     outcome = json.loads(found.content)
     assert outcome["status"] == status
