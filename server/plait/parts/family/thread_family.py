@@ -223,7 +223,7 @@ class ThreadFamily:
                 self._actor.terminate()
 
     def cancel_calls(self, run: str) -> None:
-        """Follow the end of a run that was cancelled, in its write: end what children do for its calls."""
+        """End what children do for the calls of a run that was cancelled or looks again, in its open transaction."""
         for reference, row in [*self._store.rows.items()]:
             if run in row.calls.values():
                 calls = {id: other for id, other in row.calls.items() if other != run}

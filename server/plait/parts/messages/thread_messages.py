@@ -386,7 +386,10 @@ class ThreadMessages(MessageQueue):
     # Inside
 
     def _release(self, message: Message, *, is_open: bool) -> None:
-        """Have the run of a removed message look again, if it waits for answers to its calls."""
+        """Have the run of a removed message look again, if it waits for answers to its calls; its children end."""
         tasks, run = find_role(self._actor.kind.cls, "tasks"), find_run(message)
         if is_open and tasks is not None and run is not None:
             tasks.of(self._actor).release(run)
+            # In a run, the removal is staged, and this would not be.
+            if (family := find_role(self._actor.kind.cls, "family")) is not None and not self._is_run():
+                family.of(self._actor).cancel_calls(run)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from tests.server.agents.execution.lab import Said, Script, call, make_prompt
+from tests.server.agents.execution.lab import Hold, Said, Script, call, make_prompt
 from tests.server.parts.workshop import until
 
 from plait import (
@@ -946,3 +946,25 @@ async def test_a_child_works_on_when_a_run_of_another_agent_ends_in_it(tmp_path:
         assert await child.tasks.send(run.id, f"approval:{asked['id']}", {"approved": True})
         await team.rest()
         assert (await team.texts())[-2:] == ["tool Bought.", "assistant Done."]
+
+
+async def test_a_subagent_ends_its_work_when_the_message_with_its_call_is_deleted(tmp_path: Path) -> None:
+    hold = Hold()
+    boss, worker = Script(call("worker", message="Count."), "Done."), work(lambda: hold.wait("I have counted."))
+    async with open_team(tmp_path, boss, worker) as team:
+        await team.ask()
+        await hold.until_begun()
+
+        async def is_waiting() -> bool:
+            return [run.status for run in await team.boss.tasks.list()] == ["sleeping"]
+
+        await until(is_waiting)
+        await team.boss.messages.delete((await team.history())[-1].id)
+        await team.rest()
+        child = await team.find()
+
+        async def has_ended() -> bool:
+            return [run.status for run in await child.tasks.list()] == ["cancelled"]
+
+        await until(has_ended)
+        assert await team.texts() == ["user Do it.", "assistant Done."]
