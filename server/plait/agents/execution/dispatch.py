@@ -18,7 +18,7 @@ from plait.agents.execution.prompt_tools import PromptTools, make_result_id
 from plait.agents.execution.run_history import RunHistory
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import REMOVED
-from plait.agents.execution.subagents import Subagents
+from plait.agents.execution.subagents import Put, Subagents
 from plait.agents.execution.tools import FAILED, HANDED_OVER, Refused, Tool, ToolResult, read_result, tell_error
 from plait.errors import InvalidArguments
 from plait.parts.messages.caller import STOPPED
@@ -35,10 +35,6 @@ _STOPPED: Final = "The execution was stopped before this call."
 _UNKNOWN: Final = "It is not known whether this call has had its effect, as it was cut off."
 _LEFT: Final = "It is not known whether this call has had its effect, as its run has ended without its result."
 _NOT_BEGUN: Final = "This call was not carried out, as its run has ended before it."
-
-
-Put = Callable[..., Awaitable[None]]
-"""Adds the result of a call to the history, with a `subagent_id` if a subagent has answered."""
 
 
 class Dispatcher:

@@ -13,7 +13,7 @@ from plait.agents.execution.definitions import Agent, AnyTool, Prompt, Subagent
 from plait.agents.execution.model_attempts import ToolSpec
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import Reason, read_mark
-from plait.agents.execution.tools import CREATE, MESSAGE, Refused, ToolResult
+from plait.agents.execution.tools import CREATE, FAILED, MESSAGE, Refused, ToolResult
 from plait.clock import read_wall_clock
 from plait.errors import NotFound
 from plait.parts.family.calls import RESULT
@@ -26,7 +26,7 @@ from plait.parts.tasks.step import Step
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
 
-__all__ = ["VARIABLES", "Subagents", "describe_subagents", "find_immediate", "make_report"]
+__all__ = ["VARIABLES", "Put", "Subagents", "describe_subagents", "find_immediate", "make_report"]
 
 VARIABLES: Final = "plait:variables:"
 """The event that supplies the variables for a child, before the id of the call."""
@@ -86,7 +86,7 @@ async def describe_subagents(thread: Thread[Any], prompt: Prompt) -> list[ToolSp
         told = "\n".join(f"{each.tool_name}: {_say(each)}" for each in resumable)
         schema = _make_schema(agent={"enum": [each.tool_name for each in resumable]}, name=_TEXT)
         specs.append(ToolSpec(CREATE, f"Create a subagent, which can be sent further messages.\n{told}", schema))
-        if live := [each for each in _find_family(thread).children if each.resumable and each.is_live]:
+        if live := _find_live(thread):
             schema = _make_schema(reference={"enum": [each.reference for each in live]})
             specs.append(ToolSpec(MESSAGE, f"Send a message to one of your subagents: {_list(live)}.", schema))
     return specs
@@ -194,7 +194,7 @@ class Subagents:
         try:
             child = await self._ask(tools, id, name, asked, variables=variables)
         except Refused as refusal:
-            await put(ToolResult(f"Failed to execute tool: {refusal}", is_error=True))
+            await put(ToolResult(f"{FAILED}{refusal}", is_error=True))
             return _Begun()
         if not child.blocking:
             text = f"The subagent {child.reference} works on it, and reports later."
