@@ -1,8 +1,8 @@
-"""Durable changes in SQLite, JSON files, PostgreSQL, NATS and Redis: `python -m benchmarks.stores [ROUNDS [SECONDS]]`.
+"""Durable changes in SQLite, JSON files and engines: `python -m benchmarks.stores [ROUNDS [SECONDS]]`.
 
 Each round measures all stores one after the other, as other work on the machine then slows all of them. A private
 PostgreSQL is started for it, in the same folder as SQLite's file, three NATS servers that sync each write, and a Redis
-server that does. Exits with 1 if a median breaks an aim.
+and a MariaDB server that do. Exits with 1 if a median breaks an aim.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import psutil
 import uvloop
+from tests.mariadb import Mariadb
 from tests.nats import NatsCluster, new_stream
 from tests.postgres import Postgres, new_schema, private_folder
 from tests.redis import Redis
@@ -32,6 +33,7 @@ AIMS: Final[dict[str, dict[str, float]]] = {
     "NATS": {},
     "Redis": {"64 threads": 0.12},
     "JSON files": {},
+    "MariaDB": {"64 threads": 0.06},
 }
 NATS_AIMS: Final = {"64 threads": 4000}
 THREADS: Final = 64
@@ -121,6 +123,7 @@ def run(folder: Path, rounds: int, seconds: float) -> dict[str, dict[str, list[f
         Postgres(folder / "data") as postgres,
         NatsCluster(folder / "nats", sync="always") as nats,
         Redis(folder / "redis") as redis,
+        Mariadb(folder / "mariadb", "--innodb-flush-method=fsync", "--innodb-buffer-pool-size=128M") as mariadb,
     ):
         postgres.stop()
         postgres.start(fsync="on", full_page_writes="on", shared_buffers="128MB")
@@ -130,6 +133,7 @@ def run(folder: Path, rounds: int, seconds: float) -> dict[str, dict[str, list[f
             "PostgreSQL": [psutil.Process(postgres.pid)],
             "NATS": [psutil.Process(each.pid) for each in nats.servers],
             "Redis": [psutil.Process(redis.pid)],
+            "MariaDB": [psutil.Process(mariadb.pid)],
         }
         for number in range(rounds):
             for name, load in LOADS.items():
@@ -139,6 +143,7 @@ def run(folder: Path, rounds: int, seconds: float) -> dict[str, dict[str, list[f
                     "PostgreSQL": new_schema(postgres.url),
                     "NATS": new_stream(nats.url),
                     "Redis": redis.make_store(),
+                    "MariaDB": mariadb.make_store(),
                 }
                 for engine, url in urls.items():
                     rate = uvloop.run(measure(open_store(url), load, seconds, servers[engine]))

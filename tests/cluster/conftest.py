@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.cluster.engines import Engine
+from tests.mariadb import Mariadb
 from tests.nats import NatsCluster
 from tests.postgres import Postgres, private_folder
 from tests.redis import Redis
@@ -31,7 +32,14 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
         yield server
 
 
-@pytest.fixture(params=["postgres", "nats", *(["redis"] if TIMES > 1 else [])])
+@pytest.fixture(scope="module")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mariadb]:
+    """A MariaDB server, which runs when a test begins."""
+    with Mariadb(tmp_path_factory.mktemp("mariadb") / "m") as server:
+        yield server
+
+
+@pytest.fixture(params=["postgres", "nats", *(["redis", "mariadb"] if TIMES > 1 else [])])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each engine that a cluster may have, or two of them in `make test`."""
     found: Engine = request.getfixturevalue(request.param)

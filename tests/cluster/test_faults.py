@@ -18,6 +18,7 @@ from tests.cluster.postgres_faults import (
     small_disk,
 )
 from tests.cluster.redis_faults import REDIS_FAULTS
+from tests.mariadb import Mariadb
 from tests.nats import NatsCluster
 from tests.postgres import Postgres, private_folder
 from tests.redis import Redis
@@ -48,6 +49,15 @@ async def test_faults_on_nats_lose_nothing_acknowledged_and_show_nothing_old(nat
 async def test_faults_on_redis_lose_nothing_acknowledged_and_show_nothing_old(redis: Redis, tmp_path: Path) -> None:
     async with open_cluster(redis, tmp_path) as cluster:
         assert [told.lost for told in await play(cluster, REDIS_FAULTS, schedules(6))] == [0] * schedules(6)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600 * TIMES)
+async def test_faults_on_mariadb_lose_nothing_acknowledged_and_show_nothing_old(
+    mariadb: Mariadb, tmp_path: Path
+) -> None:
+    async with open_cluster(mariadb, tmp_path) as cluster:
+        assert [told.lost for told in await play(cluster, FAULTS, schedules(6))] == [0] * schedules(6)
 
 
 @pytest.mark.soak

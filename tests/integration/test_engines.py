@@ -1,4 +1,4 @@
-"""Apps and commands whose store is in an engine: PostgreSQL, NATS or Redis."""
+"""Apps and commands whose store is in an engine: PostgreSQL, NATS, Redis or MariaDB."""
 
 import asyncio
 import signal
@@ -11,6 +11,7 @@ import httpx
 import pytest
 from tests.commands import Done, run_command
 from tests.failover import failover, wait_for_standby
+from tests.mariadb import Mariadb, new_prefix
 from tests.nats import new_stream
 from tests.postgres import new_schema
 from tests.redis import Redis, new_store
@@ -38,13 +39,18 @@ class Tally(Thread[dict[str, Any]]):
 app = Plait(Tally)
 
 
-@pytest.fixture(params=["postgresql", "nats", "redis"])
+@pytest.fixture(params=["postgresql", "nats", "redis", "mysql"])
 def url(request: pytest.FixtureRequest) -> str:
-    """The URL of an empty store, with a password that its server does not want, except that of Redis."""
+    """The URL of an empty store, with a password that its server does not want, except those of Redis and MariaDB."""
     if request.param == "redis":
         redis: Redis = request.getfixturevalue("redis_server")
         redis.execute("ACL", "SETUSER", "plait", "on", ">pass-word", "allkeys", "+@all")
         return new_store(redis.url.replace("//", "//plait:pass-word@"))
+    if request.param == "mysql":
+        mariadb: Mariadb = request.getfixturevalue("mariadb")
+        user = "ada@'127.0.0.1'"
+        mariadb.execute(f"CREATE OR REPLACE USER {user} IDENTIFIED BY 'pass-word'", f"GRANT ALL ON plait.* TO {user}")
+        return new_prefix(mariadb.url.replace("plait@", "ada:pass-word@"))
     if request.param == "nats":
         server = request.getfixturevalue("nats_server")
         return new_stream(server.url.replace("//", "//plait:pass-word@"), "replicas=1")
@@ -168,7 +174,8 @@ async def test_commands_read_migrate_and_delete_its_threads(url: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("scheme", "tool"), [("postgresql", "pg_dump"), ("nats", "nats stream backup"), ("redis", "BGREWRITEAOF")]
+    ("scheme", "tool"),
+    [("postgresql", "pg_dump"), ("nats", "nats stream backup"), ("redis", "BGREWRITEAOF"), ("mysql", "mysqldump")],
 )
 @pytest.mark.parametrize("command", [("check",), ("backup", "copy.db"), ("restore",)])
 def test_commands_for_files_say_what_to_use_instead(

@@ -68,9 +68,11 @@ async def test_a_write_is_in_doubt_only_if_the_server_cannot_be_asked(mariadb: M
             assert await outcomes([store.submit(write)]) == [Fenced]
 
 
-@pytest.mark.parametrize("options", [(), ("--log-bin", "--sync-binlog=1")], ids=["plain", "binlog"])
+@pytest.mark.parametrize(
+    ("options", "kills"), [((), 3), (("--log-bin", "--sync-binlog=1"), 2)], ids=["plain", "binlog"]
+)
 async def test_a_server_that_is_killed_and_started_again_loses_nothing_and_the_store_goes_on(
-    tmp_path: Path, options: tuple[str, ...]
+    tmp_path: Path, options: tuple[str, ...], kills: int
 ) -> None:
     dice, losses = random.Random(3), list[None]()
     with Mariadb(tmp_path / "own", *options) as server:
@@ -84,7 +86,7 @@ async def test_a_server_that_is_killed_and_started_again_loses_nothing_and_the_s
                     await writing.write(key)
                     await asyncio.sleep(0)
 
-            for _ in range(5 if TIMES > 1 else 2):
+            for _ in range(kills * TIMES):
                 work = [asyncio.create_task(write_on(key, writing.count + 300)) for key in KEYS]
                 await until(partial(writing.has_made, writing.count + 100))
                 await asyncio.to_thread(server.crash)
