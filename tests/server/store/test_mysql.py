@@ -20,6 +20,21 @@ def store(mariadb: Mariadb) -> MysqlStore:
     return MysqlStore(MysqlUrl.parse(new_prefix(mariadb.url)))
 
 
+@pytest.mark.parametrize(
+    "left",
+    [("DELETE FROM plait.{}timeline", "DROP TABLE plait.{}format"), ("DELETE FROM plait.{}format",)],
+    ids=["timeline", "format"],
+)
+async def test_tables_that_a_kill_has_left_without_their_rows_are_completed(
+    mariadb: Mariadb, store: MysqlStore, left: tuple[str, ...]
+) -> None:
+    async with store:
+        pass
+    mariadb.execute(*(statement.format(store.url.prefix) for statement in left))
+    async with store:
+        assert await store.claim(ROOM) > 0  # noqa: F405
+
+
 @pytest.mark.parametrize("found", [0, 999])
 async def test_tables_of_another_build_are_refused_and_left_as_they_are(
     mariadb: Mariadb, store: MysqlStore, found: int

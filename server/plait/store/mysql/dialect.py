@@ -147,7 +147,9 @@ class MysqlDialect:
         self._syncs = int(flushes) == 1 and (not int(has_binlog) or int(syncs_binlog) == 1)
         try:
             await db.execute(self.tables.fill(_RAISE).replace("%s", self.identity))
-            number, server = await db.fetchrow(self.tables.fill("SELECT number, server FROM {timeline}"))
+            if (row := await db.fetchrow(self.tables.fill("SELECT number, server FROM {timeline}"))) is None:
+                return  # `prepare` comes next, as it does if there is no table.
+            number, server = row
             origin = f"{number}:{server.decode()}"
             if not self._syncs:
                 await db.execute(self.tables.fill("INSERT IGNORE INTO {run} VALUES (1, $1)"), secrets.token_bytes(16))
@@ -155,7 +157,7 @@ class MysqlDialect:
         except MySQLError as error:
             if get_code(error) != NO_TABLE:
                 raise
-            return  # `prepare` comes next.
+            return
         before, self.origin, self._number = self.origin, origin, number
         if before not in ("", origin):
             log.warning(

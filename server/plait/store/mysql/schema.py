@@ -60,12 +60,13 @@ INSERT IGNORE INTO {format} VALUES (1, %s)
 
 async def prepare(db: MysqlDb, tables: Tables, *, readonly: bool) -> None:
     """Create the tables, unless another process does. Raises StoreError."""
-    sql = tables.fill("SELECT format FROM {format}")
+    sql, found = tables.fill("SELECT format FROM {format}"), None
     try:
         found = await db.fetchval(sql)
     except MySQLError as error:
         if get_code(error) != NO_TABLE:
             raise
+    if found is None:
         if readonly:
             raise StoreError("the database has no tables of this plait; start a server with it first") from None
         await db.run(*tables.fill(_SCHEMA % _FORMAT).split(";\n"))
