@@ -116,7 +116,11 @@ class Engine:
             options["host"], options["port"] = url.addresses[0]
         else:
             kind, options["find"] = _PrimaryConnection, self._find_primary
-            limits = {"socket_timeout": _SENTINEL_TIMEOUT, "retry": Retry(NoBackoff(), 0)}
+            limits = {
+                "socket_timeout": _SENTINEL_TIMEOUT,
+                "socket_connect_timeout": _SENTINEL_TIMEOUT,
+                "retry": Retry(NoBackoff(), 0),
+            }
             self._sentinel = Sentinel(url.addresses, sentinel_kwargs=limits)  # type: ignore[no-untyped-call]
         if url.has_tls:
             kind = SSLConnection
