@@ -3,21 +3,25 @@
 import asyncio
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.failover import failover, wait_for_standby
 from tests.nats import Nats
 from tests.postgres import Postgres
+from tests.redis import Redis
 from tests.server.store.contract_cells import CellsContract, make_first
 
 from plait.errors import StoreError
-from plait.store.cells import Cells
+from plait.store.cells import Cell, Cells, Reading
 from plait.store.nats.cells import NatsCells
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.server_connection import ServerConnection
 from plait.store.nats.url import NatsUrl
 from plait.store.postgres.cells import PostgresCells
 from plait.store.postgres.url import PostgresUrl
+from plait.store.redis.cells import RedisCells
+from plait.store.redis.url import RedisUrl
 
 
 class TestPostgres(CellsContract):
@@ -33,6 +37,32 @@ class TestNats(CellsContract):
     def make_cells(self, nats_server: Nats) -> Callable[[], Cells]:
         url = NatsUrl.parse(nats_server.make_store())
         return lambda: NatsCells(url)
+
+
+class TestRedis(CellsContract):
+    @pytest.fixture
+    def make_cells(self, redis_server: Redis) -> Callable[[], Cells]:
+        url = RedisUrl.parse(redis_server.make_store())
+        return lambda: RedisCells(url)
+
+
+async def test_nothing_is_swapped_after_redis_was_started_again_from_what_was_read_before(tmp_path: Path) -> None:
+    with Redis(tmp_path / "data") as server:
+        async with RedisCells(RedisUrl.parse(server.make_store())) as cells:
+            await make_first(cells)
+            before = await cells.read()
+            revision = before.cells["first"].revision
+            await asyncio.to_thread(server.crash)
+            await asyncio.to_thread(server.start)
+            assert await cells.swap("first", revision, b"2", timeline=before.timeline) is None
+            # A cell that was lost, and one that has a revision that was given out and lost.
+            lost = {"other": Cell(revision + 1, b"lost"), "first": Cell(revision + 2, b"lost")}
+            found = await cells.read(Reading(before.timeline, lost, revision + 2))
+            assert found.timeline - before.timeline == 1 << 40
+            assert found.cells == before.cells
+            later = await cells.swap("first", revision, b"2", timeline=found.timeline)
+            assert later is not None
+            assert later > revision + 2
 
 
 async def test_nothing_is_swapped_after_a_failover_from_what_was_read_before() -> None:
