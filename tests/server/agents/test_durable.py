@@ -447,7 +447,8 @@ async def test_the_queue_goes_on_if_its_agent_has_become_durable_after_it_ended_
         await asyncio.Event().wait()
 
     async with before:
-        await before.thread(Desk, "one").messages.queue("Hello")
+        desk: Any = before.thread(Desk, "one")
+        await desk.messages.queue("Hello")
         async with asyncio.timeout(10):
             await begun.wait()
         paths = [str(tmp_path / name) for name in ("before.db", "plait.db")]

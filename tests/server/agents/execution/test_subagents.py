@@ -640,6 +640,7 @@ async def test_each_of_several_calls_asks_for_its_variables_in_turn(tmp_path: Pa
     boss = Script([("worker", {"message": f"Count {at}."}) for at in range(3)], "Done.")
     async with open_team(tmp_path, boss, work("One."), Subagent("worker", Worker, variables=[TOKEN])) as team:
         await team.ask()
+        run = ""
         for _ in range(3):
             run = await find_needed(team)
             assert await team.boss.call(Boss.supply, run, {"TOKEN": "x"}) is True
@@ -703,6 +704,7 @@ async def test_what_a_run_needs_is_not_shown_while_its_child_works(tmp_path: Pat
     worker = work("One.", hang)
     async with open_team(tmp_path, boss, worker, Subagent("worker", Worker, variables=[TOKEN])) as team:
         await team.ask()
+        run = ""
         for _ in range(2):
             run = await find_needed(team)
             await team.boss.call(Boss.supply, run, {"TOKEN": "x"})
