@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from pydantic_ai.messages import ToolCallPart, ToolReturnPart
 from tests.server.agents.execution.lab import Desk, HeldEnd, Hold, Said, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
@@ -486,6 +487,7 @@ async def test_a_run_sees_what_is_changed_and_removed_while_it_works(tmp_path: P
 
 
 async def test_ids_of_calls_that_a_model_gives_again_after_many_messages_are_told_apart(tmp_path: Path) -> None:
+    script, history = Script(), []
     for number in range(2):
         script = Script(call("find_order", number=number), "Done.")
         async with open_lab(tmp_path, script, tools=[find_order]) as lab:
@@ -500,7 +502,7 @@ async def test_ids_of_calls_that_a_model_gives_again_after_many_messages_are_tol
     assert [each.tool_call_id for each in history if each.role == "tool"] == calls
     # A model sees the same id in a call and its result.
     parts = [part for message in script.seen[-1] for part in message.parts]
-    assert {part.tool_call_id for part in parts if part.part_kind in ("tool-call", "tool-return")} <= {*calls}
+    assert {part.tool_call_id for part in parts if isinstance(part, ToolCallPart | ToolReturnPart)} <= {*calls}
 
 
 class CountingStore(SqliteStore):
