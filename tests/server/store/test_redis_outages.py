@@ -188,6 +188,10 @@ async def test_a_write_that_too_few_replicas_have_is_in_doubt(own_redis: Redis, 
             short = store.submit(msgspec.structs.replace(change(1), fence=fence))
             with pytest.raises(Indeterminate, match="too few replicas have it"):
                 await short
+            with pytest.raises(StoreError, match="too few replicas have it"):
+                await store.check_writes()
+            with pytest.raises(StoreError, match="a schema could not be written: too few replicas have it"):
+                await store.add_schema("room", "h", b"{}")
         finally:
             replica.resume()
         assert await outcomes([store.submit(msgspec.structs.replace(change(2), fence=fence))]) == [Fenced]

@@ -3,9 +3,8 @@
 from types import TracebackType
 from typing import Any, Final, Self
 
-from plait.errors import StoreError
 from plait.store.cells import Cell, Reading
-from plait.store.redis.engine import TOO_FEW, Engine
+from plait.store.redis.engine import Engine
 from plait.store.redis.layout import Keys
 from plait.store.redis.reads import telling
 from plait.store.redis.scripts import READ_CELLS, SWAP_CELL
@@ -49,8 +48,4 @@ class RedisCells:
 
     async def _run(self, script: bytes, *values: object) -> Any:
         with telling("the cells"):
-            command = "EVAL", script, len(self._keys), *self._keys, *values
-            answer, *waited = await self._engine.run(*self._engine.add_wait(command))
-        if not self._engine.has_replicas(waited):
-            raise StoreError(TOO_FEW)
-        return answer
+            return await self._engine.run_durably(("EVAL", script, len(self._keys), *self._keys, *values))

@@ -153,6 +153,13 @@ class Engine:
         finally:
             await pool.release(connection)
 
+    async def run_durably(self, command: Command) -> Any:
+        """Run a command, and wait for replicas if the URL asks for them. Raises StoreError if they are too few, too."""
+        answer, *waited = await self.run(*self.add_wait(command))
+        if not self.has_replicas(waited):
+            raise StoreError(TOO_FEW)
+        return answer
+
     async def close(self) -> None:
         """Close the connections of `run`."""
         pool, self._pool = self._pool, None

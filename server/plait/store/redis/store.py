@@ -137,12 +137,12 @@ class RedisStore(Exports, EngineStore):
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
         with telling("a schema", "could not be written"):
-            await self._run(("HSETNX", self._keys("schemas"), name_record(kind, hash), schema))
+            await self._engine.run_durably(("HSETNX", self._keys("schemas"), name_record(kind, hash), schema))
 
     async def _probe(self, *, writes: bool) -> None:
         with telling("the store", "cannot be written"):
             await self._line.wait()
-            await self._run(("SET", self._keys("check"), 1) if writes else ("PING",))
+            await (self._engine.run_durably(("SET", self._keys("check"), 1)) if writes else self._run(("PING",)))
 
     async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
         with telling("the list of threads"):
