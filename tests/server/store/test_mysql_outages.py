@@ -137,6 +137,18 @@ async def test_a_server_that_hangs_does_not_hang_the_store(own_mariadb: Mariadb)
         assert stored.version in (0, 1)
 
 
+@pytest.mark.soak
+async def test_a_transaction_that_does_not_go_on_loses_its_locks(mariadb: Mariadb) -> None:
+    async with MysqlStore(MysqlUrl.parse(new_prefix(mariadb.url))) as store:
+        writing = Writing(store, random.Random(7))
+        await writing.begin()
+        stuck = await store._dialect.connect()
+        assert len(await store._dialect.lock(stuck, [(b"room", b"0")])) == 1
+        await writing.write(KEYS[0])
+        assert writing.refused == 0
+        stuck.terminate()
+
+
 async def test_a_write_above_the_largest_packet_is_refused_and_the_connection_stays(mariadb: Mariadb) -> None:
     async with MysqlStore(MysqlUrl.parse(new_prefix(mariadb.url))) as store:
         writing = Writing(store, random.Random(6))

@@ -35,6 +35,8 @@ _FORGET: Final = f"DELETE c FROM {{nodes}} c JOIN {_TIMELINE} WHERE c.cell = $1 
 class MysqlCells(SqlCells):
     """The cells of a URL."""
 
+    _make, _replace, _forget = _MAKE, _REPLACE, _FORGET
+
     def __init__(self, url: MysqlUrl) -> None:
         self._dialect = MysqlDialect(url, lambda: None)
         super().__init__(self._dialect)
@@ -49,14 +51,7 @@ class MysqlCells(SqlCells):
             await self._dialect.identify(db)
         return rows[0][0], [(cell.decode(), *rest) for _, cell, *rest in rows if cell is not None]
 
-    async def _swap(self, db: Db, cell: str, revision: int, value: bytes | None, *, new: int, timeline: int) -> bool:
-        values: tuple[Any, ...]
-        if value is None:
-            sql, values = _FORGET, (cell, timeline, revision)
-        elif revision == 0:
-            sql, values = _MAKE, (cell, timeline, new, value)
-        else:
-            sql, values = _REPLACE, (cell, timeline, new, value, revision)
+    async def _swap(self, db: Db, sql: str, values: Sequence[Any]) -> bool:
         changed: int = await db.execute(self._dialect.tables.fill(sql).replace("%s", self._dialect.identity), *values)
         return changed > 0
 

@@ -42,6 +42,8 @@ _FORGET: Final = f"DELETE FROM {{nodes}} WHERE cell = $1 AND {_ORIGIN} = $2 AND 
 class PostgresCells(SqlCells):
     """The cells of a URL."""
 
+    _make, _replace, _forget = _MAKE, _REPLACE, _FORGET
+
     def __init__(self, url: PostgresUrl) -> None:
         self._tables = Tables(url.prefix, url.schema)
         super().__init__(PostgresDialect(url, lambda: None))
@@ -53,14 +55,7 @@ class PostgresCells(SqlCells):
         rows = await db.fetch(self._tables.fill(_READ), known)
         return rows[0][0], [(cell, *rest) for _, cell, *rest in rows if cell is not None]
 
-    async def _swap(self, db: Db, cell: str, revision: int, value: bytes | None, *, new: int, timeline: int) -> bool:
-        values: tuple[Any, ...]
-        if value is None:
-            sql, values = _FORGET, (cell, timeline, revision)
-        elif revision == 0:
-            sql, values = _MAKE, (cell, timeline, new, value)
-        else:
-            sql, values = _REPLACE, (cell, timeline, new, value, revision)
+    async def _swap(self, db: Db, sql: str, values: Sequence[Any]) -> bool:
         return bool(await db.fetch(self._tables.fill(sql), *values))
 
     def _is_missing(self, error: Exception) -> bool:

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from plait.errors import StoreError
 from plait.store.cells import Cell, Reading
@@ -44,10 +44,22 @@ class SqlCells:
             await self._use(self._create, None)
             return None
         new = secrets.randbits(62) + 1  # None that a failover has lost is given out again.
-        is_done = await self._use(lambda db: self._swap(db, cell, revision, value, new=new, timeline=timeline), False)
-        return new if is_done else None
+        values: tuple[Any, ...]
+        if value is None:
+            sql, values = self._forget, (cell, timeline, revision)
+        elif revision == 0:
+            sql, values = self._make, (cell, timeline, new, value)
+        else:
+            sql, values = self._replace, (cell, timeline, new, value, revision)
+        return new if await self._use(lambda db: self._swap(db, sql, values), False) else None
 
     # For subclasses
+
+    # The statements of swaps; the values are the name, the timeline, the new revision and value, and the former one.
+    _make: str
+    _replace: str
+    # Its third value is the former revision.
+    _forget: str
 
     async def _create(self, db: Db) -> None:
         """Make the table, unless it is there."""
@@ -57,8 +69,8 @@ class SqlCells:
         """Return the timeline, and the name, revision and value of each cell whose revision is not known."""
         raise NotImplementedError
 
-    async def _swap(self, db: Db, cell: str, revision: int, value: bytes | None, *, new: int, timeline: int) -> bool:
-        """Replace or remove a cell if its revision and the timeline are these, and return whether they were."""
+    async def _swap(self, db: Db, sql: str, values: Sequence[Any]) -> bool:
+        """Execute a statement of a swap, and return whether it has found the revision and the timeline."""
         raise NotImplementedError
 
     def _is_missing(self, error: Exception) -> bool:
