@@ -122,7 +122,8 @@ class ItemReceiver:
                 answer_calls(self._actor, self._store, sender, report, self._put(copies, self._find_folder(item)))
             case Cancel() if not self._store.head.resumable:
                 self._actor.terminate()
-            case Cancel():
+            case Cancel(calls=calls):
+                require_role(self._actor.kind.cls, "messages").of(self._actor).cancel_calls(calls)
                 require_role(self._actor.kind.cls, "tasks").of(self._actor).cancel_all(self._actor.kind.tasks)
             case Status(text=text):
                 row = self._store.rows[sender]

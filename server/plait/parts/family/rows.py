@@ -1,6 +1,6 @@
 """The parent and the children that a thread knows, and the items that wait for its parent and its children. No I/O."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -123,6 +123,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, tag="report"):
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     """Ends what a child does for calls that no run waits for any longer."""
+
+    calls: Sequence[str] = ()
 
 
 Body = Birth | Cancel | Status | Handed | Question | Report

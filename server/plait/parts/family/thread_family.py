@@ -228,7 +228,7 @@ class ThreadFamily:
             if run in row.calls.values():
                 calls = {id: other for id, other in row.calls.items() if other != run}
                 self._store.write({reference: replace(row, calls=calls)})
-                self._post(reference, Cancel())
+                self._post(reference, Cancel([*row.calls.keys() - calls.keys()]))
 
     def set_status(self, status: str) -> Written:
         """Show a status in the parent's `children`. Does nothing without a parent."""

@@ -1,6 +1,6 @@
 """The queue of a thread: adds messages to it, and has its agent called, handed over, stopped and resumed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, TypeVar
 
 from plait.actor.begun import Begun
@@ -13,6 +13,7 @@ from plait.parts.messages.changes import Changes
 from plait.parts.messages.message import Message, measure_message
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft
+from plait.parts.messages.own_metadata import read_own
 from plait.parts.messages.reading import MessageReader
 from plait.parts.part import check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
@@ -97,6 +98,16 @@ class MessageQueue:
             return Result(was_stopped, STAGED)
         was_stopped, commit = caller.resume()
         return Result(was_stopped, self._written(commit))
+
+    def cancel_calls(self, calls: Collection[str]) -> None:
+        """Remove the queued messages that are these calls of the parent, in the open transaction."""
+
+        def work(changes: Changes) -> None:
+            for each in self._writer.state.queue:
+                if read_own(each).get("call") in calls:
+                    changes.cancel(each)
+
+        self._writer.write(work)
 
     # Inside
 

@@ -970,3 +970,33 @@ async def test_a_subagent_ends_its_work_when_the_message_with_its_call_is_delete
 
         await until(has_ended)
         assert await team.texts() == ["user Do it.", "assistant Done."]
+
+
+async def test_a_resumable_subagent_does_not_begin_a_call_that_was_stopped_in_its_queue(tmp_path: Path) -> None:
+    hold = Hold()
+
+    async def ask_again() -> Said:
+        child = await team.find()
+        await child.messages.queue("Work of its own.")
+        await hold.until_begun()
+        (known,) = await team.children()
+        return call("subagent_message", reference=known.reference, message="Two.")
+
+    made = call("subagent_create", agent="worker", name="w", message="One.")
+    boss, worker = Script(made, ask_again), work("One.", lambda: hold.wait("Own."), "Two.")
+    async with open_team(tmp_path, boss, worker, Subagent("worker", Worker, resumable=True)) as team:
+        await team.ask()
+        await hold.until_begun()
+        child = await team.find()
+
+        async def is_queued() -> bool:
+            return [each.content for each in await child.messages.pending()] == ["Two."]
+
+        await until(is_queued)
+        await team.boss.messages.stop()
+
+        async def has_ended() -> bool:
+            return [run.status for run in await child.tasks.list()][1:] == ["cancelled"]
+
+        await until(has_ended)
+        assert not await child.messages.pending()
