@@ -44,6 +44,8 @@ class Mariadb:
     def __enter__(self) -> Self:
         """Make a new database, and start the server."""
         self.folder.mkdir(mode=0o700)
+        # Each server removes what the temporary folder has of others when it starts.
+        self._temporary.mkdir()
         made = subprocess.run(
             [
                 *("mariadb-install-db", "--no-defaults", f"--datadir={self.folder / 'data'}", "--skip-test-db"),
@@ -52,8 +54,9 @@ class Mariadb:
             check=False,
             capture_output=True,
             text=True,
+            env=os.environ | {"TMPDIR": str(self._temporary)},
         )
-        assert made.returncode == 0, made.stderr
+        assert made.returncode == 0, made.stdout + made.stderr
         self.start()
         self.execute(
             f"CREATE DATABASE {_DATABASE}",
@@ -95,6 +98,7 @@ class Mariadb:
                 [
                     *(_find("mariadbd"), "--no-defaults", *settings, f"--datadir={self.folder / 'data'}"),
                     *(f"--port={self.port}", f"--socket={self._socket}", f"--pid-file={self.folder / 'pid'}"),
+                    f"--tmpdir={self._temporary}",
                     *(*_as_root(), *self._options, *options),
                 ],
                 stdout=log,
@@ -176,6 +180,10 @@ class Mariadb:
     @property
     def _socket(self) -> Path:
         return self.folder / "socket"
+
+    @property
+    def _temporary(self) -> Path:
+        return self.folder / "temporary"
 
     @property
     def _log(self) -> Path:
