@@ -165,7 +165,7 @@ class Load:
         async with asyncio.timeout(TIMEOUT):
             await asyncio.gather(*self._tasks)
             # The answer comes after the changes that were made before.
-            await asyncio.gather(*(room.call("look") for _, room in self._rooms))
+            await asyncio.gather(*(_ask_last(room) for _, room in self._rooms))
         states: dict[str, dict[str, int]] = {}
         for thread, room in self._rooms:
             assert room.epoch == self._told.epochs[thread][-1]
@@ -245,6 +245,17 @@ class Load:
         epoch, _, version = answer.headers["etag"].strip('"').partition(":")
         self._told.read(thread, epoch, int(version), before)
         await asyncio.sleep(_PACE)
+
+
+async def _ask_last(room: Room[dict[str, int]]) -> None:
+    """Wait for an answer; it is asked for again after a move of the thread, as when a node that was hurt comes back."""
+    while True:
+        try:
+            await room.call("look")
+        except Disconnected:
+            await asyncio.sleep(_PAUSE)
+        else:
+            return
 
 
 def check_stored(path: Path, thread: str, told: Told, shown: dict[str, int]) -> None:

@@ -31,7 +31,7 @@ class CuttingProxy:
         self.target = port
         # A statement that has not arrived yet, with its connection to the server.
         self._held: tuple[bytes, StreamWriter] | None = None
-        # Set when the server has answered the one that was held back last.
+        # Set when the server has answered the one that was held back last, or has ended.
         self._is_answered = asyncio.Event()
         # The connection on which one has arrived late.
         self._late: StreamWriter | None = None
@@ -95,7 +95,8 @@ class CuttingProxy:
                 elif self._is_asked:  # The answer to the question: the statement arrives before the store has it.
                     self._is_asked = False
                     await self._deliver()
-                if pair[1] is self._late:
+                if pair[1] is self._late and not self._is_answered.is_set():
+                    self.arrived_late += 1
                     self._is_answered.set()
                 if target.is_closing():
                     return
@@ -106,6 +107,8 @@ class CuttingProxy:
         except OSError:
             pass
         finally:
+            if pair[1] is self._late:  # The server may have ended without an answer.
+                self._is_answered.set()
             if self._held is None or self._held[1] is not target:
                 target.close()
 
@@ -142,5 +145,4 @@ class CuttingProxy:
             self._is_answered.clear()
             self._late.write(data)
             await self._is_answered.wait()
-            self.arrived_late += 1
             self._late.close()
