@@ -5,13 +5,14 @@ import os
 import resource
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio import StreamReader, StreamReaderProtocol, StreamWriter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
 
-__all__ = ["finish", "forbid_files", "open_child"]
+__all__ = ["Child", "finish", "forbid_files", "open_child"]
 
 # Bytes that are read at once.
 _AT_ONCE: Final = 64 * 1024
@@ -19,16 +20,61 @@ _AT_ONCE: Final = 64 * 1024
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 
 
+class Child:
+    """A process that `subprocess` has started, with pipes to it.
+
+    uvloop would start it by a fork, which copies the page tables of the whole server, and holds the loop for as long.
+    """
+
+    def __init__(self, process: Popen[bytes]) -> None:
+        self._process = process
+        self.pid = process.pid
+        self.stdout = StreamReader()
+        self.stdin: StreamWriter
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    async def connect(self) -> None:
+        """Connect to its pipes, before anything else."""
+        loop, process = asyncio.get_running_loop(), self._process
+        self._reading, _ = await loop.connect_read_pipe(lambda: StreamReaderProtocol(self.stdout), process.stdout)
+        transport, protocol = await loop.connect_write_pipe(lambda: StreamReaderProtocol(StreamReader()), process.stdin)
+        self.stdin = StreamWriter(transport, protocol, None, loop)
+
+    def abandon(self) -> None:
+        """Kill it if there is no connection to its pipes."""
+        with self._process:
+            self._process.kill()
+
+    async def wait(self) -> int:
+        """Wait until it has ended, and return its exit code."""
+        return await asyncio.to_thread(self._process.wait)
+
+    async def kill(self) -> None:
+        """Kill it with all that it has started, and wait until it is gone."""
+        if self.is_running:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self.stdin.close()
+        while await self.stdout.read(_AT_ONCE):
+            pass
+        self._reading.close()
+        await self.wait()
+
+
 @asynccontextmanager
 async def open_child(
     command: Sequence[str], *, memory: int, seconds: int, environment: Mapping[str, str]
-) -> AsyncIterator[Process]:
+) -> AsyncIterator[Child]:
     """Start a command with pipes to its stdin and stdout; leaving the block kills it. Raises OSError."""
     # Limits that are set in Python between fork and exec would need a copy of the whole server.
-    starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-I", "-S", _LAUNCH, str(os.getpid()), str(memory), str(seconds), *command),
+    child = Child(
+        Popen(  # noqa: ASYNC220
+            [sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), str(memory), str(seconds), *command],
+            bufsize=0,
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
@@ -37,37 +83,23 @@ async def open_child(
             start_new_session=True,
         )
     )
+    connecting = asyncio.ensure_future(child.connect())
     try:
-        await finish(starting)
-        yield starting.result()
+        await finish(connecting)
+        connecting.result()
+        yield child
     finally:
-        if starting.exception() is None:
-            await _kill(starting.result())
+        if connecting.exception() is None:
+            await finish(asyncio.ensure_future(child.kill()))
+        else:
+            child.abandon()
 
 
-def forbid_files(process: Process) -> None:
+def forbid_files(child: Child) -> None:
     """Keep a process from opening files and sockets from here on, where the system can do that."""
-    if sys.platform == "linux" and process.returncode is None:
+    if sys.platform == "linux" and child.is_running:
         with suppress(ProcessLookupError):
-            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (0, 0))
-
-
-async def _kill(process: Process) -> None:
-    """Kill a process with all that it has started, and wait until it is gone."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    await finish(asyncio.ensure_future(_drain(process)))
-
-
-async def _drain(process: Process) -> None:
-    """Wait until a killed process is gone, which asyncio learns only when all that it has written is read."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.close()
-    while await process.stdout.read(_AT_ONCE):
-        pass
-    await process.wait()
+            resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (0, 0))
 
 
 async def finish(work: "asyncio.Future[Any]") -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from plait.code.child import forbid_files, open_child
+from plait.code.child import Child, forbid_files, open_child
 from plait.code.code_result import CodeResult, CodeStatus
 from plait.code.code_run import MOST_OUTPUT, CodeRun, Memory, TooMuchOutput, answer_call
 from plait.errors import TooLarge
@@ -144,7 +143,7 @@ class JavaScript:
                 task.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
 
-    async def _answer(self, child: Process, call: Call) -> None:
+    async def _answer(self, child: Child, call: Call) -> None:
         answer = await answer_call(lambda: self.functions[call.function](*call.args))
         await _write(child, _encode({"id": call.id, **answer}))
 
@@ -172,15 +171,13 @@ def _encode(value: Any) -> bytes:
     return encode_json(value) + b"\n"
 
 
-async def _write(child: Process, data: bytes) -> None:
-    assert child.stdin is not None
+async def _write(child: Child, data: bytes) -> None:
     with suppress(ConnectionError):  # The process has ended; reading tells how.
         child.stdin.write(data)
         await child.stdin.drain()
 
 
-async def _read_lines(child: Process) -> AsyncIterator[bytes]:
-    assert child.stdout is not None
+async def _read_lines(child: Child) -> AsyncIterator[bytes]:
     rest = b""
     while chunk := await child.stdout.read(_AT_ONCE):
         *lines, rest = (rest + chunk).split(b"\n")
