@@ -26,8 +26,7 @@ from plait import Plait, Schedule, Thread, effect, rpc
 
 
 def hold(name):
-    while not Path(name).exists():
-        time.sleep(0.01)  # The line that blocks.
+    while not Path(name).exists(): time.sleep(0.01)  # The line that blocks.
 
 
 class Room(Thread[dict]):
@@ -163,7 +162,7 @@ def serving_by_uvicorn(folder: Path, loop: str) -> Iterator[Path]:
         try:
             yield log
         finally:
-            process.terminate()
+            process.kill()  # A loop that is blocked does not end by itself.
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

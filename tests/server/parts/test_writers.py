@@ -101,7 +101,8 @@ OF_AGENTS = {"messages.stop", "messages.resume"}
 # The methods that write nothing, or are called by plait itself. A stream writes in its own block.
 OTHERS = {
     "values": {*Values.reading, "exchange", "loaded", "dirty"},
-    "messages": {*Messages.reading, "load", "clear_queue", "find_sent", "stream", "agent", "is_stopped", "mark"},
+    "messages": {*Messages.reading, "load", "clear_queue", "find_sent", "stream", "agent", "is_stopped", "mark"}
+    | {"cancel_calls"},
     "schedule": {*Schedule.reading, "current", "due", "wakes_at", "keeps", "on_due", "load", "clear", "put"}
     | {"terminate"},
     "user": set(Values.reading),
