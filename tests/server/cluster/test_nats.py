@@ -87,14 +87,17 @@ async def delete_stream(url: NatsUrl) -> None:
 
 async def test_what_a_server_has_accepted_is_read_from_every_other_one(nats: NatsCluster, url: NatsUrl) -> None:
     async with AsyncExitStack() as stack:
-        directories = [
-            await stack.enter_async_context(CellDirectory(NatsCells, at(url, each))) for each in nats.servers
-        ]
+
+        def open_at(server: Nats) -> Awaitable[CellDirectory]:
+            return stack.enter_async_context(CellDirectory(NatsCells, at(url, server)))
+
+        # On a busy machine the servers may elect another leader, also while the first one is asked.
+        directories = [await until_done(partial(open_at, each)) for each in nats.servers]
         await directories[0].join(make_node("a"))
         beats = 0
         for turn in range(60):
             writer, *readers = directories[turn % 3 :] + directories[: turn % 3]
-            # On a busy machine the servers may elect another leader, and a beat whose answer is lost counts, too.
+            # A beat whose answer is lost counts, too.
             assert await until_done(partial(writer.beat, "a-0"))
             views = await asyncio.gather(*(until_done(each.read) for each in readers))
             (read,) = {view.nodes[0].beats for view in views}
