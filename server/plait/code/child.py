@@ -38,16 +38,18 @@ class Child:
         return self._process.poll() is None
 
     async def connect(self) -> None:
-        """Connect to its pipes, before anything else."""
+        """Connect to its pipes, before anything else; it is killed if that fails. Raises OSError."""
         loop, process = asyncio.get_running_loop(), self._process
-        self._reading, _ = await loop.connect_read_pipe(lambda: StreamReaderProtocol(self.stdout), process.stdout)
-        transport, protocol = await loop.connect_write_pipe(lambda: StreamReaderProtocol(StreamReader()), process.stdin)
+        try:
+            self._reading, _ = await loop.connect_read_pipe(lambda: StreamReaderProtocol(self.stdout), process.stdout)
+            transport, protocol = await loop.connect_write_pipe(
+                lambda: StreamReaderProtocol(StreamReader()), process.stdin
+            )
+        except BaseException:
+            with process:  # Closes the pipes, and waits for the end.
+                process.kill()
+            raise
         self.stdin = StreamWriter(transport, protocol, None, loop)
-
-    def abandon(self) -> None:
-        """Kill it if there is no connection to its pipes."""
-        with self._process:
-            self._process.kill()
 
     async def wait(self) -> int:
         """Wait until it has ended, and return its exit code."""
@@ -91,8 +93,6 @@ async def open_child(
     finally:
         if connecting.exception() is None:
             await finish(asyncio.ensure_future(child.kill()))
-        else:
-            child.abandon()
 
 
 def forbid_files(child: Child) -> None:
