@@ -88,7 +88,7 @@ class Room(Thread[dict[str, Any]]):
     def tell(self) -> str:
         connection = current().connection
         assert connection is not None
-        return "nobody" if connection.principal is None else connection.principal.id
+        return "anonymous" if connection.principal is None else connection.principal.id
 
     @rpc
     def refuse(self) -> None:
@@ -155,7 +155,7 @@ async def test_the_published_client_calls_rpcs(mode: Era) -> None:
     async with serving() as address, using(address, mode=mode) as client:
         assert [read(await client.call_tool("put", {"item": {"name": name}})) for name in "ab"] == ["1", "2"]
         assert read(await client.call_tool("put", {"item": {"name": "c", "count": 2}, "note": "x"})) == "3"
-        assert read(await client.call_tool("who-am-i")) == "nobody"
+        assert read(await client.call_tool("who-am-i")) == "anonymous"
         async with http(address) as web:
             assert (await web.get("/threads/room/one")).json() == {"items": ["a", "b", "c"]}
 
