@@ -37,10 +37,10 @@ from plait.store.thread_rows import (
     Snapshot,
 )
 
-__all__ = ["MemoryStore"]
+__all__ = ["MemoryRow", "MemoryStore"]
 
 
-class _Row(msgspec.Struct):
+class MemoryRow(msgspec.Struct):
     """A thread."""
 
     epoch: str
@@ -107,7 +107,7 @@ class MemoryStore(EngineStore):
     """Keeps threads in a dict; they are lost with the object."""
 
     def __init__(self, batches: Batches | None = None, *, title: str = "the store") -> None:
-        self._threads: dict[ThreadKey, _Row] = {}
+        self._threads: dict[ThreadKey, MemoryRow] = {}
         self._schemas: dict[tuple[str, str], bytes] = {}
         super().__init__(batches or Batches(self._write), title=title)
 
@@ -125,7 +125,7 @@ class MemoryStore(EngineStore):
     async def load(
         self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
     ) -> StoredThread | None:
-        row = self._threads.get(key)
+        row = self._find_row(key)
         if row is None:
             return None
         to = row.version if version is None else version
@@ -167,23 +167,24 @@ class MemoryStore(EngineStore):
         return take_page(rows[max(0, end - limit) : end][::-1], _ops_size, size)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
-        row = self._threads.get(key)
+        row = self._find_row(key)
         return row.clients.get(client) if row else None
 
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
-        row = self._threads.get(key)
+        row = self._find_row(key)
         return row.records.get(part, {}).get(name) if row else None
 
     async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
-        return [await self.record(key, part, name) for key in keys]
+        found = map(self._threads.get, keys)
+        return [row.records.get(part, {}).get(name) if row else None for row in found]
 
     async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
-        row = self._threads.get(key)
+        row = self._find_row(key)
         return self._records(row, wanted) if row else []
 
     @asynccontextmanager
     async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
-        stored, row = await self.load(key), self._threads.get(key)
+        stored, row = await self.load(key), self._find_row(key)
         if stored is None or row is None:
             yield None
             return
@@ -224,7 +225,11 @@ class MemoryStore(EngineStore):
 
     # Inside
 
-    def _records(self, row: _Row, wanted: RecordRange) -> list[Record]:
+    def _find_row(self, key: ThreadKey) -> MemoryRow | None:
+        """Return a thread for a read."""
+        return self._threads.get(key)
+
+    def _records(self, row: MemoryRow, wanted: RecordRange) -> list[Record]:
         part, before = wanted.part, wanted.before
         values = row.records.get(part, {})
         names = [name for name in values if name.startswith(wanted.prefix) and name > wanted.after]
@@ -233,7 +238,7 @@ class MemoryStore(EngineStore):
 
     def _changes(self, key: ThreadKey, version: int) -> tuple[list[ChangeRow], int]:
         """Return the changes of a thread, and the index of a version among them; their versions have no gaps."""
-        row = self._threads.get(key)
+        row = self._find_row(key)
         rows = row.changes if row else []
         return rows, min(max(0, version - rows[0].version), len(rows)) if rows else 0
 
@@ -264,7 +269,7 @@ class MemoryStore(EngineStore):
                 continue
             row = self._threads.get(key)
             if row is None:
-                row = self._threads[key] = _Row(write.epoch, write.secret, write.created_at, write.user, now)
+                row = self._threads[key] = MemoryRow(write.epoch, write.secret, write.created_at, write.user, now)
             row.apply(write, now)
 
 

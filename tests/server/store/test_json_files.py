@@ -345,68 +345,6 @@ async def test_a_last_line_that_was_cut_off_anywhere_is_removed(
         assert ("never acknowledged is removed" in caplog.text) == (start < end < len(data) - 1)
 
 
-Damage = Callable[[bytes], tuple[bytes, str]]
-
-
-def break_line(data: bytes) -> tuple[bytes, str]:
-    return data.replace(b'{"kind":"room","name":"one","number":2', b'{"kind":"room"name":"one","number":2'), "line 2: "
-
-
-def break_value(data: bytes) -> tuple[bytes, str]:
-    return data.replace(b'[{"op":"replace","path":"","value":1}]', b'{"base64":"*"}'), "line 2: "
-
-
-def remove_line(data: bytes) -> tuple[bytes, str]:
-    lines = data.splitlines(keepends=True)
-    return b"".join([lines[0], *lines[2:]]), "line 2: its number is 3, and must be 2"
-
-
-def repeat_line(data: bytes) -> tuple[bytes, str]:
-    lines = data.splitlines(keepends=True)
-    return b"".join([*lines[:2], *lines[1:]]), "line 3: its number is 2, and must be 3"
-
-
-def change_version(data: bytes) -> tuple[bytes, str]:
-    return data.replace(b'"after":1', b'"after":7'), "line 3: it does not follow what is before it"
-
-
-def change_name(data: bytes) -> tuple[bytes, str]:
-    return data.replace(b'"name":"one"', b'"name":"three"'), "line 1: it is of room/three, whose files are "
-
-
-def remove_member(data: bytes) -> tuple[bytes, str]:
-    return data.replace(b'"epoch":"e1",', b"", 1), "line 1: Object missing required field `epoch`"
-
-
-@pytest.mark.parametrize(
-    "damage", [break_line, break_value, remove_line, repeat_line, change_version, change_name, remove_member]
-)
-async def test_a_broken_line_is_named_and_left_as_it_is(folder: Path, room: Path, damage: Damage) -> None:
-    async with owned(open_folder(folder), ROOM, OTHER) as store:
-        await put(store, beginning(), beginning(key=OTHER))
-        for version in (1, 2, 3):
-            await put(store, change(version))
-    data, where = damage(room.read_bytes())
-    assert data != room.read_bytes()
-    room.write_bytes(data)
-    for each in (open_folder(folder), open_folder(folder).reader()):
-        with pytest.raises(StoreError) as caught:
-            await each.__aenter__()
-        assert str(caught.value).startswith(f"cannot open the store {folder}: {room}, {where}")
-        assert room.read_bytes() == data
-
-
-async def test_a_broken_snapshot_is_named_and_left_as_it_is(folder: Path, room: Path) -> None:
-    async with owned(open_folder(folder), ROOM) as store:
-        await put(store, beginning(), put_records(("a", LARGE)))
-    snapshot = room.with_suffix(".json")
-    data = snapshot.read_bytes()[:-10]
-    snapshot.write_bytes(data)
-    with pytest.raises(StoreError, match=r"one\.json: Input data was truncated"):
-        await open_folder(folder).__aenter__()
-    assert snapshot.read_bytes() == data
-
-
 # Trouble with the disk
 
 

@@ -40,7 +40,7 @@ class AppendedFile:
 
         A last line without its end was never acknowledged, and is removed. If it is whole, an editor left it so.
         """
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             self.size, self._is_named = None, False
             return []
         *lines, rest = self.path.read_bytes().split(b"\n")

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -11,17 +12,17 @@ from typing import Final, ParamSpec, Self, TypeVar
 import msgspec
 
 from plait.clock import read_wall_clock
-from plait.errors import StoreError
+from plait.errors import CorruptThread, StoreError
 from plait.store.batches import Batches, WriteGroup
 from plait.store.coalescing import coalesce
-from plait.store.json_files.files import AppendedFile, make_folder, name_files, replace_file
-from plait.store.json_files.lines import decode_line, decode_value, encode_line, encode_value
+from plait.store.json_files.files import make_folder, name_files, replace_file
+from plait.store.json_files.lines import decode_value, encode_value
+from plait.store.json_files.thread_files import ThreadFiles
 from plait.store.json_files.url import FileUrl
-from plait.store.memory import MemoryStore
+from plait.store.memory import MemoryRow, MemoryStore
 from plait.store.outcomes import Outcome, make_indeterminate, make_refusal
-from plait.store.protocol import ALL_THREADS, StoredThread, ThreadKey, ThreadQuery, ThreadRow, Write
+from plait.store.protocol import ALL_THREADS, ThreadHeader, ThreadKey, ThreadQuery, ThreadRow, Write
 from plait.store.sqlite.lock import StoreLock
-from plait.store.thread_rows import RecordRange
 from plait_schemas.codec import NOT_JSON, UNENCODABLE
 
 __all__ = ["JsonFileStore"]
@@ -30,46 +31,11 @@ log = logging.getLogger("plait.store")
 
 # OS threads that wait for the disk at once.
 _WRITERS: Final = 16
-# A log below this size is never replaced by a snapshot.
-_LEAST: Final = 64 * 1024
 _ODD: Final = "UTF-8 has no form for half of a surrogate pair"
 
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class _Files:
-    """The files of a thread: `NAME.json`, its snapshot, and `NAME.jsonl`, the lines that were written since."""
-
-    __slots__ = ("bound", "log", "number", "snapshot")
-
-    def __init__(self, stem: Path) -> None:
-        self.snapshot = stem.with_name(f"{stem.name}.json")
-        # The log is replaced by a snapshot when it is larger than this.
-        self.bound = _LEAST
-        self.log = AppendedFile(stem.with_name(f"{stem.name}.jsonl"))
-        # That of the last line.
-        self.number = 0
-
-    def append(self, key: ThreadKey, writes: Sequence[Write], now: int) -> None:
-        """Write a line. Raises what `AppendedFile.append` does, and UNENCODABLE."""
-        self.log.append(encode_line(key, self.number + 1, now, writes) + b"\n")
-        self.number += 1
-
-    def replace(self, key: ThreadKey, writes: Sequence[Write], now: int) -> None:
-        """Replace all lines by a snapshot, the writes that make the thread; by nothing if there are none.
-
-        Raises OSError. Whatever was done then, the files have the thread.
-        """
-        self.bound = 2 * (self.log.size or 0)  # When it is tried again if it fails.
-        data = msgspec.json.format(encode_line(key, self.number, now, writes), indent=2) + b"\n"
-        replace_file(self.snapshot, data)
-        self.bound = max(_LEAST, len(data))
-        self.log.clear()
-        if not writes:
-            self.log.remove()
-            self.snapshot.unlink()
 
 
 class JsonFileStore(MemoryStore):
@@ -79,7 +45,10 @@ class JsonFileStore(MemoryStore):
         self.url = url
         self._readonly = readonly
         self._folder = url.folder
-        self._files: dict[ThreadKey, _Files] = {}
+        self._files: dict[ThreadKey, ThreadFiles] = {}
+        # The threads whose files cannot be read, and why. If no line tells which thread it is, its kind and name are
+        # those of the folder and the files.
+        self._damaged: dict[ThreadKey, str] = {}
         self._schema_file = self._folder / "schemas.json"
         self._adding_schema = asyncio.Lock()
         self._lock: StoreLock | None = None
@@ -95,14 +64,13 @@ class JsonFileStore(MemoryStore):
         """Return a read-only store of the same folder."""
         return type(self)(self.url, readonly=True)
 
-    async def load(
-        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
-    ) -> StoredThread | None:
-        _check_text(*key)
-        return await super().load(key, version=version, records=records)
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
+        if (found := await super().find(key)) is None:
+            self._find_row(key)  # Raises if it is damaged from the beginning.
+        return found
 
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
-        _check_text(*key, name)
+        _check_text(name)
         return await super().record(key, part, name)
 
     async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
@@ -124,8 +92,11 @@ class JsonFileStore(MemoryStore):
     async def _open(self) -> None:
         self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="plait-files")
         await self._run(self._read_all)
-        if not self._readonly:
-            self._batches.open()
+        if self._readonly:
+            return
+        for key in self._files.keys() - self._threads.keys():  # A crash has left what was deleted.
+            await self._tidy(key, self._files[key], read_wall_clock())
+        self._batches.open()
 
     async def _close(self) -> None:
         if self._pool is not None:
@@ -139,7 +110,7 @@ class JsonFileStore(MemoryStore):
         return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else super()._explain(error)
 
     def _read_all(self) -> None:
-        self._threads, self._files, self._schemas = {}, {}, {}
+        self._threads, self._files, self._schemas, self._damaged = {}, {}, {}, {}
         if not self._readonly:
             make_folder(self._folder)
             self._lock = StoreLock(self._folder / "threads")
@@ -151,46 +122,44 @@ class JsonFileStore(MemoryStore):
                 self._schemas = {(kind, hash): decode_value(schema) or b"" for kind, hash, schema in rows}
             except NOT_JSON as error:
                 raise StoreError(f"{self._schema_file}: {error}") from error
-        found = (self._folder / "threads").glob("*/*")
-        for stem in sorted({path.with_suffix("") for path in found if path.suffix in (".json", ".jsonl")}):
+        for stem in sorted(set(_find_stems(self._folder / "threads"))):
             self._read_thread(stem)
-        if not self._readonly:
-            for key in self._files.keys() - self._threads.keys():  # A crash has left what was deleted.
-                self._files.pop(key).replace(key, [], read_wall_clock())
 
     def _read_thread(self, stem: Path) -> None:
-        files = _Files(stem)
-        # First the lines: if a server replaces them by a snapshot after that, the snapshot has them.
-        lines = files.log.read(readonly=self._readonly)
-        if files.snapshot.exists():
-            data = files.snapshot.read_bytes()
-            files.bound = max(_LEAST, len(data))
-            self._read_line(files, data, str(files.snapshot), is_snapshot=True)
-        first = files.number + 1
-        for number, line in lines:
-            self._read_line(files, line, f"{files.log.path}, line {number}", first=first)
+        files, found, damage = self._read_files(stem)
+        if damage and self._readonly:  # A server may have written to one of them before the other was read.
+            files, found, damage = self._read_files(stem)
+        key = files.key or ThreadKey(*stem.parts[-2:])
+        for at, write in found:
+            self._apply(key, [write], at)
+        if damage:
+            log.error("%s cannot be read, and is refused: %s", key, damage)
+            self._damaged[key] = damage
+            if key not in self._threads:  # It is listed.
+                self._apply(key, [Write(key, "", None, 0)], 0)
+        self._files[key] = files
 
-    def _read_line(self, files: _Files, data: bytes, where: str, *, first: int = 1, is_snapshot: bool = False) -> None:
-        """Apply a line, unless the snapshot has it. Raises StoreError, which says where it is."""
+    def _read_files(self, stem: Path) -> tuple[ThreadFiles, list[tuple[int, Write]], str]:
+        """Return the files of a thread, their writes with their times, and what cannot be read."""
+        files, found = ThreadFiles(stem), list[tuple[int, Write]]()
         try:
-            line = decode_line(data)
-            key = line.key
-            if line.number < first:
-                return
-            if not is_snapshot and line.number != files.number + 1:
-                raise StoreError(f"its number is {line.number}, and must be {files.number + 1}")
-            if self._files.setdefault(key, files) is not files or self._stem(key) != files.log.path.with_suffix(""):
-                raise StoreError(f"it is of {key}, whose files are {self._stem(key)}.json and .jsonl")
-            for write in line.decode():
-                if write.refusal(self._head(key)) is not None:
-                    raise StoreError("it does not follow what is before it")
-                self._apply(key, [write], line.at)
-            files.number = line.number
-        except (StoreError, *NOT_JSON) as error:
-            raise StoreError(f"{where}: {error}") from error
+            for each in files.read(readonly=self._readonly):
+                found.append(each)
+        except StoreError as error:
+            return files, found, str(error)
+        return files, found, ""
 
-    def _stem(self, key: ThreadKey) -> Path:
-        return self._folder / "threads" / name_files(key)
+    def _find_row(self, key: ThreadKey) -> MemoryRow | None:
+        """Return a thread for a read. Raises CorruptThread and StoreError."""
+        _check_text(*key)
+        if self._damaged and (damage := self._find_damage(key)) is not None:
+            raise damage
+        return super()._find_row(key)
+
+    def _find_damage(self, key: ThreadKey) -> CorruptThread | None:
+        by_files = ThreadKey(*name_files(key).split("/"))
+        why = self._damaged.get(key) or self._damaged.get(by_files)
+        return CorruptThread(f"{key} cannot be read", detail=why) if why else None
 
     # Writing
 
@@ -207,8 +176,14 @@ class JsonFileStore(MemoryStore):
         files = self._files.get(key)
         try:
             if files is None:
-                files = self._files[key] = _Files(self._stem(key))
-            await self._run(files.append, key, writes, now)
+                files = self._files[key] = ThreadFiles(self._folder / "threads" / name_files(key))
+            if (damage := self._damaged and self._find_damage(key)) and not writes[-1].is_deletion:
+                return [(0, damage)]
+            if damage:  # No line can follow.
+                await self._run(files.replace, key, [], now)
+                del self._damaged[key]
+            else:
+                await self._run(files.append, key, writes, now)
         except (OSError, StoreError, *UNENCODABLE) as failure:
             why = _ODD if isinstance(failure, UnicodeEncodeError) else getattr(failure, "strerror", str(failure))
             make_error = make_indeterminate if files is not None and files.log.is_torn else make_refusal
@@ -217,7 +192,7 @@ class JsonFileStore(MemoryStore):
         await self._tidy(key, files, now)
         return [(count, error)]
 
-    async def _tidy(self, key: ThreadKey, files: _Files, now: int) -> None:
+    async def _tidy(self, key: ThreadKey, files: ThreadFiles, now: int) -> None:
         """Replace the lines of a thread if they are larger than its snapshot, or if it was deleted."""
         row = self._threads.get(key)
         if row is not None and (files.log.size or 0) <= files.bound:
@@ -242,6 +217,14 @@ class JsonFileStore(MemoryStore):
         if self._pool is None:
             raise StoreError("the store is closed")
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(function, *args, **kwargs))
+
+
+def _find_stems(threads: Path) -> Iterator[Path]:
+    """Yield the paths of the threads' files, without their endings. Raises OSError."""
+    for folder in threads.iterdir() if os.path.lexists(threads) else ():
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.suffix in (".json", ".jsonl"):
+                yield path.with_suffix("")
 
 
 def _check_text(*texts: str) -> None:
