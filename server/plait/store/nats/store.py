@@ -28,7 +28,7 @@ from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.publishing import Publisher
 from plait.store.nats.reads import Reader, load_contents
 from plait.store.nats.server_connection import ServerConnection
-from plait.store.nats.upkeep import Upkeep
+from plait.store.nats.upkeep import NatsUpkeep
 from plait.store.nats.url import NatsUrl
 from plait.store.nats.views import View, Views
 from plait.store.nats.watch import Watch
@@ -79,7 +79,7 @@ class NatsStore(EngineStore):
         self._watch = Watch(self.url, stream, self._on_loss, readonly=self._readonly)
         self._reader = Reader(stream, subjects, self._heads.__contains__)
         self._views = Views()
-        self._upkeep = Upkeep(
+        self._upkeep = NatsUpkeep(
             stream, subjects, heads=self._heads, is_writing=self._batches.has_writes, is_viewed=self._views.has
         )
         publisher = Publisher(stream, subjects)

@@ -1,29 +1,20 @@
 """Removes messages that are not needed, after the writes that have made them so."""
 
-import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
 
-from plait.errors import StoreError
 from plait.store.nats.api import Publication, WrongSequence
 from plait.store.nats.contents import Contents, find_contents
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import GIVEN_UP, Known, Subjects
 from plait.store.protocol import ThreadKey
+from plait.store.upkeep import Upkeep
 
-__all__ = ["Upkeep"]
-
-log = logging.getLogger("plait.store")
-
-# Seconds between two rounds, while there is something to do; and after a round that failed.
-_INTERVAL: Final = 1.0
-_RETRY_AFTER: Final = 30.0
+__all__ = ["NatsUpkeep"]
 
 
-class Upkeep:
-    """Works in a task of its own, once a second while there is something to do."""
+class NatsUpkeep(Upkeep):
+    """The upkeep of a store in NATS."""
 
     def __init__(
         self,
@@ -34,6 +25,7 @@ class Upkeep:
         is_writing: Callable[[ThreadKey], bool],
         is_viewed: Callable[[ThreadKey], bool],
     ) -> None:
+        super().__init__()
         self._stream = stream
         self._subjects = subjects
         # The heads of the threads that this store has claimed.
@@ -42,33 +34,9 @@ class Upkeep:
         self._cleaned: dict[ThreadKey, set[int]] = {}
         self._is_writing = is_writing
         self._is_viewed = is_viewed
-        # The threads that were released, with the numbers of their owners.
-        self._released: dict[ThreadKey, int] = {}
         # Threads whose logs were pruned, and generations of deleted threads.
         self._pruned: dict[ThreadKey, None] = {}
         self._removed: dict[ThreadKey, set[int]] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._is_due = asyncio.Event()
-
-    def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="plait nats upkeep")
-
-    async def stop(self) -> None:
-        """End, after removing what can be removed."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
-            try:
-                await self._work()
-            except StoreError as error:
-                log.warning("messages that are not needed could not be removed: %s", error)
-
-    def release(self, key: ThreadKey, fence: int) -> None:
-        """Forget the head of a thread that was released, and remove it if no thread is stored."""
-        self._released[key] = fence
-        self._is_due.set()
 
     def note(self, before: Known, after: Known) -> None:
         """Remove what a write has left, which had this head before and after it."""
@@ -77,7 +45,7 @@ class Upkeep:
         thread = after.head.thread
         if thread is not None and thread.floor > (0 if before.head.thread is None else before.head.thread.floor):
             self._pruned[after.head.key] = None
-            self._is_due.set()
+            self.wake()
 
     def take_cleaned(self, key: ThreadKey) -> set[int]:
         """Return the generations of a thread whose rows have been removed, once."""
@@ -86,21 +54,9 @@ class Upkeep:
     def remove(self, known: Known) -> None:
         """Remove the rows of deleted threads, as a head tells of them."""
         self._removed.setdefault(known.head.key, set()).update(known.head.removed)
-        self._is_due.set()
+        self.wake()
 
     # Inside
-
-    async def _run(self) -> None:
-        while True:
-            await self._is_due.wait()
-            self._is_due.clear()
-            try:
-                await asyncio.sleep(_INTERVAL)
-                await self._work()
-            except StoreError as error:
-                log.warning("messages that are not needed could not be removed yet: %s", error)
-                self._is_due.set()
-                await asyncio.sleep(_RETRY_AFTER)
 
     async def _work(self) -> None:
         await self._remove()
@@ -110,7 +66,7 @@ class Upkeep:
     async def _remove(self) -> None:
         for key, generations in list(self._removed.items()):
             if self._is_viewed(key):
-                self._is_due.set()
+                self.wake()
                 continue
             for generation in list(generations):
                 await self._stream.purge(self._subjects.rows(key, generation) + ">")
@@ -139,7 +95,7 @@ class Upkeep:
         heads = self._heads
         for key, fence in list(self._released.items()):
             if self._is_writing(key) or key in self._removed:
-                self._is_due.set()
+                self.wake()
                 continue
             known = heads.get(key)
             if known is not None and known.head.fence == fence:

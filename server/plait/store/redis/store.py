@@ -27,7 +27,7 @@ from plait.store.redis.layout import FORMAT, Heads, Keys, RedisHead, name_record
 from plait.store.redis.listing import list_due, list_threads
 from plait.store.redis.reads import ERRORS, read_thread, telling
 from plait.store.redis.scripts import CLAIM
-from plait.store.redis.upkeep import Upkeep
+from plait.store.redis.upkeep import RedisUpkeep
 from plait.store.redis.url import RedisUrl
 from plait.store.thread_rows import RecordRange
 from plait.store.whole import StoredSchema
@@ -56,7 +56,7 @@ class RedisStore(Exports, EngineStore):
         self._line = Reconnector(self._engine.connect, Line.close, lambda line: line.is_lost, server="Redis")
         self._recover = None if self._readonly else self._line.wait
         self._committer = BatchCommitter(self._engine, self._keys, self._line, self._heads, self._load_log)
-        self._upkeep = Upkeep(self._run, self._keys, self._committer, self._batches.has_writes)
+        self._upkeep = RedisUpkeep(self._run, self._keys, self._committer, self._batches.has_writes)
 
     @property
     def is_shared(self) -> bool:

@@ -34,7 +34,7 @@ from plait.store.sql.exporting import export
 from plait.store.sql.pool import Readers, Writer
 from plait.store.sql.rows import ClaimedHead, Known
 from plait.store.sql.tables import SCHEMAS, Tables
-from plait.store.sql.upkeep import Upkeep
+from plait.store.sql.upkeep import SqlUpkeep
 from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange
 from plait.store.whole import StoredSchema
 
@@ -60,7 +60,7 @@ class SqlStore(EngineStore):
         self._writer = Writer(self._dialect)
         self._readers = Readers(self._dialect, None if self._readonly else self._writer.wait)
         self._committer = BatchCommitter(self._dialect, self._writer, self._known)
-        self._upkeep = Upkeep(self._dialect, self._known, self._writer, self._readers, self._batches.has_writes)
+        self._upkeep = SqlUpkeep(self._dialect, self._known, self._writer, self._readers, self._batches.has_writes)
 
     @property
     def is_shared(self) -> bool:
