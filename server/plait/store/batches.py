@@ -92,18 +92,19 @@ class Batches:
 
     `write` takes the groups of a batch and returns a future of their outcomes. If the future fails, the outcomes
     are not known. `claim` and `release` are those of the Store protocol. The default of `next_fence` counts in this
-    process, for a file that only one process opens. With `is_parallel`, each thread has batches of its own, which are
-    written at the same time as those of other threads. `is_trouble` is that of `Health`.
+    process, for a file that only one process opens. If `most` is above 1, so many batches are written at once, none of
+    them with writes of the same thread; each has as few threads as can be. `is_trouble` is that of `Health`.
     """
 
     __slots__ = (
         "_batch_done",
         "_began",
         "_claims",
+        "_free",
         "_had_large",
         "_is_ending",
-        "_is_parallel",
         "_loop",
+        "_most",
         "_next_fence",
         "_refused",
         "_size",
@@ -120,12 +121,14 @@ class Batches:
         write: Callable[[Sequence[WriteGroup]], asyncio.Future[Sequence[Outcome]]],
         next_fence: NextFence | None = None,
         *,
-        is_parallel: bool = False,
+        most: int = 1,
         is_trouble: Callable[[BaseException], bool] = lambda _: False,
     ) -> None:
         self._write = write
         self.health = Health(is_trouble)
-        self._is_parallel = is_parallel
+        self._most = most
+        # How many more batches may be written now.
+        self._free = most
         # Whether this process may write now; None if it always may.
         self.may_write: Callable[[], bool] | None = None
         self._next_fence = next_fence or _count_fences()
@@ -256,18 +259,21 @@ class Batches:
     def _end_unit(self) -> None:
         self._is_ending = False
         self._unit += 1
-        if self._is_parallel or not self._writing:
+        if self._free:
             self._begin_batch()
         elif time.monotonic() - self._began > _LATE:
             # Release the GIL: a busy loop would take it back before the store's OS thread gets it.
             time.sleep(_PAUSE)
 
     def _begin_batch(self) -> None:
-        if self._is_parallel:
-            for key in [key for key in self._waiting if key not in self._writing]:
-                group = self._waiting.pop(key)
-                self._size -= sum(group.sizes)
-                self._start({key: group})
+        if self._most > 1:
+            keys = [key for key in self._waiting if key not in self._writing]
+            while keys and self._free:
+                share = -(-len(keys) // self._free)
+                batch = {key: self._waiting.pop(key) for key in keys[:share]}
+                del keys[:share]
+                self._size -= sum(sum(group.sizes) for group in batch.values())
+                self._start(batch)
         elif self._waiting:
             self._start(self._take())
         if not self._writing and self._batch_done is not None:
@@ -276,10 +282,12 @@ class Batches:
 
     def _start(self, batch: Mapping[ThreadKey, WriteGroup]) -> None:
         self._writing |= batch
+        self._free -= 1
         self._began = time.monotonic()
         self._write(list(batch.values())).add_done_callback(partial(self._finish_batch, batch))
 
     def _finish_batch(self, batch: Mapping[ThreadKey, WriteGroup], work: asyncio.Future[Sequence[Outcome]]) -> None:
+        self._free += 1
         for key in batch:
             del self._writing[key]
         if (failure := work.exception()) is not None:

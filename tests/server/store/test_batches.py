@@ -423,6 +423,42 @@ def written(batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
 # Batches of each thread
 
 
+async def test_so_many_batches_as_may_be_written_at_once_share_the_waiting_threads() -> None:
+    running: list[tuple[Sequence[WriteGroup], asyncio.Future[Sequence[Outcome]]]] = []
+
+    def begin(batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
+        running.append((batch, asyncio.get_running_loop().create_future()))
+        return running[-1][1]
+
+    def names() -> list[list[str]]:
+        return [[group.writes[0].key.name for group in batch] for batch, _ in running]
+
+    batches = Batches(begin, most=2)
+    batches.open()
+    fences = {name: await batches.claim(ThreadKey("room", name)) for name in "abcdefgh"}
+
+    def submit(name: str, version: int) -> asyncio.Future[int]:
+        return batches.submit(msgspec.structs.replace(write(name, version, 10), fence=fences[name]))
+
+    futures = [submit(name, 1) for name in "abcde"]
+    await asyncio.sleep(0)
+    assert names() == [["a", "b", "c"], ["d", "e"]]
+    futures += [submit(name, 2 if name == "a" else 1) for name in "afgh"]
+    await asyncio.sleep(0)
+    assert len(running) == 2
+    running[1][1].set_result([(1, None), (1, None)])
+    await asyncio.sleep(0)
+    # Not the second write of a thread whose first one is under way.
+    assert names()[2:] == [["f", "g", "h"]]
+    for batch, done in running[::2]:
+        done.set_result([(1, None)] * len(batch))
+    await asyncio.sleep(0)
+    assert names()[3:] == [["a"]]
+    running[3][1].set_result([(1, None)])
+    await batches.close()
+    assert [future.result() for future in futures] == [3, 3, 3, 2, 2, 1, 3, 3, 3]
+
+
 async def test_in_parallel_each_thread_has_batches_of_its_own_and_only_its_own_writes_wait() -> None:
     running: list[tuple[Sequence[WriteGroup], asyncio.Future[Sequence[Outcome]]]] = []
 
@@ -436,7 +472,7 @@ async def test_in_parallel_each_thread_has_batches_of_its_own_and_only_its_own_w
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    batches = Batches(begin, is_parallel=True)
+    batches = Batches(begin, most=100)
     batches.open()
     fences = {name: await batches.claim(ThreadKey("room", name)) for name in "ab"}
 

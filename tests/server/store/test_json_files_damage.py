@@ -34,7 +34,7 @@ async def fill(folder: Path, key: ThreadKey = ROOM) -> None:
     async with owned(open_folder(folder), key, OTHER) as store:
         await put(store, beginning(key=key), beginning(key=OTHER))
         for version in (1, 2, 3):
-            await put(store, change(version, key=key))
+            await put(store, change(version, key=key), put_records(("a", b"1"), after=version, key=key))
 
 
 def read_files(folder: Path) -> dict[Path, bytes]:
@@ -53,7 +53,7 @@ async def expect_refused_alone(folder: Path, key: ThreadKey, says: str, *, liste
             assert await versions(each, OTHER) == (0, [])
         for write in (change(1, key=key), change(2, key=key), change(4, key=key), beginning(key=key)):
             assert await outcomes([submit(store, write)]) != [None]
-        await put(store, put_records(("a", b"1"), after=0, key=OTHER))
+        await put(store, put_records(("b", b"1"), after=0, key=OTHER))
         await store.check_writes()
     assert read_files(folder) == files
 
@@ -154,6 +154,20 @@ async def test_a_thread_that_only_the_name_of_its_files_tells_is_refused_and_not
                 await store.load(key)
         with pytest.raises(CorruptThread):
             await store.find(ADA)
+
+
+async def test_nothing_is_written_beside_a_damaged_snapshot_of_an_unknown_thread(folder: Path) -> None:
+    async with owned(open_folder(folder), ADA, OTHER) as store:
+        await put(store, beginning(key=ADA), put_records(("a", LARGE), key=ADA), beginning(key=OTHER))
+    snapshot = path_of(folder, ADA, "json")
+    cut_off(snapshot)
+    listed = ThreadKey("room", snapshot.stem)
+    await expect_refused_alone(folder, ADA, f"{snapshot}: Input data was truncated", listed=listed)
+    async with owned(open_folder(folder), listed, ADA) as store:
+        await put(store, delete(0, key=listed, epoch=""))
+        await put(store, beginning(key=ADA))
+    async with open_folder(folder) as store:
+        assert [row.key for row in await store.threads()] == [ADA, OTHER]
 
 
 async def test_the_header_of_a_damaged_thread_is_that_of_the_last_line_that_can_be_read(folder: Path) -> None:

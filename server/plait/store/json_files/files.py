@@ -135,7 +135,7 @@ def sync_folder(path: Path) -> None:
 
 
 def name_files(key: ThreadKey) -> str:
-    """Return the path of a thread's files, without their endings. Raises UnicodeEncodeError.
+    """Return the path of a thread's files, without their endings.
 
     A name that is long, or has capitals or other characters than letters, digits and `_.-`, gets a hash, as a file
     system may have no form for it, or the same for another one.
@@ -144,11 +144,11 @@ def name_files(key: ThreadKey) -> str:
 
 
 def _name(text: str) -> str:
-    data = text.encode()
     if _SAFE.fullmatch(text):
         return text
     readable = _ODD.sub("_", text).lstrip(".").encode()[:_MOST].decode(errors="ignore")
-    return f"{readable}~{hashlib.blake2b(data, digest_size=16).hexdigest()}"
+    hashed = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16)
+    return f"{readable}~{hashed.hexdigest()}"
 
 
 def _is_json(data: bytes) -> bool:

@@ -89,8 +89,12 @@ def _encode(value: Any) -> Any:
         return [_encode(each) for each in value]
     if (defaults := _DEFAULTS.get(type(value))) is None:
         return value
-    members = ((name, getattr(value, name), default) for name, default in defaults.items())
-    return {name: _encode(member) for name, member, default in members if member not in (default, [])}
+    found = {}
+    for name, default in defaults.items():
+        member = getattr(value, name)
+        if member is not default and member not in (default, []):
+            found[name] = _encode(member)
+    return found
 
 
 def _decode(members: _Object) -> dict[str, Any]:

@@ -45,15 +45,13 @@ class JsonFileStore(MemoryStore):
         self.url = url
         self._readonly = readonly
         self._folder = url.folder
+        # If the files are damaged, and no line tells their thread, its kind and name are those of the folder and files.
         self._files: dict[ThreadKey, ThreadFiles] = {}
-        # The threads whose files cannot be read, and why. If no line tells which thread it is, its kind and name are
-        # those of the folder and the files.
-        self._damaged: dict[ThreadKey, str] = {}
         self._schema_file = self._folder / "schemas.json"
         self._adding_schema = asyncio.Lock()
         self._lock: StoreLock | None = None
         self._pool: ThreadPoolExecutor | None = None
-        batches = Batches(self._write, is_parallel=True, is_trouble=lambda cause: isinstance(cause, OSError))
+        batches = Batches(self._write, most=_WRITERS, is_trouble=lambda cause: isinstance(cause, OSError))
         super().__init__(batches, title=f"the store {url}")
 
     @property
@@ -110,7 +108,7 @@ class JsonFileStore(MemoryStore):
         return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else super()._explain(error)
 
     def _read_all(self) -> None:
-        self._threads, self._files, self._schemas, self._damaged = {}, {}, {}, {}
+        self._threads, self._files, self._schemas = {}, {}, {}
         if not self._readonly:
             make_folder(self._folder)
             self._lock = StoreLock(self._folder / "threads")
@@ -126,71 +124,53 @@ class JsonFileStore(MemoryStore):
             self._read_thread(stem)
 
     def _read_thread(self, stem: Path) -> None:
-        files, found, damage = self._read_files(stem)
-        if damage and self._readonly:  # A server may have written to one of them before the other was read.
-            files, found, damage = self._read_files(stem)
+        files = ThreadFiles(stem)
+        found = list(files.read(readonly=self._readonly))
+        if files.damage and self._readonly:  # A server may have written to one file before the other was read.
+            files = ThreadFiles(stem)
+            found = list(files.read(readonly=True))
         key = files.key or ThreadKey(*stem.parts[-2:])
+        self._files[key] = files
         for at, write in found:
             self._apply(key, [write], at)
-        if damage:
-            log.error("%s cannot be read, and is refused: %s", key, damage)
-            self._damaged[key] = damage
-            if key not in self._threads:  # It is listed.
+        if files.damage:
+            log.error("%s cannot be read, and is refused: %s", key, files.damage)
+            if key not in self._threads:
                 self._apply(key, [Write(key, "", None, 0)], 0)
-        self._files[key] = files
-
-    def _read_files(self, stem: Path) -> tuple[ThreadFiles, list[tuple[int, Write]], str]:
-        """Return the files of a thread, their writes with their times, and what cannot be read."""
-        files, found = ThreadFiles(stem), list[tuple[int, Write]]()
-        try:
-            for each in files.read(readonly=self._readonly):
-                found.append(each)
-        except StoreError as error:
-            return files, found, str(error)
-        return files, found, ""
+            self._threads[key].records.clear()  # Only its header is read.
 
     def _find_row(self, key: ThreadKey) -> MemoryRow | None:
         """Return a thread for a read. Raises CorruptThread and StoreError."""
         _check_text(*key)
-        if self._damaged and (damage := self._find_damage(key)) is not None:
-            raise damage
+        if (files := self._find_files(key)) is not None and files.damage:
+            raise CorruptThread(f"{key} cannot be read", detail=files.damage)
         return super()._find_row(key)
 
-    def _find_damage(self, key: ThreadKey) -> CorruptThread | None:
-        by_files = ThreadKey(*name_files(key).split("/"))
-        why = self._damaged.get(key) or self._damaged.get(by_files)
-        return CorruptThread(f"{key} cannot be read", detail=why) if why else None
+    def _find_files(self, key: ThreadKey) -> ThreadFiles | None:
+        return self._files.get(key) or self._files.get(ThreadKey(*name_files(key).split("/")))
 
     # Writing
 
     def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
-        (group,) = batch
-        return asyncio.get_running_loop().create_task(self._commit(group))
+        return asyncio.get_running_loop().create_task(self._commit(batch))
 
-    async def _commit(self, group: WriteGroup) -> Sequence[Outcome]:
-        """Write a line, and then apply it."""
-        key, now = group.writes[0].key, read_wall_clock()
+    async def _commit(self, batch: Sequence[WriteGroup]) -> Sequence[Outcome]:
+        """Write a line of each thread, and then apply them."""
+        now = read_wall_clock()
+        lines = [self._plan(group) for group in batch]
+        await self._run(_write_all, lines, now)
+        for line in lines:
+            if line.writes:
+                self._apply(line.key, line.writes, now)
+                await self._tidy(line.key, line.files, now)
+        return [(line.count, line.error) for line in lines]
+
+    def _plan(self, group: WriteGroup) -> "_NextLine":
+        key = group.writes[0].key
+        if (files := self._find_files(key)) is None:
+            files = self._files[key] = ThreadFiles(self._folder / "threads" / name_files(key))
         count, error = group.count_following(self._head(key))
-        if not (writes := coalesce(group.writes[:count])):
-            return [(count, error)]
-        files = self._files.get(key)
-        try:
-            if files is None:
-                files = self._files[key] = ThreadFiles(self._folder / "threads" / name_files(key))
-            if (damage := self._damaged and self._find_damage(key)) and not writes[-1].is_deletion:
-                return [(0, damage)]
-            if damage:  # No line can follow.
-                await self._run(files.replace, key, [], now)
-                del self._damaged[key]
-            else:
-                await self._run(files.append, key, writes, now)
-        except (OSError, StoreError, *UNENCODABLE) as failure:
-            why = _ODD if isinstance(failure, UnicodeEncodeError) else getattr(failure, "strerror", str(failure))
-            make_error = make_indeterminate if files is not None and files.log.is_torn else make_refusal
-            return [(0, make_error(key, failure, why))]
-        self._apply(key, writes, now)
-        await self._tidy(key, files, now)
-        return [(count, error)]
+        return _NextLine(key, files, coalesce(group.writes[:count]), count, error)
 
     async def _tidy(self, key: ThreadKey, files: ThreadFiles, now: int) -> None:
         """Replace the lines of a thread if they are larger than its snapshot, or if it was deleted."""
@@ -217,6 +197,30 @@ class JsonFileStore(MemoryStore):
         if self._pool is None:
             raise StoreError("the store is closed")
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(function, *args, **kwargs))
+
+
+class _NextLine(msgspec.Struct):
+    """The next line of a thread, and its outcome."""
+
+    key: ThreadKey
+    files: ThreadFiles
+    writes: Sequence[Write]
+    count: int
+    error: StoreError | None
+
+    def write(self, now: int) -> None:
+        try:
+            self.files.append(self.key, self.writes, now)
+        except (OSError, StoreError, *UNENCODABLE) as failure:
+            why = _ODD if isinstance(failure, UnicodeEncodeError) else getattr(failure, "strerror", str(failure))
+            make_error = make_indeterminate if self.files.log.is_torn else make_refusal
+            self.writes, self.count, self.error = (), 0, make_error(self.key, failure, why)
+
+
+def _write_all(lines: Sequence[_NextLine], now: int) -> None:
+    for line in lines:
+        if line.writes:
+            line.write(now)
 
 
 def _find_stems(threads: Path) -> Iterator[Path]:

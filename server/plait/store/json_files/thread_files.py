@@ -22,7 +22,7 @@ _LEAST: Final = 64 * 1024
 class ThreadFiles:
     """The files of a thread, whose paths begin with `stem`."""
 
-    __slots__ = ("_head", "_stem", "bound", "key", "log", "number", "snapshot")
+    __slots__ = ("_head", "_stem", "bound", "damage", "key", "log", "number", "snapshot")
 
     def __init__(self, stem: Path) -> None:
         self._stem = stem
@@ -32,32 +32,35 @@ class ThreadFiles:
         self.bound = _LEAST
         # The number of the last line.
         self.number = 0
+        # What cannot be read, and why.
+        self.damage = ""
         # While they are read: the thread, None if no line tells it, and its epoch and version.
         self.key: ThreadKey | None = None
         self._head: tuple[str, int] | None = None
 
     def read(self, *, readonly: bool) -> Iterator[tuple[int, Write]]:
-        """Yield the writes and their times. Raises StoreError, with the place, for what cannot be read."""
-        where = str(self.log.path)
+        """Yield the writes and their times, up to the damage if there is any."""
+        place = str(self.log.path)
         try:
             # First the lines: if a server replaces them by a snapshot after that, the snapshot has them.
             lines = self.log.read(readonly=readonly)
-            where = str(self.snapshot)
+            place = str(self.snapshot)
             if os.path.lexists(self.snapshot):
                 data = self.snapshot.read_bytes()
                 self.bound = max(_LEAST, len(data))
                 yield from self._read_line(data, is_snapshot=True)
             first = self.number + 1
-            for place, line in lines:
-                where = f"{self.log.path}, line {place}"
+            for number, line in lines:
+                place = f"{self.log.path}, line {number}"
                 yield from self._read_line(line, first=first)
-        except OSError as error:
-            raise StoreError(f"{where}: {error.strerror}") from error
-        except (StoreError, *NOT_JSON) as error:
-            raise StoreError(f"{where}: {error}") from error
+        except (OSError, StoreError, *NOT_JSON) as error:
+            self.damage = f"{place}: {getattr(error, 'strerror', error)}"
 
     def append(self, key: ThreadKey, writes: Sequence[Write], now: int) -> None:
         """Write a line. Raises what `AppendedFile.append` does, and UNENCODABLE."""
+        if self.damage:
+            self._end_damage(key, writes, now)
+            return
         self.log.append(encode_line(key, self.number + 1, now, writes) + b"\n")
         self.number += 1
 
@@ -74,6 +77,13 @@ class ThreadFiles:
         if not writes:
             self.log.remove()
             self.snapshot.unlink()
+
+    def _end_damage(self, key: ThreadKey, writes: Sequence[Write], now: int) -> None:
+        """Delete what cannot be read, which is all that may be done to it. Raises OSError and StoreError."""
+        if not writes[-1].is_deletion:
+            raise StoreError("its files cannot be read")
+        self.replace(key, [], now)
+        self.damage = ""
 
     def _read_line(self, data: bytes, *, first: int = 1, is_snapshot: bool = False) -> Iterator[tuple[int, Write]]:
         """Yield the writes of a line, unless the snapshot has it, which ends before line `first`."""

@@ -6,6 +6,7 @@ its head; so writes of different threads never wait for each other.
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
@@ -65,7 +66,7 @@ class NatsStore(EngineStore):
         self._most_in_head = most_in_head
         self._readonly = readonly
         self._subjects = Subjects(url.stream)
-        batches = Batches(self._write, self._next_fence, is_parallel=True, is_trouble=_is_trouble)
+        batches = Batches(self._write, self._next_fence, most=sys.maxsize, is_trouble=_is_trouble)
         super().__init__(batches, title=f"the store {url}")
         self._begin()
 
