@@ -6,13 +6,14 @@ from contextlib import AsyncExitStack
 
 import pytest
 from tests.failover import failover, wait_for_standby
+from tests.mariadb import Mariadb
 from tests.nats import Nats
 from tests.postgres import Postgres
+from tests.redis import Redis
 from tests.server.cluster.contract import make_node
 
 from plait.cluster.cell_directory import CellDirectory
-from plait.store.nats.cells import NatsCells
-from plait.store.nats.url import NatsUrl
+from plait.store.engines import find_engine
 from plait.store.postgres.cells import PostgresCells
 from plait.store.postgres.url import PostgresUrl
 from plait.store.shards import SHARDS
@@ -20,15 +21,16 @@ from plait.store.shards import SHARDS
 Open = Callable[[], CellDirectory]
 
 
-@pytest.fixture(params=["postgres", "nats_server"])
+@pytest.fixture(params=["postgres", "mariadb", "nats_server", "redis_server"])
 def open_directory(request: pytest.FixtureRequest) -> Open:
-    server: Postgres | Nats = request.getfixturevalue(request.param)
-    if isinstance(server, Nats):
-        nats_url = NatsUrl.parse(server.make_store())
-        return lambda: CellDirectory(NatsCells, nats_url)
-    url = PostgresUrl.parse(server.make_store())
-    server.execute(f"CREATE SCHEMA {url.schema}")
-    return lambda: CellDirectory(PostgresCells, url)
+    server: Postgres | Mariadb | Nats | Redis = request.getfixturevalue(request.param)
+    store = server.make_store()
+    engine = find_engine(store)
+    assert engine is not None
+    url = engine.url.parse(store)
+    if isinstance(server, Postgres):
+        server.execute(f"CREATE SCHEMA {PostgresUrl.parse(store).schema}")
+    return lambda: CellDirectory(engine.load(engine.cells), url)
 
 
 @pytest.fixture

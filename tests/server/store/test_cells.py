@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.failover import failover, wait_for_standby
+from tests.mariadb import Mariadb
 from tests.nats import Nats
 from tests.postgres import Postgres
 from tests.redis import Redis
@@ -14,6 +15,8 @@ from tests.server.store.contract_cells import CellsContract, make_first
 
 from plait.errors import StoreError
 from plait.store.cells import Cell, Cells, Reading
+from plait.store.mysql.cells import MysqlCells
+from plait.store.mysql.url import MysqlUrl
 from plait.store.nats.cells import NatsCells
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.server_connection import ServerConnection
@@ -30,6 +33,13 @@ class TestPostgres(CellsContract):
         url = PostgresUrl.parse(postgres.make_store())
         postgres.execute(f"CREATE SCHEMA {url.schema}")
         return lambda: PostgresCells(url)
+
+
+class TestMysql(CellsContract):
+    @pytest.fixture
+    def make_cells(self, mariadb: Mariadb) -> Callable[[], Cells]:
+        url = MysqlUrl.parse(mariadb.make_store())
+        return lambda: MysqlCells(url)
 
 
 class TestNats(CellsContract):
