@@ -54,19 +54,14 @@ class CellContent:
         """Return the node of a name that is not dead."""
         return next((each.record for each in self._alive.values() if each.record.name == name), None)
 
-    def find_obsolete(self) -> dict[str, bytes | None]:
-        """Return the cells of dead nodes without shards, and of removed ones, with what is to be stored there.
-
-        Other nodes notice that a cell is empty, but not that it was forgotten. So it is empty first.
-        """
+    def find_obsolete(self) -> list[str]:
+        """Return the cells of dead nodes without shards."""
         owners = {each.node for each in self.shards}
-        dead = (each for each in self.nodes if each.record.is_dead and each.record.id not in owners)
-        empty = (name for name, cell in self.reading.cells.items() if not cell.value)
-        return {**{each.cell: b"" for each in dead}, **dict.fromkeys(empty)}
+        return [each.cell for each in self.nodes if each.record.is_dead and each.record.id not in owners]
 
     def move(
         self, to: str, shards: Mapping[int, int], by: str, *, takes: bool
-    ) -> tuple[dict[str, bytes], dict[int, int]]:
+    ) -> tuple[dict[str, bytes | None], dict[int, int]]:
         """Make a node the owner of shards that have these epochs; return the cell to swap, and the new epochs.
 
         It takes shards whose owners are dead, or another node gives it its own. Neither node may be dead.

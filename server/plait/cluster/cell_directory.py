@@ -67,8 +67,8 @@ class CellDirectory:
         async with self._alone(self._turn):
             self._content = None  # A node that joins again may have been lost with everything else.
             found = await self._find()
-            for cell, value in found.find_obsolete().items():
-                await self._swap(found, cell, value)
+            for cell in found.find_obsolete():
+                await self._swap(found, cell, None)
             while (other := (found := await self._find()).find_name(node.name)) is None:
                 if await self._swap(found, find_node_cell(node.name), json.encode(node)):
                     return None
@@ -99,7 +99,7 @@ class CellDirectory:
         return await self._change(mark)
 
     async def remove(self, id: str) -> None:
-        await self._change(lambda found: ({each.cell: b"" for each in found.nodes if each.record.id == id}, None))
+        await self._change(lambda found: ({each.cell: None for each in found.nodes if each.record.id == id}, None))
 
     async def take(self, id: str, shards: Mapping[int, int]) -> dict[int, int]:
         return await self._change(lambda found: found.move(id, shards, id, takes=True))
@@ -120,7 +120,7 @@ class CellDirectory:
 
     # Inside
 
-    async def _change(self, make: Callable[[CellContent], tuple[dict[str, bytes], T]]) -> T:
+    async def _change(self, make: Callable[[CellContent], tuple[Mapping[str, bytes | None], T]]) -> T:
         """Swap a cell, if one is to be, for what is made from the content; return what comes with it."""
         async with self._alone(self._turn):
             while True:
@@ -140,7 +140,7 @@ class CellDirectory:
         revision = found.reading.cells.get(cell, NO_CELL).revision
         new = await self._cells.swap(cell, revision, value, timeline=found.reading.timeline)
         if new is None:
-            self._content = None  # The engine may have forgotten the cell, which the next reading would not tell.
+            self._content = None  # NATS forgets a removed cell after a while, which the next reading would not tell.
         return new is not None
 
     @asynccontextmanager

@@ -8,7 +8,7 @@ __all__ = ["NO_CELL", "Cell", "Cells", "Reading"]
 
 
 class Cell(NamedTuple):
-    """The value of a cell. A removed one is empty, and an engine may forget it."""
+    """The value of a cell. A removed one is empty while the engine has its revision, and not there afterwards."""
 
     # Changes with each swap, and is never given out twice on one timeline; 0 of a cell that is not there.
     revision: int
@@ -38,13 +38,13 @@ class Cells(AbstractAsyncContextManager["Cells"], Protocol):
     async def read(self, former: Reading | None = None) -> Reading:
         """Return all cells as they are at one moment of this call.
 
-        With a former reading, only the cells that have changed since are fetched, unless the timeline is another one.
-        A cell that the engine has forgotten since may stay in it.
+        With a former reading, only the cells that have changed since are fetched, unless the timeline is another one,
+        or cells have been removed.
         """
         ...
 
     async def swap(self, cell: str, revision: int, value: bytes | None, *, timeline: int) -> int | None:
-        """Replace a cell of this revision, and return the new one, when that is durable; None makes it forgotten.
+        """Replace a cell of this revision, and return the new one, when that is durable. None removes the cell.
 
         Returns None, and does nothing, if the cell has another revision, or the engine is on another timeline.
         """

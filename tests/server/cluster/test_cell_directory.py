@@ -72,6 +72,19 @@ async def test_a_node_that_joins_removes_dead_ones_that_own_no_shard(
                 assert [node.name for node in (await each.read()).nodes] == [*"acde"[: 3 + (name == "e")]]
 
 
+async def test_a_node_that_was_removed_is_gone_for_one_that_has_not_read_since_others_have_joined(
+    directory: CellDirectory, open_directory: Open
+) -> None:
+    async with open_directory() as other:
+        for name in "ab":
+            await directory.join(make_node(name))
+        await other.read()
+        await directory.remove("b-0")
+        for name in "cd":
+            await directory.join(make_node(name))
+        assert set((await other.read()).alive()) == {"a-0", "c-0", "d-0"}
+
+
 async def test_versions_of_all_shards_are_recorded_and_read(directory: CellDirectory, open_directory: Open) -> None:
     for number in range(64):
         await directory.join(make_node(f"node-{number}"))

@@ -71,17 +71,19 @@ class CellsContract:
             assert found.cells[name].value is former.cells[name].value
         assert (await cells.read(found)).cells == found.cells
 
-    async def test_a_cell_that_is_emptied_is_seen_and_can_be_made_again(self, cells: Cells, other: Cells) -> None:
+    async def test_readings_tell_of_a_removed_cell_and_it_can_be_made_again(self, cells: Cells, other: Cells) -> None:
         former = await other.read()
-        empty = await cells.swap("first", former.cells["first"].revision, b"", timeline=former.timeline)
-        assert empty
-        assert (await other.read(former)).cells["first"] == (empty, b"")
-        assert await cells.swap("first", empty, None, timeline=former.timeline)
-        forgotten = (await cells.read()).cells.get("first", NO_CELL)
-        assert forgotten.value == b""
-        again = await cells.swap("first", forgotten.revision, b"again", timeline=former.timeline)
-        assert again not in (None, empty)
-        assert (await other.read(former)).cells["first"] == (again, b"again")
+        first = former.cells["first"].revision
+        assert await cells.swap("first", first + 1, None, timeline=former.timeline) is None
+        assert await cells.swap("first", first, None, timeline=former.timeline)
+        assert await cells.swap("second", 0, b"2", timeline=former.timeline)
+        found = await other.read(former)
+        assert {name: cell.value for name, cell in found.cells.items() if cell.value} == {"second": b"2"}
+        removed = found.cells.get("first", NO_CELL)
+        again = await cells.swap("first", removed.revision, b"again", timeline=former.timeline)
+        assert again not in (None, first)
+        for each in (former, found):
+            assert (await other.read(each)).cells["first"] == (again, b"again")
 
     async def test_a_call_that_is_cancelled_leaves_cells_that_can_be_used(self, cells: Cells) -> None:
         for _ in range(10):

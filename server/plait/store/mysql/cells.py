@@ -19,8 +19,8 @@ ENGINE = InnoDB
 # Nothing is found on another server, and after a failover, until the timeline has been set.
 _TIMELINE: Final = "{timeline} t ON t.number << 40 = $2 AND t.server = %s"
 _READ: Final = """
-SELECT t.number << 40, c.cell, c.revision, c.value FROM {timeline} t
-LEFT JOIN {nodes} c ON c.revision NOT IN (%s) WHERE t.server = %s
+SELECT t.number << 40, (SELECT count(*) FROM {nodes}), CONVERT(c.cell USING utf8mb4), c.revision, c.value
+FROM {timeline} t LEFT JOIN {nodes} c ON c.revision NOT IN (%s) WHERE t.server = %s
 """
 _MAKE: Final = """
 INSERT INTO {nodes} (cell, revision, value) SELECT $1, $3, $4 FROM {timeline} t
@@ -29,13 +29,13 @@ WHERE t.number << 40 = $2 AND t.server = %s ON DUPLICATE KEY UPDATE revision = r
 _REPLACE: Final = f"""
 UPDATE {{nodes}} c JOIN {_TIMELINE} SET c.revision = $3, c.value = $4 WHERE c.cell = $1 AND c.revision = $5
 """
-_FORGET: Final = f"DELETE c FROM {{nodes}} c JOIN {_TIMELINE} WHERE c.cell = $1 AND c.revision = $3"
+_REMOVE: Final = f"DELETE c FROM {{nodes}} c JOIN {_TIMELINE} WHERE c.cell = $1 AND c.revision = $3"
 
 
 class MysqlCells(SqlCells):
     """The cells of a URL."""
 
-    _make, _replace, _forget = _MAKE, _REPLACE, _FORGET
+    _make, _replace, _remove = _MAKE, _REPLACE, _REMOVE
 
     def __init__(self, url: MysqlUrl) -> None:
         self._dialect = MysqlDialect(url, lambda: None)
@@ -45,11 +45,11 @@ class MysqlCells(SqlCells):
         await self._dialect.prepare(db, readonly=False)
         await db.execute(self._dialect.tables.fill(_CREATE))
 
-    async def _read(self, db: Db, known: Sequence[int]) -> tuple[int, Sequence[tuple[str, int, bytes]]]:
+    async def _read(self, db: Db, known: Sequence[int]) -> Sequence[Any]:
         sql = self._dialect.tables.fill(_READ) % (",".join(map(str, known or (0,))), self._dialect.identity)
         while not (rows := await db.fetch(sql)):
             await self._dialect.identify(db)
-        return rows[0][0], [(cell.decode(), *rest) for _, cell, *rest in rows if cell is not None]
+        return rows
 
     async def _swap(self, db: Db, sql: str, values: Sequence[Any]) -> bool:
         changed: int = await db.execute(self._dialect.tables.fill(sql).replace("%s", self._dialect.identity), *values)

@@ -19,7 +19,7 @@ __all__ = ["NatsCells"]
 _SETTINGS: Final = {"max_msgs_per_subject": 1, "allow_msg_ttl": True}
 # Each call waits for a connection as long as it may, even if none has been found for long.
 _PATIENCE: Final = 1e9
-# Seconds for which an empty cell is kept.
+# Seconds for which a removed cell is kept, empty, so that readings tell of it.
 _EMPTY_TTL: Final = 86_400
 
 
@@ -79,12 +79,12 @@ class NatsCells:
     async def swap(self, cell: str, revision: int, value: bytes | None, *, timeline: int) -> int | None:
         if timeline != self._timeline:
             return None
-        if value is None:
-            return revision  # The server forgets what is empty.
         subject = f"{self._cells}{timeline}.{cell.replace('/', '.', 1)}"
         with self._dropping():
             try:
-                return await self._stream.publish(Publication(subject, value, revision, None if value else _EMPTY_TTL))
+                return await self._stream.publish(
+                    Publication(subject, value or b"", revision, None if value else _EMPTY_TTL)
+                )
             except WrongSequence:
                 return None
 

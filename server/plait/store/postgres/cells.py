@@ -26,7 +26,8 @@ END $$
 """
 _ORIGIN: Final = f"({TIMELINE} << 40)"
 _READ: Final = f"""
-SELECT origin, cell, revision, value FROM (SELECT {_ORIGIN} AS origin) o
+SELECT origin, total, cell, revision, value
+FROM (SELECT {_ORIGIN} AS origin, (SELECT count(*) FROM {{nodes}}) AS total) o
 LEFT JOIN {{nodes}} ON revision <> ALL ($1::bigint[])
 """
 _MAKE: Final = f"""
@@ -36,13 +37,13 @@ ON CONFLICT DO NOTHING RETURNING 1
 _REPLACE: Final = f"""
 UPDATE {{nodes}} SET revision = $3, value = $4 WHERE cell = $1 AND {_ORIGIN} = $2 AND revision = $5 RETURNING 1
 """
-_FORGET: Final = f"DELETE FROM {{nodes}} WHERE cell = $1 AND {_ORIGIN} = $2 AND revision = $3 RETURNING 1"
+_REMOVE: Final = f"DELETE FROM {{nodes}} WHERE cell = $1 AND {_ORIGIN} = $2 AND revision = $3 RETURNING 1"
 
 
 class PostgresCells(SqlCells):
     """The cells of a URL."""
 
-    _make, _replace, _forget = _MAKE, _REPLACE, _FORGET
+    _make, _replace, _remove = _MAKE, _REPLACE, _REMOVE
 
     def __init__(self, url: PostgresUrl) -> None:
         self._tables = Tables(url.prefix, url.schema)
@@ -51,9 +52,8 @@ class PostgresCells(SqlCells):
     async def _create(self, db: Db) -> None:
         await db.execute(self._tables.fill(_CREATE))
 
-    async def _read(self, db: Db, known: Sequence[int]) -> tuple[int, Sequence[tuple[str, int, bytes]]]:
-        rows = await db.fetch(self._tables.fill(_READ), known)
-        return rows[0][0], [(cell, *rest) for _, cell, *rest in rows if cell is not None]
+    async def _read(self, db: Db, known: Sequence[int]) -> Sequence[Any]:
+        return await db.fetch(self._tables.fill(_READ), known)
 
     async def _swap(self, db: Db, sql: str, values: Sequence[Any]) -> bool:
         return bool(await db.fetch(self._tables.fill(sql), *values))

@@ -35,10 +35,12 @@ class RedisCells:
 
     async def read(self, former: Reading | None = None) -> Reading:
         former = former or Reading(0, {})
-        number, position, rows = await self._run(READ_CELLS, former.timeline >> _BITS, former.position)
+        number, position, count, rows = await self._run(READ_CELLS, former.timeline >> _BITS, former.position)
         cells = {name.decode(): Cell(int(revision), value) for name, revision, value in rows}
         if number << _BITS == former.timeline:
             cells = {**former.cells, **cells}
+            if len(cells) > count:  # Some have been removed.
+                return await self.read()
         return Reading(number << _BITS, cells, int(position))
 
     async def swap(self, cell: str, revision: int, value: bytes | None, *, timeline: int) -> int | None:

@@ -170,7 +170,7 @@ for i = 1, #revisions, 2 do
     found[#found + 1] = {revisions[i], revisions[i + 1], redis.call('HGET', KEYS[4], revisions[i])}
   end
 end
-return {tonumber(number), redis.call('GET', KEYS[2]), found}
+return {tonumber(number), redis.call('GET', KEYS[2]), #revisions / 2, found}
 """
 )
 """Returns the cells of a cluster that have changed since a position on a timeline; all of them on another timeline."""

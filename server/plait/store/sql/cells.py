@@ -31,13 +31,14 @@ class SqlCells:
 
     async def read(self, former: Reading | None = None) -> Reading:
         cells = {} if former is None else dict(former.cells)
-        found = await self._use(lambda db: self._read(db, [each.revision for each in cells.values()]), None)
-        if found is None:
+        rows = await self._use(lambda db: self._read(db, [each.revision for each in cells.values()]), None)
+        if rows is None:
             return Reading(0, {})
-        timeline, rows = found
-        if former is not None and timeline != former.timeline:
+        timeline, count = rows[0][:2]
+        cells |= {cell: Cell(revision, value) for _, _, cell, revision, value in rows if cell is not None}
+        if former is not None and (timeline != former.timeline or len(cells) > count):  # Some have been removed.
             return await self.read()
-        return Reading(timeline, cells | {cell: Cell(revision, value) for cell, revision, value in rows})
+        return Reading(timeline, cells)
 
     async def swap(self, cell: str, revision: int, value: bytes | None, *, timeline: int) -> int | None:
         if timeline == 0:
@@ -46,7 +47,7 @@ class SqlCells:
         new = secrets.randbits(62) + 1  # None that a failover has lost is given out again.
         values: tuple[Any, ...]
         if value is None:
-            sql, values = self._forget, (cell, timeline, revision)
+            sql, values = self._remove, (cell, timeline, revision)
         elif revision == 0:
             sql, values = self._make, (cell, timeline, new, value)
         else:
@@ -59,14 +60,17 @@ class SqlCells:
     _make: str
     _replace: str
     # Its third value is the former revision.
-    _forget: str
+    _remove: str
 
     async def _create(self, db: Db) -> None:
         """Make the table, unless it is there."""
         raise NotImplementedError
 
-    async def _read(self, db: Db, known: Sequence[int]) -> tuple[int, Sequence[tuple[str, int, bytes]]]:
-        """Return the timeline, and the name, revision and value of each cell whose revision is not known."""
+    async def _read(self, db: Db, known: Sequence[int]) -> Sequence[Any]:
+        """Return a row for each cell whose revision is not known, or one without a cell if all are known.
+
+        Its values are the timeline, the number of all cells, and the name, revision and value of the cell.
+        """
         raise NotImplementedError
 
     async def _swap(self, db: Db, sql: str, values: Sequence[Any]) -> bool:
