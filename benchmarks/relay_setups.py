@@ -75,9 +75,10 @@ def start_workers(folder: Path) -> Iterator[tuple[Setup, Setup]]:
 @contextmanager
 def start_cluster(folder: Path) -> Iterator[tuple[Setup, Setup]]:
     """Run one process, and two nodes with TCP and a secret between them; the stores are schemas of one PostgreSQL."""
-    with Postgres(folder / "data") as postgres, ExitStack() as stack:
-        postgres.stop()
-        postgres.start(fsync="on", full_page_writes="on", shared_buffers="128MB")
+    with (
+        Postgres(folder / "data", "--fsync=on", "--full_page_writes=on", "--shared_buffers=128MB") as postgres,
+        ExitStack() as stack,
+    ):
         one = stack.enter_context(_run(folder, "one", {"BENCH_STORE": new_schema(postgres.url)}))
         url, two = new_schema(postgres.url), []
         for name in ("a", "b"):

@@ -120,13 +120,11 @@ def run(folder: Path, rounds: int, seconds: float) -> dict[str, dict[str, list[f
     """Print a line for each measurement, and return the changes a second by load and store."""
     rates: dict[str, dict[str, list[float]]] = {name: {} for name in LOADS}
     with (
-        Postgres(folder / "data") as postgres,
+        Postgres(folder / "data", "--fsync=on", "--full_page_writes=on", "--shared_buffers=128MB") as postgres,
         NatsCluster(folder / "nats", sync="always") as nats,
         Redis(folder / "redis") as redis,
         Mariadb(folder / "mariadb", "--innodb-flush-method=fsync", "--innodb-buffer-pool-size=128M") as mariadb,
     ):
-        postgres.stop()
-        postgres.start(fsync="on", full_page_writes="on", shared_buffers="128MB")
         servers = {
             "SQLite": [],
             "JSON files": [],

@@ -1,52 +1,77 @@
-"""A PostgreSQL server with a standby, which is promoted."""
+"""A primary server of an engine and its replica, which is promoted."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
 
-from tests.postgres import Postgres, new_schema, private_folder
+from tests.cluster.proxy import Proxy
+from tests.mariadb import Mariadb
+from tests.postgres import Postgres, private_folder
+from tests.redis import Redis
 
-__all__ = ["Failover", "failover", "require_standby", "wait_for_standby"]
+__all__ = ["Failover", "failover"]
+
+
+class _Server(Protocol):
+    port: int
+
+    def make_store(self, options: str = "") -> str: ...
+
+    def crash(self) -> None: ...
+
+    def replica(self, folder: Path) -> AbstractContextManager[Any]: ...
+
+    def wait_for(self, primary: Any) -> None: ...
+
+    def cut_off(self) -> None: ...
+
+    def promote(self) -> None: ...
+
+
+_PRIMARIES: Final[Mapping[str, Callable[[Path], AbstractContextManager[_Server]]]] = {
+    "postgres": Postgres,
+    "mysql": lambda folder: Mariadb(folder, "--log-bin"),
+    "redis": Redis,
+}
 
 
 class Failover:
-    """A primary and a standby; the URL is of a new store on whichever can be written."""
+    """A primary and a replica; the URL is of a new store on whichever can be written."""
 
-    def __init__(self, primary: Postgres, standby: Postgres, options: str) -> None:
+    def __init__(self, primary: _Server, replica: _Server, proxy: Proxy | None) -> None:
         self.primary = primary
-        self.standby = standby
-        hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
-        self.url = new_schema(f"postgresql://plait@{hosts}/postgres", options)
+        self.replica = replica
+        self._proxy = proxy
+        hosts = [primary.port, replica.port] if proxy is None else [proxy.port]
+        self.url = primary.make_store().replace(
+            f"127.0.0.1:{primary.port}", ",".join(f"127.0.0.1:{port}" for port in hosts)
+        )
+
+    def wait(self) -> None:
+        """Wait until the replica has everything."""
+        self.replica.wait_for(self.primary)
 
     def cut_off(self) -> None:
         """Stop the replication."""
-        self.standby.execute("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
-        self.primary.until("SELECT count(*) FROM pg_stat_replication", "0")
+        self.replica.cut_off()
 
     def promote(self) -> None:
-        """Kill the primary, and make the standby the new one."""
+        """Kill the primary, and make the replica the new one."""
         self.primary.crash()
-        self.standby.execute("SELECT pg_promote()")
+        self.replica.promote()
+        if self._proxy is not None:
+            self._proxy.target = self.replica.port
 
 
 @asynccontextmanager
-async def failover(options: str = "") -> AsyncIterator[Failover]:
-    """Run a primary and a standby; with `standby=synchronous` in the options of the URL, commits wait for it."""
-    with (
-        private_folder() as folder,
-        Postgres(folder / "primary") as primary,
-        primary.standby(folder / "standby") as standby,
-    ):
-        wait_for_standby(primary)
-        if "standby=" in options:
-            require_standby(primary)
-        yield Failover(primary, standby, options)
-
-
-def require_standby(primary: Postgres) -> None:
-    """Make commits wait for the standby."""
-    primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'", "SELECT pg_reload_conf()")
-
-
-def wait_for_standby(primary: Postgres) -> None:
-    """Wait until the standby has everything."""
-    primary.until("SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()", "1")
+async def failover(engine: str = "postgres") -> AsyncIterator[Failover]:
+    """Run a primary and its replica."""
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(private_folder())
+        primary = stack.enter_context(_PRIMARIES[engine](folder / "primary"))
+        replica: _Server = stack.enter_context(primary.replica(folder / "replica"))
+        replica.wait_for(primary)
+        # A URL of Redis names one server: the address moves.
+        proxy = await stack.enter_async_context(Proxy(primary.port)) if engine == "redis" else None
+        yield Failover(primary, replica, proxy)

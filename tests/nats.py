@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
@@ -12,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
-from tests.ports import hold_port
+from tests.private_server import PrivateServer
 
 __all__ = ["Nats", "NatsCluster", "new_stream"]
 
@@ -29,42 +28,34 @@ jetstream {{ store_dir: "{folder}", max_file_store: 4GB, max_memory_store: 64MB,
 """
 
 
-class Nats:
-    """A server, which keeps its ports and its folder over restarts. `more` is added to its configuration."""
+class Nats(PrivateServer):
+    """A server with JetStream, unless it has none. `more` is added to its configuration."""
 
     def __init__(
         self, folder: Path, *, name: str = "n", more: str = "", has_jetstream: bool = True, sync: str = "2m"
     ) -> None:
-        self.folder = folder
+        super().__init__(folder, ports=3)
         self.name = name
         self.more = more
         if has_jetstream:
             self.more += _JETSTREAM.format(folder=folder / "data", sync=sync)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._held = [hold_port() for _ in range(3)]
-        self.port, self.routes, self._monitor = (each.getsockname()[1] for each in self._held)
+        self.routes, self._monitor = self._other_ports
 
-    def __enter__(self) -> Self:
-        self.begin()
-        self.wait()
-        return self
+    def prepare(self) -> None:
+        """Write the configuration."""
+        super().prepare()
+        text = _CONFIG.format(name=self.name, port=self.port, monitor=self._monitor, more=self.more)
+        self._config.write_text(text)
 
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self.stop(signal.SIGKILL)
-        for each in self._held:
-            each.close()
+    def _command(self) -> Sequence[str | Path]:
+        return _SERVER, "-c", self._config
 
-    @property
-    def is_running(self) -> bool:
-        """Whether it was started, and not stopped since."""
-        return self._process is not None
-
-    @property
-    def pid(self) -> int:
-        """The id of its process."""
-        assert self._process is not None
-        return self._process.pid
+    def _is_ready(self) -> bool:
+        try:
+            found = self.ask("healthz")
+        except OSError:
+            return False
+        return isinstance(found, dict) and found.get("status") == "ok"
 
     @property
     def url(self) -> str:
@@ -74,44 +65,6 @@ class Nats:
     def make_store(self, options: str = "") -> str:
         """Return the URL of an empty store with one copy, and with more options."""
         return new_stream(self.url, "replicas=1") + options
-
-    def begin(self) -> None:
-        """Start the server, and do not wait for it."""
-        self.folder.mkdir(exist_ok=True, parents=True)
-        config = self.folder / "nats.conf"
-        text = _CONFIG.format(name=self.name, port=self.port, monitor=self._monitor, more=self.more)
-        config.write_text(text)
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen([_SERVER, "-c", config], stdout=log, stderr=log)
-
-    def wait(self) -> None:
-        """Wait until JetStream answers."""
-        assert self._process is not None
-        deadline = time.monotonic() + 30
-        while not self._is_ready():
-            assert self._process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < deadline, (self.folder / "log").read_text()
-            time.sleep(0.02)
-
-    def start(self) -> None:
-        """Start the server, and wait until JetStream answers."""
-        self.begin()
-        self.wait()
-
-    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
-        """End the server; SIGKILL is a crash."""
-        assert self._process is not None
-        process, self._process = self._process, None
-        process.send_signal(by)
-        process.wait(30)
-
-    def pause(self) -> None:
-        """Stop the process, which keeps its connections."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Continue the process."""
-        os.kill(self.pid, signal.SIGCONT)
 
     def ask(self, path: str) -> object:
         """Return what the server's monitoring tells."""
@@ -125,12 +78,9 @@ class Nats:
         assert isinstance(found, dict)
         return str((found.get("meta_cluster") or {}).get("leader", ""))
 
-    def _is_ready(self) -> bool:
-        try:
-            found = self.ask("healthz")
-        except OSError:
-            return False
-        return isinstance(found, dict) and found.get("status") == "ok"
+    @property
+    def _config(self) -> Path:
+        return self.folder / "nats.conf"
 
 
 class NatsCluster:
@@ -144,12 +94,14 @@ class NatsCluster:
             each.more += (
                 f"cluster {{ name: c, listen: 127.0.0.1:{each.routes}, routes: [{routes}], no_advertise: true }}"
             )
-        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        for each in self.servers:
-            self._stack.push(each)
-        self.start()
+        with ExitStack() as stack:
+            for each in self.servers:
+                stack.push(each)
+                each.prepare()
+            self.start()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -183,9 +135,10 @@ class NatsCluster:
 
     def crash(self) -> None:
         """Kill the servers, all at once."""
-        for each in self._running():
+        running = self._running()
+        for each in running:
             os.kill(each.pid, signal.SIGKILL)
-        for each in self._running():
+        for each in running:
             each.stop(signal.SIGKILL)
 
     def pause(self) -> None:

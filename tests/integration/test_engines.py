@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.commands import Done, run_command
-from tests.failover import failover, wait_for_standby
+from tests.failover import failover
 from tests.mariadb import Mariadb, new_prefix
 from tests.nats import new_stream
 from tests.postgres import new_schema
@@ -105,7 +105,7 @@ async def test_after_a_failover_that_lost_changes_clients_join_anew_and_agree_wi
         async with running(served) as address, connect(f"ws://{address}/threads/tally/one") as room:
             await add_each([room], 3)
             epoch = room.epoch
-            wait_for_standby(servers.primary)
+            servers.wait()
             servers.cut_off()
             await add_each([room], 2)
             assert room.state["n"] == 5

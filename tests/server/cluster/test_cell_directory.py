@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
-from tests.failover import failover, wait_for_standby
+from tests.failover import failover
 from tests.mariadb import Mariadb
 from tests.nats import Nats
 from tests.postgres import Postgres
@@ -124,7 +124,7 @@ async def test_a_failover_that_loses_the_last_moves_gives_no_epoch_out_twice() -
                 assert await each.join(make_node(name)) is None
             taken = await first.take("a-0", {1: 0, 2: 0})
             await second.read()
-            wait_for_standby(servers.primary)
+            servers.wait()
             servers.cut_off()
             lost = taken
             for _ in range(5):
@@ -148,7 +148,7 @@ async def test_a_node_and_versions_that_a_failover_has_lost_are_not_there_for_ot
         async with CellDirectory(PostgresCells, url) as directory:
             await directory.join(make_node("a"))
             await directory.take("a-0", {1: 0})
-            wait_for_standby(servers.primary)
+            servers.wait()
             servers.cut_off()
             await directory.join(make_node("b"))
             assert await directory.beat("b-0")

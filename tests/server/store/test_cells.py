@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.failover import failover, wait_for_standby
+from tests.failover import failover
 from tests.mariadb import Mariadb
 from tests.nats import Nats
 from tests.postgres import Postgres
@@ -82,7 +82,7 @@ async def test_nothing_is_swapped_after_a_failover_from_what_was_read_before() -
         async with PostgresCells(url) as cells:
             await make_first(cells)
             before = await cells.read()
-            wait_for_standby(servers.primary)
+            servers.wait()
             servers.cut_off()
             lost = await cells.swap("first", before.cells["first"].revision, b"lost", timeline=before.timeline)
             assert lost

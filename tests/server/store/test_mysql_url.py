@@ -66,7 +66,7 @@ def test_workers_do_not_share_it() -> None:
 
 async def test_a_store_is_reached_by_a_unix_socket(mariadb: Mariadb) -> None:
     mariadb.execute("CREATE USER IF NOT EXISTS plait@localhost", "GRANT ALL ON plait.* TO plait@localhost")
-    url = new_prefix("mysql://plait@/plait", f"&socket={mariadb.folder / 'socket'}")
+    url = new_prefix("mysql://plait@/plait", f"&socket={mariadb.socket}")
     async with open_store(url) as store:
         assert await store.claim(ROOM) > 0
 

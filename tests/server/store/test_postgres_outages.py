@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 import pytest
-from tests.failover import failover, require_standby, wait_for_standby
+from tests.failover import failover
 from tests.postgres import Postgres, new_schema, private_folder
 from tests.schedules import SEED
 from tests.server.store.contract import ROOM, beginning, change, outcomes
@@ -123,7 +123,7 @@ async def test_after_a_failover_that_lost_writes_no_number_is_given_out_twice_an
     async with failover() as servers, PostgresStore(PostgresUrl.parse(servers.url)) as store:
         store.watch_claims(lambda: losses.append(None))
         fence, _ = await begin(store, ROOM, KEYS[0])
-        wait_for_standby(servers.primary)
+        servers.wait()
         servers.cut_off()
         # The standby gets neither these changes nor this claim.
         await store.submit(msgspec.structs.replace(change(1), fence=fence))
@@ -150,26 +150,28 @@ async def test_after_a_failover_that_lost_writes_no_number_is_given_out_twice_an
 
 
 async def test_a_failover_to_a_synchronous_standby_loses_nothing_and_keeps_epochs() -> None:
-    async with (
-        failover("&standby=synchronous") as servers,
-        # The next standby is there until the store is closed, which writes.
-        AsyncExitStack() as stack,
-        PostgresStore(PostgresUrl.parse(servers.url)) as store,
-    ):
-        (fence,) = await begin(store, ROOM)
-        await store.submit(msgspec.structs.replace(change(1), fence=fence))
-        servers.promote()
-        # The new primary has no standby, so that another failover would lose writes.
-        with pytest.raises(StoreError, match="synchronous_standby_names is empty"):
-            await store.load(ROOM)
-        stack.enter_context(servers.standby.standby(servers.standby.folder.parent / "next"))
-        wait_for_standby(servers.standby)
-        require_standby(servers.standby)
-        await until(lambda: store._writer._dbs._connecting is None)
-        again, stored = await store.claim_and_load(ROOM)
-        assert stored is not None
-        assert (stored.version, stored.epoch, again >> 40) == (1, beginning().epoch, 2)
-        await store.submit(msgspec.structs.replace(change(2), fence=again))
+    # The next standby is there until the store is closed, which writes.
+    async with failover() as servers, AsyncExitStack() as stack:
+        primary, standby = servers.primary, servers.replica
+        assert isinstance(primary, Postgres)
+        assert isinstance(standby, Postgres)
+        primary.require_standby()
+        store = PostgresStore(PostgresUrl.parse(f"{servers.url}&standby=synchronous"))
+        async with store:
+            (fence,) = await begin(store, ROOM)
+            await store.submit(msgspec.structs.replace(change(1), fence=fence))
+            servers.promote()
+            # The new primary has no standby, so that another failover would lose writes.
+            with pytest.raises(StoreError, match="synchronous_standby_names is empty"):
+                await store.load(ROOM)
+            following = stack.enter_context(standby.replica(standby.folder.parent / "next"))
+            following.wait_for(standby)
+            standby.require_standby()
+            await until(lambda: store._writer._dbs._connecting is None)
+            again, stored = await store.claim_and_load(ROOM)
+            assert stored is not None
+            assert (stored.version, stored.epoch, again >> 40) == (1, beginning().epoch, 2)
+            await store.submit(msgspec.structs.replace(change(2), fence=again))
 
 
 async def test_without_synchronous_commits_a_crash_is_a_loss_and_a_restart_is_not(own_postgres: Postgres) -> None:

@@ -121,8 +121,8 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 
 async def test_a_server_is_reached_over_tls_and_its_certificate_is_checked(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
-    tls = {"tls_cert_file": str(certificate), "tls_key_file": str(key), "tls_auth_clients": "no"}
-    with hold_port() as held, Redis(tmp_path / "data", tls_port=str(held.getsockname()[1]), **tls):
+    tls = ("--tls-cert-file", str(certificate), "--tls-key-file", str(key), "--tls-auth-clients", "no")
+    with hold_port() as held, Redis(tmp_path / "data", "--tls-port", str(held.getsockname()[1]), *tls):
         url = new_store(f"rediss://localhost:{held.getsockname()[1]}/0")
         with pytest.raises(StoreError, match="certificate"):
             await RedisStore(RedisUrl.parse(url)).__aenter__()
