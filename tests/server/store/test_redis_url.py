@@ -44,7 +44,7 @@ def test_a_url_may_name_sentinels() -> None:
         ("redis://h/0/1", "the database must be a number"),
         ("redis://a,b/0", "name one server, or its Sentinels"),
         ("redis+sentinel://a,b", "the name of the primary is missing"),
-        ("redis://h:x/0", "a port is not a number"),
+        ("redis://h:x/0", "'x' is not a port"),
         ("redis://h/0?prefix=a{b}", "prefix must match"),
         ("redis://h/0?replicas=-1", "replicas must be a whole number"),
         ("redis://h/0?replicas=10", "replicas must be a whole number up to 9"),

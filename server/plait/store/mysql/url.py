@@ -2,9 +2,9 @@
 
 import re
 from typing import Final, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 
-from plait.spelling import hide_password
+from plait.store.url_parts import split_url
 
 __all__ = ["MysqlUrl"]
 
@@ -35,30 +35,18 @@ class MysqlUrl:
     @classmethod
     def parse(cls, url: str) -> Self:
         """Raises ValueError, without the password."""
-        shown = hide_password(url)
-        parts = urlsplit(url)
-        pairs = parse_qsl(parts.query, keep_blank_values=True)
-        options = dict(pairs)
-        unknown = [name for name in options if name not in _OPTIONS]
-        if unknown or len(options) < len(pairs) or parts.fragment:
-            what = f"unknown option {unknown[0]!r}" if unknown else "an option is given twice, or there is a #"
-            raise ValueError(f"{shown}: {what}; the options are {', '.join(_OPTIONS)}")
-        found = cls()
-        found._shown = shown.partition("?")[0]
-        login, _, hosts = parts.netloc.rpartition("@")
-        user, _, password = login.partition(":")
-        found.user, found.password = unquote(user), unquote(password)
-        found.hosts = [_read_host(shown, host) for host in hosts.split(",")]
-        found.database = unquote(parts.path[1:])
-        if not found.database or not found.user:
+        parts = split_url(url, _OPTIONS)
+        shown, options, found = parts.shown, parts.options, cls()
+        found._shown = shown
+        found.hosts, found.database = parts.split_hosts(_PORT), unquote(parts.path)
+        if not found.database or parts.user is None:
             raise ValueError(f"{shown}: a user and a database are needed, as in mysql://user:password@host/database")
+        found.user, found.password = parts.user, parts.password or ""
         found.prefix = options.get("prefix", "plait_")
         if not _NAME.fullmatch(found.prefix):
             raise ValueError(f"{shown}: prefix must match {_NAME.pattern}, not {found.prefix!r}")
         found.socket, found.authorities = options.get("socket"), options.get("ssl_ca")
-        if (ssl := options.get("ssl", "on" if found.authorities else "off")) not in ("on", "off"):
-            raise ValueError(f"{shown}: ssl must be on or off, not {ssl!r}")
-        found.has_tls = ssl == "on"
+        found.has_tls = parts.choose("ssl", "off", "on") == "on" or bool(found.authorities)
         return found
 
     def __str__(self) -> str:
@@ -66,13 +54,3 @@ class MysqlUrl:
 
     __repr__ = __str__
     _shown: str
-
-
-def _read_host(shown: str, host: str) -> tuple[str, int]:
-    """Return a host and its port."""
-    name, separator, port = host.rpartition(":")
-    if not separator or port.endswith("]"):
-        name, port = host, str(_PORT)
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
-        raise ValueError(f"{shown}: {port!r} is not a port")
-    return name.strip("[]") or "127.0.0.1", int(port)

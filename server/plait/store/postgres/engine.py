@@ -67,6 +67,8 @@ class Engine:
         try:
             db: Connection = await asyncpg.connect(
                 self.url.dsn,
+                user=self.url.user,
+                password=self.url.password,
                 timeout=_CONNECT_TIMEOUT,
                 statement_cache_size=cache,
                 target_session_attrs=SessionAttribute.primary,

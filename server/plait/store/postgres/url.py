@@ -2,28 +2,17 @@
 
 import re
 from typing import Final, Self
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
-from plait.spelling import hide_password
+from plait.store.url_parts import split_url
 
 __all__ = ["PostgresUrl"]
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 # Options of the connection, which the driver reads.
-_DRIVER: Final = frozenset(
-    {
-        "application_name",
-        "host",
-        "passfile",
-        "port",
-        "sslcert",
-        "sslcrl",
-        "sslkey",
-        "sslmode",
-        "sslnegotiation",
-        "sslrootcert",
-        "user",
-    }
+_DRIVER: Final = (
+    *("application_name", "host", "passfile", "port", "sslcert", "sslcrl", "sslkey", "sslmode", "sslnegotiation"),
+    *("sslrootcert", "user"),
 )
 _OWN: Final = ("schema", "prefix", "synchronous_commit", "standby", "statement_cache_size")
 
@@ -34,8 +23,10 @@ class PostgresUrl:
     `str()` has no password and no options.
     """
 
-    # For the driver, with the password.
+    # For the driver, without the login.
     dsn: str
+    user: str | None
+    password: str | None
     schema: str
     # Begins the names of tables.
     prefix: str
@@ -49,30 +40,20 @@ class PostgresUrl:
     @classmethod
     def parse(cls, url: str) -> Self:
         """Raises ValueError, without the password."""
-        shown = hide_password(url)
-        parts = urlsplit(url)
-        pairs = parse_qsl(parts.query, keep_blank_values=True)
-        options = dict(pairs)
-        unknown = [name for name in options if name not in _DRIVER and name not in _OWN]
-        if unknown or len(options) < len(pairs) or parts.fragment:
-            what = f"unknown option {unknown[0]!r}" if unknown else "an option is given twice, or there is a #"
-            if "password" in unknown:
-                what = "put the password before the @, or into PGPASSWORD or a passfile"
-            raise ValueError(f"{shown}: {what}; the options are {', '.join((*_OWN, *sorted(_DRIVER)))}")
-        found = cls()
-        found._shown = shown.partition("?")[0]
+        parts = split_url(url, (*_OWN, *_DRIVER))
+        shown, options, found = parts.shown, parts.options, cls()
+        found._shown, found.user, found.password = shown, parts.user, parts.password
         found.schema, found.prefix = options.get("schema", "public"), options.get("prefix", "plait_")
         for name, value in (("schema", found.schema), ("prefix", found.prefix)):
             if not _NAME.fullmatch(value):
                 raise ValueError(f"{shown}: {name} must match {_NAME.pattern}, not {value!r}")
-        commit = _choose(shown, options, "synchronous_commit", "on", "off")
-        found.is_synchronous = commit == "on"
-        found.has_standby = _choose(shown, options, "standby", "asynchronous", "synchronous") == "synchronous"
+        found.is_synchronous = parts.choose("synchronous_commit", "on", "off") == "on"
+        found.has_standby = parts.choose("standby", "asynchronous", "synchronous") == "synchronous"
         if found.has_standby and not found.is_synchronous:
             raise ValueError(f"{shown}: with synchronous_commit=off, no commit waits for a standby")
-        found.has_session = _choose(shown, options, "statement_cache_size", "100", "0") != "0"
-        driver = urlencode([pair for pair in pairs if pair[0] in _DRIVER], quote_via=quote)
-        found.dsn = f"postgresql://{parts.netloc}{parts.path}{f'?{driver}' if driver else ''}"
+        found.has_session = parts.choose("statement_cache_size", "100", "0") != "0"
+        driver = urlencode({name: options[name] for name in options if name in _DRIVER}, quote_via=quote)
+        found.dsn = f"postgresql://{parts.hosts}/{parts.path}{f'?{driver}' if driver else ''}"
         return found
 
     def __str__(self) -> str:
@@ -80,10 +61,3 @@ class PostgresUrl:
 
     __repr__ = __str__
     _shown: str
-
-
-def _choose(shown: str, options: dict[str, str], name: str, *values: str) -> str:
-    """Return the value of an option, which is one of `values`; by default the first one."""
-    if (value := options.get(name, values[0])) not in values:
-        raise ValueError(f"{shown}: {name} must be {' or '.join(values)}, not {value!r}")
-    return value

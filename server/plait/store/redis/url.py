@@ -2,9 +2,9 @@
 
 import re
 from typing import Final, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 
-from plait.spelling import hide_password
+from plait.store.url_parts import split_url
 
 __all__ = ["RedisUrl"]
 
@@ -40,19 +40,12 @@ class RedisUrl:
     @classmethod
     def parse(cls, url: str) -> Self:
         """Raises ValueError, without the password."""
-        shown = hide_password(url)
-        parts = urlsplit(url)
-        if "@" in f"{parts.path}{parts.query}{parts.fragment}":
-            raise ValueError(f"{shown}: quote the odd characters of the password, such as %2F for /")
-        scheme = parts.scheme.lower()
-        options = _read_options(shown, parts.query, parts.fragment)
-        found = cls()
-        found._shown = shown.partition("?")[0]
-        login, _, hosts = parts.netloc.rpartition("@")
-        user, separator, password = login.partition(":")
-        found.username, found.password = unquote(user) or None, unquote(password) if separator else None
-        found.addresses = [_read_address(shown, each, _PORTS[scheme]) for each in hosts.split(",")]
-        names = [unquote(each) for each in parts.path.split("/")[1:] if each]
+        parts = split_url(url, _OPTIONS)
+        scheme = url.partition("://")[0].lower()
+        shown, options, found = parts.shown, parts.options, cls()
+        found._shown, found.username, found.password = shown, parts.user, parts.password
+        found.addresses = parts.split_hosts(_PORTS[scheme])
+        names = [unquote(each) for each in parts.path.split("/") if each]
         found.service = names.pop(0) if scheme == "redis+sentinel" and names else None
         if scheme == "redis+sentinel" and found.service is None:
             raise ValueError(f"{shown}: the name of the primary is missing: redis+sentinel://host:26379/mymaster")
@@ -83,23 +76,3 @@ class RedisUrl:
 
     __repr__ = __str__
     _shown: str
-
-
-def _read_options(shown: str, query: str, fragment: str) -> dict[str, str]:
-    pairs = parse_qsl(query, keep_blank_values=True)
-    options = dict(pairs)
-    unknown = [name for name in options if name not in _OPTIONS]
-    if unknown or len(options) < len(pairs) or fragment:
-        what = f"unknown option {unknown[0]!r}" if unknown else "an option is given twice, or there is a #"
-        if "password" in unknown:
-            what = "put the password before the @"
-        raise ValueError(f"{shown}: {what}; the options are {', '.join(_OPTIONS)}")
-    return options
-
-
-def _read_address(shown: str, address: str, port: int) -> tuple[str, int]:
-    try:
-        parts = urlsplit(f"//{address}")
-        return parts.hostname or "127.0.0.1", parts.port or port
-    except ValueError:
-        raise ValueError(f"{shown}: a port is not a number") from None
