@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
-__all__ = ["count", "find_misspelt", "find_nearest", "format_time", "hide_password", "is_camel_case"]
+__all__ = ["count", "find_misspelt", "find_nearest", "format_time", "hide_password", "is_camel_case", "suggest"]
 
 # Endings that do not make another word: `closed` and `closing` count as `close`.
 _ENDINGS = ("ing", "ed", "es", "s", "d", "e")
@@ -15,6 +15,12 @@ def find_nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar to `name`, None if none is similar."""
     matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: the most similar known one, if there is one."""
+    near = find_nearest(name, known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def find_misspelt(name: str, known: Iterable[str], *, inflected: bool) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from msgspec.inspect import type_info
 
-from plait.spelling import find_misspelt, find_nearest, is_camel_case
+from plait.spelling import find_misspelt, is_camel_case, suggest
 from plait.state.conflicts import Policy
 from plait.state.retention import Retention
 from plait.state.storable import accepts_arguments
@@ -70,8 +70,7 @@ def check_attributes(cls: Any) -> None:
     ):
         if not is_right(value := getattr(cls, name)):
             number = value if type(value) is int and value > 0 else 1000
-            near = find_nearest(value, get_args(Policy)) if name == "conflict" and isinstance(value, str) else None
-            hint = f"; did you mean {near!r}?" if near else ""
+            hint = suggest(value, get_args(Policy)) if name == "conflict" and isinstance(value, str) else ""
             raise TypeError(f"{cls.__name__}.{name} must be {what.format(number=number)}, not {value!r}{hint}")
     if cls.expires_after is not None and (cls.idle_timeout is None or cls.expires_after < cls.idle_timeout):
         raise TypeError(

@@ -15,7 +15,7 @@ from plait.app import Plait, made_plaits
 from plait.cli.options import LoadError
 from plait.errors import PlaitError
 from plait.settings import SettingError
-from plait.spelling import find_nearest
+from plait.spelling import find_nearest, suggest
 from plait.state.storable import accepts_arguments
 
 __all__ = ["check_target", "find_plaits", "load", "load_plait"]
@@ -118,8 +118,7 @@ def _import(name: str) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{name}.".startswith(f"{missing}."):
             raise _make_error(name, error) from None
-        near = find_nearest(name, [path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()])
-        hint = f"; did you mean {near!r}?" if near else ""
+        hint = suggest(name, [path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()])
         raise LoadError(f"there is no module {name!r} in {folder}, and none is installed{hint}") from None
 
 

@@ -27,7 +27,7 @@ from plait.parts.messages.own_metadata import make_own, merge_metadata
 from plait.parts.messages.tool_calls import STATUS, make_call, make_call_id, read_call
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.step_errors import StepFailed, Unknown
-from plait.spelling import find_nearest
+from plait.spelling import suggest
 
 __all__ = ["Dispatcher", "make_queued_call"]
 
@@ -126,9 +126,11 @@ class Dispatcher:
 
     async def _find(self, tools: Mapping[str, AnyTool], name: str) -> AnyTool:
         """Return a tool by its name. Raises Refused."""
-        if name not in tools and (mcp := find_lender(tools, name)) is not None:
+        if (found := tools.get(name)) is not None:
+            return found
+        if (mcp := find_lender(tools, name)) is not None:
             return await self._servers.find(mcp, name)
-        return _find(tools, name)
+        raise Refused(f"there is no tool {name!r}{suggest(name, tools)}")
 
     def _decode(self, tool: Tool, arguments: str) -> dict[str, Any]:
         try:
@@ -215,14 +217,6 @@ class Dispatcher:
 def make_queued_call(given: Mapping[str, str]) -> dict[str, Any]:
     """Return a call of a tool that code has queued."""
     return make_call(make_call_id(), given["name"], given["arguments"])
-
-
-def _find(tools: Mapping[str, AnyTool], name: str) -> AnyTool:
-    """Return a tool by its name. Raises Refused."""
-    if (found := tools.get(name)) is not None:
-        return found
-    near = find_nearest(name, tools)
-    raise Refused(f"there is no tool {name!r}" + (f"; did you mean {near!r}?" if near else ""))
 
 
 def _remove_call(message: Message, *, id: str) -> Message:

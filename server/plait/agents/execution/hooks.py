@@ -11,7 +11,7 @@ from plait.actor.thread import Thread
 from plait.agents.execution.tools import ToolResult
 from plait.parts.messages.message import Message
 from plait.parts.messages.message_hooks import MessageHooks
-from plait.spelling import find_nearest
+from plait.spelling import suggest
 
 __all__ = ["Block", "Hooks", "ToolCall", "call_hooks", "has_hook", "make_message_hooks", "read_hooks"]
 
@@ -46,8 +46,7 @@ class Hooks:
         super().__init_subclass__(**kwargs)
         for name, function in vars(cls).items():
             if name.startswith(("after_", "before_", "filter_", "prefilter_")) and name not in _NAMES:
-                near = find_nearest(name, _NAMES)
-                raise TypeError(f"{cls.__name__}.{name} is no hook" + (f"; did you mean {near!r}?" if near else ""))
+                raise TypeError(f"{cls.__name__}.{name} is no hook{suggest(name, _NAMES)}")
             if name in _AT_ONCE and inspect.iscoroutinefunction(function):
                 raise TypeError(f"{cls.__name__}.{name} must be a function without async")
 

@@ -22,7 +22,7 @@ from plait.errors import InvalidArguments, PlaitError
 from plait.parts.env.secret import Secret
 from plait.parts.files.thread_files import find_files
 from plait.parts.part import find_role, require_role
-from plait.spelling import find_nearest
+from plait.spelling import suggest
 from plait_schemas.codec import NOT_JSON, encode_json, nests_deeper
 
 __all__ = ["McpServers"]
@@ -82,8 +82,7 @@ class McpServers:
             if name == mcp.connect:
                 told = f"{mcp.name} is connected. Its tools: {', '.join(lent)}"
                 return _LentTool(mcp, name, partial(_answer, ToolResult(told)))
-            near = find_nearest(name, lent)
-            told = f"there is no tool {name!r}" + (f"; did you mean {near!r}?" if near else "")
+            told = f"there is no tool {name!r}{suggest(name, lent)}"
         return _LentTool(mcp, name, partial(_answer, ToolResult(f"{_FAILED}{told}", is_error=True)))
 
     # Inside

@@ -25,7 +25,7 @@ from plait.parts.env.secret import check_variable, make_secret
 from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.parts.part import find_parts, find_role, require_role
-from plait.spelling import find_nearest
+from plait.spelling import suggest
 
 __all__ = ["Execution"]
 
@@ -105,8 +105,7 @@ class Execution:
         """Return a tool of any prompt. Raises NotFound."""
         if (found := self.tools.get(name) or find_lender(self.tools, name)) is not None:
             return found
-        near = find_nearest(name, self.tools)
-        raise NotFound(f"there is no tool named {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+        raise NotFound(f"there is no tool named {name!r}{suggest(name, self.tools)}")
 
     def check_subagents(self, executions: Mapping[type[Thread[Any]], "Execution"]) -> None:
         """Check that the classes of the app's threads have the agents that work for these ones. Raises NotFound."""
@@ -199,5 +198,4 @@ def _find(what: str, named: Mapping[str, T], name: str, where: str = "") -> T:
     """Return a definition by its name. Raises NotFound."""
     if (found := named.get(name)) is not None:
         return found
-    near = find_nearest(name, named)
-    raise NotFound(f"{where}there is no {what} named {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+    raise NotFound(f"{where}there is no {what} named {name!r}{suggest(name, named)}")

@@ -18,7 +18,7 @@ from plait.parts.messages.reading import MessageReader
 from plait.parts.part import check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
-from plait.spelling import find_nearest
+from plait.spelling import suggest
 from plait.state.commit import Commit
 
 __all__ = ["MOST_QUEUED", "MessageQueue", "find_sender"]
@@ -57,8 +57,7 @@ class MessageQueue:
         """Make another agent of the execution that of the thread. Raises NotFound."""
         check_type("agent", agent, str)
         if agent not in (names := self._actor.kind.agent_names):
-            near = find_nearest(agent, names)
-            raise NotFound(f"there is no agent named {agent!r}" + (f"; did you mean {near!r}?" if near else ""))
+            raise NotFound(f"there is no agent named {agent!r}{suggest(agent, names)}")
         self._check_may_add()
         if (draft := self._use_draft()) is not None:
             draft.set("agent", agent)
