@@ -133,9 +133,9 @@ app.execution(
             "You ask others.",
             "ask",
             [
-                Subagent("helper", Helper, "single"),
-                Subagent("helper", Helper, "steady", resumable=True, max_instances=1),
-                Subagent("helper", Helper, "later", blocking=False),
+                Subagent("helper", Helper, name="single"),
+                Subagent("helper", Helper, name="steady", resumable=True, max_instances=1),
+                Subagent("helper", Helper, name="later", blocking=False),
             ],
             history=10_000,
         )

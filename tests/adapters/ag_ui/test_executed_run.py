@@ -250,7 +250,7 @@ async def test_a_run_that_waits_for_variables_ends_the_request_by_an_interrupt(
 ) -> None:
     for name in ("_SOON", "_REST"):
         monkeypatch.setattr(waits, name, 0.0)
-    subagent = Subagent("clerk", Boss, "refund", variables=[Variable("TOKEN", scoped=True)])
+    subagent = Subagent("clerk", Boss, name="refund", variables=[Variable("TOKEN", scoped=True)])
     app = Plait(Boss, secret="s" * 32, store=f"sqlite:///{tmp_path / 'plait.db'}")
     app.execution(
         Boss,

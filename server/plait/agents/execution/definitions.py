@@ -1,13 +1,14 @@
 """The models, prompts, sides and agents of an execution, as their author defines them."""
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Final, Literal, NamedTuple
 
+from msgspec.structs import force_setattr
+
 from plait.actor.thread import Thread
-from plait.agents.execution.tools import Checked, Tool, Variable, check_tool_name, check_type
+from plait.agents.execution.tools import Checked, Tool, Variable, check_timeouts, check_tool_name, check_type
 
 __all__ = [
     "Agent",
@@ -52,24 +53,24 @@ class Model(Checked, frozen=True):
             raise ValueError(f"the model {self.name!r} needs at least one attempt, and time for its chunks")
 
 
-class Handoff(Checked, frozen=True):
-    """A tool by which a prompt hands the thread over to another agent, which keeps the history."""
+class NamedTool(Checked, frozen=True, kw_only=True):
+    """A tool that has the name of its agent or prompt, which is its first field, unless another one is given."""
 
-    agent: str
     name: str = ""
     description: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_tool_name(self.tool_name)
-
-    @property
-    def tool_name(self) -> str:
-        """The name under which models call it."""
-        return self.name or self.agent
+        force_setattr(self, "name", check_tool_name(self.name or getattr(self, self.__struct_fields__[0])))
 
 
-class Subagent(Checked, frozen=True):
+class Handoff(NamedTool, frozen=True):
+    """A tool by which a prompt hands the thread over to another agent, which keeps the history."""
+
+    agent: str
+
+
+class Subagent(NamedTool, frozen=True):
     """A tool by which a prompt has an agent work in a thread of its own, a child of the prompt's thread.
 
     The model waits for the result of a `blocking` one. At most `max_instances` live at once. A `resumable` one stays
@@ -80,8 +81,6 @@ class Subagent(Checked, frozen=True):
 
     agent: str
     thread: type[Thread[Any]]
-    name: str = ""
-    description: str = ""
     blocking: bool = True
     resumable: bool = False
     max_instances: int | None = None
@@ -93,36 +92,19 @@ class Subagent(Checked, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_tool_name(self.tool_name)
         if self.blocking and not self.report:
-            raise ValueError(f"report=False of {self.tool_name!r} is for a subagent that does not block")
+            raise ValueError(f"report=False of {self.name!r} is for a subagent that does not block")
         if self.max_instances is not None and self.max_instances < 1:
-            raise ValueError(f"max_instances of {self.tool_name!r} must be at least 1, not {self.max_instances!r}")
-
-    @property
-    def tool_name(self) -> str:
-        """The name under which models call it."""
-        return self.name or self.agent
+            raise ValueError(f"max_instances of {self.name!r} must be at least 1, not {self.max_instances!r}")
 
 
-class PromptTool(Checked, frozen=True):
+class PromptTool(NamedTool, frozen=True):
     """A tool that answers by one step of another prompt: it gets the model's `message`, and its calls are carried out.
 
     Its messages are below the result of the call, and the model that has called it never sees them.
     """
 
     prompt: str
-    name: str = ""
-    description: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_tool_name(self.tool_name)
-
-    @property
-    def tool_name(self) -> str:
-        """The name under which models call it."""
-        return self.name or self.prompt
 
 
 class Mcp(Checked, frozen=True):
@@ -155,14 +137,7 @@ class Mcp(Checked, frozen=True):
             raise ValueError(f"the server of the Mcp {self.name!r} must be a URL, or a list of the words of a command")
         if (self.headers and not is_url) or (self.env and is_url):
             raise ValueError(f"the Mcp {self.name!r}: headers are for a URL, and env is for a command")
-        for option, value in (("timeout", self.timeout), ("approval_timeout", self.approval_timeout)):
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{option} of the Mcp {self.name!r} must be above 0, not {value!r}")
-
-    @property
-    def tool_name(self) -> str:
-        """The name under which a prompt has it; models do not call that."""
-        return self.name
+        check_timeouts(f"the Mcp {self.name!r}", timeout=self.timeout, approval_timeout=self.approval_timeout)
 
     @property
     def prefix(self) -> str:
@@ -228,10 +203,9 @@ class Prompt:
                     else "it must be a Tool, Handoff, Subagent, PromptTool or Mcp"
                 )
                 raise TypeError(f"{each!r} is no tool of the prompt {name!r}: {what}")
-            tool_name = each.name if isinstance(each, Tool) else each.tool_name
-            if tool_name in self.tools:
-                raise ValueError(f"the prompt {name!r} has two tools named {tool_name!r}")
-            self.tools[tool_name] = each
+            if each.name in self.tools:
+                raise ValueError(f"the prompt {name!r} has two tools named {each.name!r}")
+            self.tools[each.name] = each
         self.env = dict(env)
         self.hooks = hooks
         self.history = history

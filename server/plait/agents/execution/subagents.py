@@ -81,10 +81,10 @@ class _Told(msgspec.Struct, frozen=True):
 async def describe_subagents(thread: Thread[Any], prompt: Prompt) -> list[ToolSpec]:
     """Return the subagents of a prompt as tools; one tool makes all resumable ones, and another asks them."""
     found = [each for each in _find_all(prompt.tools) if await _is_on(thread, each)]
-    specs = [ToolSpec(each.tool_name, _say(each), _make_schema()) for each in found if not each.resumable]
+    specs = [ToolSpec(each.name, _say(each), _make_schema()) for each in found if not each.resumable]
     if resumable := [each for each in found if each.resumable]:
-        told = "\n".join(f"{each.tool_name}: {_say(each)}" for each in resumable)
-        schema = _make_schema(agent={"enum": [each.tool_name for each in resumable]}, name=_TEXT)
+        told = "\n".join(f"{each.name}: {_say(each)}" for each in resumable)
+        schema = _make_schema(agent={"enum": [each.name for each in resumable]}, name=_TEXT)
         specs.append(ToolSpec(CREATE, f"Create a subagent, which can be sent further messages.\n{told}", schema))
         if live := _find_live(thread):
             schema = _make_schema(reference={"enum": [each.reference for each in live]})
@@ -96,12 +96,12 @@ async def find_immediate(thread: Thread[Any], prompt: Prompt, message: str) -> l
     """Return the calls of subagents that begin before the first step, except of resumable ones that live."""
     calls = list[dict[str, str]]()
     for each in _find_all(prompt.tools):
-        is_new = not each.resumable or each.tool_name not in {child.title for child in _find_live(thread)}
+        is_new = not each.resumable or each.name not in {child.title for child in _find_live(thread)}
         if each.immediate and is_new and await _is_on(thread, each):
             asked = {"message": message}
-            name = CREATE if each.resumable else each.tool_name
+            name = CREATE if each.resumable else each.name
             if each.resumable:
-                asked |= {"agent": each.tool_name, "name": each.tool_name}
+                asked |= {"agent": each.name, "name": each.name}
             calls.append({"name": name, "arguments": encode_json(asked).decode()})
     return calls
 
@@ -215,7 +215,7 @@ class Subagents:
 
     def _send(self, tools: Tools, id: str, asked: _Message) -> Child:
         child = next((each for each in _find_live(self._thread) if each.reference == asked.reference), None)
-        tool = next((each for each in _find_all(tools) if child is not None and each.tool_name == child.title), None)
+        tool = next((each for each in _find_all(tools) if child is not None and each.name == child.title), None)
         if child is None or tool is None:
             raise Refused(f"there is no subagent {asked.reference!r}, or it was terminated")
         call = self._make_call(tool, id)
@@ -223,11 +223,11 @@ class Subagents:
         return child
 
     def _check_room(self, tool: Subagent) -> None:
-        made = [each for each in _find_family(self._thread).children if each.title == tool.tool_name and each.is_live]
+        made = [each for each in _find_family(self._thread).children if each.title == tool.name and each.is_live]
         # One that is not resumable ends after its report.
         live = [each for each in made if each.resumable or each.status != "idle"]
         if tool.max_instances is not None and len(live) >= tool.max_instances:
-            many = f"there are {len(live)} of at most {tool.max_instances} instances of {tool.tool_name}"
+            many = f"there are {len(live)} of at most {tool.max_instances} instances of {tool.name}"
             what = f"send one of them a message with {MESSAGE}" if tool.resumable else "wait until one has reported"
             raise Refused(f"{many}: {_list(live)}; {what}")
 
@@ -237,7 +237,7 @@ class Subagents:
         child = Child(
             reference=str(ThreadKey(tool.thread._kind.name, name)),
             name=name,
-            title=tool.tool_name,
+            title=tool.name,
             description=tool.description,
             created_at=read_wall_clock(),
             thread_name=asked.name if isinstance(asked, _Create) else None,

@@ -24,6 +24,7 @@ __all__ = [
     "Tool",
     "ToolResult",
     "Variable",
+    "check_timeouts",
     "check_tool_name",
     "check_type",
     "read_result",
@@ -73,6 +74,13 @@ def check_tool_name(name: object) -> str:
     if name in (CREATE, MESSAGE):
         raise ValueError(f"{name!r} cannot be the name of a tool: it is one of the tools for subagents")
     return name
+
+
+def check_timeouts(where: str, **seconds: float | None) -> None:
+    """Raise ValueError for a number of seconds without a use."""
+    for option, value in seconds.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{option} of {where} must be above 0, not {value!r}")
 
 
 class Variable(Checked, frozen=True):
@@ -145,10 +153,9 @@ class Tool:
         self.description = inspect.cleandoc((function.__doc__ if description is None else description) or "")
         if not self.description:
             raise ValueError(f"the tool {self.name!r} needs a docstring or a description, which tells models its use")
-        for option, value in (("timeout", timeout), ("approval_timeout", approval_timeout)):
-            check_type(f"tool({option}=…)", value, float | None)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{option} of the tool {self.name!r} must be above 0, or None, not {value!r}")
+        check_type("tool(timeout=…)", timeout, float | None)
+        check_type("tool(approval_timeout=…)", approval_timeout, float | None)
+        check_timeouts(f"the tool {self.name!r}", timeout=timeout, approval_timeout=approval_timeout)
         self.function = function
         self.idempotent = idempotent
         self.needs_approval = needs_approval
