@@ -5,12 +5,15 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from plait.actor.logs import about
 from plait.actor.outcome import maybe_await
 from plait.actor.thread import Thread
 from plait.agents.execution.tools import ToolResult
 from plait.parts.messages.message import Message
 from plait.parts.messages.message_hooks import MessageHooks
+from plait.parts.messages.own_metadata import read_own
 from plait.spelling import suggest
 
 __all__ = ["Block", "Hooks", "ToolCall", "call_hooks", "has_hook", "make_message_hooks", "read_hooks"]
@@ -171,12 +174,24 @@ def _check(name: str, made: Any, value: Any) -> Any:
     """Return what a hook has returned. Raises TypeError if it cannot take the place of its argument."""
     if isinstance(value, list):
         if isinstance(made, Sequence) and all(isinstance(each, Message) for each in made):
+            given = {each.id: each for each in value}
+            for each in made:
+                if each is not given.get(each.id):
+                    _check_message(each, given.get(each.id))
             return list(made)
     else:
         expected = type(value) if isinstance(value, str | ToolResult | Message) else Mapping
         if isinstance(made, expected) or (made is None and name in _REMOVING):
             return made
     raise TypeError(f"{name} has returned {type(made).__name__}, which cannot take the place of its argument")
+
+
+def _check_message(made: Message, given: Message | None) -> None:
+    """Raise msgspec.ValidationError or ValueError for a message that a hook has made, or made of another one."""
+    msgspec.convert(msgspec.to_builtins(made), Message)
+    own = read_own(made)
+    if own and (given is None or own != read_own(given)):
+        raise ValueError(f"the hook has changed what only plait writes in the metadata of the message {made.id!r}")
 
 
 def _log(name: str, thread: Thread[Any]) -> None:

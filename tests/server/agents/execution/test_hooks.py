@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,41 @@ async def test_filters_change_what_the_model_sees_and_not_what_is_stored(tmp_pat
         await lab.rest()
         assert await lab.texts() == ["user secret", "user Hello?", "assistant Yes."]
     assert script.texts(0) == ["system-prompt You are clerk.", "user-prompt Hi!"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metadata": {"plait": 7}},
+        {"metadata": {"plait": {"pydantic_ai": {"parts": 7}}}},
+        {"metadata": 7},
+        {"content": 7},
+        {"tool_calls": [7]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["filter_messages", "prefilter_llm_history"])
+async def test_a_filter_that_returns_messages_that_are_none_is_logged_and_its_input_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, changes: dict[str, Any]
+) -> None:
+    def spoil(hooks: Hooks, thread: Any, messages: Sequence[Message]) -> list[Message]:
+        return [replace(each, **changes) for each in messages]
+
+    script = Script("Yes.")
+    hooks = type("Spoiling", (Hooks,), {name: spoil})()
+    async with open_lab(tmp_path, script, agents=desk(hooks=hooks)) as lab:
+        await lab.ask("Hello?")
+        await lab.rest()
+        assert await lab.texts() == ["user Hello?", "assistant Yes."]
+        await lab.ask("And now?")
+        await lab.rest("done", "done")
+    assert script.texts() == [
+        "system-prompt You are clerk.",
+        "user-prompt Hello?",
+        "text Yes.",
+        "user-prompt And now?",
+    ]
+    assert f"{name} has raised; its argument stays as it was" in [each.getMessage() for each in caplog.records]
 
 
 @pytest.mark.parametrize("stops", [True, False])
@@ -435,11 +471,6 @@ async def test_a_run_that_hangs_in_a_hook_can_be_stopped_and_goes_on_when_the_ho
             await lab.handle.messages.stop()
             assert "running" not in await lab.statuses()
         mended.set()
-        if name != "after_thread_created":
-            await lab.ask("And now?")
-            await until(lambda: has_answered(lab))
-            return
-    async with open_lab(tmp_path, script, tools=[find_order]) as lab:  # The hooks of a new thread run once.
         await lab.ask("And now?")
         await until(lambda: has_answered(lab))
 
