@@ -66,9 +66,10 @@ class AgentTask(Task):
         return [self._agent.decode(given[0] if given else msgspec.Raw(), depth=depth)]
 
     def find_identity(self, thread: Thread[Any], key: str | None) -> tuple[str, str | None]:
-        """Return the queue's own run for each agent of an execution. Raises InvalidArguments if another has the thread.
+        """Return the queue's own run for each agent of an execution.
 
-        The queue has the name of the class's agent, also after the thread was handed over.
+        The queue has the name of the class's agent, also after the thread was handed over. Raises InvalidArguments if
+        another agent has the thread, or if it was stopped, and not the queue itself begins the run.
         """
         if self.name not in (names := thread._actor.kind.agent_names):
             return self.name, key
@@ -77,6 +78,9 @@ class AgentTask(Task):
         if self.name != queue.agent and (self.name, key) != (queue.caller.agent, QUEUE):
             what = f"the agent {self.name!r} cannot run in {thread._actor.key}"
             raise InvalidArguments(f"{what}: the agent {queue.agent!r} has the thread")
+        if queue.is_stopped and key != QUEUE:
+            what = "`messages.resume()`, or a message of a user, has it go on"
+            raise InvalidArguments(f"the agent {self.name!r} was stopped in {thread._actor.key}: {what}")
         return queue.caller.agent, QUEUE
 
     def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:

@@ -1,7 +1,7 @@
 """Stopping an execution from outside: at once, in each phase, until a user writes or it is told to go on."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.server.agents.execution.lab import Desk, Lab, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
-from plait import CallFailed, PromptTool
+from plait import CallFailed, InvalidArguments, PromptTool
 from plait.agents.execution.definitions import Model
 from plait.agents.execution.tools import tool
 from plait.parts.tasks import waits
@@ -299,6 +299,27 @@ async def test_a_run_of_a_caller_is_stopped_too(tmp_path: Path) -> None:
         with pytest.raises(CallFailed, match="cancelled"):
             await running
         await check_stopped(lab)
+
+
+async def test_a_run_by_name_of_a_stopped_agent_is_refused_and_not_stored(tmp_path: Path) -> None:
+    script = Script("Yes.")
+    async with open_lab(tmp_path, script) as lab:
+        await lab.handle.messages.inject("user", "one")
+        await lab.handle.messages.stop()
+        begins: list[Callable[[], Awaitable[Any]]] = [
+            lambda: lab.app.run("desk", thread=lab.handle),
+            lambda: lab.handle.tasks.run("desk"),
+            lambda: lab.handle.tasks.run("desk", key="mine"),
+        ]
+        for begin in begins:
+            with pytest.raises(InvalidArguments, match=r"'desk' was stopped in desk/one: `messages\.resume"):
+                await begin()
+        assert await lab.statuses() == []
+        assert await lab.handle.call(Desk.is_at_rest)
+        await lab.handle.messages.resume()
+        await lab.rest()
+        await lab.handle.messages.inject("user", "two")
+        assert await lab.app.run("desk", thread=lab.handle) == "Yes."
 
 
 @pytest.mark.parametrize("name", ["slow", "refund"])
