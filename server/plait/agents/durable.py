@@ -88,6 +88,8 @@ class AgentTask(Task):
         for queue in queues:
             assert isinstance(queue.caller, TaskCaller)
             queue.caller.follow_end(ended.status)
+            if ended.status == "cancelled" and thread._actor.kind.find_agents is not None:
+                thread.agents.cancel_creation()
         if queues and (family := find_role(type(thread), "family")) is not None:
             is_over = ended.status == "done" and not any(queue.is_stopped for queue in queues)
             if ended.status == "cancelled":

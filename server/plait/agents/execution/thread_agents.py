@@ -41,7 +41,7 @@ class ThreadAgents:
         # The run in memory, if there is one.
         self.running: ExecutionState | None = None
         # The call of `after_thread_created`, if it has begun.
-        self._creation: asyncio.Future[None] | None = None
+        self._creation: asyncio.Task[None] | None = None
 
     @property
     def execution(self) -> ExecutionState | None:
@@ -136,16 +136,22 @@ class ThreadAgents:
 
     async def follow_creation(self) -> None:
         """Call the hooks of a new thread."""
-        self._creation = asyncio.get_running_loop().create_future()
+        called = call_hooks("after_thread_created", self.find_hooks(), self._actor.thread)
+        self._creation = asyncio.create_task(called)
         try:
-            await call_hooks("after_thread_created", self.find_hooks(), self._actor.thread)
+            await asyncio.wait([self._creation])
         finally:
-            self._creation.set_result(None)
+            self._creation.cancel()
 
     async def wait_for_creation(self) -> None:
         """Wait until the hooks of a new thread have ended."""
         if self._creation is not None:
-            await asyncio.shield(self._creation)
+            await asyncio.wait([self._creation])
+
+    def cancel_creation(self) -> None:
+        """Cancel the hooks of a new thread, as the run that waits for them was cancelled."""
+        if self._creation is not None:
+            self._creation.cancel()
 
 
 def make_supply_method() -> Method:
