@@ -1,4 +1,4 @@
-"""A child process with little memory and processor time, which ends with the server."""
+"""Child processes with pipes to them; those of programs have little memory and time, and end with the server."""
 
 import asyncio
 import os
@@ -7,12 +7,12 @@ import signal
 import sys
 from asyncio import StreamReader, StreamReaderProtocol, StreamWriter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
 
-__all__ = ["Child", "finish", "forbid_files", "open_child"]
+__all__ = ["Child", "finish", "forbid_files", "open_child", "open_program"]
 
 # Bytes that are read at once.
 _AT_ONCE: Final = 64 * 1024
@@ -26,10 +26,10 @@ class Child:
     uvloop would start it by a fork, which copies the page tables of the whole server, and holds the loop for as long.
     """
 
-    def __init__(self, process: Popen[bytes]) -> None:
+    def __init__(self, process: Popen[bytes], *, limit: int) -> None:
         self._process = process
         self.pid = process.pid
-        self.stdout = StreamReader()
+        self.stdout = StreamReader(limit)
         self.stdin: StreamWriter
 
     @property
@@ -55,35 +55,50 @@ class Child:
         """Wait until it has ended, and return its exit code."""
         return await asyncio.to_thread(self._process.wait)
 
-    async def kill(self) -> None:
-        """Kill it with all that it has started, and wait until it is gone."""
-        if self.is_running:
+    async def end(self, grace: float) -> None:
+        """Close its input, and kill it with all of its group when it has closed its output, or after `grace` seconds.
+
+        Waits until it is gone.
+        """
+        self.stdin.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                while await self.stdout.read(_AT_ONCE):
+                    pass
+        if self._process.returncode is None:  # Its id is not that of another process yet.
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-        self.stdin.close()
-        while await self.stdout.read(_AT_ONCE):
-            pass
+        # A process that has left the group may keep the pipes open.
+        self.stdin.transport.abort()
         self._reading.close()
         await self.wait()
 
 
 @asynccontextmanager
 async def open_child(
-    command: Sequence[str], *, memory: int, seconds: int, environment: Mapping[str, str]
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    folder: str | None = None,
+    limit: int = _AT_ONCE,
+    grace: float = 0.0,
 ) -> AsyncIterator[Child]:
-    """Start a command with pipes to its stdin and stdout; leaving the block kills it. Raises OSError."""
-    # Limits that are set in Python between fork and exec would need a copy of the whole server.
+    """Start a command with pipes to its stdin and stdout, whose lines have at most `limit` bytes. Raises OSError.
+
+    Leaving the block ends it: it is killed if it has not ended by itself within `grace` seconds.
+    """
     child = Child(
         Popen(  # noqa: ASYNC220
-            [sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), str(memory), str(seconds), *command],
+            command,
             bufsize=0,
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
             env=environment,
-            cwd="/",
+            cwd=folder,
             start_new_session=True,
-        )
+        ),
+        limit=limit,
     )
     connecting = asyncio.ensure_future(child.connect())
     try:
@@ -92,7 +107,19 @@ async def open_child(
         yield child
     finally:
         if connecting.exception() is None:
-            await finish(asyncio.ensure_future(child.kill()))
+            await finish(asyncio.ensure_future(child.end(grace)))
+
+
+def open_program(
+    command: Sequence[str], *, memory: int, seconds: int, environment: Mapping[str, str]
+) -> AbstractAsyncContextManager[Child]:
+    """Start a command with little memory and processor time, which is killed as the block is left, or the server ends.
+
+    Raises OSError.
+    """
+    # Limits that are set in Python between fork and exec would need a copy of the whole server.
+    launch = [sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), str(memory), str(seconds)]
+    return open_child([*launch, *command], environment=environment, folder="/")
 
 
 def forbid_files(child: Child) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from plait.code.child import Child, forbid_files, open_child
+from plait.code.child import Child, forbid_files, open_program
 from plait.code.code_result import CodeResult, CodeStatus
 from plait.code.code_run import MOST_OUTPUT, CodeRun, Memory, TooMuchOutput, answer_call
 from plait.errors import TooLarge
@@ -117,7 +117,7 @@ class JavaScript:
         calls = set[asyncio.Task[None]]()
         try:
             memory = self.memory + _RUNTIME_MEMORY
-            async with open_child(command, memory=memory, seconds=_SECONDS, environment=_ENVIRONMENT) as child:
+            async with open_program(command, memory=memory, seconds=_SECONDS, environment=_ENVIRONMENT) as child:
                 lines = _read_lines(child)
                 # The runner has started: it needs no more files.
                 await anext(lines, b"")

@@ -2,9 +2,6 @@
 
 import asyncio
 import math
-import os
-import signal
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -19,6 +16,7 @@ from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from plait.agents.execution.mcp import McpFailed
+from plait.code.child import open_child
 
 __all__ = ["open_process", "open_url"]
 
@@ -81,32 +79,18 @@ async def open_process(command: Sequence[str], environment: Mapping[str, str]) -
     """
     if _processes.locked():
         raise McpFailed("too many processes of servers run already")
-    async with _processes:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=DEVNULL,
-            env={**get_default_environment(), **environment},
-            limit=_MOST_BYTES,
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
+    environment = {**get_default_environment(), **environment}
+    async with _processes, open_child(command, environment=environment, limit=_MOST_BYTES, grace=_GRACE) as child:
         to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         # Without a limit, so that a call can be cancelled if the server does not read: calls are few.
         to_server, from_client = anyio.create_memory_object_stream[SessionMessage](math.inf)
-        try:
-            async with from_server, to_server, anyio.create_task_group() as group:
-                group.start_soon(_read, process.stdout, process.stdin, to_client)
-                group.start_soon(_write, process.stdin, from_client)
-                try:
-                    yield from_server, to_server
-                finally:
-                    group.cancel_scope.cancel()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await _end(process, process.stdin, process.stdout)
+        async with from_server, to_server, anyio.create_task_group() as group:
+            group.start_soon(_read, child.stdout, child.stdin, to_client)
+            group.start_soon(_write, child.stdin, from_client)
+            try:
+                yield from_server, to_server
+            finally:
+                group.cancel_scope.cancel()
 
 
 async def _read(output: asyncio.StreamReader, input: asyncio.StreamWriter, to_client: _ToClient) -> None:
@@ -128,17 +112,3 @@ async def _write(input: asyncio.StreamWriter, from_client: _FromClient) -> None:
             async for each in from_client:
                 input.write(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
                 await input.drain()
-
-
-async def _end(process: Process, input: asyncio.StreamWriter, output: asyncio.StreamReader) -> None:
-    input.close()
-    try:
-        with anyio.move_on_after(_GRACE):
-            while await output.read(64 * 1024):
-                pass
-            await process.wait()
-    finally:  # Also if the task is cancelled, for which there is no shield.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        # A process that has left the group may keep the output open.
-        process._transport.close()  # type: ignore[attr-defined]

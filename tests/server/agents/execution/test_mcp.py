@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -473,6 +473,16 @@ async def test_stopping_a_run_ends_a_process_that_hangs_and_its_children(tmp_pat
             await until_ended(pid)
 
 
+async def test_the_process_of_a_server_is_started_without_a_fork_of_this_one(tmp_path: Path) -> None:
+    # A fork copies the page tables of the whole process; `subprocess` does not fork.
+    started: list[list[str]] = []
+    sys.addaudithook(lambda event, args: started.append(args[1]) if event == "subprocess.Popen" else None)
+    async with open_shop(tmp_path, Script(call("ref_pid"), "Done."), Mcp(SMALL, name="ref")) as lab:
+        await lab.ask("Go.")
+        await lab.rest()
+    assert started.count(SMALL) == 1
+
+
 async def test_sessions_end_even_if_the_wait_for_that_is_cancelled() -> None:
     thread: Any = Shop()
     mcps = {name: Mcp(SMALL, name=name) for name in ("one", "two")}
@@ -507,8 +517,7 @@ async def test_no_process_is_left_if_servers_are_cancelled_while_they_connect() 
             await servers.describe(mcps)
 
     def find() -> list[psutil.Process]:
-        found = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
-        return [each for each in found if "deaf" in each.cmdline()]
+        return [each for each in psutil.Process().children() if "deaf" in read_command(each)]
 
     task = asyncio.create_task(use())
     await until(lambda: len(find()) == 2)
@@ -522,6 +531,12 @@ async def test_no_process_is_left_if_servers_are_cancelled_while_they_connect() 
     await until(lambda: not find())
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+def read_command(process: psutil.Process) -> list[str]:
+    with suppress(psutil.NoSuchProcess):  # Also a zombie.
+        return process.cmdline()
+    return []
 
 
 # Definitions
