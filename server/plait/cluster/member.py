@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -180,14 +180,13 @@ class Member:
         while self._owned:
             self.view = view = await self._directory.read()
             await self._recall(view)
-            # A shard does not wait for the runs of another one.
-            idle = self._owned.keys() - self._moves.find_busy()
-            some = list(idle or self._owned)[:_GIVEN_AT_ONCE]
-            targets = self._find_targets(view, some)
+            targets = self._find_targets(view)
             if not targets:  # No node can take them: they stay with a node that is removed.
                 await self._moves.vacate(list(self._owned))
                 return
-            await self._give(targets)
+            # A shard does not wait for the runs of another one.
+            idle = self._find_idle(targets, _GIVEN_AT_ONCE)
+            await self._give(idle or dict(islice(targets.items(), _GIVEN_AT_ONCE)))
 
     async def leave(self) -> None:
         """Stop being a node. Raises StoreError."""
@@ -261,18 +260,21 @@ class Member:
 
     async def _share(self, view: DirectoryView) -> None:
         """Give some shards to nodes that have joined, as each is to have its share."""
-        if targets := self._find_targets(view, self._owned):
-            # Work is not cut off to share it.
-            busy = self._moves.find_busy()
-            idle = ((shard, to) for shard, to in targets.items() if shard not in busy)
-            if some := dict(islice(idle, _SHARED_AT_ONCE)):
-                await self._give(some)
+        targets = self._find_targets(view)
+        # Work is not cut off to share it.
+        if targets and (idle := self._find_idle(targets, _SHARED_AT_ONCE)):
+            await self._give(idle)
 
-    def _find_targets(self, view: DirectoryView, shards: Iterable[int]) -> dict[int, str]:
+    def _find_targets(self, view: DirectoryView) -> dict[int, str]:
         """Return who is to have shards of this node instead of it."""
         alive = view.alive()
-        winners = ((shard, find_winner(shard, _find_able(alive, view.shards[shard]))) for shard in shards)
+        winners = ((shard, find_winner(shard, _find_able(alive, view.shards[shard]))) for shard in self._owned)
         return {shard: winner for shard, winner in winners if winner not in (None, self.record.id)}
+
+    def _find_idle(self, targets: Mapping[int, str], most: int) -> dict[int, str]:
+        """Return some of these shards that have no work."""
+        busy = self._moves.find_busy()
+        return dict(islice(((shard, to) for shard, to in targets.items() if shard not in busy), most))
 
     async def _give(self, targets: Mapping[int, str]) -> None:
         self._leaving |= targets.keys()

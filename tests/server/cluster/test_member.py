@@ -140,6 +140,14 @@ class Clock:
         return self.now
 
 
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a call to its end, with an engine that answers."""
+    with suppress(StopIteration):
+        work.send(None)
+        while True:
+            work.send("done")
+
+
 def make(*names: str) -> tuple[Clock, SteppedDirectory, list[Process]]:
     """Return a cluster whose first node owns all shards."""
     clock, directory = Clock(), SteppedDirectory(SHARDS)
@@ -264,6 +272,22 @@ def test_shards_of_newer_code_go_to_no_older_node() -> None:
     assert len(b.member.owned) == 16
 
 
+def test_a_node_that_stops_gives_all_shards_away_that_another_one_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.cluster.member._GIVEN_AT_ONCE", 8)
+    _, directory, (a, b) = make("a", "b")
+    for each, version in ((a, 2), (b, 1)):
+        id = each.member.record.id
+        directory.nodes[id] = msgspec.structs.replace(directory.nodes[id], versions={"note": version})
+    newer = {shard for shard, each in enumerate(directory.shards) if each.node == "a-0"} & set(range(SHARDS // 2))
+    for shard in newer:
+        directory.shards[shard] = directory.shards[shard]._replace(versions={"note": 2})
+    left: list[int] = []
+    a.on_vacate = left.extend
+    run(a.member.give_all())
+    assert {shard for shard, each in enumerate(directory.shards) if each.node == "a-0"} == newer
+    assert set(left[-len(newer) :]) == newer
+
+
 def test_a_shard_whose_thread_is_migrated_before_it_is_given_stays() -> None:
     clock, directory, (a,) = make("a")
     a.finish("beat")
@@ -377,10 +401,6 @@ def test_shards_with_work_are_not_shared_until_it_has_ended_and_given_away_last(
     assert not share() & busy
     left: list[set[int]] = []
     a.on_vacate = lambda shards: left.append(set(shards))
-    work = a.member.give_all()
-    with suppress(StopIteration):
-        work.send(None)
-        while True:
-            work.send("done")
+    run(a.member.give_all())
     assert set().union(*left) >= busy
     assert all(not each & busy or not (set().union(*left[number + 1 :]) - busy) for number, each in enumerate(left))

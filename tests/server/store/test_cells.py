@@ -3,13 +3,14 @@
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.failover import failover
 from tests.mariadb import Mariadb
 from tests.nats import Nats
-from tests.postgres import Postgres
+from tests.postgres import Postgres, private_folder
 from tests.redis import Redis
 from tests.server.store.contract_cells import CellsContract, make_first
 
@@ -94,6 +95,21 @@ async def test_nothing_is_swapped_after_a_failover_from_what_was_read_before() -
             assert found.timeline - before.timeline == 1 << 40
             assert found.cells == before.cells
             assert await cells.swap("first", before.cells["first"].revision, b"2", timeline=found.timeline)
+
+
+async def test_a_crash_of_postgresql_loses_no_swap_also_if_changes_do_not_wait_for_the_disk() -> None:
+    with private_folder() as folder, Postgres(folder / "data", options={"wal_writer_delay": "10000"}) as server:
+        url = PostgresUrl.parse(server.make_store("&synchronous_commit=off"))
+        server.execute(f"CREATE SCHEMA {url.schema}")
+        async with PostgresCells(url) as cells:
+            await make_first(cells)
+            before = await cells.read()
+            assert await cells.swap("first", before.cells["first"].revision, b"2", timeline=before.timeline)
+            await asyncio.to_thread(server.crash)
+            await asyncio.to_thread(server.start)
+            with suppress(StoreError):  # The connection is lost.
+                await cells.read()
+            assert (await cells.read()).cells["first"].value == b"2"
 
 
 async def test_tables_of_an_earlier_directory_in_postgresql_are_refused(postgres: Postgres) -> None:

@@ -1,6 +1,7 @@
 """The cells of a cluster's directory in PostgreSQL."""
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Final
 
 import asyncpg
@@ -47,7 +48,9 @@ class PostgresCells(SqlCells):
 
     def __init__(self, url: PostgresUrl) -> None:
         self._tables = Tables(url.prefix, url.schema)
-        super().__init__(PostgresDialect(url, lambda: None))
+        durable = copy(url)
+        durable.is_synchronous = True  # After a crash that loses a move, a shard would have two owners for a while.
+        super().__init__(PostgresDialect(durable, lambda: None))
 
     async def _create(self, db: Db) -> None:
         await db.execute(self._tables.fill(_CREATE))
