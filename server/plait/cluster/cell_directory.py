@@ -9,8 +9,8 @@ while it is marked as dead is taken again.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -48,10 +48,11 @@ class CellDirectory:
         self._last: dict[str, tuple[StoredNode, int]] = {}
 
     async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._cells)
-            await stack.enter_async_context(self._beating)
-            self._stack = stack.pop_all()
+        with self._naming():
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(self._cells)
+                await stack.enter_async_context(self._beating)
+                self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -146,11 +147,17 @@ class CellDirectory:
     @asynccontextmanager
     async def _alone(self, turn: asyncio.Lock) -> AsyncIterator[None]:
         """Limit the time. Raises StoreError; whether anything is done is not known then."""
-        title = f"the directory of the nodes in {self._url} cannot be reached"
+        with self._naming():
+            try:
+                async with asyncio.timeout(self._timeout), turn:
+                    yield
+            except TimeoutError:
+                raise StoreError("no answer in time") from None
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Say in errors what has failed."""
         try:
-            async with asyncio.timeout(self._timeout), turn:
-                yield
-        except TimeoutError:
-            raise StoreError(f"{title}: no answer in time") from None
+            yield
         except StoreError as error:
-            raise StoreError(f"{title}: {error}") from error
+            raise StoreError(f"the directory of the nodes in {self._url} cannot be reached: {error}") from error

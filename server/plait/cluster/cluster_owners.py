@@ -153,11 +153,11 @@ class ClusterOwners(Owners):
         self._member.is_open = False
         try:
             await self._member.join(asyncio.sleep)
+            await self._member.beat()
+            await self._look()
         except BaseException:
             await self._directory.__aexit__(None, None, None)
             raise
-        await self._member.beat()
-        await self._look()
         if not self.is_alone:
             names = ", ".join(sorted(each.name for each in self._nodes.values()))
             log.info("the node %s has joined the cluster: %s", self._record.name, names)

@@ -13,6 +13,7 @@ from tests.redis import Redis
 from tests.server.cluster.contract import make_node
 
 from plait.cluster.cell_directory import CellDirectory
+from plait.errors import StoreError
 from plait.store.engines import find_engine
 from plait.store.postgres.cells import PostgresCells
 from plait.store.postgres.url import PostgresUrl
@@ -25,18 +26,29 @@ Open = Callable[[], CellDirectory]
 def open_directory(request: pytest.FixtureRequest) -> Open:
     server: Postgres | Mariadb | Nats | Redis = request.getfixturevalue(request.param)
     store = server.make_store()
-    engine = find_engine(store)
-    assert engine is not None
-    url = engine.url.parse(store)
     if isinstance(server, Postgres):
         server.execute(f"CREATE SCHEMA {PostgresUrl.parse(store).schema}")
-    return lambda: CellDirectory(engine.load(engine.cells), url)
+    return lambda: make_directory(store)
+
+
+def make_directory(store: str) -> CellDirectory:
+    """Return the directory beside a store."""
+    engine = find_engine(store)
+    assert engine is not None
+    return CellDirectory(engine.load(engine.cells), engine.url.parse(store))
 
 
 @pytest.fixture
 async def directory(open_directory: Open) -> AsyncIterator[CellDirectory]:
     async with open_directory() as directory:
         yield directory
+
+
+@pytest.mark.parametrize("address", ["postgresql://u@127.0.0.1:1/d", "mysql://u@127.0.0.1:1/d", "nats://127.0.0.1:1/s"])
+async def test_an_engine_that_cannot_be_reached_is_named(address: str) -> None:
+    with pytest.raises(StoreError, match=f"^the directory of the nodes in {address} cannot be reached: .*[0-9]"):
+        async with make_directory(address) as directory:
+            await directory.read()
 
 
 async def test_nodes_that_join_a_new_directory_at_once_all_join(open_directory: Open) -> None:

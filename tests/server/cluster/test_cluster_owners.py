@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from msgspec.structs import replace
@@ -35,6 +35,29 @@ class PromptDirectory(SteppedDirectory):
     async def _call(self, work: Callable[[], Any]) -> Any:
         if self.surprises:
             raise self.surprises.pop()
+        return work()
+
+
+class StoppingDirectory(PromptDirectory):
+    """A directory that stops answering after some calls."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.is_open = self.has_stopped = False
+        self._left = calls
+
+    async def __aenter__(self) -> Self:
+        self.is_open = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.is_open = False
+
+    async def _call(self, work: Callable[[], Any]) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            self.has_stopped = True
+            await asyncio.Event().wait()
         return work()
 
 
@@ -94,6 +117,19 @@ async def test_who_gives_shards_away_knows_at_once_who_has_them() -> None:
         assert a.find(KEYS[given[0]]) == b.node
         await a.give_all()
         assert {a.find(key) for key in KEYS.values()} == {b.node}
+
+
+async def test_a_start_that_fails_or_is_cancelled_leaves_no_directory_open() -> None:
+    for step in range(5):
+        directory = StoppingDirectory(step)
+        owners = ClusterOwners(NodeRecord("", "a", "a:1"), directory)
+        starting = asyncio.create_task(owners.start())
+        await until(lambda at=directory: at.has_stopped)
+        assert directory.is_open
+        starting.cancel()
+        await asyncio.wait([starting])
+        assert starting.cancelled()
+        assert not directory.is_open
 
 
 async def test_an_error_of_plait_ends_neither_the_beats_nor_the_looks(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ from plait.cluster.member import SINGLE
 from plait.cluster.node_config import NodeConfig
 from plait.cluster.owners import ALONE, Owners, Worker, Workers
 from plait.settings import Settings
+from plait.store.engines import ENGINES
 from plait.store.protocol import Store
 from plait.store.urls import open_share, open_store
 from plait.web.links.folder import Folder
@@ -62,9 +63,9 @@ def _join_cluster(
     directory = find_directory(store) if store.is_shared else None
     if directory is None:
         what = type(given).__name__ if given is not None else settings.store.partition("://")[0] + "://"
+        shared = ", ".join(each.example for each in ENGINES if each.is_shared)
         raise ValueError(
-            f"a cluster needs a store that all of its nodes use, such as postgresql://user@host/database or "
-            f"nats://host/stream; {what} is for one machine"
+            f"a cluster needs a store that all of its nodes use, such as {shared}; {what} is for one machine"
         )
     owners = ClusterOwners(NodeRecord("", config.name, config.address, versions=versions), directory, workers=count)
 
