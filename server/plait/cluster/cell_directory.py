@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from plait.cluster.cell_content import CellContent, StoredNode, find_node_cell
 from plait.cluster.directory import DirectoryView, NodeRecord
 from plait.errors import StoreError
-from plait.store.cells import NO_CELL, Cells
+from plait.store.cells import NO_CELL, Cell, Cells
 
 __all__ = ["CellDirectory"]
 
@@ -42,7 +42,7 @@ class CellDirectory:
         self._stack = AsyncExitStack()
         # One call at a time uses each of them.
         self._turn, self._beat_turn = asyncio.Lock(), asyncio.Lock()
-        # What was read last, without what was swapped since; None if a reading from there may be wrong.
+        # What was read last, with what was swapped since; None if a reading from there may be wrong.
         self._content: CellContent | None = None
         # The last beats of nodes that beat here, which is one, each with its timeline.
         self._last: dict[str, tuple[StoredNode, int]] = {}
@@ -142,6 +142,10 @@ class CellDirectory:
         new = await self._cells.swap(cell, revision, value, timeline=found.reading.timeline)
         if new is None:
             self._content = None  # NATS forgets a removed cell after a while, which the next reading would not tell.
+        elif self._content is not None and value is not None:  # It need not be read again.
+            reading = self._content.reading
+            cells = {**reading.cells, cell: Cell(new, value)}
+            self._content = CellContent(reading._replace(cells=cells), self._content)
         return new is not None
 
     @asynccontextmanager

@@ -12,6 +12,7 @@ from tests.postgres import Postgres
 from tests.redis import Redis
 from tests.server.cluster.contract import make_node
 
+from plait.cluster.cell_content import CellContent
 from plait.cluster.cell_directory import CellDirectory
 from plait.errors import StoreError
 from plait.store.engines import find_engine
@@ -108,6 +109,20 @@ async def test_versions_of_all_shards_are_recorded_and_read(directory: CellDirec
             view = await each.read()
             assert [shard.versions for shard in view.shards] == list(versions.values())
             assert len(view.nodes) == 64
+
+
+async def test_a_node_does_not_read_again_what_it_has_written(open_directory: Open) -> None:
+    async with open_directory() as directory:
+        await directory.join(make_node("a"))
+        known = directory._content
+        for change in (directory.take("a-0", {1: 0}), directory.record("a-0", {1: {"note": 2}})):
+            await change
+            assert directory._content is not known
+            known = directory._content
+            assert known is not None
+            cells = (await directory._cells.read()).cells
+            assert known.reading.cells == cells
+            assert known.view == CellContent(known.reading).view
 
 
 async def test_versions_recorded_by_several_owners_at_once_are_all_kept(open_directory: Open) -> None:
