@@ -98,7 +98,7 @@ async def test_nothing_is_swapped_after_a_failover_from_what_was_read_before() -
 
 
 async def test_a_crash_of_postgresql_loses_no_swap_also_if_changes_do_not_wait_for_the_disk() -> None:
-    with private_folder() as folder, Postgres(folder / "data", options={"wal_writer_delay": "10000"}) as server:
+    with private_folder() as folder, Postgres(folder / "data", "--wal_writer_delay=10000") as server:
         url = PostgresUrl.parse(server.make_store("&synchronous_commit=off"))
         server.execute(f"CREATE SCHEMA {url.schema}")
         async with PostgresCells(url) as cells:
