@@ -1,4 +1,4 @@
-"""Apps and commands whose store is in an engine: PostgreSQL, NATS, Redis or MariaDB."""
+"""Apps and commands whose store is in an engine: PostgreSQL, NATS, Redis, MariaDB or a folder of JSON files."""
 
 import asyncio
 import signal
@@ -39,9 +39,11 @@ class Tally(Thread[dict[str, Any]]):
 app = Plait(Tally)
 
 
-@pytest.fixture(params=["postgresql", "nats", "redis", "mysql"])
-def url(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=["postgresql", "nats", "redis", "mysql", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty store, with a password that its server does not want, except those of Redis and MariaDB."""
+    if request.param == "file":
+        return f"file://{tmp_path / 'game'}"
     if request.param == "redis":
         redis: Redis = request.getfixturevalue("redis_server")
         redis.execute("ACL", "SETUSER", "plait", "on", ">pass-word", "allkeys", "+@all")

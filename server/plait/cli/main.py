@@ -3,6 +3,9 @@
 import asyncio
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,11 +14,12 @@ from cyclopts import App, Parameter
 
 from plait.actor.client_types import NoTypes
 from plait.app import Plait
+from plait.cli import folders
 from plait.cli.cluster import cluster_commands
 from plait.cli.importing import import_commands
 from plait.cli.loading import load_plait
 from plait.cli.maintenance import back_up_store, check_store, restore_store
-from plait.cli.options import LoadError, StoreName, Target, fail, find_store, give_up, show_store
+from plait.cli.options import LoadError, StoreName, Target, fail, find_folder, find_store, give_up, show_store
 from plait.cli.serving import demo, dev, serve_command
 from plait.cli.stores import store_commands
 from plait.cli.task_commands import tasks
@@ -65,34 +69,45 @@ def state(thread: Annotated[str, Parameter(help="The thread, as kind/name.")], s
 @cli.command
 def check(store: StoreName = "plait.db") -> None:
     """Read a whole store and list the damaged places. A server may have the store open."""
-    damaged = False
-    try:
-        for path in find_store(store).paths:
-            for line, is_damage in check_store(path):
-                damaged = damaged or is_damage
-                print(line)
-    except PlaitError as error:
-        fail(operator_message(error))
+    damaged, folder = False, find_folder(store)
+    with _failing():
+        files = () if folder else find_store(store).paths
+        for line, is_damage in folders.check(folder) if folder else chain.from_iterable(map(check_store, files)):
+            damaged = damaged or is_damage
+            print(line)
     if damaged:
         raise SystemExit(1)
 
 
 @cli.command
-def backup(store: StoreName, to: Annotated[Path, Parameter(help="The file to create, which must not exist.")]) -> None:
-    """Copy a store to a new file, or to new files if it has several. A server may have the store open."""
-    try:
-        print(back_up_store(find_store(store), to))
-    except PlaitError as error:
-        fail(operator_message(error))
+def backup(
+    store: StoreName, to: Annotated[Path, Parameter(help="The file or folder to create, which must not exist.")]
+) -> None:
+    """Copy a store to a new file or folder, or to new files if it has several. A server may have the store open."""
+    with _failing():
+        folder = find_folder(store)
+        print(folders.back_up(folder, to) if folder else back_up_store(find_store(store), to))
 
 
 @cli.command
-def restore(backup: Annotated[Path, Parameter(help="A file made by `plait backup`.")], store: StoreName) -> None:
-    """Replace a store with a backup; the old file is kept. No server may have the store open."""
+def restore(
+    backup: Annotated[Path, Parameter(help="A file or folder made by `plait backup`.")], store: StoreName
+) -> None:
+    """Replace a store with a backup; the old one is kept. No server may have the store open."""
+    with _failing():
+        folder = find_folder(store)
+        print(folders.restore(backup, folder) if folder else restore_store(find_store(str(backup)), find_store(store)))
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """Exit with an error in one line if something is wrong with a store."""
     try:
-        print(restore_store(find_store(str(backup)), find_store(store)))
+        yield
     except PlaitError as error:
         fail(operator_message(error))
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}")
 
 
 @cli.command

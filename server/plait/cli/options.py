@@ -14,6 +14,7 @@ from plait.errors import PlaitError, operator_message
 from plait.settings import SettingError
 from plait.spelling import hide_password
 from plait.store.engines import find_engine
+from plait.store.json_files.url import FileUrl
 from plait.store.sqlite.files import Files
 from plait.store.urls import find_files, open_engine, open_files
 from plait.store.whole import WholeStore
@@ -24,6 +25,7 @@ __all__ = [
     "Target",
     "fail",
     "find_existing",
+    "find_folder",
     "find_store",
     "give_up",
     "open_shared",
@@ -61,6 +63,15 @@ def open_shared(store: str) -> WholeStore | None:
     """Return the store of a URL that is not a file's, not opened; None for a file."""
     try:
         return open_engine(engine, store) if (engine := find_engine(store)) is not None else None
+    except ValueError as error:
+        fail(str(error))
+
+
+def find_folder(store: str) -> Path | None:
+    """Return the folder of a store of JSON files, given as its URL; None for any other store."""
+    engine = find_engine(store)
+    try:
+        return FileUrl.parse(store).folder if engine is not None and engine.url is FileUrl else None
     except ValueError as error:
         fail(str(error))
 

@@ -2,18 +2,18 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 from cyclopts import App, Parameter
 
-from plait.cli.options import fail, find_existing, find_store, open_shared
+from plait.cli.options import fail, find_existing, find_folder, find_store, open_shared
 from plait.cluster.use import check_unused
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.spelling import count, hide_password
 from plait.store.copying import copy_store
-from plait.store.engines import find_engine
 from plait.store.sqlite.failures import explain
 from plait.store.sqlite.files import Files
 from plait.store.sqlite.lock import StoreLock
@@ -34,7 +34,7 @@ def copy(
         str,
         Parameter(
             name="TO",
-            help="The store to create, such as 'sqlite:///game-4.db?files=4' for four files, or a URL of PostgreSQL.",
+            help="The store to create, such as 'sqlite:///game-4.db?files=4' for four files, or a URL, such as postgresql:///game.",
         ),
     ],
 ) -> None:
@@ -65,6 +65,8 @@ class _Copied(NamedTuple):
     # Identifies it, and is what an operator sees.
     name: str
     shown: str
+    # Those whose locks a server has.
+    paths: Sequence[Path]
 
     def __str__(self) -> str:
         return self.shown
@@ -72,19 +74,20 @@ class _Copied(NamedTuple):
 
 def _find(store: str, find_files: Callable[[str], Files]) -> _Copied:
     """Return a store by its path or URL; `find_files` finds it if it is in files."""
-    if (engine := find_engine(store)) is not None and not engine.is_shared:
-        fail(f"{store} cannot be copied: use {engine.backup}")
     if (shared := open_shared(store)) is not None:
         # Without the password, which is not the store's.
-        return _Copied(None, lambda: shared, hide_password(store), hide_password(store))
+        shown, folder = hide_password(store), find_folder(store)
+        if folder is not None:
+            return _Copied(None, lambda: shared, str(folder.resolve()), shown, [folder / "threads"])
+        return _Copied(None, lambda: shared, shown, shown, [])
     files = find_files(store)
-    return _Copied(files, lambda: open_files(files), str(files.path.resolve()), str(files.path))
+    return _Copied(files, lambda: open_files(files), str(files.path.resolve()), str(files.path), files.paths)
 
 
 async def _copy(source: _Copied, target: _Copied) -> int:
     """Copy a store that no server may write to, and return the number of threads. Raises StoreError."""
     with ExitStack() as locks:
-        for path in () if source.files is None else source.files.paths:
+        for path in source.paths:
             try:
                 locks.enter_context(closing(StoreLock(path)))
             except (StoreError, OSError) as error:

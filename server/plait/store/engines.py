@@ -100,7 +100,7 @@ ENGINES: Final = (
         "plait.store.json_files.store:JsonFileStore",
         driver="",
         extra="",
-        backup="`cp -r` while no server has it open",
+        backup="`plait check` and `plait backup`",
         example="file:///data/game",
     ),
 )

@@ -37,7 +37,7 @@ from plait.store.thread_rows import (
     Snapshot,
 )
 
-__all__ = ["MemoryRow", "MemoryStore"]
+__all__ = ["LoadedStore", "MemoryRow", "MemoryStore"]
 
 
 class MemoryRow(msgspec.Struct):
@@ -103,24 +103,13 @@ class MemoryRow(msgspec.Struct):
         )
 
 
-class MemoryStore(EngineStore):
-    """Keeps threads in a dict; they are lost with the object."""
+class LoadedStore(EngineStore):
+    """The methods of a store that has all threads in memory."""
 
-    def __init__(self, batches: Batches | None = None, *, title: str = "the store") -> None:
+    def __init__(self, batches: Batches, *, title: str = "the store") -> None:
         self._threads: dict[ThreadKey, MemoryRow] = {}
         self._schemas: dict[tuple[str, str], bytes] = {}
-        super().__init__(batches or Batches(self._write), title=title)
-
-    @property
-    def durability(self) -> str:
-        return "changes are lost when the process ends"
-
-    def clear(self) -> None:
-        """Remove everything. Raises StoreError while the store is open."""
-        if self._is_entered:
-            raise StoreError(f"{self._title} is open, and cannot be emptied: its app is running already")
-        self._threads.clear()
-        self._schemas.clear()
+        super().__init__(batches, title=title)
 
     async def load(
         self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
@@ -242,20 +231,6 @@ class MemoryStore(EngineStore):
         rows = row.changes if row else []
         return rows, min(max(0, version - rows[0].version), len(rows)) if rows else 0
 
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        return self._batches.submit(write)
-
-    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
-        done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
-        done.set_result([self._apply_group(group) for group in batch])
-        return done
-
-    def _apply_group(self, group: WriteGroup) -> Outcome:
-        key = group.writes[0].key
-        count, error = group.count_following(self._head(key))
-        self._apply(key, coalesce(group.writes[:count]), read_wall_clock())
-        return count, error
-
     def _head(self, key: ThreadKey) -> tuple[str, int] | None:
         """Return the epoch and version of a thread."""
         row = self._threads.get(key)
@@ -271,6 +246,40 @@ class MemoryStore(EngineStore):
             if row is None:
                 row = self._threads[key] = MemoryRow(write.epoch, write.secret, write.created_at, write.user, now)
             row.apply(write, now)
+
+
+class MemoryStore(LoadedStore):
+    """Keeps threads in a dict; they are lost with the object."""
+
+    def __init__(self) -> None:
+        super().__init__(Batches(self._write))
+
+    @property
+    def durability(self) -> str:
+        return "changes are lost when the process ends"
+
+    def clear(self) -> None:
+        """Remove everything. Raises StoreError while the store is open."""
+        if self._is_entered:
+            raise StoreError(f"{self._title} is open, and cannot be emptied: its app is running already")
+        self._threads.clear()
+        self._schemas.clear()
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        return self._batches.submit(write)
+
+    # Inside
+
+    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
+        done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
+        done.set_result([self._apply_group(group) for group in batch])
+        return done
+
+    def _apply_group(self, group: WriteGroup) -> Outcome:
+        key = group.writes[0].key
+        count, error = group.count_following(self._head(key))
+        self._apply(key, coalesce(group.writes[:count]), read_wall_clock())
+        return count, error
 
 
 def _ops_size(row: ChangeRow) -> int:

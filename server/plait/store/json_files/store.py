@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,14 +16,16 @@ from plait.clock import read_wall_clock
 from plait.errors import CorruptThread, StoreError
 from plait.store.batches import Batches, WriteGroup
 from plait.store.coalescing import coalesce
+from plait.store.json_files.exporting import split
 from plait.store.json_files.files import make_folder, name_files, replace_file
 from plait.store.json_files.lines import decode_value, encode_value
 from plait.store.json_files.thread_files import ThreadFiles
 from plait.store.json_files.url import FileUrl
-from plait.store.memory import MemoryRow, MemoryStore
+from plait.store.memory import LoadedStore, MemoryRow
 from plait.store.outcomes import Outcome, make_indeterminate, make_refusal
 from plait.store.protocol import ALL_THREADS, ThreadHeader, ThreadKey, ThreadQuery, ThreadRow, Write
 from plait.store.sqlite.lock import StoreLock
+from plait.store.whole import StoredSchema
 from plait_schemas.codec import NOT_JSON, UNENCODABLE
 
 __all__ = ["JsonFileStore"]
@@ -38,7 +41,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class JsonFileStore(MemoryStore):
+class JsonFileStore(LoadedStore):
     """Stores threads in a folder, which one process opens. `readonly=True` reads one that a server may have open."""
 
     def __init__(self, url: FileUrl, *, readonly: bool = False) -> None:
@@ -84,6 +87,19 @@ class JsonFileStore(MemoryStore):
             except OSError as error:
                 raise StoreError(f"the schema of {kind} could not be stored: {error.strerror}") from error
             self._schemas = schemas
+
+    async def schemas(self) -> list[StoredSchema]:
+        return [(*key, schema) for key, schema in self._schemas.items()]
+
+    async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
+        if (row := self._find_row(key)) is not None:
+            for write in split(row.as_write(key)):
+                yield write
+
+    def begin_new_epochs(self) -> None:
+        """Give each thread a new epoch, in memory only, so that no client resumes from a version that is not there."""
+        for row in self._threads.values():
+            row.epoch = secrets.token_hex(8)
 
     # Opening
 
@@ -134,7 +150,8 @@ class JsonFileStore(MemoryStore):
         for at, write in found:
             self._apply(key, [write], at)
         if files.damage:
-            log.error("%s cannot be read, and is refused: %s", key, files.damage)
+            if not self._readonly:
+                log.error("%s cannot be read, and is refused: %s", key, files.damage)
             if key not in self._threads:
                 self._apply(key, [Write(key, "", None, 0)], 0)
             self._threads[key].records.clear()  # Only its header is read.
@@ -150,6 +167,9 @@ class JsonFileStore(MemoryStore):
         return self._files.get(key) or self._files.get(ThreadKey(*name_files(key).split("/")))
 
     # Writing
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        return self._batches.submit(write)
 
     def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
         return asyncio.get_running_loop().create_task(self._commit(batch))

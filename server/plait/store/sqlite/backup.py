@@ -15,7 +15,7 @@ from plait.store.sqlite.inspection import connect
 from plait.store.sqlite.lock import StoreLock
 from plait.store.sqlite.removal import remove_all
 
-__all__ = ["back_up", "check_restore", "restore"]
+__all__ = ["back_up", "check_restore", "free_name", "restore"]
 
 
 def back_up(store: Path, target: Path) -> int:
@@ -112,7 +112,7 @@ def _put_in_place(restored: Path, store: Path) -> Path | None:
     if log.exists() and (not store.exists() or is_foreign_log(store)):
         set_log_aside(store)
     if store.exists():
-        kept = _free_name(store)
+        kept = free_name(store)
         _keep(store, kept)
         if log.exists():
             _keep(log, make_log_path(kept))
@@ -124,7 +124,8 @@ def _put_in_place(restored: Path, store: Path) -> Path | None:
     return kept
 
 
-def _free_name(store: Path) -> Path:
+def free_name(store: Path) -> Path:
+    """Return the path to which a store is moved when a backup replaces it."""
     names = (f"{store.name}.before-restore{'' if n == 1 else f'-{n}'}" for n in range(1, 10_000))
     return next(path for name in names if not (path := store.with_name(name)).exists())
 
