@@ -65,7 +65,7 @@ class _Copied(NamedTuple):
     # Identifies it, and is what an operator sees.
     name: str
     shown: str
-    # Those whose locks a server has.
+    # A server locks these.
     paths: Sequence[Path]
 
     def __str__(self) -> str:
