@@ -13,7 +13,7 @@ from plait.store.redis.url import RedisUrl
 __all__ = ["RedisCells"]
 
 # A timeline is its number so many bits higher, as the epochs of shards begin above it.
-_BITS: Final = 40
+_BITS: Final = 20
 
 
 class RedisCells:

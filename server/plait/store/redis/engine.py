@@ -92,7 +92,7 @@ class Engine:
         self._on_loss = on_loss
         self._readonly = readonly
         tag = f"{{{url.prefix}}}:".encode()
-        self.timeline_keys: Final = (tag + b"origin", tag + b"fence")
+        self.timeline_keys: Final = (tag + b"origin", tag + b"fence", tag + b"format")
         # The number of the timeline and the id of the server's run; "" before the first connection.
         self.origin = ""
         # Why the server may lose what it has acknowledged; "" if its settings keep all.

@@ -8,7 +8,6 @@ from plait.store.protocol import ThreadKey
 from plait.store.thread_rows import ChangeRow, ClientRow
 
 __all__ = [
-    "FORMAT",
     "HEAD",
     "Heads",
     "Keys",
@@ -22,8 +21,6 @@ __all__ = [
     "to_change",
     "to_client",
 ]
-
-FORMAT: Final = 1
 
 # All keys begin with the same hash tag, so that one script may use them.
 #

@@ -6,6 +6,7 @@ from typing import Any, Final
 from plait.store.page import PLACES
 from plait.store.protocol import DueThread, ThreadQuery, ThreadRow
 from plait.store.redis.layout import Keys, decode, name_thread, read_member
+from plait.store.redis.scripts import PAGE
 from plait.store.thread_rows import INCOMPLETE
 
 __all__ = ["list_due", "list_threads"]
@@ -36,15 +37,10 @@ async def list_threads(run: Run, keys: Keys, query: ThreadQuery) -> list[ThreadR
 async def list_due(run: Run, keys: Keys, *, until: int, after: DueThread | None, limit: int) -> list[DueThread]:
     """Return the threads that are due at `until` or before, the earliest first."""
     found: list[DueThread] = []
-    start = 0
-    while len(found) < limit:
-        first = 1 if after is None else after.due
-        command = ("ZRANGEBYSCORE", keys("due"), first, until, "WITHSCORES", "LIMIT", start, _MOST)
-        (page,) = await run(command)
-        rows = [DueThread(int(float(at)), read_member(name)) for name, at in zip(page[::2], page[1::2], strict=True)]
-        found += [row for row in rows if after is None or row > after]
-        start += len(rows)
-        if len(rows) < _MOST:
+    place = None if after is None else (after.due, name_thread(after.key))
+    async for page in _by_place(run, keys("due"), place, limit):
+        found += [DueThread(at, read_member(member)) for at, member in page if at <= until]
+        if len(found) >= limit or (page and page[-1][0] > until):
             break
     return found[:limit]
 
@@ -55,8 +51,8 @@ async def _by_name(run: Run, keys: Keys, query: ThreadQuery) -> AsyncIterator[Se
     first, last = b"[" + prefix, b"(" + prefix + b"\xff" if prefix else b"+"
     if query.order == "name" and query.after is not None and (after := name_thread(query.after.key)) >= prefix:
         first = b"(" + after
+    count = _count(query.limit)
     while True:
-        count = _count(query)
         (page,) = await run(("ZRANGEBYLEX", names, first, last, "LIMIT", 0, count))
         yield page
         if len(page) < count:
@@ -65,16 +61,26 @@ async def _by_name(run: Run, keys: Keys, query: ThreadQuery) -> AsyncIterator[Se
 
 
 async def _by_time(run: Run, keys: Keys, query: ThreadQuery) -> AsyncIterator[Sequence[bytes]]:
-    times, after, start, count = keys(query.order), query.after, 0, _count(query)
-    if after is not None:
-        at = after.created_at if query.order == "created" else after.changed_at
-        (start,) = await run(("ZCOUNT", times, f"({at}", "+inf"))
+    place = None
+    if (after := query.after) is not None:
+        place = (after.created_at if query.order == "created" else after.changed_at), name_thread(after.key)
+    async for page in _by_place(run, keys(query.order), place, query.limit, is_reverse=True):
+        yield [member for _, member in page]
+
+
+async def _by_place(
+    run: Run, key: bytes, after: tuple[int, bytes] | None, limit: int, *, is_reverse: bool = False
+) -> AsyncIterator[Sequence[tuple[int, bytes]]]:
+    """Yield the times and members of a sorted set after a place, in pages."""
+    count = _count(limit)
     while True:
-        (page,) = await run(("ZREVRANGE", times, start, start + count - 1))
-        yield page
-        if len(page) < count:
+        at, member = after or ("+inf" if is_reverse else "-inf", b"")
+        (page,) = await run(("EVAL", PAGE, 1, key, member, at, count, int(is_reverse)))
+        rows = [(int(float(at)), member) for member, at in zip(page[::2], page[1::2], strict=True)]
+        yield [row for row in rows if after is None or (row < after if is_reverse else row > after)]
+        if len(rows) < count:
             return
-        start += count
+        after = rows[-1]
 
 
 async def _read(run: Run, keys: Keys, query: ThreadQuery, members: Sequence[bytes]) -> list[ThreadRow]:
@@ -94,5 +100,5 @@ async def _read(run: Run, keys: Keys, query: ThreadQuery, members: Sequence[byte
     return found
 
 
-def _count(query: ThreadQuery) -> int:
-    return min(max(query.limit, _FEWEST), _MOST)
+def _count(limit: int) -> int:
+    return min(max(limit, _FEWEST), _MOST)

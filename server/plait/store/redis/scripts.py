@@ -8,14 +8,19 @@ __all__ = [
     "CLAIM",
     "COMMIT",
     "FORGET",
+    "FORMAT",
     "IDENTIFY",
     "LOAD",
+    "PAGE",
     "QUESTION",
     "READ_CELLS",
     "RECORDS",
     "SAVE",
     "SWAP_CELL",
 ]
+
+FORMAT: Final = 1
+"""The format of the keys and of what they have."""
 
 QUESTION: Final = 1 << 40
 """The count of writes is in the lower bits of a head's `w`, the count of questions in the others."""
@@ -50,33 +55,35 @@ return heads
 """ % (QUESTION)
 """Returns the heads of threads. Those that still have their owner change, so that a write that is late will not fit."""
 
-# The number of the timeline is part of the data, the run id is the server's: each start has another one.
-# Fences begin above those of the timelines before, as a failover may have lost some.
+# The number of the timeline is part of the data, the run id is the server's: each start has another one. The number is
+# at least the time in milliseconds, so that it is new, and fences are above all former ones, also if the data is lost.
 IDENTIFY: Final = b"""
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 local origin = redis.call('GET', KEYS[1]) or '0:'
 local number, server = string.match(origin, '^(%d+):(.*)$')
 if server ~= run then
-  number = number + 1
+  local now = redis.call('TIME')
+  number = string.format('%.0f', math.max(number + 1, now[1] * 1000 + math.floor(now[2] / 1000)))
   origin = number .. ':' .. run
   redis.call('SET', KEYS[1], origin)
-  local floor = number * 4294967296
+  redis.call('SETNX', KEYS[3], 'FORMAT')
+  local floor = number * 1024
   if tonumber(redis.call('GET', KEYS[2]) or '0') < floor then
     redis.call('SET', KEYS[2], string.format('%.0f', floor))
   end
 end
-"""
-"""Notices that this is another server than before, and raises the number of the timeline."""
+""".replace(b"FORMAT", b"%d" % FORMAT)
+"""Notices that this is another server than before, or that its data is lost, and raises the number of the timeline."""
 
 CLAIM: Final = (
     IDENTIFY
     + b"""
 local fence = redis.call('INCR', KEYS[2])
-local head = redis.call('HMGET', KEYS[3], 'o', 'e')
-if head[2] and head[1] ~= origin then redis.call('HSET', KEYS[3], 'e', ARGV[1]) end
-redis.call('HSET', KEYS[3], 'f', fence, 'o', origin)
-redis.call('HINCRBY', KEYS[3], 'w', 0)
-return {origin, redis.call('HMGET', KEYS[3], 'f', 'e', 'v', 'w', 'u')}
+local head = redis.call('HMGET', KEYS[4], 'o', 'e')
+if head[2] and head[1] ~= origin then redis.call('HSET', KEYS[4], 'e', ARGV[1]) end
+redis.call('HSET', KEYS[4], 'f', fence, 'o', origin)
+redis.call('HINCRBY', KEYS[4], 'w', 0)
+return {origin, redis.call('HMGET', KEYS[4], 'f', 'e', 'v', 'w', 'u')}
 """
 )
 """Makes its caller the owner. A thread that was claimed on another timeline gets a new epoch."""
@@ -142,6 +149,23 @@ return redis.call('LRANGE', KEYS[2], first, last)
 """
 """Returns so many changes after a version or, with 1, before it."""
 
+PAGE: Final = b"""
+local member, score, limit, reverse = unpack(ARGV)
+local range, rank, first, last = 'ZRANGE', 'ZRANK', '-inf', '(' .. score
+if reverse == '1' then range, rank, first, last = 'ZREVRANGE', 'ZREVRANK', '(' .. score, '+inf' end
+local start
+if tonumber(redis.call('ZSCORE', KEYS[1], member) or nil) == tonumber(score) then
+  start = redis.call(rank, KEYS[1], member) + 1
+else
+  start = redis.call('ZCOUNT', KEYS[1], first, last)
+end
+return redis.call(range, KEYS[1], start, start + limit - 1, 'WITHSCORES')
+"""
+"""Returns so many members of a sorted set after one with a score or, with 1, before it.
+
+If it has another score now, they begin with the others that have its former one.
+"""
+
 SAVE: Final = b"""
 for i = 1, #ARGV, 4 do
   if redis.call('HGET', ARGV[i], 'e') == ARGV[i + 1] then
@@ -164,10 +188,10 @@ READ_CELLS: Final = (
     IDENTIFY
     + b"""
 local since = tonumber(ARGV[1]) == tonumber(number) and tonumber(ARGV[2]) or 0
-local revisions, found = redis.call('HGETALL', KEYS[3]), {}
+local revisions, found = redis.call('HGETALL', KEYS[4]), {}
 for i = 1, #revisions, 2 do
   if tonumber(revisions[i + 1]) > since then
-    found[#found + 1] = {revisions[i], revisions[i + 1], redis.call('HGET', KEYS[4], revisions[i])}
+    found[#found + 1] = {revisions[i], revisions[i + 1], redis.call('HGET', KEYS[5], revisions[i])}
   end
 end
 return {tonumber(number), redis.call('GET', KEYS[2]), #revisions / 2, found}
@@ -178,14 +202,14 @@ return {tonumber(number), redis.call('GET', KEYS[2]), #revisions / 2, found}
 SWAP_CELL: Final = (
     IDENTIFY
     + b"""
-if ARGV[1] ~= tostring(number) or (redis.call('HGET', KEYS[3], ARGV[2]) or '0') ~= ARGV[3] then return false end
+if ARGV[1] ~= tostring(number) or (redis.call('HGET', KEYS[4], ARGV[2]) or '0') ~= ARGV[3] then return false end
 local revision = redis.call('INCR', KEYS[2])
 if ARGV[4] then
-  redis.call('HSET', KEYS[3], ARGV[2], revision)
-  redis.call('HSET', KEYS[4], ARGV[2], ARGV[4])
+  redis.call('HSET', KEYS[4], ARGV[2], revision)
+  redis.call('HSET', KEYS[5], ARGV[2], ARGV[4])
 else
-  redis.call('HDEL', KEYS[3], ARGV[2])
   redis.call('HDEL', KEYS[4], ARGV[2])
+  redis.call('HDEL', KEYS[5], ARGV[2])
 end
 return revision
 """

@@ -23,10 +23,10 @@ from plait.store.reconnecting import Reconnector
 from plait.store.redis.commits import BatchCommitter
 from plait.store.redis.engine import Command, Engine, Line, explain, is_lost
 from plait.store.redis.exporting import Exports
-from plait.store.redis.layout import FORMAT, Heads, Keys, RedisHead, name_record, split_name
+from plait.store.redis.layout import Heads, Keys, RedisHead, name_record, split_name
 from plait.store.redis.listing import list_due, list_threads
 from plait.store.redis.reads import ERRORS, read_thread, telling
-from plait.store.redis.scripts import CLAIM
+from plait.store.redis.scripts import CLAIM, FORMAT
 from plait.store.redis.upkeep import RedisUpkeep
 from plait.store.redis.url import RedisUrl
 from plait.store.thread_rows import RecordRange
@@ -86,10 +86,7 @@ class RedisStore(Exports, EngineStore):
         self._engine.open()
         line = await self._engine.connect()
         self._line.open(line)
-        key = self._keys("format")
-        if not self._readonly:
-            await line.run(("SETNX", key, FORMAT))
-        (found,) = await line.run(("GET", key))
+        (found,) = await line.run(("GET", self._keys("format")))
         if found is None:
             raise StoreError(f"there is no store with the prefix {self.url.prefix}; start a server with it first")
         check_format(int(found), FORMAT)
