@@ -164,6 +164,49 @@ async def test_after_a_failover_that_lost_changes_it_is_noticed_and_every_thread
         assert len(losses) == 1
 
 
+async def test_a_former_owner_writes_nothing_after_a_failover_that_lost_the_claim_of_the_later_one(
+    own_redis: Redis, replica: Redis
+) -> None:
+    async with make_proxy(own_redis) as proxy, through(proxy, own_redis) as store:
+        fence = await store.claim(ROOM)
+        await store.submit(msgspec.structs.replace(beginning(), fence=fence))
+        await until(lambda: replica.execute("DBSIZE") == own_redis.execute("DBSIZE"))
+        replica.pause()
+        own_redis.execute("CLIENT", "KILL", "TYPE", "replica")
+        async with RedisStore(RedisUrl.parse(f"{own_redis.url}?prefix={store.url.prefix}")) as other:
+            later = await other.claim(ROOM)
+            await other.submit(msgspec.structs.replace(change(1), fence=later))
+            await asyncio.to_thread(own_redis.stop, signal.SIGKILL)
+            replica.resume()
+            await asyncio.to_thread(replica.execute, "REPLICAOF", "NO", "ONE")
+            proxy.target = replica.port
+            # The replica has the former owner. Its write finds the connection lost, and is sent on the next one.
+            assert await outcomes([store.submit(msgspec.structs.replace(change(1), fence=fence))]) == [Fenced]
+        _, stored = await store.claim_and_load(ROOM)
+        assert stored is not None
+        assert stored.version == 0
+        assert stored.epoch != beginning().epoch
+
+
+async def test_a_server_whose_data_is_lost_is_noticed_without_a_restart(own_redis: Redis) -> None:
+    losses: list[None] = []
+    async with RedisStore(RedisUrl.parse(new_store(own_redis.url))) as store:
+        store.watch_claims(lambda: losses.append(None))
+        fences = [await store.claim(key) for key in (ROOM, KEYS[0])]
+        await store.submit(msgspec.structs.replace(beginning(), fence=fences[0]))
+        own_redis.execute("FLUSHALL")
+        lost = store.submit(msgspec.structs.replace(change(1), fence=fences[0]))
+        assert await outcomes([lost]) == [Fenced]
+        fence, stored = await store.claim_and_load(ROOM)
+        assert stored is None
+        assert fence > max(fences)
+        await until(lambda: len(losses) == 1)
+        await store.submit(msgspec.structs.replace(beginning(), fence=fence))
+        # Others can read it, too.
+        async with store.reader() as reader:
+            assert await reader.find(ROOM) is not None
+
+
 async def test_what_a_replica_has_confirmed_is_there_after_a_failover(own_redis: Redis, replica: Redis) -> None:
     async with make_proxy(own_redis) as proxy, through(proxy, own_redis, "&replicas=1") as store:
         writing = Reclaiming(store, MANY)

@@ -77,18 +77,23 @@ class BatchCommitter:
             log = await self._load_log(writes[-1].key, prune, read_wall_clock())
         return Plan(self._keys, head, writes, log)
 
-    async def _write(self, plans: Mapping[int, Plan], outcomes: dict[int, Outcome], tries: int = _TRIES) -> None:
+    async def _write(self, plans: dict[int, Plan], outcomes: dict[int, Outcome], tries: int = _TRIES) -> None:
+        try:
+            line = await self._line.wait()
+        except StoreError as error:
+            outcomes.update((index, _refuse(plan.key, error)) for index, plan in plans.items())
+            return
+        # All claims have ended if the connection is one to another server, which may not have a later claim.
+        for index in [index for index, plan in plans.items() if plan.key not in self.heads]:
+            outcomes[index] = 0, make_fenced(plans.pop(index).key)
+        if not plans:
+            return
         arguments: list[object] = []
         for plan in plans.values():
             arguments += (plan.head_key, plan.before.guard, len(plan.commands))
             for command in plan.commands:
                 arguments.append(len(command))
                 arguments += command
-        try:
-            line = await self._line.wait()
-        except StoreError as error:
-            outcomes.update((index, _refuse(plan.key, error)) for index, plan in plans.items())
-            return
         try:
             done, *waited = await line.run(*self._engine.add_wait(("EVAL", COMMIT, 0, *arguments)))
         except DRIVER_ERRORS as error:
@@ -145,13 +150,13 @@ class BatchCommitter:
                     outcomes[index] = self._doubt(plan, StoreError(TOO_FEW))
             elif now.writes % QUESTION != before.writes % QUESTION:  # A failover has lost earlier ones.
                 outcomes[index] = self._doubt(plan, cause)
-            elif plan.key not in self.heads:  # All claims have ended.
-                outcomes[index] = 0, make_fenced(plan.key)
-            elif tries == 1:
-                self.heads[plan.key] = now
-                outcomes[index] = _refuse(plan.key, cause)
             else:
-                again[index] = Plan(self._keys, now, plan.writes, plan.log)
+                if plan.key in self.heads:
+                    self.heads[plan.key] = now
+                if tries > 1:
+                    again[index] = Plan(self._keys, now, plan.writes, plan.log)
+                else:
+                    outcomes[index] = _refuse(plan.key, cause)
         if again:
             await self._write(again, outcomes, tries - 1)
 
