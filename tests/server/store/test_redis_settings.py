@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import subprocess
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -249,3 +250,25 @@ async def test_a_view_begins_again_when_records_are_written_while_it_is_read(red
             await work
             assert [record.key for record in found] == names
             assert found[0].value == found[-1].value
+
+
+async def test_a_view_holds_a_small_part_of_the_records_in_memory(redis_server: Redis) -> None:
+    async with make(redis_server) as store:
+        fence = await store.claim(ROOM)
+        await store.submit(msgspec.structs.replace(beginning(), fence=fence))
+        for number in range(32):
+            row = put_records((f"{number:02}", b"%02d" % number * 512 * 1024))
+            await store.submit(msgspec.structs.replace(row, fence=fence))
+        tracemalloc.start()
+        try:
+            async with store.view(ROOM) as view:
+                assert view is not None
+                found, after = list[bytes](), ("", "")
+                while page := await view.records(after=after):
+                    found += [(each.value or b"")[:2] for each in page]
+                    after = page[-1].part, page[-1].key
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert found == [b"%02d" % number for number in range(32)]
+        assert peak < 16 * 1024 * 1024

@@ -1,6 +1,5 @@
 """The methods that read a store in Redis. Each script sees one moment."""
 
-from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
@@ -15,6 +14,7 @@ from plait.store.redis.engine import DRIVER_ERRORS, Command, Engine, explain, is
 from plait.store.redis.layout import Keys, decode, name_record, split_name, to_change, to_client
 from plait.store.redis.planning import Log
 from plait.store.redis.scripts import CHANGES, LOAD, RECORDS
+from plait.store.spool import RecordSpool
 from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Prune, Record, RecordRange
 
 __all__ = ["ERRORS", "Reads", "read_thread", "telling"]
@@ -89,18 +89,9 @@ class Reads:
     @asynccontextmanager
     async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
         """All records are read on entering, in pages; it begins again if one of them is written in between."""
-        found = await self._view(key)
-        if found is None:
-            yield None
-            return
-        stored, records = found
-        names = [(each.part, each.key) for each in records]
-
-        async def read(after: tuple[str, str], limit: int, size: int) -> list[Record]:
-            start = bisect_right(names, after)
-            return take_page(records[start : start + limit], lambda record: len(record.value or b""), size)
-
-        yield ThreadView(stored, read)
+        with RecordSpool() as spool:
+            stored = await self._fill(key, spool)
+            yield None if stored is None else ThreadView(stored, spool.read)
 
     # Inside
 
@@ -157,21 +148,23 @@ class Reads:
         times = {name.decode(): to_client("", row).at for name, row in zip(pushed[::2], pushed[1::2], strict=True)}
         return Log(int(base or 0), [changes[at] for at in sorted(changes)], [int(each) for each in versions], times)
 
-    async def _view(self, key: ThreadKey) -> tuple[StoredThread, list[Record]] | None:
+    async def _fill(self, key: ThreadKey, spool: RecordSpool) -> StoredThread | None:
+        """Put the records of a thread into a spool, and return the thread at the same moment."""
         for _ in range(_TRIES):
+            spool.clear()
             with telling(key):
                 (found,) = await self._run(self._make_load(key, None, ()))
             if (stored := read_thread(key, found, None, ())) is None:
                 return None
-            mark, records = found[0][-1], list[Record]()
+            mark, after = found[0][-1], ("", "")
             while True:
-                after = (records[-1].part, records[-1].key) if records else ("", "")
-                found, page = await self._read_page(key, after, _ROWS, _BYTES)
-                if found != mark:
+                now, page = await self._read_page(key, after, _ROWS, _BYTES)
+                if now != mark:
                     break
                 if not page:
-                    return stored, records
-                records += page
+                    return stored
+                spool.add(page)
+                after = page[-1].part, page[-1].key
         raise StoreError(f"{key} cannot be read: its records are written too often to be read at one moment")
 
     async def _read_page(
