@@ -28,6 +28,7 @@ WAITING: Final = (
     "tests/integration/test_pad_page.py",
     "tests/cluster/test_late.py",
     "tests/integration/test_cli.py",
+    "tests/server/store/test_outages.py",
     "tests/server/store/test_nats_outages.py",
     "tests/integration/test_store_copy.py",
     "tests/integration/test_games_pages.py",

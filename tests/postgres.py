@@ -5,7 +5,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -82,18 +82,9 @@ class Postgres(PrivateServer):
         """Return the URL of an empty store, with more options."""
         return new_schema(self.url, options)
 
-    def pause(self) -> None:
-        """Stop all processes of the server with SIGSTOP."""
-        self._signal_all(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Continue after `pause`."""
-        self._signal_all(signal.SIGCONT)
-
     def crash(self) -> None:
         """Kill all processes of the server."""
-        self._signal_all(signal.SIGKILL)
-        self.stop(signal.SIGKILL)
+        super().crash()
         (self.folder / "postmaster.pid").unlink(missing_ok=True)
 
     def execute(self, *statements: str) -> str:
@@ -128,13 +119,10 @@ class Postgres(PrivateServer):
 
     # Inside
 
-    def _signal_all(self, by: signal.Signals) -> None:
-        children = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self.pid)], check=True, capture_output=True, text=True
-        ).stdout.split()
-        for pid in (self.pid, *map(int, children)):
-            with suppress(ProcessLookupError):
-                os.kill(pid, by)
+    def _find_pids(self) -> list[int]:
+        command = ["ps", "-o", "pid=", "--ppid", str(self.pid)]
+        children = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        return [self.pid, *map(int, children)]
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(

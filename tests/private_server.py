@@ -7,6 +7,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
@@ -128,15 +129,41 @@ class PrivateServer(ABC):
 
     def crash(self) -> None:
         """Kill all processes of the server."""
+        self._signal(signal.SIGKILL)
         self.stop(signal.SIGKILL)
 
     def pause(self) -> None:
         """Stop all processes of the server with SIGSTOP; they keep their connections."""
-        os.kill(self.pid, signal.SIGSTOP)
+        pids = self._signal(signal.SIGSTOP)
+        # A thread on another processor goes on for a moment.
+        self.until(lambda: all(map(_is_stopped, pids)))
 
     def resume(self) -> None:
         """Continue after `pause`."""
-        os.kill(self.pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
+
+    # Inside
+
+    def _find_pids(self) -> list[int]:
+        """Return the ids of its processes."""
+        return [self.pid]
+
+    def _signal(self, by: signal.Signals) -> list[int]:
+        """Send a signal to all processes, and return their ids."""
+        pids = self._find_pids()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, by)
+        return pids
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether all threads of a process are stopped, or have ended."""
+    try:
+        stats = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # One has ended.
+        return False
+    return {each.rpartition(")")[2].split()[0] for each in stats} <= {"T", "Z", "X"}
 
 
 def find_program(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A store in NATS that loses its connections, its server, or the leader of its stream."""
+"""What is special to a store in NATS: it loses the leader of its stream, the stream, or what a backup lacks."""
 
 import asyncio
 import logging
@@ -13,10 +13,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.nats import Nats, NatsCluster, new_stream
-from tests.schedules import SEED
 from tests.server.store.contract import ROOM, beginning, change, outcomes
 from tests.server.store.cutting_proxy import CuttingProxy
-from tests.server.store.writing import KEYS, Writing, cut_answers, until
+from tests.server.store.writing import KEYS, Writing, begin, until
 
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.nats.api import Publication
@@ -51,23 +50,6 @@ async def through(proxy: CuttingProxy, server: Nats) -> AsyncIterator[NatsStore]
         yield store
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("is_late", [False, True], ids=["lost", "late"])
-async def test_a_write_whose_answer_is_lost_is_stored_once_or_refused_and_never_in_doubt(
-    nats_server: Nats, is_late: bool
-) -> None:
-    async with (
-        CuttingProxy(nats_server.port, is_question=is_publication) as proxy,
-        through(proxy, nats_server) as store,
-    ):
-        await cut_answers(store, proxy, random.Random(SEED), is_late=is_late)
-
-
-def is_publication(data: bytes) -> bool:
-    """Whether a store sends the write of a thread."""
-    return b"Nats-Expected-Last-Subject-Sequence" in data
-
-
 async def test_a_write_is_in_doubt_only_if_others_have_owned_the_thread_meanwhile(nats_server: Nats) -> None:
     async with CuttingProxy(nats_server.port) as proxy, through(proxy, nats_server) as store:
         writing = Writing(store, random.Random(1))
@@ -86,39 +68,6 @@ async def test_a_write_is_in_doubt_only_if_others_have_owned_the_thread_meanwhil
             assert found[1] in (Fenced, Indeterminate)
             assert found[2:] == [None, None]
             assert await outcomes([store.submit(writes[0]), store.submit(writes[1])]) == [Fenced, Fenced]
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have stores wait for a leader for as long as servers need to choose one on a busy machine."""
-    for module in ("claims", "publishing", "jetstream"):
-        monkeypatch.setattr(f"plait.store.nats.{module}.PATIENCE", 60.0)
-    monkeypatch.setattr("plait.store.reconnecting._PATIENCE", 60.0)
-
-
-@pytest.mark.usefixtures("patient")
-async def test_a_server_that_is_killed_and_started_again_loses_nothing_and_the_store_goes_on(own_nats: Nats) -> None:
-    losses: list[None] = []
-    async with open_store(own_nats.url, "replicas=1") as store:
-        store.watch_claims(lambda: losses.append(None))
-        writing = Writing(store, random.Random(3))
-        await writing.begin()
-
-        async def write_on(key: object, count: int) -> None:
-            (own,) = (each for each in KEYS if each == key)
-            while writing.count < count:
-                await writing.write(own)
-                await asyncio.sleep(0)
-
-        for _ in range(2):
-            work = [asyncio.create_task(write_on(key, writing.count + 300)) for key in KEYS]
-            await until(partial(writing.has_made, writing.count + 100))
-            await asyncio.to_thread(own_nats.stop, signal.SIGKILL)
-            await asyncio.to_thread(own_nats.start)
-            await asyncio.gather(*work)
-            await writing.check()
-        await store.check_writes()
-    assert losses == []
 
 
 @pytest.mark.usefixtures("patient")
@@ -179,31 +128,7 @@ async def can_be_written(store: NatsStore) -> bool:
     return True
 
 
-async def test_while_the_server_is_stopped_writes_are_refused_and_it_is_said(own_nats: Nats) -> None:
-    async with open_store(own_nats.url, "replicas=1") as store:
-        writing = Writing(store, random.Random(4))
-        await writing.begin()
-        own_nats.stop()
-        with pytest.raises(StoreError, match="cannot be reached"):
-            await store.submit(msgspec.structs.replace(change(1, key=KEYS[0]), fence=writing.fences[KEYS[0]]))
-        for failing in (store.check_writes(), store.load(KEYS[0]), store.claim(ROOM), store.threads()):
-            with pytest.raises(StoreError, match="cannot be") as caught:
-                await failing
-            assert type(caught.value) is not Indeterminate
-        own_nats.start()
-        await until(lambda: store._connection._lines._connecting is None)
-        await writing.write(KEYS[0])
-        await writing.check()
-
-
 # What may have been lost
-
-
-async def begin(store: NatsStore) -> int:
-    """Begin a thread, and return the number of its owner."""
-    fence = await store.claim(ROOM)
-    await store.submit(msgspec.structs.replace(beginning(), fence=fence))
-    return fence
 
 
 async def test_a_stream_that_was_deleted_and_made_again_gives_no_number_out_twice(own_nats: Nats) -> None:
@@ -211,7 +136,7 @@ async def test_a_stream_that_was_deleted_and_made_again_gives_no_number_out_twic
     url = new_stream(own_nats.url, "replicas=1")
     async with NatsStore(NatsUrl.parse(url)) as store, NatsStore(NatsUrl.parse(url)) as other:
         store.watch_claims(lambda: losses.append(None))
-        fence = await begin(store)
+        fence = (await begin(store, ROOM))[ROOM]
         await other._stream.api(f"STREAM.DELETE.{store.url.stream}", {})
         async with NatsStore(NatsUrl.parse(url)) as third:  # It makes the stream.
             again = await third.claim(ROOM)
@@ -228,7 +153,7 @@ async def test_a_copy_of_the_data_that_is_older_is_a_loss(own_nats: Nats, tmp_pa
     losses: list[None] = []
     async with open_store(own_nats.url, "replicas=1") as store:
         store.watch_claims(lambda: losses.append(None))
-        fence = await begin(store)
+        fence = (await begin(store, ROOM))[ROOM]
         own_nats.stop()
         data = own_nats.folder / "data"
         data.rename(tmp_path / "new")
@@ -250,24 +175,11 @@ async def test_a_copy_of_the_data_that_is_older_is_a_loss(own_nats: Nats, tmp_pa
         assert stored.epoch != beginning().epoch
 
 
-async def test_without_syncing_a_restart_is_a_loss(own_nats: Nats) -> None:
-    losses: list[None] = []
-    async with open_store(own_nats.url, "replicas=1", "sync=interval") as store:
-        store.watch_claims(lambda: losses.append(None))
-        await begin(store)
-        own_nats.stop(signal.SIGKILL)
-        own_nats.start()
-        await until(lambda: losses == [None])
-        _, stored = await store.claim_and_load(ROOM)
-        assert stored is not None
-        assert stored.epoch != beginning().epoch
-
-
 async def test_after_a_restored_backup_an_operator_tells_the_stores_that_changes_may_be_lost(nats_server: Nats) -> None:
     losses: list[None] = []
     async with open_store(nats_server.url, "replicas=1") as store:
         store.watch_claims(lambda: losses.append(None))
-        await begin(store)
+        await begin(store, ROOM)
         await store.load(ROOM)
         assert losses == []
         # `nats pub game.anchor restored`

@@ -1,7 +1,6 @@
-"""A store in Redis that loses its connections or its server."""
+"""What is special to a store in Redis: each start is another timeline, replicas confirm writes, memory is limited."""
 
 import asyncio
-import random
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -11,11 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.redis import Redis, new_store
-from tests.schedules import SEED
 from tests.server.store.contract import ROOM, beginning, change, outcomes
 from tests.server.store.cutting_proxy import CuttingProxy
 from tests.server.store.reclaiming import Reclaiming
-from tests.server.store.writing import KEYS, Writing, cut_answers, until
+from tests.server.store.writing import KEYS, until
 
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.protocol import ThreadKey
@@ -45,30 +43,6 @@ async def through(proxy: CuttingProxy, server: Redis, options: str = "") -> Asyn
         yield store
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("is_late", [False, True], ids=["lost", "late"])
-async def test_a_write_whose_answer_is_lost_is_stored_once_or_refused_and_never_in_doubt(
-    redis_server: Redis, is_late: bool
-) -> None:
-    async with make_proxy(redis_server) as proxy, through(proxy, redis_server) as store:
-        await cut_answers(store, proxy, random.Random(SEED), is_late=is_late)
-
-
-async def test_a_write_is_in_doubt_only_if_the_server_cannot_be_asked(redis_server: Redis) -> None:
-    async with make_proxy(redis_server) as proxy, through(proxy, redis_server) as store:
-        writing = Writing(store, random.Random(1))
-        await writing.begin()
-        write = msgspec.structs.replace(change(1, key=KEYS[0]), fence=writing.fences[KEYS[0]])
-        proxy.fuse, proxy.is_closed = 1, True
-        lost = store.submit(write)
-        async with RedisStore(RedisUrl.parse(f"{redis_server.url}?prefix={store.url.prefix}")) as other:
-            # Another process takes over before the store can ask.
-            await other.claim(KEYS[0])
-            proxy.is_closed = False
-            assert await outcomes([lost, store.submit(write)]) == [Indeterminate, Indeterminate]
-            assert await outcomes([store.submit(write)]) == [Fenced]
-
-
 async def test_a_server_that_is_killed_five_times_loses_nothing_that_was_acknowledged(own_redis: Redis) -> None:
     counts = [0]
     async with RedisStore(RedisUrl.parse(new_store(own_redis.url))) as store:
@@ -88,30 +62,6 @@ async def test_a_server_that_is_killed_five_times_loses_nothing_that_was_acknowl
         await store.check_writes()
 
 
-async def test_while_the_server_is_stopped_writes_are_refused_and_it_is_said(own_redis: Redis) -> None:
-    async with RedisStore(RedisUrl.parse(new_store(own_redis.url))) as store:
-        writing = Writing(store, random.Random(4))
-        await writing.begin()
-        own_redis.stop()
-        for _ in range(2):  # The second one does not wait.
-            with pytest.raises(StoreError, match="cannot be reached") as refused:
-                await store.submit(msgspec.structs.replace(change(1, key=KEYS[0]), fence=writing.fences[KEYS[0]]))
-            assert refused.value.code == "unavailable"
-        with pytest.raises(StoreError, match="cannot be"):
-            await store.check_writes()
-        for failing in (store.load(KEYS[0]), store.claim(ROOM)):
-            with pytest.raises(StoreError, match="cannot be") as caught:
-                await failing
-            assert caught.value.code == "unavailable"
-        own_redis.start()
-        await until(lambda: store._line._connecting is None)
-        fence, stored = await store.claim_and_load(KEYS[0])
-        assert stored is not None
-        assert stored.version == 0
-        await store.submit(msgspec.structs.replace(change(1, key=KEYS[0], epoch=stored.epoch), fence=fence))
-        await store.check_writes()
-
-
 # Failover
 
 
@@ -126,42 +76,6 @@ async def promote(primary: Redis, replica: Redis, proxy: CuttingProxy) -> None:
     await asyncio.to_thread(primary.stop, signal.SIGKILL)
     await asyncio.to_thread(replica.execute, "REPLICAOF", "NO", "ONE")
     proxy.target = replica.port
-
-
-async def test_after_a_failover_that_lost_changes_it_is_noticed_and_every_thread_gets_a_new_epoch(
-    own_redis: Redis, replica: Redis
-) -> None:
-    losses: list[None] = []
-    async with make_proxy(own_redis) as proxy, through(proxy, own_redis) as store:
-        store.watch_claims(lambda: losses.append(None))
-        fences = {}
-        for key in MANY:
-            fences[key] = await store.claim(key)
-            await store.submit(msgspec.structs.replace(beginning(key=key), fence=fences[key]))
-        await until(lambda: replica.execute("DBSIZE") == own_redis.execute("DBSIZE"))
-        replica.pause()
-        own_redis.execute("CLIENT", "KILL", "TYPE", "replica")
-        # The replica gets neither these changes nor this claim.
-        lost = [store.submit(msgspec.structs.replace(change(1, key=key), fence=fences[key])) for key in MANY]
-        assert await outcomes(lost) == [None] * len(MANY)
-        fences[MANY[0]] = await store.claim(MANY[0])
-        await asyncio.to_thread(own_redis.stop, signal.SIGKILL)
-        replica.resume()
-        await asyncio.to_thread(replica.execute, "REPLICAOF", "NO", "ONE")
-        proxy.target = replica.port
-        # In the first millisecond: nothing has been noticed yet.
-        found = await asyncio.gather(*(store.claim_and_load(key) for key in MANY))
-        assert len(losses) == 1
-        epochs = [stored.epoch for _, stored in found if stored is not None and stored.version == 0]
-        assert len(epochs) == len(MANY)
-        assert beginning().epoch not in epochs
-        assert min(fence for fence, _ in found) > max(fences.values())
-        # Those that were claimed before can write nothing.
-        stale = store.submit(msgspec.structs.replace(change(1, key=MANY[0]), fence=fences[MANY[0]]))
-        assert await outcomes([stale]) == [Fenced]
-        # They are new once.
-        assert [(await store.claim_and_load(key))[1] for key in MANY] == [stored for _, stored in found]
-        assert len(losses) == 1
 
 
 async def test_a_former_owner_writes_nothing_after_a_failover_that_lost_the_claim_of_the_later_one(

@@ -4,9 +4,11 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
+from tests.private_server import PrivateServer
 from tests.schedules import schedules
 from tests.server.store.contract import PATIENCE, beginning, change, client_row, outcomes
 from tests.server.store.contract_records import put_records
@@ -17,11 +19,19 @@ from plait.store.outcomes import Unreachable
 from plait.store.protocol import Store, ThreadKey, Write
 from plait.store.thread_rows import RecordRange
 
-__all__ = ["KEYS", "Writing", "cut_answers", "until"]
+__all__ = ["KEYS", "Writing", "begin", "cut_answers", "survive_kills", "until"]
 
 log = logging.getLogger(__name__)
 
 KEYS: Final = [ThreadKey("room", str(number)) for number in range(4)]
+
+
+async def begin(store: Store, *keys: ThreadKey) -> dict[ThreadKey, int]:
+    """Begin threads, and return the numbers of their owner."""
+    fences = {key: await store.claim(key) for key in keys}
+    for key in keys:
+        await store.submit(msgspec.structs.replace(beginning(key=key), fence=fences[key]))
+    return fences
 
 
 class Writing:
@@ -37,9 +47,7 @@ class Writing:
         self.refused = 0
 
     async def begin(self) -> None:
-        for key in KEYS:
-            self.fences[key] = await self.store.claim(key)
-            await self.store.submit(msgspec.structs.replace(beginning(key=key), fence=self.fences[key]))
+        self.fences = await begin(self.store, *KEYS)
 
     async def write(self, key: ThreadKey) -> None:
         """Make one write, and check its outcome against what is stored. Nothing may be in doubt."""
@@ -65,6 +73,12 @@ class Writing:
             return put_records((name, b""), after=version, key=key)
         client = client_row(ref=self.count) if what == "client" else None
         return change(version + 1, key=key, client=client, snapshot=b"1" if what == "snapshot" else None)
+
+    async def write_on(self, key: ThreadKey, count: int) -> None:
+        """Write to a thread until so many writes were made to all."""
+        while self.count < count:
+            await self.write(key)
+            await asyncio.sleep(0)
 
     async def check(self) -> None:
         """Check that exactly the writes that were acknowledged are stored."""
@@ -94,6 +108,20 @@ async def cut_answers(store: Store, proxy: CuttingProxy, dice: random.Random, *,
     assert (proxy.arrived_late > 0) is is_late
     # A write that was lost is made again.
     assert writing.refused <= writing.count // 50
+
+
+async def survive_kills(store: Store, server: PrivateServer, kills: int) -> None:
+    """Write while the server is killed and started again, and check that no write is lost, repeated or in doubt."""
+    writing = Writing(store, random.Random(3))
+    await writing.begin()
+    for _ in range(kills):
+        work = [asyncio.create_task(writing.write_on(key, writing.count + 300)) for key in KEYS]
+        await until(partial(writing.has_made, writing.count + 100))
+        await asyncio.to_thread(server.crash)
+        await asyncio.to_thread(server.start)
+        await asyncio.gather(*work)
+        await writing.check()
+    await store.check_writes()
 
 
 async def until(is_reached: Callable[[], bool]) -> None:

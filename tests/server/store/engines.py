@@ -1,0 +1,129 @@
+"""What the tests that all shared engines pass must know of each of them."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from tests.mariadb import Mariadb
+from tests.nats import Nats
+from tests.postgres import Postgres
+from tests.redis import Redis
+from tests.server.store.contract import ROOM
+
+from plait.store.reconnecting import Reconnector
+from plait.store.redis.scripts import QUESTION
+
+__all__ = ["ENGINES", "Engine", "Server"]
+
+Server = Postgres | Mariadb | Redis | Nats
+
+
+class Engine(NamedTuple):
+    """An engine."""
+
+    # The one in `tests/failover.py`, if it has replicas that may lack the last writes.
+    name: str
+    # The fixture of a server of the session.
+    fixture: str
+    # Makes a server of the test's own, with more options.
+    make: Callable[..., Server]
+    # Returns what connects a store, or connects it again.
+    find_line: Callable[[Any], Reconnector[Any]]
+    # Whether a request asks for the outcome of a write; None if it is that of PostgreSQL.
+    is_question: Callable[[bytes], bool] | None
+    # Returns how many threads have a head, and how many other rows there are of threads.
+    count_heads: Callable[[Any, Any], Awaitable[int]]
+    count_rows: Callable[[Any, Any], Awaitable[int]]
+    # How many bytes of a write a connection carries at most before it is cut, so that nobody knows what became of it.
+    fuse: int = 1
+    # Whether a server that was killed has all that it had, and it can be known that it has.
+    keeps: bool = True
+    # Below the number of the timeline in that of an owner.
+    bits: int = 0
+    # Options of a server and of the URL with which a crash may lose writes, and how a store says so; and whether a stop
+    # in order may lose some, too.
+    unsynced: tuple[tuple[str, ...], str, str] | None = None
+    stop_loses: bool = True
+
+
+_ROWS: Final = ("removed", "changes", "snapshots", "clients", "records")
+
+
+async def _count_postgres(server: Postgres, store: Any, *tables: str) -> int:
+    counts = "+".join(f"(SELECT count(*) FROM {store.url.schema}.plait_{table})" for table in tables)
+    return int(server.execute(f"SELECT {counts}"))
+
+
+async def _count_mysql(server: Mariadb, store: Any, *tables: str) -> int:
+    counts = "+".join(f"(SELECT count(*) FROM plait.{store.url.prefix}{table})" for table in tables)
+    return int(server.execute(f"SELECT {counts}"))
+
+
+async def _count_redis(server: Redis, store: Any, *parts: str) -> int:
+    return sum(len(server.execute("KEYS", f"{{{store.url.prefix}}}:{part}:*")) for part in parts)
+
+
+async def _count_nats(server: Nats, store: Any) -> int:
+    # An empty one is removed later.
+    return sum(1 for each in await store._stream.last([store._subjects.head(ROOM)]) if each.data)
+
+
+async def _count_nats_rows(server: Nats, store: Any) -> int:
+    return len((await store._stream.info(f"{store.url.stream}.d.>")).subjects)
+
+
+def _bind(count: Callable[..., Awaitable[int]], *names: str) -> Callable[[Any, Any], Awaitable[int]]:
+    return lambda server, store: count(server, store, *names)
+
+
+_FOUND: Final = (
+    Engine(
+        "postgres",
+        "postgres",
+        Postgres,
+        lambda store: store._writer._dbs,
+        None,
+        _bind(_count_postgres, "threads"),
+        _bind(_count_postgres, *_ROWS),
+        bits=40,
+        unsynced=((), "&synchronous_commit=off", "its fsync is off"),
+        stop_loses=False,
+    ),
+    Engine(
+        "mysql",
+        "mariadb",
+        Mariadb,
+        lambda store: store._writer._dbs,
+        # It locks the rows, as the one that was held back does.
+        lambda data: b"FOR UPDATE" in data,
+        _bind(_count_mysql, "threads"),
+        _bind(_count_mysql, *_ROWS),
+        # The first round trip is carried, and the one with the commit is cut.
+        fuse=2200,
+        bits=52,
+        unsynced=(("--innodb-flush-log-at-trx-commit=2",), "", "innodb_flush_log_at_trx_commit"),
+    ),
+    Engine(
+        "redis",
+        "redis_server",
+        Redis,
+        lambda store: store._line,
+        lambda data: str(QUESTION).encode() in data,
+        _bind(_count_redis, "h"),
+        _bind(_count_redis, "c", "s", "l", "r", "o"),
+        keeps=False,
+        bits=32,
+    ),
+    Engine(
+        "nats",
+        "nats_server",
+        Nats,
+        lambda store: store._connection._lines,
+        # A write that is published again asks whether it was published.
+        lambda data: b"Nats-Expected-Last-Subject-Sequence" in data,
+        _count_nats,
+        _count_nats_rows,
+        unsynced=((), "&sync=interval", "sync=interval"),
+    ),
+)
+ENGINES: Final[Mapping[str, Engine]] = {each.name: each for each in _FOUND}
+"""The engines that several processes may use, by name."""
