@@ -39,17 +39,19 @@ class Claims:
         token, is_in_doubt = 0, False
         while True:
             try:
-                if is_in_doubt and known is not None and known.head.fence == token:  # Only the answer was lost.
+                if not is_in_doubt or known is None or known.head.fence != token:  # Not only the answer was lost.
+                    is_in_doubt = False
+                    before = ThreadHead(*key, 0, "") if known is None else known.head
+                    token = self._last_fence = max(before.fence + 1, self._last_fence + 1, read_wall_clock())
+                    head = self._take(before, token)
+                    message = Publication(
+                        self._subjects.head(key), encode_rows(head), 0 if known is None else known.sequence
+                    )
+                    known = Known(await self._stream.publish(message), head)
+                if known.head.origin == self._watch.origin:
                     break
+                # The stream turned out to be another one before this was published: the epoch must be, too.
                 is_in_doubt = False
-                before = ThreadHead(*key, 0, "") if known is None else known.head
-                token = self._last_fence = max(before.fence + 1, self._last_fence + 1, read_wall_clock())
-                head = self._take(before, token)
-                message = Publication(
-                    self._subjects.head(key), encode_rows(head), 0 if known is None else known.sequence
-                )
-                known = Known(await self._stream.publish(message), head)
-                break
             except WrongSequence:
                 known = await read_head(self._stream, self._subjects, key)
             except Lost as error:
