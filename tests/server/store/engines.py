@@ -33,7 +33,7 @@ class Engine(NamedTuple):
     # Returns how many threads have a head, and how many other rows there are of threads.
     count_heads: Callable[[Any, Any], Awaitable[int]]
     count_rows: Callable[[Any, Any], Awaitable[int]]
-    # How many bytes of a write a connection carries at most before it is cut, so that nobody knows what became of it.
+    # How many bytes of a write a connection carries before it is cut, so that its outcome is not known.
     fuse: int = 1
     # Whether a server that was killed has all that it had, and it can be known that it has.
     keeps: bool = True
