@@ -60,7 +60,7 @@ class Asker:
         self._messages = messages
         self._state = state
         self._servers = servers
-        # The messages that were converted for the calls before.
+        # What models have seen in the calls before, as it was converted.
         self._known: dict[Any, Any] = {}
 
     async def ask(

@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, repair_messages
 
 from plait.parts.messages.message import Message
 from plait.parts.messages.own_metadata import OwnMetadata, make_own, read_own
 from plait.parts.messages.tool_calls import make_call, read_call
 
-__all__ = ["NAME", "Known", "link", "read_messages", "write_message"]
+__all__ = ["NAME", "Known", "link", "read_history", "read_messages", "write_message"]
 
 NAME: Final = "pydantic_ai"
 """The member of plait's metadata of a message that has what its fields do not tell."""
@@ -27,8 +27,8 @@ _CALL: Final = "tool-call"
 
 Part = dict[str, Any]
 
-Known = dict[tuple[str, str], tuple[dict[str, Any], ModelMessage]]
-"""Messages that were read before, with what they were made of, by the id of the first one and their kind."""
+Known = dict[str, tuple[Sequence[Message], list[ModelMessage]]]
+"""The rounds that were read before, and what they became, by the id of the first message of each."""
 
 
 def write_message(message: ModelMessage, *, is_said: bool = False) -> list[dict[str, Any]]:
@@ -55,42 +55,68 @@ def link(metadata: OwnMetadata, first: str | None) -> OwnMetadata:
     return metadata if first is None else make_own({NAME: {**metadata.own[NAME], "of": first}})
 
 
-def read_messages(found: Sequence[Message], known: Known | None = None) -> list[ModelMessage]:
-    """Return messages of a thread as those of Pydantic AI, also messages that others have written.
+def read_messages(found: Sequence[Message]) -> list[ModelMessage]:
+    """Return messages of a thread as those of Pydantic AI, also messages that others have written."""
+    return ModelMessagesTypeAdapter.validate_python(_make_messages(found))
 
-    With `known`, those that are as they were in an earlier call are not made again.
+
+def read_history(seen: Sequence[Message], known: Known) -> list[ModelMessage]:
+    """Return what a model sees as messages that all providers accept: each call has a result.
+
+    Rounds that are as they were in an earlier call with `known` are not read again.
     """
-    made = _make_messages(found)
-    known = {} if known is None else known
-    changed = {key: each for key, each in made.items() if key not in known or known[key][0] != each}
-    models = ModelMessagesTypeAdapter.validate_python([*changed.values()])
-    known.update((key, (each, model)) for (key, each), model in zip(changed.items(), models, strict=True))
-    return [known[key][1] for key in made]
+    read, fits = list[ModelMessage](), True
+    for messages in _split(seen):
+        id = messages[0].id
+        if id not in known or known[id][0] != messages:
+            known[id] = messages, repair_messages(read_messages(messages))
+        found = known[id][1]
+        fits = fits and (not read or _follows(found, read[-1]))
+        read += found
+    return read if fits else repair_messages(read_messages(seen))
 
 
-def _make_messages(found: Sequence[Message]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return what messages of Pydantic AI are made of, by the id of the first message of each, and its kind."""
-    made: list[tuple[str, dict[str, Any]]] = []
+def _follows(found: Sequence[ModelMessage], before: ModelMessage) -> bool:
+    """Whether messages begin with a response to the one before them."""
+    return bool(found) and found[0].kind == "response" and before.kind == "request" and bool(before.parts)
+
+
+def _split(seen: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    """Yield messages in rounds: each begins with an answer, and ends before the next one."""
+    start, is_asked = 0, False
+    for at, each in enumerate(seen):
+        if each.role != "assistant":
+            is_asked = True
+        elif is_asked and "of" not in read_own(each).get(NAME, {}):
+            yield seen[start:at]
+            start, is_asked = at, False
+    if start < len(seen):
+        yield seen[start:]
+
+
+def _make_messages(found: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return what messages of Pydantic AI are made of."""
+    made: list[dict[str, Any]] = []
     # The parts of each message that has several, by their places, by the id of the first one.
     open: dict[str, dict[int, Part | None]] = {}
     for each in found:
         kept = read_own(each).get(NAME, {})
         if kept and not _fits(each, kept):
-            made += [(each.id, plain) for plain in _make_plain(each)]
+            made += _make_plain(each)
             continue
         if "message" in kept:
             places = open[each.id] = dict[int, Part | None]()
-            made.append((each.id, {**kept["message"], "parts": places}))
+            made.append({**kept["message"], "parts": places})
         elif (others := open.get(kept.get("of", ""))) is not None:
             places = others
         else:
-            made += [(each.id, plain) for plain in _make_plain(each)]
+            made += _make_plain(each)
             continue
         places.update(zip(kept["at"], _read_parts(each, kept["parts"]), strict=True))
-    for _, message in made:
+    for message in made:
         if isinstance(places := message["parts"], dict):
             message["parts"] = [part for _, part in sorted(places.items()) if part is not None]
-    return {(id, message["kind"]): message for id, message in made}
+    return made
 
 
 def _fits(message: Message, kept: Mapping[str, Any]) -> bool:

@@ -14,14 +14,13 @@ from pydantic_ai.messages import (
     PartStartEvent,
     TextPart,
     TextPartDelta,
-    repair_messages,
 )
 from pydantic_ai.models import ModelRequestParameters, infer_model
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from plait.agents.execution.definitions import Model
-from plait.agents.execution.message_format import Known, link, read_messages, write_message
+from plait.agents.execution.message_format import Known, link, read_history, write_message
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress, ToolSpec
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Message
@@ -49,7 +48,8 @@ async def call_model(
     """
     ids, seconds = [model.model, *model.fallback], model.first_chunk
     id = ids[min(progress.number, len(ids) - 1)]  # A deploy may have removed the one that was to be next.
-    messages, parameters = repair_messages(read_messages(history, known)), _make_parameters(tools)
+    messages = read_history(history, {} if known is None else known)
+    parameters = _make_parameters(tools)
     merged = cast(ModelSettings, {**model.settings, **settings})
     loop = asyncio.get_running_loop()
     try:

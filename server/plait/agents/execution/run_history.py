@@ -67,8 +67,9 @@ async def read_after(messages: ThreadMessages, position: int, *, max_depth: int 
 def cut_history(history: Sequence[Message], run: str, count: int) -> Sequence[Message]:
     """Return the newest messages: `count`, or all from the question of a run on, and the calls of their results."""
     start = min(max(0, len(history) - count), _find_question(history, run))
-    missing = {each.tool_call_id for each in history[start:] if each.role == "tool"}
-    missing.difference_update(id for each in history[start:] if each.tool_calls for id in each.tool_call_ids)
+    shown = history[start:]
+    missing = {each.tool_call_id for each in shown if each.role == "tool"}
+    missing.difference_update(call.get("id") for each in shown for call in each.tool_calls or ())
     for at in range(start - 1, -1, -1):
         if history[at].tool_calls and (found := missing.intersection(history[at].tool_call_ids)):
             missing -= found

@@ -85,21 +85,25 @@ def view_history(history: Iterable[Message], side: Side) -> list[Message]:
     The results of its calls stand directly after them, in their order, and before what came in between. A call and a
     result without each other are left out, and so are those of the other side.
     """
-    seen = list[tuple[Message, dict[str, Message]]]()
+    own, seen = ROLES[side], list[tuple[Message, dict[str, Message]]]()
     # The results of the last message that has a call with an id: ids may come again.
     open = dict[str, dict[str, Message]]()
     for message in history:
-        results = dict[str, Message]()
-        open.update(dict.fromkeys(message.tool_call_ids, results))
-        if message.role == "tool":
+        role, results = message.role, dict[str, Message]()
+        if message.tool_calls:
+            open.update(dict.fromkeys(message.tool_call_ids, results))
+        if role == "tool":
             if (id := message.tool_call_id) in open:
                 open[id].setdefault(id, message)
-        elif message.role == ROLES[side]:
-            seen.append((replace(message, role="assistant"), results))
+        elif role == own:
+            seen.append((message if role == "assistant" else replace(message, role="assistant"), results))
         elif message.content or message.attachments:
-            said = message if message.role == "system" else replace(message, role="user", tool_calls=None)
-            seen.append((said, {}))
-    return [each for message, results in seen for each in _join(message, results)]
+            is_same = role == "system" or (role == "user" and not message.tool_calls)
+            seen.append((message if is_same else replace(message, role="user", tool_calls=None), {}))
+    view = list[Message]()
+    for message, results in seen:
+        view += _join(message, results)
+    return view
 
 
 def _join(message: Message, results: Mapping[str, Message]) -> list[Message]:
@@ -109,4 +113,6 @@ def _join(message: Message, results: Mapping[str, Message]) -> list[Message]:
     calls = [call for call in message.tool_calls if call.get("id") in results]
     if not calls and not message.content:
         return []
-    return [replace(message, tool_calls=calls or None), *(results[call["id"]] for call in calls)]
+    if len(calls) < len(message.tool_calls):
+        message = replace(message, tool_calls=calls or None)
+    return [message, *[results[call["id"]] for call in calls]]

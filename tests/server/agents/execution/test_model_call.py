@@ -19,7 +19,6 @@ from pydantic_ai.models.test import TestModel
 from plait import Context, Message, Messages, Plait, Thread
 from plait.agents.execution.definitions import Model
 from plait.agents.execution.loading import load_model_call
-from plait.agents.execution.message_format import Known, read_messages
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress, ToolSpec
 from plait.agents.execution.model_call import call_model
 from plait.clock import read_due_clock
@@ -337,16 +336,6 @@ async def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "plait.agents.execution.model_call", None)
     with pytest.raises(ModuleNotFoundError, match=r"need the extra plait\[execution\]"):
         await load_model_call()
-
-
-def test_messages_that_stay_as_they_are_are_converted_once() -> None:
-    question, answer, other = write(("user", "Hi"), ("assistant", "Hello"), ("user", "And?"))
-    known: Known = {}
-    before = read_messages([question, answer], known)
-    history = [question, msgspec.structs.replace(answer, content="Welcome"), other]
-    after = read_messages(history, known)
-    assert after[0] is before[0]
-    assert after == read_messages(history)
 
 
 async def test_a_retry_of_a_fallback_that_was_removed_asks_the_last_one_that_is_left() -> None:
