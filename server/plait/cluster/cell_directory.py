@@ -132,7 +132,7 @@ class CellDirectory:
                 await asyncio.sleep(random.uniform(0, _PAUSE))
 
     async def _find(self) -> CellContent:
-        former = self._content
+        former, self._content = self._content, None  # After a failure, all cells are read.
         reading = await self._cells.read(None if former is None else former.reading)
         self._content = CellContent(reading, former)
         return self._content

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 from tests.failover import failover
@@ -96,6 +97,23 @@ async def test_a_node_that_was_removed_is_gone_for_one_that_has_not_read_since_o
         for name in "cd":
             await directory.join(make_node(name))
         assert set((await other.read()).alive()) == {"a-0", "c-0", "d-0"}
+
+
+async def test_all_cells_are_read_after_a_reading_that_has_failed(nats_server: Nats) -> None:
+    store = nats_server.make_store()
+    async with make_directory(store) as directory, make_directory(store) as other:
+        for name in "ab":
+            await directory.join(make_node(name))
+        await other.read()
+        await directory.remove("b-0")
+        # The server forgets a removed cell after a minute.
+        cells: Any = directory._cells
+        await cells._stream.purge(f"{cells._cells}*.node.b")
+        other._timeout = 0.0
+        with pytest.raises(StoreError, match="no answer in time"):
+            await other.read()
+        other._timeout = 10.0
+        assert set((await other.read()).alive()) == {"a-0"}
 
 
 async def test_versions_of_all_shards_are_recorded_and_read(directory: CellDirectory, open_directory: Open) -> None:

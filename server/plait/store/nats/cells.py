@@ -19,8 +19,8 @@ __all__ = ["NatsCells"]
 _SETTINGS: Final = {"max_msgs_per_subject": 1, "allow_msg_ttl": True}
 # Each call waits for a connection as long as it may, even if none has been found for long.
 _PATIENCE: Final = 1e9
-# Seconds for which a removed cell is kept, empty, so that readings tell of it.
-_EMPTY_TTL: Final = 86_400
+# Seconds for which a removed cell is kept, empty, so that readings tell of it. NATS returns at most 1,024 cells.
+_EMPTY_TTL: Final = 60
 
 
 class NatsCells:
