@@ -153,7 +153,6 @@ class ClusterOwners(Owners):
         self._member.is_open = False
         try:
             await self._member.join(asyncio.sleep)
-            await self._member.beat()
             await self._look()
         except BaseException:
             await self._directory.__aexit__(None, None, None)

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from plait.cluster.directory import NO_VIEW, Directory, DirectoryView, NodeRecord, ShardRecord
 from plait.cluster.lease import NodeLease, boot_time
 from plait.cluster.owners import NO_THREADS, Moves
@@ -102,7 +104,9 @@ class Member:
         first: NodeRecord | None = None
         while True:
             at = self._clock()
-            other = self._find_rival(await self._directory.read()) or await self._directory.join(self.record)
+            # Other nodes give shards to a node as soon as they read of it.
+            record = replace(self.record, is_leaving=not self.is_open)
+            other = self._find_rival(await self._directory.read()) or await self._directory.join(record)
             if other is None:
                 # One with another name may have joined since.
                 if (other := self._find_rival(await self._directory.read())) is None:

@@ -119,6 +119,17 @@ async def test_who_gives_shards_away_knows_at_once_who_has_them() -> None:
         assert {a.find(key) for key in KEYS.values()} == {b.node}
 
 
+async def test_a_node_whose_app_starts_gets_no_shards_from_the_moment_in_which_it_joins() -> None:
+    directory = StoppingDirectory(3)
+    owners = ClusterOwners(NodeRecord("", "a", "a:1"), directory)
+    starting = asyncio.create_task(owners.start())
+    await until(lambda: directory.has_stopped)
+    (node,) = directory.nodes.values()
+    assert node.is_leaving
+    starting.cancel()
+    await asyncio.wait([starting])
+
+
 async def test_a_start_that_fails_or_is_cancelled_leaves_no_directory_open() -> None:
     for step in range(5):
         directory = StoppingDirectory(step)
