@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from tests.certificates import make_certificate
 from tests.mariadb import Mariadb, new_prefix
 from tests.server.store.contract import ROOM
+from tests.server.store.writing import until
 
 from plait.errors import StoreError
 from plait.settings import Settings
@@ -74,3 +76,29 @@ async def test_a_store_is_reached_by_a_unix_socket(mariadb: Mariadb) -> None:
 async def test_a_server_without_tls_is_refused_if_the_url_asks_for_it(mariadb: Mariadb, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot open the store"):
         await open_store(new_prefix(mariadb.url, "&ssl=on")).__aenter__()
+
+
+async def test_a_connection_with_tls_is_made_again_when_its_certificate_can_be_read_again(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    tls = (f"--ssl-cert={certificate}", f"--ssl-key={key}", "--require-secure-transport=ON")
+    with Mariadb(tmp_path / "own", *tls) as server:
+        for options, why in (
+            ("", "Access denied"),
+            ("&ssl=on", "self-signed certificate"),
+            ("&ssl_ca=/x", "ssl_ca=/x"),
+        ):
+            with pytest.raises(StoreError, match=why):
+                await open_store(new_prefix(server.url, options)).__aenter__()
+        authority = tmp_path / "authority.pem"
+        certificate.rename(authority)
+        async with open_store(new_prefix(server.url, f"&ssl_ca={authority}")) as store:
+            assert isinstance(store, MysqlStore)
+            await store.claim(ROOM)
+            authority.rename(certificate)
+            server.crash()
+            server.start()
+            with pytest.raises(StoreError, match=r"authority.pem cannot be read: .* No such file"):
+                await store.claim(ROOM)
+            certificate.rename(authority)
+            await until(lambda: store._writer._dbs._connecting is None)
+            assert await store.claim(ROOM) > 0

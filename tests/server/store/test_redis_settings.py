@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import re
-import subprocess
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.certificates import make_certificate
 from tests.ports import hold_port
 from tests.redis import Redis, new_store
 from tests.schedules import TIMES
@@ -109,15 +109,6 @@ async def test_no_error_and_no_log_tells_the_password(own_redis: Redis, caplog: 
     for password in ("wr0ng", "right@"):
         assert password not in str(caught.value)
         assert password not in caplog.text
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Return the files of a certificate for localhost that signs itself, and of its key."""
-    certificate, key = folder / "cert.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
-    return certificate, key
 
 
 async def test_a_server_is_reached_over_tls_and_its_certificate_is_checked(tmp_path: Path) -> None:

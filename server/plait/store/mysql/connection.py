@@ -36,15 +36,20 @@ _PLACE: Final = re.compile(r"\$([0-9]+)")
 # Bytes that a statement needs beside its text, in a packet.
 _MARGIN: Final = 1024
 # Bytes of literals after which another statement begins.
-_LARGE: Final = 2**20
+_LARGE: Final = 2**18
 # With double quotes for names, as in standard SQL. Values are never escaped, so no mode changes what they mean.
 _SESSION: Final = (
     "SET SESSION sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
-    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
     "SET SESSION innodb_lock_wait_timeout = 6, net_read_timeout = 5",
+    # A server may have others for interactive use: they refuse updates, cut results, or end a session with a commit.
+    "SET SESSION sql_safe_updates = 0, sql_select_limit = 18446744073709551615, completion_type = 0",
 )
-# The numbers of errors after which a connection is no longer used: it is lost, its server ends, or may not be written.
-_LOST: Final = frozenset({0, 1053, 1290, 1317, 1836, 1927, 2003, 2006, 2013, 2014, 2055})
+# The numbers of errors after which a connection is no longer used: it is lost, its server ends or may not be written,
+# or a commit has failed.
+_LOST: Final = frozenset(
+    {0, 1047, 1053, 1180, 1290, 1317, 1836, 1927, 2003, 2006, 2013, 2014, 2055, 3032, 3100, 3101, 3169, 4031}
+)
 
 
 class Found(NamedTuple):
@@ -124,7 +129,10 @@ class MysqlDb:
 
 async def connect(url: MysqlUrl, host: str, port: int) -> MysqlDb:
     """Return a new connection to a host. Raises Unreachable."""
-    context = ssl.create_default_context(cafile=url.authorities) if url.has_tls else None
+    try:
+        context = ssl.create_default_context(cafile=url.authorities) if url.has_tls else None
+    except OSError as error:
+        raise Unreachable(f"ssl_ca={url.authorities} cannot be read: {explain(error)}") from error
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT):
             connection = await asyncmy.connect(
@@ -170,11 +178,12 @@ def make_lists(rows: Sequence[Sequence[Any]]) -> Iterable[str]:
     """Return the literals of rows in lists, as large rows need several statements."""
     found, size = list[str](), 0
     for row in rows:
-        found.append(literals := make_list((row,)))
-        size += len(literals)
-        if size > _LARGE:
+        literals = make_list((row,))
+        if found and size + len(literals) > _LARGE:
             yield ",".join(found)
             found, size = [], 0
+        found.append(literals)
+        size += len(literals)
     if found:
         yield ",".join(found)
 

@@ -64,7 +64,17 @@ _NEXT_ID: Final = (
     "DELETE FROM {threads} WHERE id = LAST_INSERT_ID()",
     "SELECT LAST_INSERT_ID()",
 )
-_RAISE: Final = "UPDATE {timeline} SET number = number + 1, server = %s WHERE server <> %s"
+_RAISE: Final = (
+    "INSERT IGNORE INTO {timeline} VALUES (1, 0, '')",
+    "UPDATE {timeline} SET number = number + 1, server = %s WHERE server <> %s",
+    "SELECT number, server FROM {timeline}",
+)
+# It is empty after each start of the server, as it is in memory.
+_NOTE_RUN: Final = (
+    "CREATE TABLE IF NOT EXISTS {run} (one boolean PRIMARY KEY, token varbinary(16) NOT NULL) ENGINE = MEMORY",
+    "INSERT IGNORE INTO {run} VALUES (1, $1)",
+    "SELECT token FROM {run}",
+)
 _REMOVED: Final = "SELECT thread FROM {removed} ORDER BY thread LIMIT $1 FOR UPDATE SKIP LOCKED"
 _REMOVE_FROM: Final = ("changes", "snapshots", "clients", "records")
 _DELETE_RECORDS: Final = 'DELETE FROM {records} WHERE (thread, part, "key") IN (%s)'
@@ -141,23 +151,23 @@ class MysqlDialect:
     async def identify(self, db: Db) -> None:
         """Check which server a connection leads to, and raise the timeline if it is another one. Raises Unreachable."""
         version, is_readonly, flushes, has_binlog, syncs_binlog = await db.fetchrow(_SERVER)
-        if int(is_readonly):
+        if str(is_readonly) not in ("0", "OFF"):  # It is a word in later versions of MariaDB.
             raise Unreachable("the server is a replica, which cannot be written (read_only)")
         self.identity = f"CONCAT(@@{'server_uid' if 'MariaDB' in version else 'server_uuid'}, '/', @@server_id)"
         self._syncs = int(flushes) == 1 and (not int(has_binlog) or int(syncs_binlog) == 1)
         try:
-            await db.execute(self.tables.fill(_RAISE).replace("%s", self.identity))
-            if (row := await db.fetchrow(self.tables.fill("SELECT number, server FROM {timeline}"))) is None:
-                return  # `prepare` comes next, as it does if there is no table.
-            number, server = row
+            *_, (((number, server),), _) = await _run(
+                db, *(self._fill(sql).replace("%s", self.identity) for sql in _RAISE)
+            )
             origin = f"{number}:{server.decode()}"
             if not self._syncs:
-                await db.execute(self.tables.fill("INSERT IGNORE INTO {run} VALUES (1, $1)"), secrets.token_bytes(16))
-                origin += f":{(await db.fetchval(self.tables.fill('SELECT token FROM {run}'))).hex()}"
+                token = secrets.token_bytes(16)
+                *_, (((run,),), _) = await _run(db, *(self._fill(sql, token) for sql in _NOTE_RUN))
+                origin += f":{run.hex()}"
         except MySQLError as error:
             if get_code(error) != NO_TABLE:
                 raise
-            return
+            return  # `prepare` comes next.
         before, self.origin, self._number = self.origin, origin, number
         if before not in ("", origin):
             log.warning(

@@ -7,19 +7,19 @@ from asyncmy.errors import MySQLError
 from plait.errors import StoreError
 from plait.store.format import check_format
 from plait.store.mysql.connection import MysqlDb, get_code
-from plait.store.sql.tables import Tables
+from plait.store.sql.tables import TABLES, Tables
 
 __all__ = ["NO_TABLE", "prepare"]
 
 NO_TABLE: Final = 1146
 """The number of the error of a table that is not there."""
 
+_NO_COLUMN: Final = 1054
 _FORMAT: Final = 1
 # See `tables.py`. All names fit into the 3,072 bytes of an index.
 #
 # - timeline: the server on which the data is, and how often it has been another one. It is copied with the data, so
 #   that a replica which is promoted has the former server in it.
-# - run: empty after each start of the server, as it is in memory.
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS {threads} (
     id bigint AUTO_INCREMENT PRIMARY KEY, kind varbinary(255) NOT NULL, name varbinary(1024) NOT NULL,
@@ -48,13 +48,10 @@ CREATE TABLE IF NOT EXISTS {schemas} (
     kind varbinary(255), hash varbinary(255), "schema" longblob NOT NULL, PRIMARY KEY (kind, hash)
 ) ENGINE = InnoDB;
 CREATE TABLE IF NOT EXISTS {removed} (thread bigint PRIMARY KEY) ENGINE = InnoDB;
-CREATE TABLE IF NOT EXISTS {run} (one boolean PRIMARY KEY, token varbinary(16) NOT NULL) ENGINE = MEMORY;
 CREATE TABLE IF NOT EXISTS {timeline} (
     one boolean PRIMARY KEY, number bigint NOT NULL, server varbinary(128) NOT NULL
 ) ENGINE = InnoDB;
-INSERT IGNORE INTO {timeline} VALUES (1, 0, '');
-CREATE TABLE IF NOT EXISTS {format} (one boolean PRIMARY KEY, format integer NOT NULL) ENGINE = InnoDB;
-INSERT IGNORE INTO {format} VALUES (1, %s)
+CREATE TABLE IF NOT EXISTS {format} (one boolean PRIMARY KEY, format integer NOT NULL) ENGINE = InnoDB
 """
 
 
@@ -69,6 +66,21 @@ async def prepare(db: MysqlDb, tables: Tables, *, readonly: bool) -> None:
     if found is None:
         if readonly:
             raise StoreError("the database has no tables of this plait; start a server with it first") from None
-        await db.run(*tables.fill(_SCHEMA % _FORMAT).split(";\n"))
+        await db.run(*tables.fill(_SCHEMA).split(";\n"))
+        await _check_columns(db, tables)
+        await db.execute(tables.fill("INSERT IGNORE INTO {format} VALUES (1, $1)"), _FORMAT)
         found = await db.fetchval(sql)
     check_format(found, _FORMAT)
+
+
+async def _check_columns(db: MysqlDb, tables: Tables) -> None:
+    """Raise StoreError if a table was there before that is not of plait."""
+    for table in TABLES:
+        columns = ", ".join(f'"{name}"' for name in table.columns)
+        try:
+            await db.execute(tables.fill(f"SELECT {columns} FROM {{{table.name}}} LIMIT 0"))
+        except MySQLError as error:
+            if get_code(error) != _NO_COLUMN:
+                raise
+            name = tables.fill(f"{{{table.name}}}").strip('"')
+            raise StoreError(f"the table {name} has other columns: give the store another prefix") from None

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from plait.errors import StoreError
 from plait.store.base import EngineStore
@@ -39,6 +39,9 @@ from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange
 from plait.store.whole import StoredSchema
 
 __all__ = ["SqlStore"]
+
+# How often a claim is tried again because the server is another one.
+_CLAIMS: Final = 5
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -205,12 +208,14 @@ class SqlStore(EngineStore):
         if self._readonly:
             raise StoreError("the store is read-only")
         with self._telling(f"{key} cannot be claimed"):
-            while True:
+            for _ in range(_CLAIMS):
                 head, found = await self._readers.run(lambda db: self._dialect.claim(db, key, ranges))
                 if head is not None:
                     break
                 # The connection leads to another server, or its server was promoted.
                 await self._readers.run(self._dialect.identify)
+            else:
+                raise Unreachable("each connection leads to another server, or the timeline of the database is lost")
         self._known.heads[key] = head
         return head, found
 

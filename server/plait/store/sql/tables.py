@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["CHANGES", "CLIENTS", "RECORDS", "REMOVED", "SCHEMAS", "SNAPSHOTS", "THREADS", "Table", "Tables"]
+__all__ = ["CHANGES", "CLIENTS", "RECORDS", "REMOVED", "SCHEMAS", "SNAPSHOTS", "TABLES", "THREADS", "Table", "Tables"]
 
 _NAME: Final = re.compile(r"\{([a-z]+)\}")
 
@@ -71,6 +71,7 @@ RECORDS: Final = Table(
 )
 SCHEMAS: Final = Table("schemas", {"kind": "bytea", "hash": "bytea", "schema": "bytea"}, ("kind", "hash"))
 REMOVED: Final = Table("removed", {"thread": "bigint"})
+TABLES: Final = (THREADS, CHANGES, SNAPSHOTS, CLIENTS, RECORDS, SCHEMAS, REMOVED)
 
 
 class Tables:
