@@ -8,8 +8,8 @@ from typing import Final, Self
 
 __all__ = ["CuttingProxy"]
 
-# In the text of the statement with which a store asks for the outcome of a write.
-_QUESTION: Final = b"1099511627776"
+# A store in an SQL database asks for the outcome of a write in a transaction; this is what ends it.
+_QUESTION: Final = b"COMMIT"
 
 
 class CuttingProxy:
@@ -17,8 +17,8 @@ class CuttingProxy:
 
     def __init__(self, port: int, *, is_question: Callable[[bytes], bool] | None = None) -> None:
         self.port = 0
-        # Whether a request asks for the outcome of the statement that was cut; by default as PostgreSQL is asked.
-        self._is_question = is_question
+        # Whether a request asks for the outcome of the statement that was cut; by default as an SQL database is asked.
+        self._is_question = is_question or (lambda data: _QUESTION in data)
         # How many more bytes it carries in either direction, and whether the server gets the cut statement later.
         self.fuse: int | None = None
         self.is_late = False
@@ -35,8 +35,7 @@ class CuttingProxy:
         self._is_answered = asyncio.Event()
         # The connection on which one has arrived late.
         self._late: StreamWriter | None = None
-        # The name of the prepared question, and whether it has been asked.
-        self._question = b""
+        # Whether the question has been asked.
         self._is_asked = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._pairs: set[tuple[StreamWriter, StreamWriter]] = set()
@@ -91,7 +90,8 @@ class CuttingProxy:
                     return
                 if is_request:
                     is_in_transaction = b"COMMIT" not in data and (b"BEGIN" in data or is_in_transaction)
-                    self._note_question(data, pair[1])
+                    is_other = self._held is not None and pair[1] is not self._held[1]
+                    self._is_asked |= is_other and self._is_question(data)
                 elif self._is_asked:  # The answer to the question: the statement arrives before the store has it.
                     self._is_asked = False
                     await self._deliver()
@@ -111,15 +111,6 @@ class CuttingProxy:
                 self._is_answered.set()
             if self._held is None or self._held[1] is not target:
                 target.close()
-
-    def _note_question(self, data: bytes, server: StreamWriter) -> None:
-        if self._is_question is not None:
-            is_other = self._held is not None and server is not self._held[1]
-            self._is_asked |= is_other and self._is_question(data)
-        elif _QUESTION in data:  # It is prepared, under a name that ends with a zero.
-            self._question = data[5 : data.index(b"\0", 5)]
-        elif data.startswith(b"B") and self._question and self._question in data:
-            self._is_asked = True
 
     def _cut(
         self, at: int, data: bytes, target: StreamWriter, pair: tuple[StreamWriter, StreamWriter], *, is_held: bool

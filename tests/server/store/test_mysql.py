@@ -94,6 +94,6 @@ async def test_settings_of_a_server_change_nothing_and_what_is_above_a_packet_ta
                 await store.submit(msgspec.structs.replace(put_records(*rows, key=key), fence=fence))  # noqa: F405
                 found = await store.records(key, RecordRange("values"))  # noqa: F405
                 assert [(record.key, record.value) for record in found] == sorted(rows)
-                gone = [(f"{number:060}", None) for number in range(1000)]
+                gone = [(f"{number:060}", None) for number in range(8000)]
                 await store.submit(msgspec.structs.replace(put_records(*gone, key=key), fence=fence))  # noqa: F405
             assert {row.key.name for row in await store.threads()} == set(names)

@@ -2,13 +2,12 @@
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from typing import Any, Final, TypeVar, cast
 
 from asyncmy.errors import MySQLError
 
-from plait.clock import read_wall_clock
 from plait.errors import StoreError
 from plait.store.mysql.connection import (
     DRIVER_ERRORS,
@@ -32,7 +31,7 @@ from plait.store.sql.dialect import Claim
 from plait.store.sql.reads import make_load, read_thread
 from plait.store.sql.rows import ClaimedHead, Rows, StoredRow, encode
 from plait.store.sql.tables import THREADS, Table, Tables
-from plait.store.thread_rows import CLIENT_DAYS, DAY, Prune, RecordRange
+from plait.store.thread_rows import RecordRange
 
 __all__ = ["MysqlDialect"]
 
@@ -75,12 +74,10 @@ _NOTE_RUN: Final = (
     "INSERT IGNORE INTO {run} VALUES (1, $1)",
     "SELECT token FROM {run}",
 )
-_REMOVED: Final = "SELECT thread FROM {removed} ORDER BY thread LIMIT $1 FOR UPDATE SKIP LOCKED"
-_REMOVE_FROM: Final = ("changes", "snapshots", "clients", "records")
 _DELETE_RECORDS: Final = 'DELETE FROM {records} WHERE (thread, part, "key") IN (%s)'
 _DEADLOCK: Final = 1213
 _TRIES: Final = 5
-# Statements in one round trip that saves times.
+# Statements in one transaction that each have a row of values.
 _AT_ONCE: Final = 1000
 
 
@@ -218,57 +215,25 @@ class MysqlDialect:
             for table, values in rows.upserts
             for literals in make_lists(values)
         ]
-        if rows.dropped:
-            statements.append(self._fill(_DELETE_RECORDS) % make_list(rows.dropped))
-        for id, prune in rows.prunes:
-            values = id, prune.at, read_wall_clock(), prune.bytes, prune.version
-            statements += [self._fill(sql, *values) for sql in _make_prune(prune)]
+        statements += [self._fill(_DELETE_RECORDS) % literals for literals in make_lists(rows.dropped)]
+        statements += [self._fill(sql, *values) for sql, values in rows.prunes]
         await _run(db, *statements, "COMMIT", _END)
-
-    async def ask(
-        self, db: Db, heads: Sequence[tuple[bytes, bytes, int]]
-    ) -> list[tuple[tuple[bytes, bytes], ClaimedHead]]:
-        """Return the heads of threads that still have the same owner.
-
-        The rows are locked until an earlier transaction has ended. One that arrives later begins with locking them.
-        """
-        rows = await self.lock(db, [head[:2] for head in heads])
-        await _run(db, "ROLLBACK", _END)
-        asked = set(heads)
-        return [((row.kind, row.name), row.head) for row in rows if (row.kind, row.name, row.fence) in asked]
 
     async def upsert(self, db: Db, table: Table, rows: Sequence[Sequence[Any]]) -> None:
         """Insert rows, or replace those with the same key."""
         await _run(db, self._fill(_make_upsert(table)) % make_list(rows))
 
-    # Upkeep
-
-    async def save(self, db: Db, changed: Mapping[int, int]) -> None:
-        """Save when threads have changed."""
-        sql = "UPDATE {threads} SET changed_at = $2 WHERE id = $1 AND created_at IS NOT NULL"
-        statements = [self._fill(sql, *row) for row in sorted(changed.items())]
+    async def run_each(self, db: Db, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute a statement with each row of values, in a round trip for many of them."""
+        statements = [self._fill(sql, *row) for row in rows]
+        begin, end = ((), ()) if db.is_in_transaction() else (("BEGIN",), ("COMMIT",))
         for start in range(0, len(statements), _AT_ONCE):
-            await _run(db, "BEGIN", *statements[start : start + _AT_ONCE], "COMMIT")
+            await _run(db, *begin, *statements[start : start + _AT_ONCE], *end)
 
-    async def forget(self, db: Db, released: Sequence[tuple[ThreadKey, ClaimedHead]]) -> None:
-        """Remove the rows of threads that are not stored, unless they have another owner."""
-        sql = "DELETE FROM {threads} WHERE kind = $1 AND name = $2 AND fence = $3 AND created_at IS NULL"
-        await _run(db, *(self._fill(sql, *encode(key), head.fence) for key, head in released))
-
-    async def remove(self, db: Db, *, threads: int, rows: int) -> bool:
-        """Remove some rows of deleted threads, and return whether more are left."""
-        _, (found, _) = await _run(db, "BEGIN", self._fill(_REMOVED, threads))
-        ids, left = ",".join(str(id) for (id,) in found), rows
-        for table in _REMOVE_FROM if found else ():
-            sql = f"{self._fill(f'DELETE FROM {{{table}}}')} WHERE thread IN ({ids}) LIMIT {left}"
-            left -= (await _run(db, sql))[0].changed
-            if left <= 0:
-                break
-        else:
-            if found:
-                await _run(db, f"{self._fill('DELETE FROM {removed}')} WHERE thread IN ({ids})")
-        await _run(db, "COMMIT")
-        return left <= 0 or len(found) == threads
+    async def remove(self, db: Db, table: str, threads: Sequence[int], limit: int) -> int:
+        """Remove at most so many rows of threads from a table, and return how many there were."""
+        sql = f"DELETE FROM {{{table}}} WHERE thread IN ({','.join(map(str, threads))}) LIMIT {limit}"
+        return (await _run(db, self._fill(sql)))[0].changed
 
     async def load_each(self, db: Db, keys: Sequence[ThreadKey], part: str, name: str) -> Sequence[Any]:
         """Return one row with the value of a record for each thread."""
@@ -307,31 +272,3 @@ def _make_upsert(table: Table) -> str:
     changed = [f'"{name}" = VALUES("{name}")' for name in table.columns if table.key and name not in table.key]
     end = f" ON DUPLICATE KEY UPDATE {','.join(changed)}" if changed else ""
     return f"INSERT INTO {{{table.name}}} ({names}) VALUES %s{end}"
-
-
-def _make_prune(prune: Prune) -> list[str]:
-    """Return the statements that remove what is outside the bounds of a log, and clients that have not pushed.
-
-    The clock may have been wrong: times in the future are ignored, no change after a recent one is too old, and clients
-    are kept until other clients have pushed on as many different days.
-    """
-    bounds = ["$5"]
-    if prune.at > 0:
-        bounds.append(
-            "coalesce((SELECT max(version) FROM {changes} WHERE thread = $1 AND at < $2 AND version < coalesce(("
-            "SELECT min(version) FROM {changes} WHERE thread = $1 AND at BETWEEN $2 AND $3), 9223372036854775807)), 0)"
-        )
-    if prune.bytes is not None:
-        bounds.append(
-            "coalesce((SELECT max(version) FROM (SELECT version, sum(length(ops)) OVER (ORDER BY version DESC) AS size "
-            "FROM {changes} WHERE thread = $1) c WHERE size > $4), 0)"
-        )
-    bound = f"greatest({', '.join(bounds)})" if len(bounds) > 1 else bounds[0]
-    return [
-        f"SET @oldest = (SELECT max(version) FROM {{snapshots}} WHERE thread = $1 AND version <= {bound})",
-        "DELETE FROM {changes} WHERE thread = $1 AND version <= @oldest",
-        "DELETE FROM {snapshots} WHERE thread = $1 AND version < @oldest",
-        f"SET @day = (SELECT min(day) FROM (SELECT DISTINCT at DIV {DAY} AS day FROM {{clients}} "
-        f"WHERE thread = $1 AND at <= $3 ORDER BY day DESC LIMIT {CLIENT_DAYS}) d)",
-        f"DELETE FROM {{clients}} WHERE thread = $1 AND at < $3 - {DAY * CLIENT_DAYS} AND at DIV {DAY} < @day",
-    ]

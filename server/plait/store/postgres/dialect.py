@@ -1,23 +1,22 @@
 """The dialect of PostgreSQL: each statement is prepared, and has rows as arrays."""
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import asyncpg
 import msgspec
 
-from plait.clock import read_wall_clock
 from plait.errors import StoreError
 from plait.store.postgres.engine import DRIVER_ERRORS, TIMELINE, Connection, Engine, explain, is_lost, was_sent
 from plait.store.postgres.schema import prepare
 from plait.store.postgres.url import PostgresUrl
-from plait.store.postgres.writes import DELETE_RECORDS, PLAIN, PRUNE, columns, make_upsert
+from plait.store.postgres.writes import DELETE_RECORDS, PLAIN, columns, make_upsert
 from plait.store.protocol import StoredThread, ThreadKey, Write
 from plait.store.sql.db import Db
 from plait.store.sql.dialect import Claim
 from plait.store.sql.reads import CLAIMED, join_load, load, range_values, read_thread
-from plait.store.sql.rows import QUESTION, ClaimedHead, Rows, StoredRow, change_rows, client_rows, encode
+from plait.store.sql.rows import ClaimedHead, Rows, StoredRow, change_rows, client_rows, encode
 from plait.store.sql.tables import CHANGES, CLIENTS, THREADS, Table, Tables
 from plait.store.thread_rows import RecordRange
 
@@ -42,30 +41,10 @@ SELECT {", ".join(f"t.{name}" for name in THREADS.columns)} FROM {{threads}} t
 JOIN unnest($1::bytea[], $2::bytea[]) k (kind, name) ON t.kind = k.kind AND t.name = k.name
 ORDER BY t.id FOR UPDATE OF t
 """
-_ASK: Final = f"""
-UPDATE {{threads}} t SET writes = t.writes + {QUESTION} FROM (
-    SELECT t.id FROM {{threads}} t JOIN unnest($1::bytea[], $2::bytea[], $3::bigint[]) k (kind, name, fence)
-    ON t.kind = k.kind AND t.name = k.name AND t.fence = k.fence ORDER BY t.id FOR UPDATE OF t
-) locked WHERE t.id = locked.id
-RETURNING t.id, t.epoch, t.version, t.fence, t.writes, t.kind, t.name
-"""
 _NEXT_IDS: Final = "SELECT nextval('{ids}') FROM generate_series(1, $1)"
-_SAVE: Final = """
-UPDATE {threads} t SET changed_at = w.at FROM (
-    SELECT t.id, w.at FROM {threads} t JOIN unnest($1::bigint[], $2::bigint[]) w (id, at) ON t.id = w.id
-    WHERE created_at IS NOT NULL ORDER BY t.id FOR UPDATE OF t
-) w WHERE t.id = w.id
-"""
-# If the number is still that of the owner who has released it, there is no other owner.
-_FORGET: Final = """
-DELETE FROM {threads} t USING unnest($1::bigint[], $2::bigint[]) w (id, fence)
-WHERE t.id = w.id AND t.fence = w.fence AND t.created_at IS NULL
-"""
-_REMOVED: Final = "SELECT thread FROM {removed} ORDER BY thread LIMIT $1 FOR UPDATE SKIP LOCKED"
-_REMOVE_ROWS: Final = """
+_REMOVE: Final = """
 DELETE FROM {%s} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {%s} WHERE thread = ANY ($1) LIMIT $2))
 """
-_REMOVE_FROM: Final = ("changes", "snapshots", "clients", "records")
 _EACH: Final = """
 SELECT r.value FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY k (kind, name, place)
 LEFT JOIN {threads} t ON t.kind = k.kind AND t.name = k.name AND t.created_at IS NOT NULL
@@ -162,9 +141,11 @@ class PostgresDialect:
             await self.upsert(db, table, values)
         if rows.dropped:
             await self._execute(db, DELETE_RECORDS, *columns(rows.dropped, 3))
-        if rows.prunes:
-            prunes = [(id, prune.version, prune.at, prune.bytes) for id, prune in rows.prunes]
-            await self._execute(db, PRUNE, *columns(prunes, 4), read_wall_clock())
+        prunes: dict[str, list[Sequence[Any]]] = {}
+        for sql, values in rows.prunes:
+            prunes.setdefault(sql, []).append(values)
+        for sql, each in prunes.items():
+            await self.run_each(db, sql, each)
         await self._commit(db)
 
     async def write_plain(
@@ -181,40 +162,17 @@ class PostgresDialect:
             await self._commit(db)
         return {id for (id,) in stored}
 
-    async def ask(
-        self, db: Db, heads: Sequence[tuple[bytes, bytes, int]]
-    ) -> list[tuple[tuple[bytes, bytes], ClaimedHead]]:
-        """Return the heads of threads that still have the same owner."""
-        return [((row[5], row[6]), ClaimedHead.read(row)) for row in await self._fetch(db, _ASK, *columns(heads, 3))]
-
     async def upsert(self, db: Db, table: Table, rows: Sequence[Sequence[Any]]) -> None:
         """Insert rows, or replace those with the same key."""
         await self._execute(db, make_upsert(table), *columns(rows, 0))
 
-    # Upkeep
+    async def run_each(self, db: Db, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute a statement with each row of values, in one round trip."""
+        await cast(Connection, db).executemany(self.tables.fill(sql), rows)
 
-    async def save(self, db: Db, changed: Mapping[int, int]) -> None:
-        """Save when threads have changed."""
-        await self._execute(db, _SAVE, *columns(list(changed.items()), 2))
-
-    async def forget(self, db: Db, released: Sequence[tuple[ThreadKey, ClaimedHead]]) -> None:
-        """Remove the rows of threads that are not stored, unless they have another owner."""
-        await self._execute(db, _FORGET, *columns([(head.id, head.fence) for _, head in released], 2))
-
-    async def remove(self, db: Db, *, threads: int, rows: int) -> bool:
-        """Remove some rows of deleted threads, and return whether more are left."""
-        async with cast(Connection, db).transaction():
-            await db.execute("SET LOCAL synchronous_commit TO off")
-            ids = [id for (id,) in await self._fetch(db, _REMOVED, threads)]
-            if not ids:
-                return False
-            left = rows
-            for table in _REMOVE_FROM:
-                left -= int((await self._execute(db, _REMOVE_ROWS.replace("%s", table), ids, left)).split()[-1])
-                if left <= 0:
-                    return True
-            await self._execute(db, "DELETE FROM {removed} WHERE thread = ANY ($1)", ids)
-            return len(ids) == threads
+    async def remove(self, db: Db, table: str, threads: Sequence[int], limit: int) -> int:
+        """Remove at most so many rows of threads from a table, and return how many there were."""
+        return int((await self._execute(db, _REMOVE.replace("%s", table), threads, limit)).split()[-1])
 
     async def load_each(self, db: Db, keys: Sequence[ThreadKey], part: str, name: str) -> Sequence[Any]:
         """Return one row with the value of a record for each thread."""

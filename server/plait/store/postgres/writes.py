@@ -5,9 +5,8 @@ from functools import cache
 from typing import Any, Final
 
 from plait.store.sql.tables import Table
-from plait.store.thread_rows import CLIENT_DAYS, DAY
 
-__all__ = ["DELETE_RECORDS", "PLAIN", "PRUNE", "columns", "make_upsert"]
+__all__ = ["DELETE_RECORDS", "PLAIN", "columns", "make_upsert"]
 
 PLAIN: Final = """
 WITH locked AS (
@@ -36,32 +35,6 @@ SELECT id FROM updated
 DELETE_RECORDS: Final = """
 DELETE FROM {records} r USING unnest($1::bigint[], $2::bytea[], $3::bytea[]) d (thread, part, key)
 WHERE r.thread = d.thread AND r.part = d.part AND r.key = d.key
-"""
-# The clock may have been wrong: times in the future are ignored, no change after a recent one is too old, and clients
-# are kept until other clients have pushed on as many different days.
-PRUNE: Final = f"""
-WITH bound AS (
-    SELECT p.thread, greatest(p.version,
-        CASE WHEN p.at > 0 THEN (SELECT max(version) FROM {{changes}} WHERE thread = p.thread AND at < p.at
-            AND version < coalesce((SELECT min(version) FROM {{changes}} WHERE thread = p.thread
-                AND at BETWEEN p.at AND $5), 9223372036854775807)) END,
-        CASE WHEN p.bytes IS NOT NULL THEN (SELECT max(version) FROM (
-            SELECT version, sum(length(ops)) OVER (ORDER BY version DESC) AS size FROM {{changes}}
-            WHERE thread = p.thread) c WHERE size > p.bytes) END) AS version
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) p (thread, version, at, bytes)
-), oldest AS (
-    SELECT b.thread, (
-        SELECT max(version) FROM {{snapshots}} WHERE thread = b.thread AND version <= b.version) AS version
-    FROM bound b
-), changes AS (
-    DELETE FROM {{changes}} c USING oldest o WHERE c.thread = o.thread AND c.version <= o.version
-), snapshots AS (
-    DELETE FROM {{snapshots}} s USING oldest o WHERE s.thread = o.thread AND s.version < o.version
-)
-DELETE FROM {{clients}} c WHERE c.thread = ANY ($1) AND c.at < $5 - {DAY * CLIENT_DAYS}::bigint
-    AND c.at / {DAY}::bigint < (SELECT min(day) FROM (
-        SELECT DISTINCT at / {DAY}::bigint AS day FROM {{clients}} WHERE thread = c.thread AND at <= $5
-        ORDER BY day DESC LIMIT {CLIENT_DAYS}) days)
 """
 
 

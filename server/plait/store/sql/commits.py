@@ -84,15 +84,10 @@ class BatchCommitter:
 
     async def _try(self, db: Db, attempt: _Attempt) -> None:
         write_plain = self._dialect.write_plain
-        try:
-            if write_plain is not None and self._plan(attempt):
-                await self._write_plain(db, attempt, write_plain)
-            else:
-                await self._transact(db, attempt)
-        except BaseException:
-            if not db.is_closed() and db.is_in_transaction():
-                await db.execute("ROLLBACK")
-            raise
+        if write_plain is not None and self._plan(attempt):
+            await self._write_plain(db, attempt, write_plain)
+        else:
+            await self._transact(db, attempt)
 
     def _plan(self, attempt: _Attempt) -> bool:
         """Whether all groups are changes of threads whose heads are known, and nothing else."""
@@ -188,17 +183,21 @@ class BatchCommitter:
         They are changed, so that a write that has not arrived yet will not fit. Returns nothing if there is no answer.
         """
         keys = {index: encode(attempt.groups[index].writes[0].key) for index in attempt.before}
-        values = [(*keys[index], head.fence) for index, head in attempt.before.items()]
+        asked = {(*keys[index], head.fence) for index, head in attempt.before.items()}
         # One attempt more: its own answer may be lost, too.
         for _ in range(_TRIES):
             try:
                 async with self._writer.use() as db:
-                    heads = dict(await self._dialect.ask(db, values))
+                    # The rows are locked until an earlier transaction has ended.
+                    rows, questions = await self._dialect.lock(db, list(keys.values())), Rows()
+                    found = [questions.question(row) for row in rows if (row.kind, row.name, row.fence) in asked]
+                    await self._dialect.write(db, questions)
             except StoreError:
                 return {}
             except self._dialect.errors as error:
                 log.warning("it is not known yet whether a write was stored: %s", self._dialect.explain(error))
                 continue
+            heads = {(row.kind, row.name): row.head for row in found}
             return {index: heads[key] for index, key in keys.items() if key in heads}
         return {}
 

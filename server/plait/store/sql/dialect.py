@@ -1,6 +1,6 @@
 """The protocol of an SQL engine, for the store that all SQL engines share."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from plait.store.protocol import StoredThread, ThreadKey, Write
@@ -77,29 +77,16 @@ class Dialect(Connector, Protocol):
         """A faster way for changes of threads whose heads are known; None if there is none."""
         ...
 
-    async def ask(
-        self, db: Db, heads: Sequence[tuple[bytes, bytes, int]]
-    ) -> list[tuple[tuple[bytes, bytes], ClaimedHead]]:
-        """Return the heads of threads by kind, name and fence that still have this owner.
-
-        A write that was sent before on a lost connection, and that arrives after this, will not fit.
-        """
-        ...
-
     async def upsert(self, db: Db, table: Table, rows: Sequence[Sequence[Any]]) -> None:
         """Insert rows, or replace those with the same key."""
         ...
 
-    async def save(self, db: Db, changed: Mapping[int, int]) -> None:
-        """Save when threads have changed, by id."""
+    async def run_each(self, db: Db, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute a statement with each row of values."""
         ...
 
-    async def forget(self, db: Db, released: Sequence[tuple[ThreadKey, ClaimedHead]]) -> None:
-        """Remove the rows of threads that are not stored, unless they have another owner."""
-        ...
-
-    async def remove(self, db: Db, *, threads: int, rows: int) -> bool:
-        """Remove at most so many rows of so many deleted threads, and return whether more are left."""
+    async def remove(self, db: Db, table: str, threads: Sequence[int], limit: int) -> int:
+        """Remove at most so many rows of threads from a table, and return how many there were."""
         ...
 
     async def load_each(self, db: Db, keys: Sequence[ThreadKey], part: str, name: str) -> Sequence[Any]:

@@ -39,16 +39,21 @@ class Writer:
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Db]:
-        """Lend the connection to one caller at a time. Raises StoreError if there is none."""
+        """Lend the connection to one caller at a time. Raises StoreError if there is none.
+
+        A transaction that fails is rolled back.
+        """
         async with self._turn:
             db = await self.wait()
             # Without an answer it is closed, which fails the statement. To cancel that would end a wait for a standby.
             watch = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, db.terminate)
             try:
                 yield db
-            except Exception as error:
+            except BaseException as error:
                 if self._connector.is_lost(error):  # Its state may not be known either.
                     db.terminate()
+                elif not db.is_closed() and db.is_in_transaction():
+                    await db.execute("ROLLBACK")
                 raise
             finally:
                 watch.cancel()

@@ -5,8 +5,8 @@ from typing import Any, Final, NamedTuple
 
 from plait.clock import read_wall_clock
 from plait.store.protocol import ThreadKey, Write
+from plait.store.sql.pruning import make_prunes
 from plait.store.sql.tables import CHANGES, CLIENTS, RECORDS, REMOVED, SNAPSHOTS, THREADS, Table
-from plait.store.thread_rows import Prune
 
 __all__ = ["QUESTION", "ClaimedHead", "Known", "Rows", "StoredRow", "change_rows", "client_rows", "encode"]
 
@@ -110,9 +110,9 @@ class Rows:
         return bool(self._removed)
 
     @property
-    def prunes(self) -> list[tuple[int, Prune]]:
-        """The bounds of logs, each with the id of its thread."""
-        return [(id, write.prune) for id, write in self._writes if write.prune is not None]
+    def prunes(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """The statements that shorten logs, and their values."""
+        return make_prunes((id, write.prune) for id, write in self._writes if write.prune is not None)
 
     @property
     def dropped(self) -> list[tuple[int, bytes, bytes]]:
@@ -146,6 +146,12 @@ class Rows:
             else:
                 row = self._follow(row, write)
                 self._writes.append((row.id, write))
+        self._threads.append(row)
+        return row
+
+    def question(self, row: StoredRow) -> StoredRow:
+        """Change a row so that a write that has not arrived yet no longer fits, and return it."""
+        row = row._replace(writes=row.writes + QUESTION)
         self._threads.append(row)
         return row
 
