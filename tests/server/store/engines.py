@@ -28,7 +28,7 @@ class Engine(NamedTuple):
     make: Callable[..., Server]
     # Returns what connects a store, or connects it again.
     find_line: Callable[[Any], Reconnector[Any]]
-    # Whether a request asks for the outcome of a write; None if it is that of PostgreSQL.
+    # Whether a request asks for the outcome of a write; None if it is that of an SQL database.
     is_question: Callable[[bytes], bool] | None
     # Returns how many threads have a head, and how many other rows there are of threads.
     count_heads: Callable[[Any, Any], Awaitable[int]]
@@ -93,8 +93,7 @@ _FOUND: Final = (
         "mariadb",
         Mariadb,
         lambda store: store._writer._dbs,
-        # It locks the rows, as the one that was held back does.
-        lambda data: b"FOR UPDATE" in data,
+        None,
         _bind(_count_mysql, "threads"),
         _bind(_count_mysql, *_ROWS),
         # The first round trip is carried, and the one with the commit is cut.
