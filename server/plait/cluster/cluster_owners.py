@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from plait.cluster.directory import Directory, DirectoryView, NodeRecord
+from plait.cluster.directory import Directory, NodeRecord
 from plait.cluster.gate import LeaseGate
 from plait.cluster.lease import LEASE, boot_time
 from plait.cluster.member import SINGLE, Member
@@ -115,15 +115,6 @@ class ClusterOwners(Owners):
             raise NotOwner(f"the node {self._record.name} does not own {key}")
 
     # For links and status
-
-    @property
-    def view(self) -> DirectoryView:
-        """The directory, as it was read last."""
-        return self._member.view
-
-    def owns(self, shard: int) -> bool:
-        """Whether this node may serve a shard now."""
-        return self._member.owns(shard)
 
     def measure(self) -> dict[str, float]:
         """Return what metrics tell of this node."""

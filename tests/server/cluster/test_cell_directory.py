@@ -11,13 +11,13 @@ from tests.mariadb import Mariadb
 from tests.nats import Nats
 from tests.postgres import Postgres
 from tests.redis import Redis
+from tests.schedules import in_soak
 from tests.server.cluster.contract import make_node
 
 from plait.cluster.cell_content import CellContent
 from plait.cluster.cell_directory import CellDirectory
 from plait.errors import StoreError
 from plait.store.engines import find_engine
-from plait.store.postgres.cells import PostgresCells
 from plait.store.postgres.url import PostgresUrl
 from plait.store.shards import SHARDS
 
@@ -28,9 +28,14 @@ Open = Callable[[], CellDirectory]
 def open_directory(request: pytest.FixtureRequest) -> Open:
     server: Postgres | Mariadb | Nats | Redis = request.getfixturevalue(request.param)
     store = server.make_store()
+    make_schema(server, store)
+    return lambda: make_directory(store)
+
+
+def make_schema(server: object, store: str) -> None:
+    """Make the schema of a store, if its engine has schemas."""
     if isinstance(server, Postgres):
         server.execute(f"CREATE SCHEMA {PostgresUrl.parse(store).schema}")
-    return lambda: make_directory(store)
 
 
 def make_directory(store: str) -> CellDirectory:
@@ -160,11 +165,11 @@ async def test_versions_recorded_by_several_owners_at_once_are_all_kept(open_dir
         assert [each.versions for each in view.shards[:64]] == [{"note": at + 2, "room": at + 2} for at in range(64)]
 
 
-async def test_a_failover_that_loses_the_last_moves_gives_no_epoch_out_twice() -> None:
-    async with failover() as servers:
-        url = PostgresUrl.parse(servers.url)
-        servers.primary.execute(f"CREATE SCHEMA {url.schema}")
-        async with CellDirectory(PostgresCells, url) as first, CellDirectory(PostgresCells, url) as second:
+@pytest.mark.parametrize("engine", ["postgres", "mysql", "redis"])
+async def test_a_failover_that_loses_the_last_moves_gives_no_epoch_out_twice(engine: str) -> None:
+    async with failover(engine) as servers:
+        make_schema(servers.primary, servers.url)
+        async with make_directory(servers.url) as first, make_directory(servers.url) as second:
             for each, name in ((first, "a"), (second, "b")):
                 assert await each.join(make_node(name)) is None
             taken = await first.take("a-0", {1: 0, 2: 0})
@@ -186,11 +191,11 @@ async def test_a_failover_that_loses_the_last_moves_gives_no_epoch_out_twice() -
             assert await second.beat("b-0")
 
 
-async def test_a_node_and_versions_that_a_failover_has_lost_are_not_there_for_others_and_itself() -> None:
-    async with failover() as servers:
-        url = PostgresUrl.parse(servers.url)
-        servers.primary.execute(f"CREATE SCHEMA {url.schema}")
-        async with CellDirectory(PostgresCells, url) as directory:
+@pytest.mark.parametrize("engine", ["postgres", "redis", *in_soak(("mysql",))])
+async def test_a_node_and_versions_that_a_failover_has_lost_are_not_there_for_others_and_itself(engine: str) -> None:
+    async with failover(engine) as servers:
+        make_schema(servers.primary, servers.url)
+        async with make_directory(servers.url) as directory:
             await directory.join(make_node("a"))
             await directory.take("a-0", {1: 0})
             servers.wait()
@@ -206,5 +211,5 @@ async def test_a_node_and_versions_that_a_failover_has_lost_are_not_there_for_ot
             assert [each.name for each in view.nodes] == ["a"]
             assert (view.shards[1].node, view.shards[1].versions) == ("a-0", {})
             assert await directory.record("a-0", {1: {"note": 2}}) == [1]
-            async with CellDirectory(PostgresCells, url) as other:
+            async with make_directory(servers.url) as other:
                 assert (await other.read()).shards[1].versions == {"note": 2}
