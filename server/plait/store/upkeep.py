@@ -9,7 +9,7 @@ from plait.backoff import Backoff
 from plait.errors import StoreError
 from plait.store.protocol import ThreadKey
 
-__all__ = ["HeadUpkeep", "Upkeep"]
+__all__ = ["Head", "HeadUpkeep", "Upkeep"]
 
 log = logging.getLogger("plait.store")
 
@@ -79,14 +79,16 @@ class Upkeep:
         return True
 
 
-class _Head(Protocol):
+class Head(Protocol):
+    """The number of a claimed thread's owner, and its version; None if no thread is stored."""
+
     @property
     def fence(self) -> int: ...
     @property
     def version(self) -> int | None: ...
 
 
-H = TypeVar("H", bound=_Head)
+H = TypeVar("H", bound=Head)
 K = TypeVar("K")
 
 

@@ -14,10 +14,8 @@ __all__ = [
     "RedisHead",
     "decode",
     "encode_row",
-    "name_record",
-    "name_thread",
-    "read_member",
-    "split_name",
+    "join",
+    "split",
     "to_change",
     "to_client",
 ]
@@ -50,30 +48,19 @@ class Keys:
 
     def thread(self, key: ThreadKey, parts: str) -> list[bytes]:
         """Return the keys of a thread, for example `h` of its head. Raises UnicodeEncodeError."""
-        member = name_thread(key)
+        member = join(*key)
         return [self(part, member) for part in parts]
 
 
-def name_thread(key: ThreadKey) -> bytes:
-    """Return the name of a thread in keys and lists, which are then in the order of kinds and names."""
-    return key.kind.encode() + b"\0" + key.name.encode()
+def join(first: str, second: str) -> bytes:
+    """Return the name of a thread or a record; these are in the order of kinds and names, or of parts and keys."""
+    return first.encode() + b"\0" + second.encode()
 
 
-def read_member(member: bytes) -> ThreadKey:
-    """Return the thread that `name_thread` has named."""
-    kind, _, name = member.partition(b"\0")
-    return ThreadKey(kind.decode(), name.decode())
-
-
-def name_record(part: str, key: str) -> bytes:
-    """Return the name of a record; these are in the order of parts and keys."""
-    return part.encode() + b"\0" + key.encode()
-
-
-def split_name(name: bytes) -> tuple[str, str]:
-    """Return the part and the key that `name_record` has named."""
-    part, _, key = name.partition(b"\0")
-    return part.decode(), key.decode()
+def split(name: bytes) -> tuple[str, str]:
+    """Return the kind and the name, or the part and the key, that `join` has made one."""
+    first, _, second = name.partition(b"\0")
+    return first.decode(), second.decode()
 
 
 def decode(text: bytes | None) -> str | None:

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from plait.store.page import PLACES
-from plait.store.protocol import DueThread, ThreadQuery, ThreadRow
-from plait.store.redis.layout import Keys, decode, name_thread, read_member
+from plait.store.protocol import DueThread, ThreadKey, ThreadQuery, ThreadRow
+from plait.store.redis.layout import Keys, decode, join, split
 from plait.store.redis.scripts import PAGE
 from plait.store.thread_rows import INCOMPLETE
 
@@ -37,9 +37,9 @@ async def list_threads(run: Run, keys: Keys, query: ThreadQuery) -> list[ThreadR
 async def list_due(run: Run, keys: Keys, *, until: int, after: DueThread | None, limit: int) -> list[DueThread]:
     """Return the threads that are due at `until` or before, the earliest first."""
     found: list[DueThread] = []
-    place = None if after is None else (after.due, name_thread(after.key))
+    place = None if after is None else (after.due, join(*after.key))
     async for page in _by_place(run, keys("due"), place, limit):
-        found += [DueThread(at, read_member(member)) for at, member in page if at <= until]
+        found += [DueThread(at, ThreadKey(*split(member))) for at, member in page if at <= until]
         if len(found) >= limit or (page and page[-1][0] > until):
             break
     return found[:limit]
@@ -49,7 +49,7 @@ async def _by_name(run: Run, keys: Keys, query: ThreadQuery) -> AsyncIterator[Se
     names = keys("names") if query.user is None else keys("user", query.user.encode())
     prefix = b"" if query.kind is None else query.kind.encode() + b"\0" + query.prefix.encode()
     first, last = b"[" + prefix, b"(" + prefix + b"\xff" if prefix else b"+"
-    if query.order == "name" and query.after is not None and (after := name_thread(query.after.key)) >= prefix:
+    if query.order == "name" and query.after is not None and (after := join(*query.after.key)) >= prefix:
         first = b"(" + after
     count = _count(query.limit)
     while True:
@@ -63,7 +63,7 @@ async def _by_name(run: Run, keys: Keys, query: ThreadQuery) -> AsyncIterator[Se
 async def _by_time(run: Run, keys: Keys, query: ThreadQuery) -> AsyncIterator[Sequence[bytes]]:
     place = None
     if (after := query.after) is not None:
-        place = (after.created_at if query.order == "created" else after.changed_at), name_thread(after.key)
+        place = (after.created_at if query.order == "created" else after.changed_at), join(*after.key)
     async for page in _by_place(run, keys(query.order), place, query.limit, is_reverse=True):
         yield [member for _, member in page]
 
@@ -85,7 +85,7 @@ async def _by_place(
 
 async def _read(run: Run, keys: Keys, query: ThreadQuery, members: Sequence[bytes]) -> list[ThreadRow]:
     """Return the rows of threads that are those of a query and are after its place."""
-    wanted = [(member, read_member(member)) for member in members]
+    wanted = [(member, ThreadKey(*split(member))) for member in members]
     wanted = [
         (member, key) for member, key in wanted if query.kind in (None, key.kind) and key.name.startswith(query.prefix)
     ]

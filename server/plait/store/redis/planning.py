@@ -7,7 +7,7 @@ from plait.clock import read_wall_clock
 from plait.store.protocol import Write
 from plait.store.pruning import find_expired, find_oldest
 from plait.store.redis.engine import Command
-from plait.store.redis.layout import HEAD, Keys, RedisHead, encode_row, name_record, name_thread
+from plait.store.redis.layout import HEAD, Keys, RedisHead, encode_row, join
 from plait.store.thread_rows import ChangeRow, Prune, Record
 
 __all__ = ["Log", "Plan"]
@@ -44,7 +44,7 @@ class Plan:
         # When the thread has changed; None if that is stored, or did not happen.
         self.changed_at: int | None = None
         self._keys = keys
-        self._member = name_thread(key)
+        self._member = join(*key)
         self.head_key, self._changes, self._snapshots, self._clients, self._records, self._order = keys.thread(
             key, "hcslro"
         )
@@ -120,7 +120,7 @@ class Plan:
         clients = {row.client.encode(): encode_row((row.ref, row.refused, row.at)) for row in write.clients}
         self._add("HSET", self._clients, (value for pair in clients.items() for value in pair))
         if write.records:
-            self._put_records({name_record(each.part, each.key): each for each in write.records})
+            self._put_records({join(each.part, each.key): each for each in write.records})
 
     def _put_records(self, records: dict[bytes, Record]) -> None:
         kept = {name: _check(each.value) for name, each in records.items() if each.value is not None}

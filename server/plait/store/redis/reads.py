@@ -11,7 +11,7 @@ from plait.store.outcomes import Unreachable
 from plait.store.page import take_page
 from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey, ThreadView
 from plait.store.redis.engine import DRIVER_ERRORS, Command, Engine, explain, is_lost
-from plait.store.redis.layout import Keys, decode, name_record, split_name, to_change, to_client
+from plait.store.redis.layout import Keys, decode, join, split, to_change, to_client
 from plait.store.redis.planning import Log
 from plait.store.redis.scripts import CHANGES, LOAD, RECORDS
 from plait.store.spool import RecordSpool
@@ -83,7 +83,7 @@ class Reads:
 
     async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
         with telling(keys[0] if len(keys) == 1 else "records"):
-            record = name_record(part, name)
+            record = join(part, name)
             return await self._run(*(("HGET", *self._keys.thread(key, "r"), record) for key in keys))
 
     @asynccontextmanager
@@ -173,7 +173,7 @@ class Reads:
         """Return the mark of the last write of records, and records of all parts after a part and a key."""
         with telling(key):
             keys = self._keys.thread(key, "hro")
-            first = b"(" + name_record(*after)
+            first = b"(" + join(*after)
             command = ("EVAL", RECORDS, 3, *keys, "ZRANGEBYLEX", first, b"+", limit, size)
             ((mark, found),) = await self._run(command)
         return mark, _read_records(found)
@@ -192,10 +192,10 @@ def telling(what: object, failure: str = "cannot be read") -> Iterator[None]:
 def _range(wanted: RecordRange) -> Command:
     """Return the arguments of a script for a range: the command, its bounds, the limit and the size."""
     part, prefix = wanted.part, wanted.prefix
-    first, end = name_record(part, max(prefix, f"{wanted.after}\0") if wanted.after else prefix), prefix.encode() + _END
+    first, end = join(part, max(prefix, f"{wanted.after}\0") if wanted.after else prefix), prefix.encode() + _END
     if wanted.before is not None:
         end = min(end, wanted.before.encode())
-    bounds = b"[" + first, b"(" + name_record(part, "") + end
+    bounds = b"[" + first, b"(" + join(part, "") + end
     size = _ALL if wanted.size is None else max(wanted.size, 1)
     if wanted.reverse:
         return "ZREVRANGEBYLEX", *reversed(bounds), wanted.limit, size
@@ -203,7 +203,7 @@ def _range(wanted: RecordRange) -> Command:
 
 
 def _read_records(found: Sequence[bytes]) -> list[Record]:
-    return [Record(*split_name(name), value) for name, value in zip(found[::2], found[1::2], strict=True)]
+    return [Record(*split(name), value) for name, value in zip(found[::2], found[1::2], strict=True)]
 
 
 def read_thread(key: ThreadKey, found: Any, version: int | None, ranges: Sequence[RecordRange]) -> StoredThread | None:

@@ -7,7 +7,6 @@ __all__ = [
     "CHANGES",
     "CLAIM",
     "COMMIT",
-    "FORGET",
     "FORMAT",
     "IDENTIFY",
     "LOAD",
@@ -175,14 +174,6 @@ for i = 1, #ARGV, 4 do
 end
 """
 """Saves when threads have changed, of each its head, its epoch, its name in lists, and the time."""
-
-FORGET: Final = b"""
-for i = 1, #ARGV, 2 do
-  local head = redis.call('HMGET', ARGV[i], 'f', 'e')
-  if head[1] == ARGV[i + 1] and not head[2] then redis.call('DEL', ARGV[i]) end
-end
-"""
-"""Removes heads without a thread that still have their owner."""
 
 READ_CELLS: Final = (
     IDENTIFY

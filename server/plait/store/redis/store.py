@@ -5,30 +5,26 @@ this store holds, and runs or skips the commands that were planned from it. If i
 whether it is stored.
 """
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Sequence
-from contextvars import Context
 
 from redis.exceptions import RedisError
 
 from plait.errors import StoreError
-from plait.store.base import EngineStore
-from plait.store.batches import Batches, WriteGroup
 from plait.store.format import check_format
-from plait.store.outcomes import Outcome
-from plait.store.protocol import ALL_THREADS, DueThread, StoredThread, ThreadKey, ThreadQuery, ThreadRow, Write
+from plait.store.protocol import ALL_THREADS, DueThread, StoredThread, ThreadKey, ThreadQuery, ThreadRow
 from plait.store.reconnecting import Reconnector
 from plait.store.redis.commits import BatchCommitter
-from plait.store.redis.engine import Command, Engine, Line, explain, is_lost
+from plait.store.redis.engine import Engine, Line, explain, is_lost
 from plait.store.redis.exporting import Exports
-from plait.store.redis.layout import Heads, Keys, RedisHead, name_record, split_name
+from plait.store.redis.layout import Heads, Keys, RedisHead, join, split
 from plait.store.redis.listing import list_due, list_threads
 from plait.store.redis.reads import ERRORS, read_thread, telling
 from plait.store.redis.scripts import CLAIM, FORMAT
 from plait.store.redis.upkeep import RedisUpkeep
 from plait.store.redis.url import RedisUrl
+from plait.store.remote import RemoteStore
 from plait.store.thread_rows import RecordRange
 from plait.store.whole import StoredSchema
 
@@ -37,18 +33,15 @@ __all__ = ["RedisStore"]
 log = logging.getLogger("plait.store")
 
 
-class RedisStore(Exports, EngineStore):
+class RedisStore(Exports, RemoteStore[RedisHead]):
     """Stores threads in the database of a URL. `readonly=True` only reads."""
 
     def __init__(self, url: RedisUrl, *, readonly: bool = False) -> None:
         self.url = url
-        self._readonly = readonly
         self._keys = Keys(url.prefix)
         self._engine = Engine(url, self._on_loss, readonly=readonly)
-        # Of the threads that this store has claimed.
         self._heads: Heads = {}
-        batches = Batches(self._write, self._next_fence, is_trouble=_is_trouble)
-        super().__init__(batches, title=f"the store {url}")
+        super().__init__(title=f"the store {url}", is_trouble=_is_trouble, readonly=readonly)
         self._begin()
 
     def _begin(self) -> None:
@@ -56,11 +49,8 @@ class RedisStore(Exports, EngineStore):
         self._line = Reconnector(self._engine.connect, Line.close, lambda line: line.is_lost, server="Redis")
         self._recover = None if self._readonly else self._line.wait
         self._committer = BatchCommitter(self._engine, self._keys, self._line, self._heads, self._load_log)
+        self._commit = self._committer.commit
         self._upkeep = RedisUpkeep(self._run, self._keys, self._committer, self._batches.has_writes)
-
-    @property
-    def is_shared(self) -> bool:
-        return True
 
     @property
     def durability(self) -> str:
@@ -99,42 +89,19 @@ class RedisStore(Exports, EngineStore):
     def _explain(self, error: BaseException) -> str | None:
         return explain(error) if isinstance(error, ERRORS) else super()._explain(error)
 
-    async def claim_and_load(
-        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
-    ) -> tuple[int, StoredThread | None]:
-        found: list[object] = []
-
-        async def claim(key: ThreadKey) -> int:
-            fence, found[:] = await self._claim(key, self._make_load(key, None, records))
-            if self._batches.has_writes(key):
-                found.clear()
-            return fence
-
-        with telling(key, "cannot be claimed"):
-            fence = await self._batches.claim(key, claim)
-        try:
-            return fence, read_thread(key, found[0], None, records) if found else await self.load(key, records=records)
-        except BaseException:
-            self.release(key, fence)
-            raise
-
-    def release(self, key: ThreadKey, fence: int) -> None:
-        super().release(key, fence)
-        self._upkeep.release(key, fence)
-
     async def schema(self, kind: str, hash: str) -> bytes | None:
         with telling("a schema"):
-            found: list[bytes | None] = await self._run(("HGET", self._keys("schemas"), name_record(kind, hash)))
+            found: list[bytes | None] = await self._run(("HGET", self._keys("schemas"), join(kind, hash)))
         return found[0]
 
     async def schemas(self) -> list[StoredSchema]:
         with telling("the schemas"):
             (found,) = await self._run(("HGETALL", self._keys("schemas")))
-        return sorted((*split_name(name), value) for name, value in zip(found[::2], found[1::2], strict=True))
+        return sorted((*split(name), value) for name, value in zip(found[::2], found[1::2], strict=True))
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
         with telling("a schema", "could not be written"):
-            await self._engine.run_durably(("HSETNX", self._keys("schemas"), name_record(kind, hash), schema))
+            await self._engine.run_durably(("HSETNX", self._keys("schemas"), join(kind, hash), schema))
 
     async def _probe(self, *, writes: bool) -> None:
         with telling("the store", "cannot be written"):
@@ -152,37 +119,16 @@ class RedisStore(Exports, EngineStore):
 
     # Inside
 
-    async def _next_fence(self, key: ThreadKey) -> int:
+    async def _claim_head(
+        self, key: ThreadKey, ranges: Sequence[RecordRange] | None
+    ) -> tuple[RedisHead, StoredThread | None]:
         with telling(key, "cannot be claimed"):
-            fence, _ = await self._claim(key)
-        return fence
-
-    async def _claim(self, key: ThreadKey, *more: Command) -> tuple[int, list[object]]:
-        """Claim a thread, and return its fence and the answers to more commands, which are sent together."""
-        if self._readonly:
-            raise StoreError("the store is read-only")
-        keys = *self._engine.timeline_keys, *self._keys.thread(key, "h")
-        (origin, row), *found = await self._run(("EVAL", CLAIM, len(keys), *keys, secrets.token_hex(8)), *more)
+            keys = *self._engine.timeline_keys, *self._keys.thread(key, "h")
+            claim = "EVAL", CLAIM, len(keys), *keys, secrets.token_hex(8)
+            load = [] if ranges is None else [self._make_load(key, None, ranges)]
+            (origin, row), *found = await self._run(claim, *load)
         self._engine.note(origin.decode())
-        head, heads = RedisHead.read(row), self._heads
-        if key not in heads or heads[key].fence < head.fence:
-            heads[key] = head
-        return head.fence, found
-
-    def _on_loss(self) -> None:
-        self._heads.clear()
-        self._lose_claims()
-
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        return self._batches.submit(write)
-
-    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
-        return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())
-
-    async def _commit(self, batch: Sequence[WriteGroup]) -> Sequence[Outcome]:
-        outcomes = await self._committer.commit(batch)
-        self._upkeep.wake()
-        return outcomes
+        return RedisHead.read(row), read_thread(key, found[0], None, ranges or ()) if found else None
 
     async def _close(self) -> None:
         await self._upkeep.stop()

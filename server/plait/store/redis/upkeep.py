@@ -6,8 +6,8 @@ from typing import Any, Final
 from plait.store.protocol import ThreadKey
 from plait.store.redis.commits import BatchCommitter
 from plait.store.redis.engine import DRIVER_ERRORS, explain
-from plait.store.redis.layout import Keys, RedisHead, name_thread
-from plait.store.redis.scripts import FORGET, SAVE
+from plait.store.redis.layout import Keys, RedisHead, join
+from plait.store.redis.scripts import COMMIT, SAVE
 from plait.store.upkeep import HeadUpkeep
 
 __all__ = ["RedisUpkeep"]
@@ -31,13 +31,14 @@ class RedisUpkeep(HeadUpkeep[RedisHead, ThreadKey]):
         self._keys = keys
 
     async def _save(self, changed: Mapping[ThreadKey, tuple[str, int]]) -> None:
-        rows = [(name_thread(key), epoch, at) for key, (epoch, at) in changed.items()]
+        rows = [(join(*key), epoch, at) for key, (epoch, at) in changed.items()]
         for some in _split([(self._keys("h", name), epoch, name, at) for name, epoch, at in rows]):
             await self._run(("EVAL", SAVE, 1, self._keys("changed"), *some))
 
     async def _remove(self, heads: Sequence[tuple[ThreadKey, RedisHead]]) -> None:
-        for some in _split([(self._keys("h", name_thread(key)), head.fence) for key, head in heads]):
-            await self._run(("EVAL", FORGET, 0, *some))
+        rows = [(self._keys("h", join(*key)), head) for key, head in heads]
+        for some in _split([(key, head.guard, 1, 2, "DEL", key) for key, head in rows]):
+            await self._run(("EVAL", COMMIT, 0, *some))
 
 
 def _split(rows: list[Any]) -> list[list[Any]]:

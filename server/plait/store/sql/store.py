@@ -5,16 +5,12 @@ only the writes of the thread that caused the failure are refused. If its answer
 is stored.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import Context
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from plait.errors import StoreError
-from plait.store.base import EngineStore
-from plait.store.batches import Batches, WriteGroup
-from plait.store.outcomes import Outcome, Unreachable
+from plait.store.outcomes import Unreachable
 from plait.store.protocol import (
     ALL_THREADS,
     DueThread,
@@ -26,6 +22,7 @@ from plait.store.protocol import (
     ThreadView,
     Write,
 )
+from plait.store.remote import RemoteStore
 from plait.store.sql import listing, reads
 from plait.store.sql.commits import BatchCommitter
 from plait.store.sql.db import Db
@@ -47,27 +44,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class SqlStore(EngineStore):
+class SqlStore(RemoteStore[ClaimedHead]):
     """Stores threads in the database of a dialect. `readonly=True` only reads."""
 
     def __init__(self, dialect: Dialect, *, title: str, readonly: bool = False) -> None:
         self._dialect = dialect
-        self._readonly = readonly
         self._errors: tuple[type[Exception], ...] = (*dialect.errors, OverflowError, TypeError, ValueError)
-        super().__init__(Batches(self._write, self._next_fence, is_trouble=dialect.is_trouble), title=title)
+        super().__init__(title=title, is_trouble=dialect.is_trouble, readonly=readonly)
         self._begin()
 
     def _begin(self) -> None:
         """Create the objects that live from open to close."""
         self._known = Known()
+        self._heads = self._known.heads
         self._writer = Writer(self._dialect)
         self._readers = Readers(self._dialect, None if self._readonly else self._writer.wait)
-        self._committer = BatchCommitter(self._dialect, self._writer, self._known)
+        self._commit = BatchCommitter(self._dialect, self._writer, self._known).commit
         self._upkeep = SqlUpkeep(self._dialect, self._known, self._writer, self._readers, self._batches.has_writes)
-
-    @property
-    def is_shared(self) -> bool:
-        return True
 
     @property
     def durability(self) -> str:
@@ -140,27 +133,6 @@ class SqlStore(EngineStore):
 
             yield None if stored is None else ThreadView(stored, read)
 
-    async def claim_and_load(
-        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
-    ) -> tuple[int, StoredThread | None]:
-        found: StoredThread | None = None
-        is_read = False
-
-        async def claim(key: ThreadKey) -> int:
-            nonlocal found, is_read
-            head, found = await self._claim(key, records)
-            is_read = not self._batches.has_writes(key)
-            return head.fence
-
-        fence = await self._batches.claim(key, claim)
-        if not is_read:
-            found = await self.load(key, records=records)
-        return fence, found
-
-    def release(self, key: ThreadKey, fence: int) -> None:
-        super().release(key, fence)
-        self._upkeep.release(key, fence)
-
     async def schema(self, kind: str, hash: str) -> bytes | None:
         return await self._read("a schema", reads.load_schema, kind, hash)
 
@@ -198,41 +170,17 @@ class SqlStore(EngineStore):
         with self._telling(f"{what} cannot be read"):
             return await self._readers.run(lambda db: function(db, self._dialect.tables, *args, **kwargs))
 
-    async def _next_fence(self, key: ThreadKey) -> int:
-        head, _ = await self._claim(key)
-        return head.fence
-
-    async def _claim(
-        self, key: ThreadKey, ranges: Sequence[RecordRange] | None = None
+    async def _claim_head(
+        self, key: ThreadKey, ranges: Sequence[RecordRange] | None
     ) -> tuple[ClaimedHead, StoredThread | None]:
-        if self._readonly:
-            raise StoreError("the store is read-only")
         with self._telling(f"{key} cannot be claimed"):
             for _ in range(_CLAIMS):
                 head, found = await self._readers.run(lambda db: self._dialect.claim(db, key, ranges))
                 if head is not None:
-                    break
+                    return head, found
                 # The connection leads to another server, or its server was promoted.
                 await self._readers.run(self._dialect.identify)
-            else:
-                raise Unreachable("each connection leads to another server, or the timeline of the database is lost")
-        self._known.heads[key] = head
-        return head, found
-
-    def _on_loss(self) -> None:
-        self._known.heads.clear()
-        self._lose_claims()
-
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        return self._batches.submit(write)
-
-    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
-        return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())
-
-    async def _commit(self, batch: Sequence[WriteGroup]) -> Sequence[Outcome]:
-        outcomes = await self._committer.commit(batch)
-        self._upkeep.wake()
-        return outcomes
+        raise Unreachable("each connection leads to another server, or the timeline of the database is lost")
 
     async def _close(self) -> None:
         await self._upkeep.stop()
