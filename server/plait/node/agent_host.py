@@ -20,7 +20,7 @@ from plait.agents.durable import AgentTask, make_stop_methods
 from plait.agents.execution.definitions import Agent as AgentDefinition
 from plait.agents.execution.definitions import Model, Prompt, Subagent
 from plait.agents.execution.hooks import has_hook, make_message_hooks
-from plait.agents.execution.loop import Loop
+from plait.agents.execution.loop import make_loop
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.thread_agents import SUPPLY, ThreadAgents, make_supply_method
 from plait.agents.run import Interruption
@@ -163,7 +163,7 @@ class AgentHost:
         if has_hook("after_thread_created", execution.hooks):
             self._events.add("thread.created", partial(_follow_creation, threads))
         for name in execution.agents:
-            self.agent(name, thread=thread, durable=True)(Loop(execution).run)
+            self.agent(name, thread=thread, durable=True)(make_loop(execution))
         self._executions[thread] = execution
 
     @overload

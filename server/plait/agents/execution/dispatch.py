@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from plait.actor.logs import log_error
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import AnyTool, Handoff, PromptTool, Speaker
-from plait.agents.execution.hooks import ToolCall, call_hooks, has_hook
+from plait.agents.execution.hooks import ToolCall, call_hooks
 from plait.agents.execution.mcp import find_lender
 from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.prompt_tools import PromptTools, make_result_id
@@ -24,12 +24,12 @@ from plait.errors import InvalidArguments
 from plait.parts.messages.caller import STOPPED
 from plait.parts.messages.message import Message
 from plait.parts.messages.own_metadata import make_own, merge_metadata
-from plait.parts.messages.tool_calls import STATUS, make_call, make_call_id, read_call
+from plait.parts.messages.tool_calls import STATUS, read_call
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.step_errors import StepFailed, Unknown
 from plait.spelling import suggest
 
-__all__ = ["Dispatcher", "make_queued_call"]
+__all__ = ["Dispatcher"]
 
 _STOPPED: Final = "The execution was stopped before this call."
 _UNKNOWN: Final = "It is not known whether this call has had its effect, as it was cut off."
@@ -77,7 +77,7 @@ class Dispatcher:
             return
         try:
             if self._subagents.takes(tools, name):
-                await self._answer_by_subagent(tools, id, name, arguments, put)
+                await self._subagents.answer(tools, id, name, arguments, put=put)
                 return
             match await self._find(tools, name):
                 case Handoff(agent=agent):
@@ -158,20 +158,6 @@ class Dispatcher:
     async def _carry_out(self, speaker: Speaker, answer: Message, call: Mapping[str, Any]) -> None:
         await self.answer(speaker.prompt.tools, answer, call)
 
-    async def _answer_by_subagent(
-        self, tools: Mapping[str, AnyTool], id: str, name: str, arguments: str, put: Put
-    ) -> None:
-        hooks = self._state.hooks
-
-        async def follow_creation(child: object) -> None:
-            await call_hooks("after_subagent_created", hooks, self._thread, child)
-
-        on_created = follow_creation if has_hook("after_subagent_created", hooks) else None
-        try:
-            await self._subagents.answer(tools, id, name, arguments, put=put, on_created=on_created)
-        except msgspec.ValidationError:
-            raise Refused("what the call has waited for cannot be read") from None
-
     async def _run(self, tool: Tool, arguments: Mapping[str, Any], answer: Message, put: Put) -> None:
         if await self._history.has(answer):
             await put(read_result(await tool.run(self._thread, arguments)))
@@ -212,11 +198,6 @@ class Dispatcher:
             attachments=[{"path": path} for path in result.attachments],
             **fields,
         )
-
-
-def make_queued_call(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return a call of a tool that code has queued."""
-    return make_call(make_call_id(), given["name"], given["arguments"])
 
 
 def _remove_call(message: Message, *, id: str) -> Message:

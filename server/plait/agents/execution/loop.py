@@ -1,6 +1,6 @@
 """The loop of agents that call a model and tools: a durable agent, whose journal is the history of its thread."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -8,7 +8,7 @@ import msgspec
 from plait.agents.context import Context
 from plait.agents.execution.asking import Asker
 from plait.agents.execution.definitions import Receiver, Speaker, Subagent
-from plait.agents.execution.dispatch import Dispatcher, make_queued_call
+from plait.agents.execution.dispatch import Dispatcher
 from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.prompt_tools import PromptTools
 from plait.agents.execution.registry import Execution
@@ -34,10 +34,11 @@ from plait.parts.messages.caller import STOPPED
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import ROLES, find_open_calls, is_decisive
 from plait.parts.messages.own_metadata import make_own, read_own
+from plait.parts.messages.tool_calls import make_call, make_call_id
 from plait.parts.tasks.thread_tasks import find_tasks_part
 from plait_schemas.codec import to_builtins
 
-__all__ = ["Loop"]
+__all__ = ["make_loop"]
 
 
 class _Taken(msgspec.Struct, frozen=True):
@@ -47,15 +48,17 @@ class _Taken(msgspec.Struct, frozen=True):
     has_taken: bool = False
 
 
-class Loop:
-    """The durable agents of an execution: they ask models, answer the calls of tools, and do so again."""
+def make_loop(execution: Execution) -> Callable[[Context[Any]], Awaitable[Any]]:
+    """Return the function of the durable agents of an execution.
 
-    def __init__(self, execution: Execution) -> None:
-        self._execution = execution
+    It asks models and answers the calls of tools, until a step ends the run. It returns the text of the answer, or of
+    the call that has ended the run.
+    """
 
-    async def run(self, ctx: Context[Any]) -> Any:
-        """Make steps until one ends the run, and return the text of its answer, or of the call that has ended it."""
-        return await _Pass(self._execution, ctx).run()
+    async def run(ctx: Context[Any]) -> Any:
+        return await _Pass(execution, ctx).run()
+
+    return run
 
 
 class _Pass:
@@ -177,7 +180,7 @@ class _Pass:
 
     def _add_calls(self, given: Sequence[Mapping[str, str]], mark: Mark) -> str:
         """Make calls that no model has made an answer, and return its id."""
-        calls = [make_queued_call(each) for each in given]
+        calls = [make_call(make_call_id(), each["name"], each["arguments"]) for each in given]
         metadata = make_own({MARK: to_builtins(mark), TOOL: True})
         return self._messages.inject(ROLES[mark.side], tool_calls=calls, metadata=metadata).value.id
 

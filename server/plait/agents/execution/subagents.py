@@ -4,12 +4,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from types import NoneType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import Agent, AnyTool, Prompt, Subagent
+from plait.agents.execution.hooks import call_hooks, has_hook
 from plait.agents.execution.model_attempts import ToolSpec
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import Reason, read_mark
@@ -46,6 +47,8 @@ Put = Callable[..., Awaitable[None]]
 
 Tools = Mapping[str, AnyTool]
 
+T = TypeVar("T")
+
 
 class _Asked(msgspec.Struct, forbid_unknown_fields=True):
     message: Annotated[str, msgspec.Meta(min_length=1)]
@@ -66,8 +69,6 @@ class _Begun(msgspec.Struct, frozen=True):
 
     child: str = ""
     waits: bool = False
-    # Whether it was made for the call.
-    is_new: bool = False
 
 
 class _Told(msgspec.Struct, frozen=True):
@@ -121,29 +122,16 @@ class Subagents:
             return any(each.resumable for each in _find_all(tools))
         return isinstance(tool, Subagent) and not tool.resumable
 
-    async def answer(
-        self,
-        tools: Tools,
-        id: str,
-        name: str,
-        arguments: str,
-        *,
-        put: Put,
-        on_created: Callable[[Any], Awaitable[None]] | None,
-    ) -> None:
-        """Send a message to a child, and wait for its report if it blocks. Raises Refused and StepFailed.
-
-        `on_created` is called with a handle to a child that was made.
-        """
+    async def answer(self, tools: Tools, id: str, name: str, arguments: str, *, put: Put) -> None:
+        """Send a message to a child, and wait for its report if it blocks. Raises Refused and StepFailed."""
         asked = _decode(name, arguments)
         variables = await self._wait_for_variables(_find_new(tools, name, asked), id)
         begin = partial(self._begin, tools, id, name, asked, put=put, variables=variables)
         begun = await self._state.do(f"call:{id}", begin, type=_Begun)
-        if begun.is_new and on_created is not None:
-            child = await _find_family(self._thread).child(begun.child)
-            await self._state.do(f"created:{id}", partial(on_created, child), type=NoneType)
+        if begun.child and not isinstance(asked, _Message):
+            await self._tell_hooks(id, begun.child)
         if begun.waits:
-            told = await self._step.event(f"{RESULT}{id}", type=_Told)
+            told = await self._wait(f"{RESULT}{id}", _Told)
             text = (
                 f"{told.text}\n\n(From the subagent {begun.child}.)"
                 if isinstance(asked, _Create | _Message)
@@ -161,9 +149,27 @@ class Subagents:
         needs = await self._state.do(f"needs:{id}", partial(self._find_missing, tool, id), attempts=3, type=list[str])
         if not needs:
             return {}
-        given: dict[str, str] = await self._step.event(f"{VARIABLES}{id}", type=dict[str, str])
+        given = await self._wait(f"{VARIABLES}{id}", dict[str, str])
         types = {each.name: each.type for each in tool.variables}
         return {name: (types[name], data) for name, data in given.items() if name in types}
+
+    async def _tell_hooks(self, id: str, reference: str) -> None:
+        """Call the hooks for a new child."""
+        hooks = self._state.hooks
+
+        async def tell() -> None:
+            child = await _find_family(self._thread).child(reference)
+            await call_hooks("after_subagent_created", hooks, self._thread, child)
+
+        if has_hook("after_subagent_created", hooks):
+            await self._state.do(f"created:{id}", tell, type=NoneType)
+
+    async def _wait(self, event: str, type: type[T]) -> T:
+        try:
+            found: T = await self._step.event(event, type=type)
+        except msgspec.ValidationError:
+            raise Refused("what the call has waited for cannot be read") from None
+        return found
 
     async def _find_missing(self, tool: Subagent, id: str) -> list[str]:
         """Return the names of the variables that must be supplied, which the run then shows."""
@@ -199,7 +205,7 @@ class Subagents:
         if not child.blocking:
             text = f"The subagent {child.reference} works on it, and reports later."
             await put(ToolResult(text), subagent_id=child.reference)
-        return _Begun(child.reference, bool(child.blocking), is_new=not isinstance(asked, _Message))
+        return _Begun(child.reference, bool(child.blocking))
 
     async def _ask(
         self, tools: Tools, id: str, name: str, asked: _Asked, *, variables: dict[str, tuple[str, str]]
