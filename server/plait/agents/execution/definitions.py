@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 from msgspec.structs import force_setattr
 
 from plait.actor.thread import Thread
+from plait.agents.execution.hooks import Hooks, read_hooks
 from plait.agents.execution.tools import Checked, Tool, Variable, check_timeouts, check_tool_name, check_type
 
 __all__ = [
@@ -282,3 +283,8 @@ class Speaker(NamedTuple):
     def side(self) -> Side:
         """How its turns end."""
         return self.agent.side(self.letter)
+
+    @property
+    def hooks(self) -> tuple[Hooks, ...]:
+        """The hooks of the prompt; without any, those of the agent."""
+        return read_hooks(self.prompt.hooks) or read_hooks(self.agent.hooks)

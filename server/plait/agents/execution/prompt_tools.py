@@ -9,6 +9,7 @@ import msgspec
 
 from plait.agents.execution.definitions import PromptTool, Speaker
 from plait.agents.execution.registry import Execution
+from plait.agents.execution.run_history import read_after
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import Below, Mark, read_mark
 from plait.agents.execution.tools import Refused, ToolResult
@@ -22,9 +23,6 @@ __all__ = ["DEEPEST", "PromptTools", "decode_question", "join_results", "make_re
 
 DEEPEST: Final = 5
 """How deep prompts may be nested, which call each other or themselves."""
-
-# The messages below a result that are read, at most.
-_MOST: Final = 1_000
 
 
 def make_result_id(call_id: str) -> str:
@@ -96,8 +94,8 @@ class PromptTools:
         return join_results(said.content, told)
 
     async def _read(self, answer: Message, below: Below) -> list[Message]:
-        page = await self._messages.list(_MOST, after=answer.position, order="asc", max_depth=below.depth)
-        return select_history(page.messages, below.parent_id)
+        found = await read_after(self._messages, answer.position, max_depth=below.depth)
+        return select_history(found, below.parent_id)
 
     async def _put(self, question: str, below: Below) -> None:
         self._messages.inject("user", question, parent_id=below.parent_id, depth=below.depth)

@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from plait.agents.execution.definitions import Receiver, Speaker
-from plait.agents.execution.hooks import Hooks, read_hooks
+from plait.agents.execution.hooks import Hooks
 from plait.agents.execution.stops import Notes, Place
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
@@ -124,9 +124,8 @@ class ExecutionState:
 
     @property
     def hooks(self) -> tuple[Hooks, ...]:
-        """The hooks of the prompt that answers; without any, those of its agent."""
-        speaker = self.speaker or self._find_speaker()
-        return read_hooks(speaker.prompt.hooks) or read_hooks(speaker.agent.hooks)
+        """The hooks of the prompt that works now; without any, those of its agent."""
+        return (self.speaker or self._find_speaker()).hooks
 
     def begin(self, speaker: Speaker, place: Place, *, is_asked: bool = True) -> None:
         """Begin a step, in which a side answers, or the queue has called tools."""

@@ -7,8 +7,8 @@ from typing import Any, Final
 from plait.actor.actor import Actor
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
-from plait.agents.execution.definitions import Agent, Model, Prompt
-from plait.agents.execution.hooks import Hooks, call_hooks, read_hooks
+from plait.agents.execution.definitions import Agent, Model, Prompt, Speaker
+from plait.agents.execution.hooks import Hooks, call_hooks
 from plait.agents.execution.invoking import Invoker
 from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.registry import Execution
@@ -50,9 +50,7 @@ class ThreadAgents:
 
     def find_variables(self) -> Mapping[str, str]:
         """Return the variables of the agent that answers, and those of its prompt; at rest, of that of its side A."""
-        execution, name = self.execution, self._messages.agent
-        speaker = None if execution is None else execution.speaker
-        speaker = speaker or self._definitions.find_speaker(name or "", "a")
+        speaker = self._find_speaker(self.execution)
         return {**speaker.prompt.env, **speaker.agent.env}
 
     # Definitions
@@ -129,10 +127,12 @@ class ThreadAgents:
 
     def find_hooks(self) -> tuple[Hooks, ...]:
         """Return the hooks of the step, or, before the first one and at rest, those of the side that answers people."""
-        if self.running is not None and self.running.speaker is not None:
-            return self.running.hooks
-        speaker = self._definitions.find_speaker(self._messages.agent or "", "a")
-        return read_hooks(speaker.prompt.hooks) or read_hooks(speaker.agent.hooks)
+        return self._find_speaker(self.running).hooks
+
+    def _find_speaker(self, execution: ExecutionState | None) -> Speaker:
+        """Return the side that answers in an execution, or, before the first step and at rest, side A."""
+        speaker = None if execution is None else execution.speaker
+        return speaker or self._definitions.find_speaker(self._messages.agent or "", "a")
 
     async def follow_creation(self) -> None:
         """Call the hooks of a new thread."""
