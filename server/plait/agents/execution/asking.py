@@ -9,15 +9,12 @@ from typing import Any
 import msgspec
 
 from plait.actor.outcome import maybe_await
-from plait.actor.thread import Thread
 from plait.agents.execution.definitions import Prompt, Speaker
 from plait.agents.execution.hooks import Block, call_hooks
 from plait.agents.execution.loading import load_model_call
-from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
-from plait.agents.execution.registry import Execution
 from plait.agents.execution.run_history import cut_history
-from plait.agents.execution.state import ExecutionState
+from plait.agents.execution.run_pass import RunPass
 from plait.agents.execution.stops import BLOCKED, MARK, REMOVED, Below, Mark
 from plait.agents.execution.subagents import describe_subagents
 from plait.agents.execution.tool_specs import describe_tools
@@ -26,9 +23,7 @@ from plait.parts.messages.message import Message
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.model_history import ROLES, view_history
 from plait.parts.messages.own_metadata import make_own, merge_metadata, read_own
-from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import make_call, make_call_id, read_call
-from plait.parts.tasks.step import Step
 from plait_schemas.codec import to_builtins
 
 __all__ = ["Asker"]
@@ -44,22 +39,13 @@ class _Asked(msgspec.Struct, frozen=True):
 class Asker:
     """Asks models in a pass of a run."""
 
-    def __init__(
-        self,
-        execution: Execution,
-        thread: Thread[Any],
-        step: Step,
-        messages: ThreadMessages,
-        state: ExecutionState,
-        *,
-        servers: McpServers,
-    ) -> None:
-        self._execution = execution
-        self._thread = thread
-        self._step = step
-        self._messages = messages
-        self._state = state
-        self._servers = servers
+    def __init__(self, run_pass: RunPass) -> None:
+        self._execution = run_pass.execution
+        self._thread = run_pass.thread
+        self._step = run_pass.step
+        self._messages = run_pass.messages
+        self._state = run_pass.state
+        self._servers = run_pass.servers
         # What models have seen in the calls before, as it was converted.
         self._known: dict[Any, Any] = {}
 

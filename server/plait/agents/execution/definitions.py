@@ -8,7 +8,6 @@ from typing import Any, Final, Literal, NamedTuple
 from msgspec.structs import force_setattr
 
 from plait.actor.thread import Thread
-from plait.agents.execution.hooks import Hooks, read_hooks
 from plait.agents.execution.tools import Checked, Tool, Variable, check_timeouts, check_tool_name, check_type
 
 __all__ = [
@@ -23,6 +22,7 @@ __all__ = [
     "Side",
     "Speaker",
     "Subagent",
+    "find_tool",
 ]
 
 # A variable in a header, or in the environment of a process.
@@ -164,6 +164,12 @@ AnyTool = Tool | Handoff | Subagent | PromptTool | Mcp
 """A tool of a prompt."""
 
 
+def find_tool(tools: Mapping[str, AnyTool], name: str) -> AnyTool | None:
+    """Return a tool by the name that a model calls; of one that an MCP server may lend, the Mcp."""
+    lenders = (each for each in tools.values() if isinstance(each, Mcp) and name.startswith(each.prefix))
+    return tools.get(name) or next(lenders, None)
+
+
 class Prompt:
     """The instructions for a model and its tools: a text, or a function of the thread that returns one, and tools.
 
@@ -283,8 +289,3 @@ class Speaker(NamedTuple):
     def side(self) -> Side:
         """How its turns end."""
         return self.agent.side(self.letter)
-
-    @property
-    def hooks(self) -> tuple[Hooks, ...]:
-        """The hooks of the prompt; without any, those of the agent."""
-        return read_hooks(self.prompt.hooks) or read_hooks(self.agent.hooks)

@@ -1,22 +1,17 @@
 """Answers the calls of tools in an answer: each is a step of the run."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from types import NoneType
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from plait.actor.logs import log_error
-from plait.actor.thread import Thread
-from plait.agents.execution.definitions import AnyTool, Handoff, PromptTool, Speaker
+from plait.agents.execution.definitions import AnyTool, Handoff, Mcp, PromptTool, Speaker, find_tool
 from plait.agents.execution.hooks import ToolCall, call_hooks
-from plait.agents.execution.mcp import find_lender
-from plait.agents.execution.mcp_servers import McpServers
-from plait.agents.execution.prompt_tools import PromptTools, make_result_id
-from plait.agents.execution.run_history import RunHistory
-from plait.agents.execution.state import ExecutionState
+from plait.agents.execution.prompt_tools import Ask, PromptTools, make_result_id
+from plait.agents.execution.run_pass import RunPass
 from plait.agents.execution.stops import REMOVED
 from plait.agents.execution.subagents import Put, Subagents
 from plait.agents.execution.tools import FAILED, HANDED_OVER, Refused, Tool, ToolResult, read_result, tell_error
@@ -25,7 +20,6 @@ from plait.parts.messages.caller import STOPPED
 from plait.parts.messages.message import Message
 from plait.parts.messages.own_metadata import make_own, merge_metadata
 from plait.parts.messages.tool_calls import STATUS, read_call
-from plait.parts.tasks.step import Step
 from plait.parts.tasks.step_errors import StepFailed, Unknown
 from plait.spelling import suggest
 
@@ -43,24 +37,15 @@ class Dispatcher:
     The names of its steps are stored, and tell after a crash which calls have begun: they must never change.
     """
 
-    def __init__(
-        self,
-        thread: Thread[Any],
-        step: Step,
-        history: RunHistory,
-        state: ExecutionState,
-        prompts: PromptTools,
-        *,
-        servers: McpServers,
-    ) -> None:
-        self._thread = thread
-        self._history = history
-        self._prompts = prompts
-        self._servers = servers
-        self._step = step
-        self._messages = history.messages
-        self._subagents = Subagents(thread, step, state)
-        self._state = state
+    def __init__(self, run_pass: RunPass, ask: Ask) -> None:
+        self._thread = run_pass.thread
+        self._step = run_pass.step
+        self._messages = run_pass.messages
+        self._history = run_pass.history
+        self._state = run_pass.state
+        self._servers = run_pass.servers
+        self._prompts = PromptTools(run_pass.execution, run_pass.messages, run_pass.state, ask)
+        self._subagents = Subagents(run_pass.thread, run_pass.step, run_pass.state)
 
     async def answer(self, tools: Mapping[str, AnyTool], answer: Message, call: Mapping[str, Any]) -> None:
         """Add the result of a call in an answer to the history: at most once, unless its tool is idempotent.
@@ -73,7 +58,7 @@ class Dispatcher:
         put = partial(self._put, answer, ToolCall(id, name, arguments))
         if self._messages.is_stopped or (self._state.stopped and not self._has_begun(id)):
             text = STOPPED if self._messages.is_stopped else _STOPPED
-            await self._do(f"stopped:{id}", partial(put, ToolResult(text, is_error=True)))
+            await self._state.do(f"stopped:{id}", partial(put, ToolResult(text, is_error=True)))
             return
         try:
             if self._subagents.takes(tools, name):
@@ -81,17 +66,17 @@ class Dispatcher:
                 return
             match await self._find(tools, name):
                 case Handoff(agent=agent):
-                    await self._do(f"call:{id}", partial(self._hand_over, agent, put))
+                    await self._state.do(f"call:{id}", partial(self._hand_over, agent, put))
                 case Tool() as tool:
                     decoded = self._decode(tool, arguments)
                     if tool.needs_approval:
                         await self._wait_for_approval(tool, id)
                     work = partial(self._run, tool, decoded, answer, put)
-                    await self._do(f"call:{id}", work, once=not tool.idempotent, timeout=tool.timeout)
+                    await self._state.do(f"call:{id}", work, once=not tool.idempotent, timeout=tool.timeout)
                 case PromptTool() as prompt:
                     put = partial(put, message_id=make_result_id(id))
                     result = await self._prompts.answer(prompt, answer, call, carry_out=self._carry_out)
-                    await self._do(f"answer:{id}", partial(put, result))
+                    await self._state.do(f"answer:{id}", partial(put, result))
                 case _:
                     raise Refused(f"{name} cannot be called by this name")
         except Refused as refusal:
@@ -102,7 +87,7 @@ class Dispatcher:
             error = _UNKNOWN
         else:
             return
-        await self._do(f"error:{id}", partial(put, ToolResult(error, is_error=True)))
+        await self._state.do(f"error:{id}", partial(put, ToolResult(error, is_error=True)))
 
     async def close(self, calls: Sequence[Mapping[str, Any]], text: str = "") -> None:
         """Answer calls of a run that has ended before it has; it carries them out in order."""
@@ -113,7 +98,7 @@ class Dispatcher:
                 self._inject(id, name, ToolResult(told, is_error=True))
 
         if calls:
-            await self._do(f"close:{read_call(calls[0])[0]}", close, attempts=3)
+            await self._state.do(f"close:{read_call(calls[0])[0]}", close, attempts=3)
 
     # Inside
 
@@ -126,11 +111,9 @@ class Dispatcher:
 
     async def _find(self, tools: Mapping[str, AnyTool], name: str) -> AnyTool:
         """Return a tool by its name. Raises Refused."""
-        if (found := tools.get(name)) is not None:
-            return found
-        if (mcp := find_lender(tools, name)) is not None:
-            return await self._servers.find(mcp, name)
-        raise Refused(f"there is no tool {name!r}{suggest(name, tools)}")
+        if (found := find_tool(tools, name)) is None:
+            raise Refused(f"there is no tool {name!r}{suggest(name, tools)}")
+        return await self._servers.find(found, name) if isinstance(found, Mcp) else found
 
     def _decode(self, tool: Tool, arguments: str) -> dict[str, Any]:
         try:
@@ -147,9 +130,6 @@ class Dispatcher:
             raise Refused("the answer to the request for approval cannot be read") from None
         if not answer.approved:
             raise Refused(f"a person has refused the call{answer.reason and f': {answer.reason}'}")
-
-    async def _do(self, name: str, work: Callable[[], Awaitable[None]], **options: Any) -> None:
-        await self._state.do(name, work, type=NoneType, **options)
 
     def _has_begun(self, id: str) -> bool:
         """Whether a call had begun before a replay: then one of its own hooks or tools may have stopped the run."""

@@ -7,9 +7,8 @@ from typing import Any
 from plait.actor.logs import log_error
 from plait.actor.outcome import maybe_await
 from plait.actor.thread import Thread
-from plait.agents.execution.definitions import AnyTool, Handoff, Mcp, Prompt, PromptTool
+from plait.agents.execution.definitions import AnyTool, Handoff, Mcp, Prompt, PromptTool, find_tool
 from plait.agents.execution.loading import load_model_call
-from plait.agents.execution.mcp import find_lender
 from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed
 from plait.agents.execution.prompt_tools import DEEPEST, decode_question, join_results
@@ -77,8 +76,7 @@ class Invoker:
         return join_results(answer.text, results)
 
     async def _carry_out(self, prompt: Prompt, name: str, arguments: str, depth: int) -> ToolResult:
-        tool = prompt.tools.get(name) or find_lender(prompt.tools, name)
-        if tool is None:
+        if (tool := find_tool(prompt.tools, name)) is None:
             return ToolResult(f"{FAILED}there is no such tool", is_error=True)
         return await self.invoke(tool, name, arguments, depth=depth + 1, is_approved=False)
 

@@ -9,11 +9,8 @@ from plait.agents.context import Context
 from plait.agents.execution.asking import Asker
 from plait.agents.execution.definitions import Receiver, Speaker, Subagent
 from plait.agents.execution.dispatch import Dispatcher
-from plait.agents.execution.mcp_servers import McpServers
-from plait.agents.execution.prompt_tools import PromptTools
 from plait.agents.execution.registry import Execution
-from plait.agents.execution.run_history import RunHistory
-from plait.agents.execution.state import ExecutionState
+from plait.agents.execution.run_pass import RunPass
 from plait.agents.execution.stops import (
     MARK,
     START,
@@ -56,31 +53,30 @@ def make_loop(execution: Execution) -> Callable[[Context[Any]], Awaitable[Any]]:
     """
 
     async def run(ctx: Context[Any]) -> Any:
-        return await _Pass(execution, ctx).run()
+        return await _Loop(RunPass(execution, ctx)).run()
 
     return run
 
 
-class _Pass:
-    """One pass of a run in memory.
+class _Loop:
+    """The steps of one pass.
 
     What is done is read from the history, by the marks of its answers, not from what an earlier pass has called its
     steps: these may have other names in the next version. Only the names of the dispatcher's steps must stay.
     """
 
-    def __init__(self, execution: Execution, ctx: Context[Any]) -> None:
-        self._execution = execution
-        self._step = step = ctx.step
-        self._thread = ctx.thread
-        self._messages = messages = execution.find_messages(ctx.thread)
-        self._history = history = RunHistory(messages, step.begun_at, execution.most_history)
+    def __init__(self, run_pass: RunPass) -> None:
+        self._execution = run_pass.execution
+        self._step = step = run_pass.step
+        self._thread = run_pass.thread
+        self._messages = run_pass.messages
+        self._history = run_pass.history
+        self._state = run_pass.state
+        self._servers = run_pass.servers
+        self._agents = run_pass.thread.agents
         self._place = START if step.value is None else msgspec.convert(step.value, Place)
-        self._agents = ctx.thread.agents
-        self._state = state = ExecutionState(messages, step)
-        self._servers = servers = McpServers(ctx.thread)
-        self._asker = Asker(execution, ctx.thread, step, messages, state, servers=servers)
-        prompts = PromptTools(execution, messages, state, self._asker.ask)
-        self._dispatcher = Dispatcher(ctx.thread, step, history, state, prompts, servers=servers)
+        self._asker = Asker(run_pass)
+        self._dispatcher = Dispatcher(run_pass, self._asker.ask)
 
     async def run(self) -> str | None:
         await self._agents.wait_for_creation()

@@ -16,8 +16,7 @@ import msgspec
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import Mcp
 from plait.agents.execution.mcp import LentTool, McpFailed, McpResult
-from plait.agents.execution.model_attempts import ToolSpec
-from plait.agents.execution.tools import Tool, ToolResult
+from plait.agents.execution.tools import FAILED, NO_ARGUMENTS, Tool, ToolResult, ToolSpec
 from plait.errors import InvalidArguments, PlaitError
 from plait.parts.env.secret import Secret
 from plait.parts.files.thread_files import find_files
@@ -34,8 +33,6 @@ _LONGEST: Final = 100_000
 # Tools of a server, and characters of their descriptions.
 _MOST_TOOLS: Final = 200
 _MOST_DESCRIBED: Final = 1024 * 1024
-_FAILED: Final = "Failed to execute tool: "
-_NOTHING: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 
 log = logging.getLogger("plait.agents")
 
@@ -83,7 +80,7 @@ class McpServers:
                 told = f"{mcp.name} is connected. Its tools: {', '.join(lent)}"
                 return _LentTool(mcp, name, partial(_answer, ToolResult(told)))
             told = f"there is no tool {name!r}{suggest(name, lent)}"
-        return _LentTool(mcp, name, partial(_answer, ToolResult(f"{_FAILED}{told}", is_error=True)))
+        return _LentTool(mcp, name, partial(_answer, ToolResult(f"{FAILED}{told}", is_error=True)))
 
     # Inside
 
@@ -92,7 +89,7 @@ class McpServers:
             lent = await self._list(mcp)
         except McpFailed as failure:
             told = f"The tools of {mcp.name} are away: {failure}. Call this to try again."
-            return [ToolSpec(mcp.connect, told, _NOTHING)]
+            return [ToolSpec(mcp.connect, told, NO_ARGUMENTS)]
         return [ToolSpec(name, each.description, each.schema) for name, each in lent.items()]
 
     async def _list(self, mcp: Mcp) -> dict[str, LentTool]:
@@ -136,7 +133,7 @@ class McpServers:
             result: McpResult = await self._sessions[mcp.name].call(tool.name, arguments)
         except McpFailed as failure:
             await self._close(mcp.name)  # Its next use opens another session.
-            return ToolResult(await self._redact(f"{_FAILED}{failure}"), is_error=True)
+            return ToolResult(await self._redact(f"{FAILED}{failure}"), is_error=True)
         text = await self._redact(result.text)
         if len(text) > _LONGEST:
             text = f"{text[:_LONGEST]}\n\n[The result has {len(text)} characters; these are the first {_LONGEST}.]"

@@ -1,6 +1,6 @@
 """The attempts to ask a model: its answer, or its failure and the next attempt. No I/O."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -9,20 +9,12 @@ from plait.agents.execution.definitions import Model
 from plait.parts.messages.own_metadata import OwnMetadata
 from plait.parts.tasks.step_errors import GiveUp
 
-__all__ = ["FIRST", "Answer", "ModelFailed", "Progress", "ToolSpec"]
+__all__ = ["FIRST", "Answer", "ModelFailed", "Progress"]
 
 # Microseconds before the second attempt; before each further one, twice as many.
 _PAUSE: Final = 1_000_000
 # The maximum number of seconds that a model may ask to wait.
 _LONGEST: Final = 86_400.0
-
-
-class ToolSpec(NamedTuple):
-    """A tool as a model sees it; `parameters` is the JSON Schema of its arguments, an object."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
 
 
 class Answer(NamedTuple):

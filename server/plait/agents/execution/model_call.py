@@ -21,7 +21,8 @@ from pydantic_ai.tools import ToolDefinition
 
 from plait.agents.execution.definitions import Model
 from plait.agents.execution.message_format import Known, link, read_history, write_message
-from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress, ToolSpec
+from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
+from plait.agents.execution.tools import ToolSpec
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import MODEL

@@ -2,8 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from types import NoneType
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -19,7 +18,7 @@ from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import read_call
 from plait_schemas.codec import NOT_JSON
 
-__all__ = ["DEEPEST", "PromptTools", "decode_question", "join_results", "make_result_id"]
+__all__ = ["DEEPEST", "Ask", "PromptTools", "decode_question", "join_results", "make_result_id"]
 
 DEEPEST: Final = 5
 """How deep prompts may be nested, which call each other or themselves."""
@@ -34,12 +33,8 @@ class _Question(msgspec.Struct, forbid_unknown_fields=True):
     message: Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class Ask(Protocol):
-    """Asks a model, and returns its answer; None if there is none."""
-
-    async def __call__(
-        self, speaker: Speaker, history: Sequence[Message], mark: Mark, below: Below
-    ) -> Message | None: ...
+Ask = Callable[[Speaker, Sequence[Message], Mark, Below], Awaitable[Message | None]]
+"""Asks a model, and returns its answer; None if there is none."""
 
 
 class PromptTools:
@@ -75,7 +70,7 @@ class PromptTools:
             history = await self._read(answer, below)
             if not history:
                 work = partial(self._put, decode_question(name, arguments), below)
-                await self._state.do(f"prompt:{id}", work, type=NoneType)
+                await self._state.do(f"prompt:{id}", work)
                 history = await self._read(answer, below)
             said = next((each for each in history if read_mark(each) is not None), None)
             if said is None:

@@ -16,9 +16,10 @@ from plait.agents.execution.definitions import (
     Receiver,
     Speaker,
     Subagent,
+    find_tool,
 )
 from plait.agents.execution.hooks import has_hook, read_hooks
-from plait.agents.execution.mcp import check_prefixes, find_lender
+from plait.agents.execution.tools import CREATE, MESSAGE
 from plait.errors import NotFound
 from plait.parts.env.env import Env
 from plait.parts.env.secret import check_variable, make_secret
@@ -59,7 +60,7 @@ class Execution:
             self._check_prompt(prompt)
         for agent in self.agents.values():
             self._check_agent(agent)
-        check_prefixes(self.tools)
+        self._check_prefixes()
         # The hooks of all prompts and agents.
         self.hooks = [
             hook
@@ -103,7 +104,7 @@ class Execution:
 
     def find_tool(self, name: str) -> AnyTool:
         """Return a tool of any prompt. Raises NotFound."""
-        if (found := self.tools.get(name) or find_lender(self.tools, name)) is not None:
+        if (found := find_tool(self.tools, name)) is not None:
             return found
         raise NotFound(f"there is no tool named {name!r}{suggest(name, self.tools)}")
 
@@ -155,6 +156,13 @@ class Execution:
                 _find("prompt", self.prompts, each.prompt, where)
             if self.tools.setdefault(name, each) != each:
                 raise ValueError(f"{where}another prompt has a different tool named {name!r}")
+
+    def _check_prefixes(self) -> None:
+        """Raise ValueError if a tool has a name that a server may give to one of its own."""
+        lenders = [each for each in self.tools.values() if isinstance(each, Mcp)]
+        for mcp, name in product(lenders, (*self.tools, CREATE, MESSAGE)):
+            if name.startswith(mcp.prefix):
+                raise ValueError(f"{name!r} may be the name of a tool of the Mcp {mcp.name!r}: rename one of them")
 
     def _check_agent(self, agent: Agent) -> None:
         _check_env(agent.env)

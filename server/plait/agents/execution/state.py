@@ -3,19 +3,20 @@
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import NoneType
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from plait.agents.execution.definitions import Receiver, Speaker
-from plait.agents.execution.hooks import Hooks
+from plait.agents.execution.hooks import Hooks, read_hooks
 from plait.agents.execution.stops import Notes, Place
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.tasks.step import Step
 from plait_schemas.codec import encode_json
 
-__all__ = ["ExecutionState", "find_execution"]
+__all__ = ["ExecutionState", "find_execution", "find_hooks"]
 
 _current: Final[ContextVar["ExecutionState | None"]] = ContextVar("plait_execution", default=None)
 
@@ -39,6 +40,11 @@ def find_execution(messages: ThreadMessages) -> "ExecutionState | None":
     """Return the execution that the calling code is a part of, in the thread of some messages."""
     found = _current.get()
     return found if found is not None and found._messages is messages else None
+
+
+def find_hooks(speaker: Speaker) -> tuple[Hooks, ...]:
+    """Return the hooks of a prompt; without any, those of its agent."""
+    return read_hooks(speaker.prompt.hooks) or read_hooks(speaker.agent.hooks)
 
 
 class ExecutionState:
@@ -125,7 +131,7 @@ class ExecutionState:
     @property
     def hooks(self) -> tuple[Hooks, ...]:
         """The hooks of the prompt that works now; without any, those of its agent."""
-        return (self.speaker or self._find_speaker()).hooks
+        return find_hooks(self.speaker or self._find_speaker())
 
     def begin(self, speaker: Speaker, place: Place, *, is_asked: bool = True) -> None:
         """Begin a step, in which a side answers, or the queue has called tools."""
@@ -133,9 +139,12 @@ class ExecutionState:
         self._steps = {**place.steps, letter: place.steps.get(letter, 0) + is_asked}
 
     async def do(
-        self, name: str, work: Callable[[], Awaitable[T]], *, type: type[T] | None, attempts: int = 1, **options: Any
+        self, name: str, work: Callable[[], Awaitable[T]], *, type: Any = NoneType, attempts: int = 1, **options: Any
     ) -> T:
-        """Make a step of the task, and store with its value what tools and hooks have said to the execution in it."""
+        """Make a step of the task, and store with its value what tools and hooks have said to the execution in it.
+
+        `type` is that of the value.
+        """
         before = encode_json(self.notes)
 
         async def do() -> _Noted[T]:
@@ -147,7 +156,7 @@ class ExecutionState:
             return _Noted(value, _decode_notes(after), self._noted)
 
         try:
-            noted: _Noted[T] = await self._step.do(name, do, type=_Noted[type], attempts=attempts, **options)  # type: ignore[valid-type]
+            noted: _Noted[T] = await self._step.do(name, do, type=_Noted[type], attempts=attempts, **options)
         except BaseException:
             self._load(_decode_notes(before))
             raise

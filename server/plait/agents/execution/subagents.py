@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
-from types import NoneType
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -11,10 +10,9 @@ import msgspec
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import Agent, AnyTool, Prompt, Subagent
 from plait.agents.execution.hooks import call_hooks, has_hook
-from plait.agents.execution.model_attempts import ToolSpec
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import Reason, read_mark
-from plait.agents.execution.tools import CREATE, FAILED, MESSAGE, Refused, ToolResult
+from plait.agents.execution.tools import CREATE, FAILED, MESSAGE, Refused, ToolResult, ToolSpec
 from plait.clock import read_wall_clock
 from plait.errors import NotFound
 from plait.parts.family.calls import RESULT
@@ -138,7 +136,7 @@ class Subagents:
                 else told.text
             )
             result = ToolResult(text, told.attachments, told.is_error)
-            await self._state.do(f"answer:{id}", partial(put, result, subagent_id=begun.child), type=NoneType)
+            await self._state.do(f"answer:{id}", partial(put, result, subagent_id=begun.child))
 
     # Inside
 
@@ -162,7 +160,7 @@ class Subagents:
             await call_hooks("after_subagent_created", hooks, self._thread, child)
 
         if has_hook("after_subagent_created", hooks):
-            await self._state.do(f"created:{id}", tell, type=NoneType)
+            await self._state.do(f"created:{id}", tell)
 
     async def _wait(self, event: str, type: type[T]) -> T:
         try:

@@ -12,7 +12,7 @@ from plait.agents.execution.hooks import Hooks, call_hooks
 from plait.agents.execution.invoking import Invoker
 from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.registry import Execution
-from plait.agents.execution.state import ExecutionState, find_execution
+from plait.agents.execution.state import ExecutionState, find_execution, find_hooks
 from plait.agents.execution.stops import TOOL
 from plait.agents.execution.subagents import VARIABLES
 from plait.agents.execution.tools import ToolResult
@@ -127,7 +127,7 @@ class ThreadAgents:
 
     def find_hooks(self) -> tuple[Hooks, ...]:
         """Return the hooks of the step, or, before the first one and at rest, those of the side that answers people."""
-        return self._find_speaker(self.running).hooks
+        return find_hooks(self._find_speaker(self.running))
 
     def _find_speaker(self, execution: ExecutionState | None) -> Speaker:
         """Return the side that answers in an execution, or, before the first step and at rest, side A."""

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from plait.agents.execution.definitions import AnyTool, Handoff, Mcp, Prompt, PromptTool, Subagent
-from plait.agents.execution.model_attempts import ToolSpec
 from plait.agents.execution.registry import Execution
-from plait.agents.execution.tools import Tool
+from plait.agents.execution.tools import NO_ARGUMENTS, Tool, ToolSpec
 
 __all__ = ["describe_tools"]
 
-_NOTHING: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 # The arguments of a prompt.
 _QUESTION: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -33,7 +31,7 @@ def _describe(execution: Execution, name: str, tool: AnyTool) -> ToolSpec:
         case Handoff():
             agent = execution.load_agent(tool.agent)
             told = tool.description or f"Hand the conversation over to {agent.title or agent.name}. {agent.description}"
-            return ToolSpec(name, told.strip(), _NOTHING)
+            return ToolSpec(name, told.strip(), NO_ARGUMENTS)
         case PromptTool():
             told = tool.description or f"Ask the prompt {tool.prompt}."
             return ToolSpec(name, told, _QUESTION)

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, overload
+from typing import Any, Final, NamedTuple, overload
 
 import msgspec
 
@@ -19,10 +19,12 @@ __all__ = [
     "FAILED",
     "HANDED_OVER",
     "MESSAGE",
+    "NO_ARGUMENTS",
     "Checked",
     "Refused",
     "Tool",
     "ToolResult",
+    "ToolSpec",
     "Variable",
     "check_timeouts",
     "check_tool_name",
@@ -106,6 +108,17 @@ class ToolResult(Checked, frozen=True):
     attachments: Sequence[str] = ()
     is_error: bool = False
 
+
+class ToolSpec(NamedTuple):
+    """A tool as a model sees it; `parameters` is the JSON Schema of its arguments, an object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+NO_ARGUMENTS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
+"""The schema of a tool without arguments."""
 
 FAILED: Final = "Failed to execute tool: "
 """How an error begins that is the result of a call."""

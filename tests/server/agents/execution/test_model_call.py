@@ -19,8 +19,9 @@ from pydantic_ai.models.test import TestModel
 from plait import Context, Message, Messages, Plait, Thread
 from plait.agents.execution.definitions import Model
 from plait.agents.execution.loading import load_model_call
-from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress, ToolSpec
+from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
 from plait.agents.execution.model_call import call_model
+from plait.agents.execution.tools import ToolSpec
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Role
 from plait.parts.messages.model_history import MODEL, Side, select_history, view_history
