@@ -1,8 +1,9 @@
 """The directory in cells: what it writes and reads, and what a failover may lose."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from typing import Any
 
 import pytest
@@ -56,6 +57,20 @@ async def test_an_engine_that_cannot_be_reached_is_named(address: str) -> None:
     with pytest.raises(StoreError, match=f"^the directory of the nodes in {address} cannot be reached: .*[0-9]"):
         async with make_directory(address) as directory:
             await directory.read()
+
+
+@pytest.mark.parametrize("name", ["postgres"])
+async def test_a_server_that_does_not_answer_is_no_obstacle_if_the_url_names_another(
+    request: pytest.FixtureRequest, name: str
+) -> None:
+    server: Postgres | Mariadb = request.getfixturevalue(name)
+    store = server.make_store()
+    make_schema(server, store)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        hosts = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{server.port}"
+        async with make_directory(store.replace(f"127.0.0.1:{server.port}", hosts)) as directory:
+            assert await directory.join(make_node("a")) is None
+            assert await directory.beat("a-0")
 
 
 async def test_nodes_that_join_a_new_directory_at_once_all_join(open_directory: Open) -> None:

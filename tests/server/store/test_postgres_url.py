@@ -18,7 +18,7 @@ def test_a_url_has_options_of_the_store_and_of_the_driver() -> None:
     found = PostgresUrl.parse(f"{URL}?schema=games&prefix=g_&sslmode=disable&host=/run/postgresql")
     assert (found.schema, found.prefix) == ("games", "g_")
     assert (found.is_synchronous, found.has_standby, found.has_session) == (True, False, True)
-    assert found.dsn == "postgresql://127.0.0.1:1/game?sslmode=disable&host=%2Frun%2Fpostgresql"
+    assert found.dsns == ["postgresql://127.0.0.1:1/game?sslmode=disable&host=%2Frun%2Fpostgresql"]
     assert (found.user, found.password) == ("ada", SECRET)
     assert str(found) == "postgresql://ada:***@127.0.0.1:1/game"
     other = PostgresUrl.parse(f"{URL}?synchronous_commit=off&statement_cache_size=0")

@@ -12,6 +12,7 @@ from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
 from plait.store.postgres.url import PostgresUrl
 from plait.store.sql.db import Db
+from plait.store.sql.hosts import connect_first
 
 __all__ = ["DRIVER_ERRORS", "TIMELINE", "Connection", "Engine", "explain", "is_lost", "was_sent"]
 
@@ -62,21 +63,8 @@ class Engine:
         return f"synchronous_commit TO {'on' if self.url.is_synchronous else 'off'}"
 
     async def connect(self) -> Connection:
-        """Return a new connection. Raises Unreachable."""
-        cache = 100 if self.url.has_session else 0
-        try:
-            db: Connection = await asyncpg.connect(
-                self.url.dsn,
-                user=self.url.user,
-                password=self.url.password,
-                timeout=_CONNECT_TIMEOUT,
-                statement_cache_size=cache,
-                target_session_attrs=SessionAttribute.primary,
-            )
-        except TimeoutError as error:
-            raise Unreachable(f"the server does not answer within {_CONNECT_TIMEOUT:g} seconds") from error
-        except DRIVER_ERRORS as error:
-            raise Unreachable(explain(error)) from error
+        """Return a new connection to the first server of the URL that can be written. Raises Unreachable."""
+        db = await connect_first(self.url.dsns, self._connect)
         try:
             await self.identify(db)
             if self.url.has_session:
@@ -129,6 +117,23 @@ class Engine:
                 origin,
             )
             self._on_loss()
+
+    # Inside
+
+    async def _connect(self, dsn: str) -> Connection:
+        try:
+            return await asyncpg.connect(
+                dsn,
+                user=self.url.user,
+                password=self.url.password,
+                timeout=_CONNECT_TIMEOUT,
+                statement_cache_size=100 if self.url.has_session else 0,
+                target_session_attrs=SessionAttribute.primary,
+            )
+        except TimeoutError as error:
+            raise Unreachable(f"the server does not answer within {_CONNECT_TIMEOUT:g} seconds") from error
+        except DRIVER_ERRORS as error:
+            raise Unreachable(explain(error)) from error
 
 
 def is_lost(error: BaseException, *, is_closed: bool = False) -> bool:

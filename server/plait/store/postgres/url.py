@@ -23,8 +23,8 @@ class PostgresUrl:
     `str()` has no password and no options.
     """
 
-    # For the driver, without the login.
-    dsn: str
+    # For the driver, without the login: one for each host.
+    dsns: list[str]
     user: str | None
     password: str | None
     schema: str
@@ -53,7 +53,8 @@ class PostgresUrl:
             raise ValueError(f"{shown}: with synchronous_commit=off, no commit waits for a standby")
         found.has_session = parts.choose("statement_cache_size", "100", "0") != "0"
         driver = urlencode({name: options[name] for name in options if name in _DRIVER}, quote_via=quote)
-        found.dsn = f"postgresql://{parts.hosts}/{parts.path}{f'?{driver}' if driver else ''}"
+        rest = f"/{parts.path}{f'?{driver}' if driver else ''}"
+        found.dsns = [f"postgresql://{host}{rest}" for host in parts.hosts.split(",")]
         return found
 
     def __str__(self) -> str:
