@@ -59,7 +59,7 @@ async def test_an_engine_that_cannot_be_reached_is_named(address: str) -> None:
             await directory.read()
 
 
-@pytest.mark.parametrize("name", ["postgres"])
+@pytest.mark.parametrize("name", ["postgres", "mariadb"])
 async def test_a_server_that_does_not_answer_is_no_obstacle_if_the_url_names_another(
     request: pytest.FixtureRequest, name: str
 ) -> None:

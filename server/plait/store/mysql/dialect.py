@@ -28,6 +28,7 @@ from plait.store.outcomes import Unreachable
 from plait.store.protocol import ThreadKey
 from plait.store.sql.db import Db
 from plait.store.sql.dialect import Claim
+from plait.store.sql.hosts import connect_first
 from plait.store.sql.reads import make_load, read_thread
 from plait.store.sql.rows import ClaimedHead, Rows, StoredRow, encode
 from plait.store.sql.tables import THREADS, Table, Tables
@@ -123,27 +124,7 @@ class MysqlDialect:
 
     async def connect(self) -> MysqlDb:
         """Return a new connection to the first server of the URL that can be written. Raises Unreachable."""
-        failures = list[str]()
-        for host, port in self.url.hosts:
-            try:
-                db = await connect(self.url, host, port)
-            except Unreachable as error:
-                failures.append(str(error))
-                continue
-            try:
-                await self.identify(db)
-            except DRIVER_ERRORS as error:
-                db.terminate()
-                failures.append(explain(error))
-            except Unreachable as error:
-                db.terminate()
-                failures.append(str(error))
-            except BaseException:
-                db.terminate()
-                raise
-            else:
-                return db
-        raise Unreachable("; ".join(failures))
+        return await connect_first(self.url.hosts, self._connect)
 
     async def identify(self, db: Db) -> None:
         """Check which server a connection leads to, and raise the timeline if it is another one. Raises Unreachable."""
@@ -245,6 +226,18 @@ class MysqlDialect:
         return [rows[0] for rows, _ in found]
 
     # Inside
+
+    async def _connect(self, host: tuple[str, int]) -> MysqlDb:
+        db = await connect(self.url, *host)
+        try:
+            await self.identify(db)
+        except DRIVER_ERRORS as error:
+            db.terminate()
+            raise Unreachable(explain(error)) from error
+        except BaseException:
+            db.terminate()
+            raise
+        return db
 
     def _fill(self, sql: str, *values: Any) -> str:
         return fill(self.tables.fill(sql), *values)
