@@ -102,6 +102,26 @@ async def test_a_former_owner_writes_nothing_after_a_failover_that_lost_the_clai
         assert stored.epoch != beginning().epoch
 
 
+async def test_a_primary_that_was_a_replica_for_a_while_is_noticed(own_redis: Redis, replica: Redis) -> None:
+    losses: list[None] = []
+    async with RedisStore(RedisUrl.parse(new_store(own_redis.url))) as store:
+        store.watch_claims(lambda: losses.append(None))
+        fence = await store.claim(ROOM)
+        await store.submit(msgspec.structs.replace(beginning(), fence=fence))
+        await until(lambda: replica.execute("DBSIZE") == own_redis.execute("DBSIZE"))
+        replica.execute("REPLICAOF", "NO", "ONE")
+        await store.submit(msgspec.structs.replace(change(1), fence=fence))
+        # The change is lost, and the connections stay.
+        own_redis.execute("REPLICAOF", "127.0.0.1", replica.port)
+        await until(lambda: own_redis.execute("INFO", "replication")["master_link_status"] == "up")
+        own_redis.execute("REPLICAOF", "NO", "ONE")
+        _, stored = await store.claim_and_load(ROOM)
+        assert stored is not None
+        assert stored.version == 0
+        assert stored.epoch != beginning().epoch
+        await until(lambda: len(losses) == 1)
+
+
 async def test_a_server_whose_data_is_lost_is_noticed_without_a_restart(own_redis: Redis) -> None:
     losses: list[None] = []
     async with RedisStore(RedisUrl.parse(new_store(own_redis.url))) as store:

@@ -54,10 +54,12 @@ return heads
 """ % (QUESTION)
 """Returns the heads of threads. Those that still have their owner change, so that a write that is late will not fit."""
 
-# The number of the timeline is part of the data, the run id is the server's: each start has another one. The number is
-# at least the time in milliseconds, so that it is new, and fences are above all former ones, also if the data is lost.
+# The number of the timeline is part of the data. The ids are the server's: each start has another one, and so has each
+# promotion, also of a server that was the primary before. The number is at least the time in milliseconds, so that it
+# is new, and fences are above all former ones, also if the data is lost.
 IDENTIFY: Final = b"""
-local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+local info = redis.call('INFO', 'server', 'replication')
+local run = string.match(info, 'run_id:(%w+)') .. '.' .. string.match(info, 'master_replid2:(%w+)')
 local origin = redis.call('GET', KEYS[1]) or '0:'
 local number, server = string.match(origin, '^(%d+):(.*)$')
 if server ~= run then

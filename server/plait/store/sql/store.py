@@ -180,7 +180,7 @@ class SqlStore(RemoteStore[ClaimedHead]):
                     return head, found
                 # The connection leads to another server, or its server was promoted.
                 await self._readers.run(self._dialect.identify)
-        raise Unreachable("each connection leads to another server, or the timeline of the database is lost")
+            raise Unreachable("each connection leads to another server, or the timeline of the database is lost")
 
     async def _close(self) -> None:
         await self._upkeep.stop()
