@@ -11,12 +11,15 @@ import msgspec
 import pytest
 from tests.redis import Redis, new_store
 from tests.server.store.contract import ROOM, beginning, change, outcomes
+from tests.server.store.contract_cells import make_first
+from tests.server.store.contract_records import delete
 from tests.server.store.cutting_proxy import CuttingProxy
 from tests.server.store.reclaiming import Reclaiming
 from tests.server.store.writing import KEYS, until
 
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.protocol import ThreadKey
+from plait.store.redis.cells import RedisCells
 from plait.store.redis.scripts import QUESTION
 from plait.store.redis.store import RedisStore
 from plait.store.redis.url import RedisUrl
@@ -193,3 +196,19 @@ async def test_a_full_memory_refuses_writes_and_nothing_else(own_redis: Redis) -
         own_redis.execute("CONFIG", "SET", "maxmemory", "0")
         await store.submit(msgspec.structs.replace(change(1), fence=fence))
         await store.check_writes()
+
+
+async def test_while_the_memory_is_full_threads_are_owned_and_deleted_and_a_cluster_goes_on(own_redis: Redis) -> None:
+    url = RedisUrl.parse(new_store(own_redis.url))
+    async with RedisStore(url) as store:
+        fence = await store.claim(ROOM)
+        await store.submit(msgspec.structs.replace(beginning(), fence=fence))
+    own_redis.execute("CONFIG", "SET", "maxmemory", "1")
+    async with RedisStore(url) as store, RedisCells(url) as cells:
+        await make_first(cells)
+        fence, stored = await store.claim_and_load(ROOM)
+        assert stored is not None
+        with pytest.raises(StoreError, match="maxmemory"):
+            await store.submit(msgspec.structs.replace(change(1), fence=fence))
+        await store.submit(msgspec.structs.replace(delete(0), fence=fence))
+        assert await store.find(ROOM) is None

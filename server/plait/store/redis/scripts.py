@@ -57,7 +57,9 @@ return heads
 # The number of the timeline is part of the data. The ids are the server's: each start has another one, and so has each
 # promotion, also of a server that was the primary before. The number is at least the time in milliseconds, so that it
 # is new, and fences are above all former ones, also if the data is lost.
-IDENTIFY: Final = b"""
+#
+# What begins with this may go on while the memory is full: leases, and claims, which reading and deleting need.
+IDENTIFY: Final = b"""#!lua flags=allow-oom
 local info = redis.call('INFO', 'server', 'replication')
 local run = string.match(info, 'run_id:(%w+)') .. '.' .. string.match(info, 'master_replid2:(%w+)')
 local origin = redis.call('GET', KEYS[1]) or '0:'
