@@ -2,8 +2,10 @@
 
 import asyncio
 import signal
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
@@ -12,7 +14,9 @@ from tests.redis import Redis
 from tests.server.store.contract import ROOM, beginning, change
 from tests.server.store.writing import until
 
+from plait.cluster.cell_directory import CellDirectory
 from plait.errors import StoreError
+from plait.store.redis.cells import RedisCells
 from plait.store.redis.store import RedisStore
 from plait.store.redis.url import RedisUrl
 
@@ -74,7 +78,16 @@ async def test_a_store_follows_the_primary_that_the_sentinels_name(servers: Serv
         await store.submit(msgspec.structs.replace(change(1, epoch=stored.epoch), fence=fence))
 
 
+async def test_sentinels_that_do_not_answer_are_no_obstacle_for_a_cluster(servers: Servers) -> None:
+    with ExitStack() as stack:
+        silent = [stack.enter_context(closing(socket.create_server(("127.0.0.1", 0)))) for _ in range(2)]
+        hosts = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in silent)
+        url = RedisUrl.parse(servers.url.replace("127.0.0.1:1,", f"{hosts},"))
+        async with CellDirectory(RedisCells, url) as directory:
+            assert not (await directory.read()).nodes
+
+
 async def test_a_name_that_no_sentinel_knows_is_refused(servers: Servers) -> None:
     url = servers.url.replace("mymaster", "other")
-    with pytest.raises(StoreError, match="No master found for 'other'"):
+    with pytest.raises(StoreError, match=r"No master found for 'other' by any of the Sentinels$"):
         await RedisStore(RedisUrl.parse(url)).__aenter__()

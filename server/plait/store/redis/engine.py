@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from redis.asyncio import BlockingConnectionPool, Connection, SSLConnection
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
@@ -34,7 +34,8 @@ log = logging.getLogger("plait.store")
 # Seconds after which a command without an answer counts as lost with its connection.
 _ANSWER_TIMEOUT: Final = 10.0
 _CONNECT_TIMEOUT: Final = 5.0
-_SENTINEL_TIMEOUT: Final = 1.0
+# Three Sentinels may be asked in vain before the directory of a cluster gives up, after 2 seconds.
+_SENTINEL_TIMEOUT: Final = 0.5
 # Milliseconds for which a batch waits for replicas.
 _WAIT: Final = 2000
 # The connections that read and claim.
@@ -195,7 +196,10 @@ class Engine:
     # Inside
 
     async def _find_primary(self) -> tuple[str, int]:
-        host, port = await self._sentinel.discover_master(self.url.service)
+        try:
+            host, port = await self._sentinel.discover_master(self.url.service)
+        except MasterNotFoundError as error:  # It tells all settings of the connections.
+            raise LostError(str(error).partition(" : ")[0] + " by any of the Sentinels") from None
         return host, port
 
     async def _greet(self, connection: Any) -> None:
