@@ -1,4 +1,4 @@
-"""Connects to one of several servers, of which some may not answer."""
+"""Connects to one of several servers, even if some do not answer."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
