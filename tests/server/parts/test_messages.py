@@ -2,14 +2,28 @@
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from tests.server.parts.messages_lab import Chat, MessagesLab, contents
 
-from plait import Context, Destroyed, Messages, NotFound, Plait, StoreError, TooLarge
+from plait import Context, Destroyed, Messages, NotFound, Plait, SqliteStore, StoreError, TooLarge
 from plait.parts.messages.message import Message, Page
+from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import Record, RecordRange
+
+
+class CountingStore(SqliteStore):
+    """A store that counts how often records are listed."""
+
+    reads = 0
+
+    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        self.reads += 1
+        return await super().records(key, wanted)
+
 
 CYCLE: dict[str, Any] = {}
 CYCLE["cycle"] = CYCLE
@@ -48,6 +62,29 @@ async def test_the_newest_hundred_are_listed_with_the_oldest_first(chats: Messag
     page = await chats.handle.list(limit=130)
     assert len(page.messages) == 130
     assert not page.has_more
+
+
+@pytest.mark.parametrize("order", [None, "asc", "desc"])
+@pytest.mark.parametrize("limit", [24, 25, 26, 27, 28])
+async def test_messages_that_fit_into_one_read_are_read_once(tmp_path: Path, order: Any, limit: int) -> None:
+    store = CountingStore(tmp_path / "plait.db")
+    async with MessagesLab(store).app as app:
+        messages = app.thread(Chat, "one").part(Chat.messages)
+        for number in range(26):
+            await messages.inject("user", f"{number}")
+        before = store.reads
+        page = await messages.list(limit, order=order)
+        assert store.reads == before + 1
+        assert (len(page.messages), page.has_more) == (min(limit, 26), limit < 26)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_messages_of_more_bytes_than_are_read_at_once_are_all_listed(chats: MessagesLab, order: Any) -> None:
+    texts = [f"{number}" + "x" * 500_000 for number in range(5)]
+    for text in texts:
+        await chats.handle.inject("user", text)
+    found = contents((await chats.handle.list(order=order)).messages)
+    assert found == (texts if order == "asc" else texts[::-1])
 
 
 async def test_an_offset_leaves_out_the_newest(chats: MessagesLab) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from functools import cache
 
 from plait.agents.execution.model_attempts import Answer
 
@@ -10,9 +11,10 @@ __all__ = ["load_model_call"]
 
 async def load_model_call() -> Callable[..., AsyncGenerator[str | Answer, None]]:
     """Return `call_model`. Raises ModuleNotFoundError without the extra `plait[execution]`."""
-    return await asyncio.to_thread(_load)
+    return _load() if _load.cache_info().currsize else await asyncio.to_thread(_load)
 
 
+@cache
 def _load() -> Callable[..., AsyncGenerator[str | Answer, None]]:
     try:
         from plait.agents.execution.model_call import call_model  # noqa: PLC0415

@@ -65,7 +65,8 @@ def read_history(seen: Sequence[Message], known: Known) -> list[ModelMessage]:
 
     Rounds that are as they were in an earlier call with `known` are not read again.
     """
-    read, fits = list[ModelMessage](), True
+    read: list[ModelMessage] = []
+    fits = True
     for messages in _split(seen):
         id = messages[0].id
         if id not in known or known[id][0] != messages:
@@ -105,7 +106,8 @@ def _make_messages(found: Sequence[Message]) -> list[dict[str, Any]]:
             made += _make_plain(each)
             continue
         if "message" in kept:
-            places = open[each.id] = dict[int, Part | None]()
+            places: dict[int, Part | None] = {}
+            open[each.id] = places
             made.append({**kept["message"], "parts": places})
         elif (others := open.get(kept.get("of", ""))) is not None:
             places = others

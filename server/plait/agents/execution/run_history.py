@@ -71,6 +71,8 @@ def cut_history(history: Sequence[Message], run: str, count: int) -> Sequence[Me
     missing = {each.tool_call_id for each in shown if each.role == "tool"}
     missing.difference_update(call.get("id") for each in shown for call in each.tool_calls or ())
     for at in range(start - 1, -1, -1):
+        if not missing:
+            break
         if history[at].tool_calls and (found := missing.intersection(history[at].tool_call_ids)):
             missing -= found
             start = at

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from plait.agents.execution.definitions import Handoff, Receiver, Side, Speaker
 from plait.parts.messages.message import Message
-from plait.parts.messages.own_metadata import MARK, read_own
+from plait.parts.messages.own_metadata import MARK, find_run, read_own
 from plait.parts.messages.tool_calls import STATUS, read_call
 
 __all__ = [
@@ -128,8 +128,10 @@ class Next(NamedTuple):
 
 def read_mark(message: Message) -> Mark | None:
     """Return the step whose answer a message is; None if it is no answer of an execution."""
+    if (mark := read_own(message).get(MARK)) is None:
+        return None
     try:
-        return msgspec.convert(read_own(message).get(MARK), Mark)
+        return msgspec.convert(mark, Mark)
     except msgspec.ValidationError:
         return None
 
@@ -137,7 +139,7 @@ def read_mark(message: Message) -> Mark | None:
 def find_answer(history: Sequence[Message], run: str, step: int) -> Message | None:
     """Return the answer of a step of a run; None if the model must still be asked."""
     for message in reversed(history):
-        if (mark := read_mark(message)) is not None and mark.run == run and mark.step <= step:
+        if find_run(message) == run and (mark := read_mark(message)) is not None and mark.step <= step:
             return message if mark.step == step else None
     return None
 

@@ -97,6 +97,7 @@ class History:
         while True:
             limit = max(1, min(count, _PAGE))
             found = await self._read(reverse=reverse, after=after, before=before, limit=limit)
+            is_end = len(found) < limit and sum(len(each.value or b"") for each in found) < _PAGE_BYTES
             messages = [self._decode(record.value or b"") for record in found]
             if any(each.status == "streaming" for each in messages):
                 read = [await self.at(each.position) if each.status == "streaming" else each for each in messages]
@@ -106,7 +107,7 @@ class History:
                 after, before = (after, last) if reverse else (last, before)
             # The staged messages up to the last one that was read; at the end, all that are left.
             cut = bisect.bisect_left(places, before) if reverse else bisect.bisect_right(places, after)
-            if not found:
+            if is_end:
                 cut = 0 if reverse else len(places)
             now, places = (places[cut:], places[:cut]) if reverse else (places[:cut], places[cut:])
             if now or removed:
@@ -115,7 +116,7 @@ class History:
                 messages = [merged[position] for position in sorted(merged, reverse=reverse)]
             if messages:
                 yield messages
-            if not found:
+            if is_end:
                 return
             count = _PAGE
 

@@ -85,11 +85,13 @@ def view_history(history: Iterable[Message], side: Side) -> list[Message]:
     The results of its calls stand directly after them, in their order, and before what came in between. A call and a
     result without each other are left out, and so are those of the other side.
     """
-    own, seen = ROLES[side], list[tuple[Message, dict[str, Message]]]()
+    own = ROLES[side]
+    seen: list[tuple[Message, dict[str, Message]]] = []
     # The results of the last message that has a call with an id: ids may come again.
-    open = dict[str, dict[str, Message]]()
+    open: dict[str, dict[str, Message]] = {}
     for message in history:
-        role, results = message.role, dict[str, Message]()
+        role = message.role
+        results: dict[str, Message] = {}
         if message.tool_calls:
             open.update(dict.fromkeys(message.tool_call_ids, results))
         if role == "tool":
@@ -100,7 +102,7 @@ def view_history(history: Iterable[Message], side: Side) -> list[Message]:
         elif message.content or message.attachments:
             is_same = role == "system" or (role == "user" and not message.tool_calls)
             seen.append((message if is_same else replace(message, role="user", tool_calls=None), {}))
-    view = list[Message]()
+    view: list[Message] = []
     for message, results in seen:
         view += _join(message, results)
     return view

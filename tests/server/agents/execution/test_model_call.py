@@ -17,6 +17,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolC
 from pydantic_ai.models.test import TestModel
 
 from plait import Context, Message, Messages, Plait, Thread
+from plait.agents.execution import loading
 from plait.agents.execution.definitions import Model
 from plait.agents.execution.loading import load_model_call
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
@@ -333,7 +334,15 @@ async def test_pydantic_ai_is_imported_at_the_first_call_only() -> None:
     assert await load_model_call() is call_model
 
 
+async def test_what_calls_models_is_imported_in_another_os_thread_only_once() -> None:
+    loading._load.cache_clear()
+    assert await load_model_call() is call_model
+    with pytest.raises(StopIteration):  # It does not wait.
+        load_model_call().send(None)
+
+
 async def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    loading._load.cache_clear()
     monkeypatch.setitem(sys.modules, "plait.agents.execution.model_call", None)
     with pytest.raises(ModuleNotFoundError, match=r"need the extra plait\[execution\]"):
         await load_model_call()
