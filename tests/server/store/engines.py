@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+import pytest
 from tests.mariadb import Mariadb
 from tests.nats import Nats
 from tests.postgres import Postgres
@@ -12,7 +13,7 @@ from tests.server.store.contract import ROOM
 from plait.store.reconnecting import Reconnector
 from plait.store.redis.scripts import QUESTION
 
-__all__ = ["ENGINES", "Engine", "Server"]
+__all__ = ["ENGINES", "Engine", "Server", "only"]
 
 Server = Postgres | Mariadb | Redis | Nats
 
@@ -37,7 +38,7 @@ class Engine(NamedTuple):
     fuse: int = 1
     # Whether a server that was killed has all that it had, and it can be known that it has.
     keeps: bool = True
-    # Below the number of the timeline in that of an owner.
+    # Below the number of the timeline in that of an owner, if it is one more after a failover.
     bits: int = 0
     # Options of a server and of the URL with which a crash may lose writes, and how a store says so; and whether a stop
     # in order may lose some, too.
@@ -110,7 +111,6 @@ _FOUND: Final = (
         _bind(_count_redis, "h"),
         _bind(_count_redis, "c", "s", "l", "r", "o"),
         keeps=False,
-        bits=32,
     ),
     Engine(
         "nats",
@@ -126,3 +126,8 @@ _FOUND: Final = (
 )
 ENGINES: Final[Mapping[str, Engine]] = {each.name: each for each in _FOUND}
 """The engines that several processes may use, by name."""
+
+
+def only(*names: str) -> Any:
+    """Have a test run on some engines."""
+    return pytest.mark.parametrize("engine", names, indirect=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from plait.clock import read_wall_clock
-from plait.errors import Fenced, StoreError
+from plait.errors import StoreError
 from plait.store.batches import WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.outcomes import Outcome, Unreachable, make_fenced, make_indeterminate, make_refusal
@@ -57,10 +57,15 @@ class BatchCommitter:
 
     # Inside
 
-    async def _write(self, groups: Mapping[int, WriteGroup], outcomes: dict[int, Outcome], tries: int = _TRIES) -> None:
+    async def _write(self, groups: dict[int, WriteGroup], outcomes: dict[int, Outcome], tries: int = _TRIES) -> None:
         attempt, is_closed = _Attempt(groups), False
         try:
             async with self._writer.use() as db:
+                # All claims have ended if the connection leads to another server, which may not have a later claim.
+                for index in [index for index, each in groups.items() if each.writes[0].key not in self._known.heads]:
+                    self._fence(index, groups.pop(index), outcomes)
+                if not groups:
+                    return
                 try:
                     await self._try(db, attempt)
                 finally:
@@ -115,7 +120,7 @@ class BatchCommitter:
             if (id := before[index].id) in stored:
                 attempt.changed[id] = now
             else:
-                attempt.outcomes[index] = 0, make_fenced(group.writes[0].key)
+                self._fence(index, group, attempt.outcomes)
 
     async def _transact(self, db: Db, attempt: _Attempt) -> None:
         attempt.before, attempt.after, attempt.outcomes = {}, {}, {}
@@ -125,7 +130,7 @@ class BatchCommitter:
         for index, group in attempt.groups.items():
             row = rows.get(keys[index])
             if row is None or row.fence != group.writes[0].fence:
-                attempt.outcomes[index] = 0, make_fenced(group.writes[0].key)
+                self._fence(index, group, attempt.outcomes)
                 continue
             attempt.outcomes[index] = count, error = group.count_following(row.head.stored)
             if writes := coalesce(group.writes if error is None else group.writes[:count]):
@@ -144,14 +149,17 @@ class BatchCommitter:
     def _take(self, attempt: _Attempt, index: int, outcomes: dict[int, Outcome]) -> None:
         """Record the outcome of a group, and what was stored of it."""
         key, head = attempt.groups[index].writes[0].key, attempt.after.get(index)
-        outcomes[index] = stored, error = attempt.outcomes[index]
-        if isinstance(error, Fenced) and not stored:
-            self._known.heads.pop(key, None)
-        elif head is not None:
+        outcomes[index] = attempt.outcomes[index]
+        if head is not None and key in self._known.heads:
             self._known.heads[key] = head
-            if head.id in attempt.changed:
-                self._known.changed[head.id] = attempt.changed[head.id]
+        if head is not None and head.id in attempt.changed:
+            self._known.changed[head.id] = attempt.changed[head.id]
         self._known.has_removed |= attempt.has_removed
+
+    def _fence(self, index: int, group: WriteGroup, outcomes: dict[int, Outcome]) -> None:
+        """Refuse a group whose owner is not the last one."""
+        self._known.heads.pop(group.writes[0].key, None)
+        outcomes[index] = 0, make_fenced(group.writes[0].key)
 
     # Lost answers
 
@@ -166,7 +174,8 @@ class BatchCommitter:
                     self._known.heads.pop(key, None)
                     outcomes[index] = 0, make_indeterminate(key, cause, self._dialect.explain(cause))
                 elif now.writes % QUESTION == head.writes % QUESTION:
-                    self._known.heads[key] = now
+                    if key in self._known.heads:
+                        self._known.heads[key] = now
                     continue
                 else:
                     self._take(attempt, index, outcomes)

@@ -51,12 +51,12 @@ class SqlStore(RemoteStore[ClaimedHead]):
         self._dialect = dialect
         self._errors: tuple[type[Exception], ...] = (*dialect.errors, OverflowError, TypeError, ValueError)
         super().__init__(title=title, is_trouble=dialect.is_trouble, readonly=readonly)
+        self._known = Known()
+        self._heads = self._known.heads
         self._begin()
 
     def _begin(self) -> None:
         """Create the objects that live from open to close."""
-        self._known = Known()
-        self._heads = self._known.heads
         self._writer = Writer(self._dialect)
         self._readers = Readers(self._dialect, None if self._readonly else self._writer.wait)
         self._commit = BatchCommitter(self._dialect, self._writer, self._known).commit
