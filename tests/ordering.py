@@ -64,7 +64,7 @@ WAITING: Final = (
     "tests/integration/test_values_kill.py",
     "tests/integration/test_kill.py",
     "tests/integration/test_shutdown.py",
-    "tests/server/store/test_postgres_owners.py",
+    "tests/server/store/test_owners.py",
     "tests/server/web/test_descriptors.py",
     "tests/workers/test_metrics.py",
     "tests/cluster/test_members.py",

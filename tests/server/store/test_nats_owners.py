@@ -1,16 +1,13 @@
-"""Two stores on one NATS stream: of two owners of a thread, only the later one writes."""
+"""What is special to two stores on one NATS stream: late copies, unfinished writes and deletions."""
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
 
 import msgspec
-import pytest
 from tests.nats import Nats, NatsCluster, new_stream
-from tests.schedules import TIMES
 from tests.server.store.contract import ROOM, beginning, change, client_row
 from tests.server.store.contract_records import delete, put_records
-from tests.server.store.owners import check_fence_of_deleted, take_over_many
+from tests.server.store.owners import take_over_many
 
 from plait.errors import StoreError
 from plait.store.nats.layout import Known
@@ -26,15 +23,6 @@ log = logging.getLogger(__name__)
 def make_stores(url: str, count: int = 2, *, most_in_head: int = MOST_IN_HEAD) -> list[NatsStore]:
     """Return stores on the same stream."""
     return [NatsStore(NatsUrl.parse(url), most_in_head=most_in_head) for _ in range(count)]
-
-
-@pytest.mark.soak
-async def test_takeovers_while_writes_are_under_way_lose_and_repeat_nothing(nats_server: Nats) -> None:
-    stores = make_stores(new_stream(nats_server.url, "replicas=1"))
-    async with stores[0], stores[1]:
-        refused = await take_over_many(stores, 1000 * TIMES)
-    log.warning("%d takeovers, %d writes refused", 1000 * TIMES, refused)
-    assert refused > 200
 
 
 async def test_takeovers_on_three_servers_lose_and_repeat_nothing(nats_cluster: NatsCluster) -> None:
@@ -65,18 +53,6 @@ async def test_a_copy_of_the_stream_that_is_late_shows_nothing_old(nats_cluster:
                 _, stored = await second.claim_and_load(ROOM, records=[RecordRange("values", "a")])
                 assert stored is not None
                 assert [row.value for row in stored.records[0]] == [b"%d 39" % number]
-
-
-async def test_a_thread_that_was_deleted_keeps_its_fence_and_one_that_nobody_owns_has_no_head(
-    nats_server: Nats,
-) -> None:
-    first, second = make_stores(new_stream(nats_server.url, "replicas=1"))
-    async with first, second:
-        third = await check_fence_of_deleted(first, second)
-    async with first:
-        (stored,) = await first._stream.last([first._subjects.head(ROOM)])
-        assert stored.data == b""  # The server removes it later.
-        assert await first.claim(ROOM) > third
 
 
 async def test_the_messages_of_deleted_threads_and_pruned_logs_are_removed(nats_server: Nats) -> None:
@@ -130,13 +106,6 @@ async def test_a_deletion_by_a_process_that_was_killed_is_finished_by_another(na
         async with asyncio.timeout(30):
             while (await second._stream.info(rows)).subjects:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-
-
-async def test_stores_that_are_opened_at_once_make_the_stream_once(nats_server: Nats) -> None:
-    stores = make_stores(new_stream(nats_server.url, "replicas=1"), 5)
-    async with AsyncExitStack() as stack:
-        await asyncio.gather(*(stack.enter_async_context(store) for store in stores))
-        assert len({await store.claim(ROOM) for store in stores}) == 5
 
 
 async def test_a_large_write_that_its_owner_did_not_finish_is_finished_by_the_next_one(nats_server: Nats) -> None:

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from tests.pgbouncer import PgBouncer
 from tests.postgres import Postgres, new_schema, private_folder
-from tests.server.store.contract import ROOM, beginning, change
+from tests.server.store.contract import ROOM, beginning, change, client_row
+from tests.server.store.contract_records import put_records
 from tests.server.store.owners import found
 
 from plait.errors import StoreError
@@ -53,3 +54,16 @@ async def test_a_pooler_of_sessions_is_accepted(postgres: Postgres, folder: Path
             fence = await store.claim(ROOM)
             await store.submit(msgspec.structs.replace(beginning(), fence=fence))
             assert await found(store, ROOM) == (0, set())
+
+
+async def test_behind_a_pooler_no_statement_is_prepared_and_each_write_says_how_durable_it_is(
+    postgres: Postgres,
+) -> None:
+    async with open_store(new_schema(postgres.url, "&statement_cache_size=0&synchronous_commit=off")) as store:
+        fence = await store.claim(ROOM)
+        for write in (beginning(), change(1), change(2, client=client_row()), put_records(("a", b"1"), after=2)):
+            await store.submit(msgspec.structs.replace(write, fence=fence))
+        assert await found(store, ROOM) == (2, {"a"})
+        assert (await store.load(ROOM)) is not None
+        async with store._writer.use() as db:
+            assert await db.fetch("SELECT name FROM pg_prepared_statements") == []

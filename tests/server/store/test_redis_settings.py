@@ -12,10 +12,8 @@ import pytest
 from tests.certificates import make_certificate
 from tests.ports import hold_port
 from tests.redis import Redis, new_store
-from tests.schedules import TIMES
 from tests.server.store.contract import ROOM, beginning, change, outcomes
 from tests.server.store.contract_records import delete, put_records
-from tests.server.store.owners import check_fence_of_deleted, take_over_many
 
 from plait.cluster.cell_directory import CellDirectory
 from plait.errors import CorruptThread, StoreError
@@ -123,28 +121,6 @@ async def test_a_server_is_reached_over_tls_and_its_certificate_is_checked(tmp_p
 
 
 # Owners
-
-
-@pytest.mark.soak
-async def test_takeovers_while_writes_are_under_way_lose_and_repeat_nothing(redis_server: Redis) -> None:
-    first = make(redis_server)
-    async with first, RedisStore(first.url) as second:
-        refused = await take_over_many([first, second], 1000 * TIMES)
-    log.warning("%d takeovers, %d writes refused", 1000 * TIMES, refused)
-    assert refused > 200
-
-
-async def test_a_thread_that_was_deleted_keeps_its_fence_and_one_that_nobody_owns_takes_no_room(
-    redis_server: Redis,
-) -> None:
-    first = make(redis_server)
-    pattern = f"{{{first.url.prefix}}}:?:*"
-    async with first, RedisStore(first.url) as second:
-        third = await check_fence_of_deleted(first, second)
-    assert redis_server.execute("KEYS", pattern) == []
-    async with first:
-        assert await first.claim(ROOM) > third
-        assert len(redis_server.execute("KEYS", pattern)) == 1
 
 
 @pytest.mark.parametrize("found", [0, 999])
