@@ -13,8 +13,8 @@ from plait.agents.execution.hooks import ToolCall, call_hooks
 from plait.agents.execution.prompt_tools import Ask, PromptTools, make_result_id
 from plait.agents.execution.run_pass import RunPass
 from plait.agents.execution.stops import REMOVED
-from plait.agents.execution.subagents import Put, Subagents
-from plait.agents.execution.tools import FAILED, HANDED_OVER, Refused, Tool, ToolResult, read_result, tell_error
+from plait.agents.execution.subagents import Put, SubagentCall, is_for_subagent
+from plait.agents.execution.tools import HANDED_OVER, Refused, Tool, ToolResult, fail, read_result, tell_error
 from plait.errors import InvalidArguments
 from plait.parts.messages.caller import STOPPED
 from plait.parts.messages.message import Message
@@ -45,7 +45,6 @@ class Dispatcher:
         self._state = run_pass.state
         self._servers = run_pass.servers
         self._prompts = PromptTools(run_pass.execution, run_pass.messages, run_pass.state, ask)
-        self._subagents = Subagents(run_pass.thread, run_pass.step, run_pass.state)
 
     async def answer(self, tools: Mapping[str, AnyTool], answer: Message, call: Mapping[str, Any]) -> None:
         """Add the result of a call in an answer to the history: at most once, unless its tool is idempotent.
@@ -54,15 +53,16 @@ class Dispatcher:
         """
         if not await self._history.has(answer):
             return
-        id, name, arguments = read_call(call)
-        put = partial(self._put, answer, ToolCall(id, name, arguments))
+        id, name, arguments = asked = ToolCall(*read_call(call))
+        put = partial(self._put, answer, asked)
         if self._messages.is_stopped or (self._state.stopped and not self._has_begun(id)):
             text = STOPPED if self._messages.is_stopped else _STOPPED
             await self._state.do(f"stopped:{id}", partial(put, ToolResult(text, is_error=True)))
             return
         try:
-            if self._subagents.takes(tools, name):
-                await self._subagents.answer(tools, id, name, arguments, put=put)
+            if is_for_subagent(tools, name):
+                subagent = SubagentCall(self._thread, self._step, self._state, tools=tools, call=asked, put=put)
+                await subagent.answer()
                 return
             match await self._find(tools, name):
                 case Handoff(agent=agent):
@@ -80,14 +80,14 @@ class Dispatcher:
                 case _:
                     raise Refused(f"{name} cannot be called by this name")
         except Refused as refusal:
-            error = f"{FAILED}{refusal}"
+            error = fail(refusal)
         except StepFailed as failure:
-            error = f"{FAILED}{self._tell(failure)}"
+            error = fail(self._tell(failure))
         except Unknown:
-            error = _UNKNOWN
+            error = ToolResult(_UNKNOWN, is_error=True)
         else:
             return
-        await self._state.do(f"error:{id}", partial(put, ToolResult(error, is_error=True)))
+        await self._state.do(f"error:{id}", partial(put, error))
 
     async def close(self, calls: Sequence[Mapping[str, Any]], text: str = "") -> None:
         """Answer calls of a run that has ended before it has; it carries them out in order."""
@@ -110,7 +110,6 @@ class Dispatcher:
         return tell_error(error)
 
     async def _find(self, tools: Mapping[str, AnyTool], name: str) -> AnyTool:
-        """Return a tool by its name. Raises Refused."""
         if (found := find_tool(tools, name)) is None:
             raise Refused(f"there is no tool {name!r}{suggest(name, tools)}")
         return await self._servers.find(found, name) if isinstance(found, Mcp) else found

@@ -14,7 +14,7 @@ from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed
 from plait.agents.execution.prompt_tools import DEEPEST, decode_question, join_results
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.tool_specs import describe_tools
-from plait.agents.execution.tools import FAILED, HANDED_OVER, Refused, Tool, ToolResult, read_result, tell_error
+from plait.agents.execution.tools import HANDED_OVER, Refused, Tool, ToolResult, fail, read_result, tell_error
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
@@ -34,10 +34,8 @@ class Invoker:
         self._messages = messages
         self._servers = servers
 
-    async def invoke(
-        self, tool: AnyTool, name: str, arguments: str, *, depth: int = 0, is_approved: bool = True
-    ) -> ToolResult:
-        """Call a tool with arguments, which are JSON, for a prompt that is nested `depth` deep."""
+    async def invoke(self, tool: AnyTool, name: str, arguments: str, *, depth: int = 0) -> ToolResult:
+        """Call a tool with arguments, which are JSON: for code, or for a prompt that is nested `depth` deep."""
         if isinstance(tool, Mcp):
             tool = await self._servers.find(tool, name)
         try:
@@ -45,21 +43,19 @@ class Invoker:
                 case Handoff(agent=agent):
                     self._messages.hand_over(agent)
                     return HANDED_OVER
-                case Tool(needs_approval=True) if not is_approved:
+                case Tool(needs_approval=True) if depth:
                     raise Refused("it needs approval, for which only a run can wait")
                 case Tool():
-                    decoded = tool.decode(arguments, depth=self._thread._actor.limits.depth)
-                    async with asyncio.timeout(tool.timeout):
-                        return read_result(await tool.run(self._thread, decoded))
+                    return read_result(await tool.call(self._thread, arguments))
                 case PromptTool():
                     return await self._ask(tool, arguments, depth)
                 case _:
                     return ToolResult("Only models and `queue_tool` can call a subagent.", is_error=True)
         except Refused as refusal:
-            return ToolResult(f"{FAILED}{refusal}", is_error=True)
+            return fail(refusal)
         except Exception as error:
             log_error(error, self._thread._actor.key, None)
-            return ToolResult(f"{FAILED}{tell_error(error)}", is_error=True)
+            return fail(tell_error(error))
 
     # Inside
 
@@ -77,8 +73,8 @@ class Invoker:
 
     async def _carry_out(self, prompt: Prompt, name: str, arguments: str, depth: int) -> ToolResult:
         if (tool := find_tool(prompt.tools, name)) is None:
-            return ToolResult(f"{FAILED}there is no such tool", is_error=True)
-        return await self.invoke(tool, name, arguments, depth=depth + 1, is_approved=False)
+            return fail("there is no such tool")
+        return await self.invoke(tool, name, arguments, depth=depth + 1)
 
     async def _call_model(self, prompt: Prompt, seen: list[Message]) -> Answer:
         model, progress = self._execution.load_model(prompt.model), FIRST

@@ -16,7 +16,7 @@ import msgspec
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import Mcp
 from plait.agents.execution.mcp import LentTool, McpFailed, McpResult
-from plait.agents.execution.tools import FAILED, NO_ARGUMENTS, Tool, ToolResult, ToolSpec
+from plait.agents.execution.tools import NO_ARGUMENTS, Tool, ToolResult, ToolSpec, fail
 from plait.errors import InvalidArguments, PlaitError
 from plait.parts.env.secret import Secret
 from plait.parts.files.thread_files import find_files
@@ -80,7 +80,7 @@ class McpServers:
                 told = f"{mcp.name} is connected. Its tools: {', '.join(lent)}"
                 return _LentTool(mcp, name, partial(_answer, ToolResult(told)))
             told = f"there is no tool {name!r}{suggest(name, lent)}"
-        return _LentTool(mcp, name, partial(_answer, ToolResult(f"{FAILED}{told}", is_error=True)))
+        return _LentTool(mcp, name, partial(_answer, fail(told)))
 
     # Inside
 
@@ -133,7 +133,7 @@ class McpServers:
             result: McpResult = await self._sessions[mcp.name].call(tool.name, arguments)
         except McpFailed as failure:
             await self._close(mcp.name)  # Its next use opens another session.
-            return ToolResult(await self._redact(f"{FAILED}{failure}"), is_error=True)
+            return fail(await self._redact(str(failure)))
         text = await self._redact(result.text)
         if len(text) > _LONGEST:
             text = f"{text[:_LONGEST]}\n\n[The result has {len(text)} characters; these are the first {_LONGEST}.]"

@@ -11,12 +11,11 @@ from plait.agents.execution.registry import Execution
 from plait.agents.execution.run_history import read_after
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import Below, Mark, read_mark
-from plait.agents.execution.tools import Refused, ToolResult
+from plait.agents.execution.tools import Refused, ToolResult, decode_arguments
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import select_history
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import read_call
-from plait_schemas.codec import NOT_JSON
 
 __all__ = ["DEEPEST", "Ask", "PromptTools", "decode_question", "join_results", "make_result_id"]
 
@@ -104,7 +103,4 @@ def join_results(text: str | None, results: Sequence[tuple[str, ToolResult]]) ->
 
 def decode_question(name: str, arguments: str) -> str:
     """Return the message for a prompt. Raises Refused."""
-    try:
-        return msgspec.json.decode(arguments or "{}", type=_Question).message
-    except NOT_JSON as error:
-        raise Refused(f"{name}: the arguments do not fit: {error}") from None
+    return decode_arguments(name, arguments, _Question).message

@@ -1,6 +1,5 @@
 """`RunCode`, a tool by which a model runs a program that calls other tools."""
 
-from asyncio import timeout
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -59,9 +58,7 @@ class RunCode(Tool):
 async def _call(thread: Thread[Any], tool: Tool, files: list[str], arguments: Any = None) -> Any:
     """Call a tool for a program, and return its result. Raises only what the program may be told."""
     try:
-        decoded = tool.decode(encode_json({} if arguments is None else arguments), depth=thread._actor.limits.depth)
-        async with timeout(tool.timeout):
-            result = await tool.run(thread, decoded)
+        result = await tool.call(thread, encode_json({} if arguments is None else arguments))
     except PlaitError:
         raise
     except Exception as error:

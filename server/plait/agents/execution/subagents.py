@@ -9,10 +9,10 @@ import msgspec
 
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import Agent, AnyTool, Prompt, Subagent
-from plait.agents.execution.hooks import call_hooks, has_hook
+from plait.agents.execution.hooks import ToolCall, call_hooks, has_hook
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.stops import Reason, read_mark
-from plait.agents.execution.tools import CREATE, FAILED, MESSAGE, Refused, ToolResult, ToolSpec
+from plait.agents.execution.tools import CREATE, MESSAGE, Refused, ToolResult, ToolSpec, decode_arguments, fail
 from plait.clock import read_wall_clock
 from plait.errors import NotFound
 from plait.parts.family.calls import RESULT
@@ -23,9 +23,9 @@ from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.part import find_role, require_role
 from plait.parts.tasks.step import Step
 from plait.store.protocol import ThreadKey
-from plait_schemas.codec import NOT_JSON, encode_json
+from plait_schemas.codec import encode_json
 
-__all__ = ["VARIABLES", "Put", "Subagents", "describe_subagents", "find_immediate", "make_report"]
+__all__ = ["VARIABLES", "Put", "SubagentCall", "describe_subagents", "find_immediate", "is_for_subagent", "make_report"]
 
 VARIABLES: Final = "plait:variables:"
 """The event that supplies the variables for a child, before the id of the call."""
@@ -45,6 +45,9 @@ Put = Callable[..., Awaitable[None]]
 
 Tools = Mapping[str, AnyTool]
 
+Variables = dict[str, tuple[str, str]]
+"""The types of variables, and their encrypted values."""
+
 T = TypeVar("T")
 
 
@@ -60,6 +63,9 @@ class _Create(_Asked, kw_only=True, forbid_unknown_fields=True):
 
 class _Message(_Asked, kw_only=True, forbid_unknown_fields=True):
     reference: str
+
+
+_TYPES: Final[Mapping[str, type[_Asked]]] = {CREATE: _Create, MESSAGE: _Message}
 
 
 class _Begun(msgspec.Struct, frozen=True):
@@ -105,54 +111,62 @@ async def find_immediate(thread: Thread[Any], prompt: Prompt, message: str) -> l
     return calls
 
 
-class Subagents:
-    """Has children answer calls, in a pass of a run. The names of its steps must never change."""
+def is_for_subagent(tools: Tools, name: str) -> bool:
+    """Whether a subagent answers a call."""
+    tool = tools.get(name)
+    if name in (CREATE, MESSAGE):
+        return any(each.resumable for each in _find_all(tools))
+    return isinstance(tool, Subagent) and not tool.resumable
 
-    def __init__(self, thread: Thread[Any], step: Step, state: ExecutionState) -> None:
+
+class SubagentCall:
+    """A call that a child answers, in a pass of a run. The names of its steps must never change. Raises Refused."""
+
+    def __init__(
+        self, thread: Thread[Any], step: Step, state: ExecutionState, *, tools: Tools, call: ToolCall, put: Put
+    ) -> None:
         self._thread = thread
         self._step = step
         self._state = state
+        self._tools = tools
+        self._id = call.id
+        self._put = put
+        self._asked = asked = decode_arguments(call.name, call.arguments, _TYPES.get(call.name, _Asked))
+        is_create = isinstance(asked, _Create)
+        # The name of the subagent that the call makes an instance of, and this; None if there is none.
+        self._wanted = asked.agent if isinstance(asked, _Create) else call.name
+        found = tools.get(self._wanted)
+        self._tool = found if isinstance(found, Subagent) and found.resumable is is_create else None
 
-    def takes(self, tools: Tools, name: str) -> bool:
-        """Whether a call is one of a subagent."""
-        tool = tools.get(name)
-        if name in (CREATE, MESSAGE):
-            return any(each.resumable for each in _find_all(tools))
-        return isinstance(tool, Subagent) and not tool.resumable
-
-    async def answer(self, tools: Tools, id: str, name: str, arguments: str, *, put: Put) -> None:
+    async def answer(self) -> None:
         """Send a message to a child, and wait for its report if it blocks. Raises Refused and StepFailed."""
-        asked = _decode(name, arguments)
-        variables = await self._wait_for_variables(_find_new(tools, name, asked), id)
-        begin = partial(self._begin, tools, id, name, asked, put=put, variables=variables)
-        begun = await self._state.do(f"call:{id}", begin, type=_Begun)
+        id, asked = self._id, self._asked
+        variables = await self._wait_for_variables()
+        begun = await self._state.do(f"call:{id}", partial(self._begin, variables), type=_Begun)
         if begun.child and not isinstance(asked, _Message):
-            await self._tell_hooks(id, begun.child)
+            await self._tell_hooks(begun.child)
         if begun.waits:
             told = await self._wait(f"{RESULT}{id}", _Told)
-            text = (
-                f"{told.text}\n\n(From the subagent {begun.child}.)"
-                if isinstance(asked, _Create | _Message)
-                else told.text
-            )
+            is_named = isinstance(asked, _Create | _Message)
+            text = f"{told.text}\n\n(From the subagent {begun.child}.)" if is_named else told.text
             result = ToolResult(text, told.attachments, told.is_error)
-            await self._state.do(f"answer:{id}", partial(put, result, subagent_id=begun.child))
+            await self._state.do(f"answer:{id}", partial(self._put, result, subagent_id=begun.child))
 
     # Inside
 
-    async def _wait_for_variables(self, tool: Subagent | None, id: str) -> dict[str, tuple[str, str]]:
+    async def _wait_for_variables(self) -> Variables:
         """Return variables that a new child needs and would not find, encrypted, when they are supplied."""
+        tool = self._tool
         if tool is None or not any(each.required for each in tool.variables):
             return {}
-        needs = await self._state.do(f"needs:{id}", partial(self._find_missing, tool, id), attempts=3, type=list[str])
-        if not needs:
+        look = partial(self._find_missing, tool)
+        if not await self._state.do(f"needs:{self._id}", look, attempts=3, type=list[str]):
             return {}
-        given = await self._wait(f"{VARIABLES}{id}", dict[str, str])
+        given = await self._wait(f"{VARIABLES}{self._id}", dict[str, str])
         types = {each.name: each.type for each in tool.variables}
         return {name: (types[name], data) for name, data in given.items() if name in types}
 
-    async def _tell_hooks(self, id: str, reference: str) -> None:
-        """Call the hooks for a new child."""
+    async def _tell_hooks(self, reference: str) -> None:
         hooks = self._state.hooks
 
         async def tell() -> None:
@@ -160,7 +174,7 @@ class Subagents:
             await call_hooks("after_subagent_created", hooks, self._thread, child)
 
         if has_hook("after_subagent_created", hooks):
-            await self._state.do(f"created:{id}", tell)
+            await self._state.do(f"created:{self._id}", tell)
 
     async def _wait(self, event: str, type: type[T]) -> T:
         try:
@@ -169,7 +183,7 @@ class Subagents:
             raise Refused("what the call has waited for cannot be read") from None
         return found
 
-    async def _find_missing(self, tool: Subagent, id: str) -> list[str]:
+    async def _find_missing(self, tool: Subagent) -> list[str]:
         """Return the names of the variables that must be supplied, which the run then shows."""
         if not await _is_on(self._thread, tool):
             return []
@@ -180,50 +194,38 @@ class Subagents:
             if each.required and not await env.has_for_child(each.name, is_scoped=each.scoped)
         ]
         if missing:
-            self._step.status({"needs": {"call": id, "agent": tool.agent, "variables": missing}})
+            self._step.status({"needs": {"call": self._id, "agent": tool.agent, "variables": missing}})
         return missing
 
-    async def _begin(
-        self,
-        tools: Tools,
-        id: str,
-        name: str,
-        asked: _Asked,
-        *,
-        put: Put,
-        variables: dict[str, tuple[str, str]],
-    ) -> _Begun:
+    async def _begin(self, variables: Variables) -> _Begun:
         if variables:
             self._step.status(None)
         try:
-            child = await self._ask(tools, id, name, asked, variables=variables)
+            child = await self._ask(variables)
         except Refused as refusal:
-            await put(ToolResult(f"{FAILED}{refusal}", is_error=True))
+            await self._put(fail(refusal))
             return _Begun()
         if not child.blocking:
             text = f"The subagent {child.reference} works on it, and reports later."
-            await put(ToolResult(text), subagent_id=child.reference)
+            await self._put(ToolResult(text), subagent_id=child.reference)
         return _Begun(child.reference, bool(child.blocking))
 
-    async def _ask(
-        self, tools: Tools, id: str, name: str, asked: _Asked, *, variables: dict[str, tuple[str, str]]
-    ) -> Child:
-        """Send a message to a new child, or to one that is there."""
-        if isinstance(asked, _Message):
-            return self._send(tools, id, asked)
-        tool = _find_new(tools, name, asked)
-        if tool is None or not await _is_on(self._thread, tool):
-            raise Refused(f"there is no subagent {asked.agent if isinstance(asked, _Create) else name!r}")
-        self._check_room(tool)
-        return self._spawn(tool, id, asked, variables)
+    async def _ask(self, variables: Variables) -> Child:
+        """Send the message to a new child, or to one that is there."""
+        if isinstance(self._asked, _Message):
+            return self._send(self._asked)
+        if self._tool is None or not await _is_on(self._thread, self._tool):
+            raise Refused(f"there is no subagent {self._wanted!r}")
+        self._check_room(self._tool)
+        return self._spawn(self._tool, variables)
 
-    def _send(self, tools: Tools, id: str, asked: _Message) -> Child:
+    def _send(self, asked: _Message) -> Child:
         child = next((each for each in _find_live(self._thread) if each.reference == asked.reference), None)
-        tool = next((each for each in _find_all(tools) if child is not None and each.name == child.title), None)
-        if child is None or tool is None:
+        tools = [each for each in _find_all(self._tools) if child is not None and each.name == child.title]
+        if child is None or not tools:
             raise Refused(f"there is no subagent {asked.reference!r}, or it was terminated")
-        call = self._make_call(tool, id)
-        _find_family(self._thread).ask(child.reference, Question(asked.message, call, asked.attachments))
+        question = Question(asked.message, self._make_call(tools[0]), asked.attachments)
+        _find_family(self._thread).ask(child.reference, question)
         return child
 
     def _check_room(self, tool: Subagent) -> None:
@@ -235,9 +237,10 @@ class Subagents:
             what = f"send one of them a message with {MESSAGE}" if tool.resumable else "wait until one has reported"
             raise Refused(f"{many}: {_list(live)}; {what}")
 
-    def _spawn(self, tool: Subagent, id: str, asked: _Asked, variables: dict[str, tuple[str, str]]) -> Child:
+    def _spawn(self, tool: Subagent, variables: Variables) -> Child:
+        asked = self._asked
         # Another thread may have a call of this id, too.
-        name = f"{id}-{blake2b(str(self._thread._actor.key).encode(), digest_size=6).hexdigest()}"
+        name = f"{self._id}-{blake2b(str(self._thread._actor.key).encode(), digest_size=6).hexdigest()}"
         child = Child(
             reference=str(ThreadKey(tool.thread._kind.name, name)),
             name=name,
@@ -250,14 +253,14 @@ class Subagents:
             spawn_group_id=self._step.id,
             parent_communication="implicit" if tool.report else "explicit",
         )
-        call = self._make_call(tool, id)
+        call = self._make_call(tool)
         birth = Birth(child=child, message=asked.message, files=asked.attachments, call=call, variables=variables)
         _find_family(self._thread).spawn_agent(tool.thread, birth)
         return child
 
-    def _make_call(self, tool: Subagent, id: str) -> Call:
+    def _make_call(self, tool: Subagent) -> Call:
         run = self._step.id if tool.blocking else ""
-        return Call(id, run, "user" if tool.receives == "a" else "assistant", tool.agent)
+        return Call(self._id, run, "user" if tool.receives == "a" else "assistant", tool.agent)
 
 
 async def make_report(
@@ -306,32 +309,16 @@ def _find_all(tools: Tools) -> list[Subagent]:
     return [each for each in tools.values() if isinstance(each, Subagent)]
 
 
-def _find_new(tools: Tools, name: str, asked: _Asked) -> Subagent | None:
-    """Return the subagent that a call makes an instance of; None if there is none, or it makes none."""
-    is_create = isinstance(asked, _Create)
-    tool = tools.get(asked.agent if isinstance(asked, _Create) else name)
-    return tool if isinstance(tool, Subagent) and tool.resumable is is_create else None
-
-
 async def _is_on(thread: Thread[Any], tool: Subagent) -> bool:
     """Whether a subagent is a tool: an optional one only if its variable says so."""
     if not tool.optional:
         return True
-    if (env := find_role(type(thread), "env")) is None:
-        return False
+    env = require_role(type(thread), "env").of(thread._actor)
     try:
-        value = (await env.of(thread._actor).get(tool.optional)).reveal()
+        value = (await env.get(tool.optional)).reveal()
     except NotFound:
         return False
     return value.strip().lower() in ("true", "1", "yes")
-
-
-def _decode(name: str, arguments: str) -> _Asked:
-    cls = _Create if name == CREATE else _Message if name == MESSAGE else _Asked
-    try:
-        return msgspec.json.decode(arguments or "{}", type=cls)
-    except NOT_JSON as error:
-        raise Refused(f"{name}: the arguments do not fit: {error}") from None
 
 
 def _say(tool: Subagent) -> str:

@@ -1,11 +1,12 @@
 """`@tool`, which makes a function that a model may call, and what such a function returns."""
 
+import asyncio
 import inspect
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, TypeVar, overload
 
 import msgspec
 
@@ -16,7 +17,6 @@ from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = [
     "CREATE",
-    "FAILED",
     "HANDED_OVER",
     "MESSAGE",
     "NO_ARGUMENTS",
@@ -29,6 +29,8 @@ __all__ = [
     "check_timeouts",
     "check_tool_name",
     "check_type",
+    "decode_arguments",
+    "fail",
     "read_result",
     "tell_error",
     "tool",
@@ -39,6 +41,8 @@ CREATE: Final = "subagent_create"
 
 MESSAGE: Final = "subagent_message"
 """The tool that sends a message to such an instance."""
+
+T = TypeVar("T")
 
 # What all providers accept.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -79,7 +83,7 @@ def check_tool_name(name: object) -> str:
 
 
 def check_timeouts(where: str, **seconds: float | None) -> None:
-    """Raise ValueError for a number of seconds without a use."""
+    """Raise ValueError for a number of seconds that is infinite, or not above 0."""
     for option, value in seconds.items():
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{option} of {where} must be above 0, not {value!r}")
@@ -120,8 +124,7 @@ class ToolSpec(NamedTuple):
 NO_ARGUMENTS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 """The schema of a tool without arguments."""
 
-FAILED: Final = "Failed to execute tool: "
-"""How an error begins that is the result of a call."""
+_FAILED: Final = "Failed to execute tool: "
 
 HANDED_OVER: Final = ToolResult("The conversation is handed over.")
 """The result of a `Handoff`."""
@@ -143,6 +146,19 @@ def tell_error(error: BaseException) -> str:
 
 class Refused(Exception):
     """A call that is not carried out; the text tells the model why."""
+
+
+def fail(why: object) -> ToolResult:
+    """Return the result of a call that has failed."""
+    return ToolResult(f"{_FAILED}{why}", is_error=True)
+
+
+def decode_arguments(name: str, arguments: str, type: type[T]) -> T:
+    """Return the arguments of a call, which are a JSON object. Raises Refused."""
+    try:
+        return msgspec.json.decode(arguments or "{}", type=type)
+    except NOT_JSON as error:
+        raise Refused(f"{name}: the arguments do not fit: {error}") from None
 
 
 class Tool:
@@ -190,6 +206,12 @@ class Tool:
             message, path = parse_json_error(error)
             raise InvalidArguments(f"{self.name}: the arguments{path}: {message}", path=path) from None
         return self._method.arguments([], given, depth=depth)[1]
+
+    async def call(self, thread: Any, arguments: str | bytes) -> Any:
+        """Call the function with arguments that are JSON, within its time. Raises what `decode` and `run` raise."""
+        decoded = self.decode(arguments, depth=thread._actor.limits.depth)
+        async with asyncio.timeout(self.timeout):
+            return await self.run(thread, decoded)
 
     async def run(self, thread: Any, arguments: Mapping[str, Any]) -> Any:
         """Call the function, and return what it returns. Raises what it raises."""
