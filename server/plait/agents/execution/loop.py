@@ -32,7 +32,7 @@ from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import ROLES, find_open_calls, is_decisive
 from plait.parts.messages.own_metadata import make_own, read_own
 from plait.parts.messages.tool_calls import make_call, make_call_id
-from plait.parts.tasks.thread_tasks import find_tasks_part
+from plait.parts.part import require_role
 from plait_schemas.codec import to_builtins
 
 __all__ = ["make_loop"]
@@ -131,10 +131,9 @@ class _Loop:
     async def _are_of_another(self, history: Sequence[Message]) -> bool:
         """Whether the open calls are those of another run, which has not ended and will answer them."""
         mark = next((read_mark(each) for each in reversed(history) if each.tool_calls), None)
-        tasks = find_tasks_part(type(self._thread))
-        if mark is None or mark.run == self._step.id or tasks is None:
+        if mark is None or mark.run == self._step.id:
             return False
-        run = await tasks.of(self._thread._actor).get(mark.run)
+        run = await require_role(type(self._thread), "tasks").of(self._thread._actor).get(mark.run)
         return run is not None and run.ended_at is None
 
     async def _take(self) -> _Taken:
@@ -148,14 +147,14 @@ class _Loop:
             said = [each for each in taken if TOOL not in read_own(each)]
             receiver = _find_receiver(said) if said else None
             if calls:
-                self._add_calls(calls, self._find_speaker(receiver or "a", is_certain=receiver is not None)[1])
+                self._add_calls(calls, self._find_speaker(receiver)[1])
             return _Taken(receiver, has_taken=bool(taken))
 
         return await self._state.do(f"take:{self._place.step}", take, attempts=3, type=_Taken)
 
     async def _ask(self, history: Sequence[Message], taken: Receiver | None) -> Message | None:
         """Ask the model of the side that is next, after the subagents that begin before it; None if it was deleted."""
-        speaker, mark = self._find_speaker(taken or _find_receiver(history), is_certain=taken is not None)
+        speaker, mark = self._find_speaker(taken, _find_receiver(history))
         if not self._place.step and (begun := await self._begin_subagents(speaker, mark, history)) is not None:
             return begun
         self._state.begin(speaker, self._place)
@@ -180,9 +179,9 @@ class _Loop:
         metadata = make_own({MARK: to_builtins(mark), TOOL: True})
         return self._messages.inject(ROLES[mark.side], tool_calls=calls, metadata=metadata).value.id
 
-    def _find_speaker(self, receiver: Receiver, *, is_certain: bool = False) -> tuple[Speaker, Mark]:
-        """Return who answers in this step: the side whose turn it is, if there is one, unless another is certain."""
-        side = receiver if is_certain else self._place.side or receiver
+    def _find_speaker(self, receiver: Receiver | None, first: Receiver = "a") -> tuple[Speaker, Mark]:
+        """Return who answers in this step: the receiver of what was taken, the side whose turn it is, or the first."""
+        side = receiver or self._place.side or first
         speaker = self._execution.find_speaker(self._messages.agent or "", side)
         return speaker, Mark(self._step.id, self._place.step, speaker.letter, speaker.agent.name)
 

@@ -62,12 +62,8 @@ class Execution:
             self._check_agent(agent)
         self._check_prefixes()
         # The hooks of all prompts and agents.
-        self.hooks = [
-            hook
-            for given in ([each.hooks for each in self.prompts.values()], [each.hooks for each in self.agents.values()])
-            for each in given
-            for hook in read_hooks(each)
-        ]
+        defined: list[Prompt | Agent] = [*self.prompts.values(), *self.agents.values()]
+        self.hooks = [hook for each in defined for hook in read_hooks(each.hooks)]
         self.most_history = max((each.history for each in self.prompts.values()), default=0)
 
     def check_parts(self) -> None:
@@ -120,9 +116,8 @@ class Execution:
         """Check that all tools can be executed. Raises TypeError."""
         for name, each in self.tools.items():
             if isinstance(each, Subagent):
-                for cls, role in product(
-                    (self.thread, each.thread), ("family", "env") if each.variables else ("family",)
-                ):
+                roles = ("family", "env") if each.variables else ("family",)
+                for cls, role in product((self.thread, each.thread), roles):
                     require_role(cls, role)
                 if each.optional:
                     require_role(self.thread, "env")

@@ -21,7 +21,7 @@ from plait.parts.env.secret import Secret
 from plait.parts.messages.message import Message
 from plait.parts.messages.own_metadata import make_own
 from plait.parts.part import require_role
-from plait.parts.tasks.thread_tasks import find_tasks_part
+from plait.parts.tasks.thread_tasks import ThreadTasks
 from plait.parts.written import Result
 from plait_schemas.codec import encode_json
 
@@ -111,9 +111,8 @@ class ThreadAgents:
         They are in the `value` of the run: `{"needs": {"call": …, "agent": …, "variables": [names]}}`. Raises NotFound
         if the run needs none, and ValueError if names are missing, or not needed.
         """
-        tasks = find_tasks_part(type(self._actor.thread))
-        assert tasks is not None
-        found = await tasks.of(self._actor).get(run)
+        tasks: ThreadTasks = require_role(type(self._actor.thread), "tasks").of(self._actor)
+        found = await tasks.get(run)
         if found is None or found.ended_at is not None or not isinstance(found.value, dict):
             raise NotFound(f"the run {run} needs no variables")
         needs = found.value["needs"]
@@ -121,7 +120,7 @@ class ThreadAgents:
             raise ValueError(f"the run needs these variables, and no others: {', '.join(needs['variables'])}")
         env = require_role(type(self._actor.thread), "env").of(self._actor)
         sealed = {name: env.seal(name, value) for name, value in variables.items()}
-        return await tasks.of(self._actor).deliver(run, f"{VARIABLES}{needs['call']}", sealed)
+        return await tasks.deliver(run, f"{VARIABLES}{needs['call']}", sealed)
 
     # Hooks
 
