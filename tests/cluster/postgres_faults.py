@@ -3,7 +3,7 @@
 import asyncio
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,16 @@ from tests.cluster.faults import Hurt
 from tests.postgres import Postgres, new_schema
 from tests.server.store.cutting_proxy import CuttingProxy
 
-__all__ = ["SMALL", "Pair", "fill_disk", "late_statements", "promote", "promote_with_loss", "small_disk"]
+__all__ = [
+    "SMALL",
+    "Pair",
+    "fill_disk",
+    "late_statements",
+    "promote",
+    "promote_beside",
+    "promote_with_loss",
+    "small_disk",
+]
 
 # A server on a small disk keeps little of its log, and says what it cannot write.
 SMALL: Final = ("--max_wal_size=64MB", "--min_wal_size=32MB", "--log_min_messages=error")
@@ -71,10 +80,14 @@ class Pair:
         self.standby.cut_off()
 
     def promote(self) -> None:
-        """Kill the primary, promote the standby, and give it a standby at the port of the former primary."""
+        """Kill the primary, promote the standby, and replace it."""
+        self.primary.crash()
+        self.standby.promote()
+        self.replace_standby()
+
+    def replace_standby(self) -> None:
+        """Give a standby that was promoted one at the port of the former primary, which has ended."""
         former, self.primary = self.primary, self.standby
-        former.crash()
-        self.primary.promote()
         self._count += 1
         folder = self._folder / str(self._count)
         self.standby = self._stack.enter_context(self.primary.replica(folder, former=former))
@@ -85,13 +98,33 @@ async def promote(pair: Pair, hurt: Hurt) -> None:
     await asyncio.to_thread(pair.promote)
 
 
+async def promote_beside(pair: Pair, hurt: Hurt) -> None:
+    """Fail over to a standby while the primary hangs, whose connections neither end nor are refused."""
+    threads = await _lose(pair, hurt)
+    pair.pause()
+    await asyncio.to_thread(pair.standby.promote)
+    await _until_new_epochs(threads, hurt)
+    await asyncio.to_thread(pair.crash)
+    await asyncio.to_thread(pair.replace_standby)
+
+
 async def promote_with_loss(pair: Pair, hurt: Hurt) -> None:
     """Fail over to a standby that has not got the last acknowledged changes; all clients see a new epoch."""
+    threads = await _lose(pair, hurt)
+    await asyncio.to_thread(pair.promote)
+    await _until_new_epochs(threads, hurt)
+
+
+async def _lose(pair: Pair, hurt: Hurt) -> list[str]:
+    """Have the standby miss acknowledged changes; return the threads."""
     threads = list(hurt.told.epochs)
     hurt.told.begin_loss()
     await asyncio.to_thread(pair.cut_off)
     await hurt.until_acknowledged(200)
-    await asyncio.to_thread(pair.promote)
+    return threads
+
+
+async def _until_new_epochs(threads: Sequence[str], hurt: Hurt) -> None:
     await hurt.load.until(lambda: all(len(hurt.told.epochs[each]) == 2 for each in threads))
 
 

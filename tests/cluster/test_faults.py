@@ -1,11 +1,12 @@
 """Faults by seed, under load: nothing that was acknowledged is lost, and nothing old is shown."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.cluster.faults import FAULTS, play
+from tests.cluster.faults import FAULTS, Hurt, play
 from tests.cluster.nats_faults import find_faults
 from tests.cluster.nodes import open_cluster
 from tests.cluster.postgres_faults import (
@@ -14,6 +15,7 @@ from tests.cluster.postgres_faults import (
     fill_disk,
     late_statements,
     promote,
+    promote_beside,
     promote_with_loss,
     small_disk,
 )
@@ -22,7 +24,7 @@ from tests.mariadb import Mariadb
 from tests.nats import NatsCluster
 from tests.postgres import Postgres, private_folder
 from tests.redis import Redis
-from tests.schedules import TIMES, schedules
+from tests.schedules import TIMES, in_soak, schedules
 from tests.server.store.cutting_proxy import CuttingProxy
 
 
@@ -69,12 +71,15 @@ async def test_a_failover_to_a_synchronous_standby_loses_nothing(tmp_path: Path)
             assert told.lost == 0
 
 
+@pytest.mark.parametrize("promote_one", [promote_with_loss, *in_soak((promote_beside,))])
 @pytest.mark.soak
 @pytest.mark.timeout(300 * TIMES)
-async def test_a_failover_that_loses_acknowledged_changes_begins_new_epochs(tmp_path: Path) -> None:
+async def test_a_failover_that_loses_acknowledged_changes_begins_new_epochs(
+    tmp_path: Path, promote_one: Callable[[Pair, Hurt], Awaitable[None]]
+) -> None:
     with private_folder() as folder, Pair(folder, is_synchronous=False) as pair:
         async with open_cluster(pair, tmp_path) as cluster:
-            for told in await play(cluster, {"promote_with_loss": partial(promote_with_loss, pair)}, schedules(1)):
+            for told in await play(cluster, {"promote": partial(promote_one, pair)}, schedules(1)):
                 assert told.lost > 0
 
 
