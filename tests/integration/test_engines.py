@@ -1,6 +1,7 @@
 """Apps and commands whose store is in an engine: PostgreSQL, NATS, Redis, MariaDB or a folder of JSON files."""
 
 import asyncio
+import json
 import signal
 from collections.abc import Iterable
 from functools import partial
@@ -16,6 +17,7 @@ from tests.nats import new_stream
 from tests.postgres import new_schema
 from tests.redis import Redis, new_store
 from tests.running import Process, running
+from tests.server.instruments.test_prometheus import read as read_metrics
 from tests.server.store.test_copying import fill, read
 
 from plait import Plait, Thread, ThreadKey, rpc
@@ -99,6 +101,38 @@ async def test_two_clients_of_an_app_see_every_change_through_a_restart_and_a_ki
         assert ready.json()["durability"].startswith("changes survive")
         assert "pass-word" not in ready.text
     assert "pass-word" not in server.log.read_text()
+
+
+async def test_cluster_status_and_metrics_tell_of_the_process_that_uses_an_engine(url: str, tmp_path: Path) -> None:
+    async def read_status(*options: str) -> Done:
+        done = await asyncio.to_thread(plait, tmp_path, "cluster", "status", url, *options)
+        assert "pass-word" not in done.stdout + done.stderr
+        return done
+
+    if is_file := url.startswith("file:"):
+        assert (await read_status()).stderr == "plait: this store is for one machine, and has no nodes\n"
+    else:
+        assert "\n0 nodes, " in (await read_status()).stdout
+    target = "tests.integration.test_engines:app"
+    with Process(target, cwd=tmp_path, environment={"PLAIT_STORE": url}, options=["--metrics"]) as server:
+        async with connect(f"ws://{server.address}/threads/tally/one") as room:
+            await add_each([room], 5)
+        if not is_file:
+            (node,) = json.loads((await read_status("--json")).stdout)["nodes"]
+            assert (node["state"], node["shards"]) == ("alive", 1024)
+            table = (await read_status()).stdout
+            assert "\n(one process, no cluster)  " in table
+            assert "\n1 node, 1024 shards, 0 without an owner\n" in table
+        async with httpx.AsyncClient() as http:
+            found = read_metrics((await http.get(f"http://{server.address}/metrics")).text)
+        await asyncio.to_thread(server.end, signal.SIGTERM)
+    assert found["plait_changes_total", "tally", "ok"] == found["plait_commit_seconds_count", "tally"] == 5
+    assert found["plait_commit_writes_count",] == 5
+    assert found.get(("plait_shards",)) == (None if is_file else 1024)
+    assert found.get(("plait_beats_failed_total",), 0) == 0
+    assert not [name for name in found if name[0] == "plait_store_errors_total"]
+    if not is_file:
+        assert "\n0 nodes, " in (await read_status()).stdout
 
 
 async def test_after_a_failover_that_lost_changes_clients_join_anew_and_agree_with_the_server() -> None:
