@@ -10,42 +10,65 @@ from plait.errors import PlaitError, Unavailable
 from plait.web.lost import abort, make_lost
 from plait_schemas.codec import encode_json
 
-__all__ = ["GatedSend"]
+__all__ = ["GatedSend", "wait_until_open"]
+
+
+async def wait_until_open(gate: Gate, hold: float) -> None:
+    """Hold a request that has not begun while the gate is closed. Raises Unavailable when that is `hold` seconds."""
+    while not gate.is_open:
+        if (rest := hold - gate.closed_for) <= 0:
+            raise Unavailable("this server is cut off from its store; try again")
+        await _wait(gate, rest)
 
 
 class GatedSend:
     """A `send` of ASGI for one request or socket, which waits while the gate is closed.
 
-    It drops an answer if this node was dead for the others since the request: it may be an old one.
+    An answer that has not begun when the gate has been closed for `hold` seconds is replaced by a refusal. It drops an
+    answer if this node was dead for the others since the request: it may be an old one.
     """
 
-    def __init__(self, gate: Gate, scope: Scope, send: Send) -> None:
+    def __init__(self, gate: Gate, scope: Scope, send: Send, *, hold: float) -> None:
         self._gate = gate
         self._scope = scope
         self._send = send
+        self._hold = hold
         self._generation = gate.generation
         self._has_begun = False
+        self._is_refused = False
 
     async def __call__(self, message: Message) -> None:
-        while not self._gate.is_open:
-            opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._gate.call_when_open(partial(_finish, opened))
-            await opened
+        may_refuse = message["type"] == "http.response.start"
+        while not (self._gate.is_open or self._is_refused):
+            rest = self._hold - self._gate.closed_for
+            if may_refuse and rest <= 0:
+                await self._refuse(make_lost(self._scope["method"], "this server is cut off from its store"))
+            else:
+                await _wait(self._gate, rest if may_refuse else None)
+        if self._is_refused:
+            return
         if self._gate.generation == self._generation or message["type"] == "websocket.close":
             self._has_begun = True
             await self._send(message)
         elif self._has_begun:
             abort(self._scope)
-        elif message["type"] == "http.response.start":
+        elif may_refuse:
             await self._refuse(make_lost(self._scope["method"], "this server was cut off from the others"))
 
     async def _refuse(self, error: PlaitError) -> None:
+        self._is_refused = True
         body = encode_json({"error": {"code": error.code, "message": str(error)}})
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         if error.status == Unavailable.status:
             headers.append((b"retry-after", b"1"))
         await self._send({"type": "http.response.start", "status": error.status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
+
+
+async def _wait(gate: Gate, timeout: float | None) -> None:
+    opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    gate.call_when_open(partial(_finish, opened))
+    await asyncio.wait([opened], timeout=timeout)
 
 
 def _finish(opened: asyncio.Future[None]) -> None:

@@ -57,7 +57,8 @@ class _Opening:
         self._context = context
         self._scope = scope
         self._receive = receive
-        self._send = send if (gate := context.owners.gate) is OPEN else GatedSend(gate, scope, send)
+        gate, hold = context.owners.gate, context.links.hold
+        self._send = send if gate is OPEN else GatedSend(gate, scope, send, hold=hold)
         self._handshake: Handshake | None = scope.get("extensions", {}).get(EXTENSION)
         self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
         self._host = scope["client"][0] if scope.get("client") else ""

@@ -1,6 +1,7 @@
 """Answers for a process that is lost say only what is known: a request that has begun may have been carried out."""
 
 import ast
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,9 @@ from starlette.types import Message
 
 import plait
 from plait.cluster.gate import LeaseGate
-from plait.cluster.lease import NodeLease
-from plait.web.gated import GatedSend
+from plait.cluster.lease import LEASE, NodeLease
+from plait.errors import Unavailable
+from plait.web.gated import GatedSend, wait_until_open
 from plait.web.lost import ABORT
 
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -21,6 +23,7 @@ WEB: Final = Path(plait.__file__).parent / "web"
 # Every place of `web/` that makes one of the two errors, with what it knows of the request.
 PLACES: Final = {
     "lost.py:make_lost": "it has begun",
+    "gated.py:wait_until_open": "it has not begun",
     "server_context.py:as_refusal": "an error of `authenticate`, before a socket has begun",
     "links/links.py:_make_away": "it has not begun, as there is no link",
     "links/calls.py:_Attempts.pause": "a call between threads: `may_repeat` knows",
@@ -79,7 +82,7 @@ async def test_a_node_that_was_dead_says_what_is_known_of_a_request(
     method: str, wanted: tuple[int, str, bytes | None]
 ) -> None:
     gate, sent = LeaseGate(), Sent()
-    send = GatedSend(gate, {"type": "http", "method": method}, sent.send)
+    send = GatedSend(gate, {"type": "http", "method": method}, sent.send, hold=8.0)
     lease = NodeLease(lambda: 0.0)
     lease.extend(0.0)
     gate.follow(lease)
@@ -90,13 +93,57 @@ async def test_a_node_that_was_dead_says_what_is_known_of_a_request(
     assert (start["status"], code, dict(start["headers"]).get(b"retry-after")) == wanted
 
 
+async def test_a_request_that_comes_while_the_gate_is_closed_is_held_and_then_refused_before_it_begins() -> None:
+    gate, now = LeaseGate(), [0.0]
+    with pytest.raises(Unavailable, match="cut off from its store"):  # It was never open.
+        await wait_until_open(gate, 8.0)
+    lease = NodeLease(lambda: now[0])
+    lease.extend(0.0)
+    gate.follow(lease)
+    await wait_until_open(gate, 8.0)
+    now[0] = LEASE + 7.9
+    held = asyncio.create_task(wait_until_open(gate, 8.0))
+    await asyncio.sleep(0)
+    assert not held.done()
+    lease.extend(now[0])
+    gate.tell()
+    await held
+    now[0] = 100.0
+    with pytest.raises(Unavailable, match="cut off from its store"):
+        await wait_until_open(gate, 8.0)
+
+
+@pytest.mark.parametrize(("method", "wanted"), [("GET", (503, "unavailable")), ("PUT", (500, "indeterminate"))])
+async def test_an_answer_that_could_not_leave_for_too_long_is_replaced_by_a_refusal(
+    method: str, wanted: tuple[int, str]
+) -> None:
+    gate, sent, now = LeaseGate(), Sent(), [0.0]
+    lease = NodeLease(lambda: now[0])
+    lease.extend(0.0)
+    gate.follow(lease)
+    begun, late = (GatedSend(gate, {"type": "http", "method": method}, sent.send, hold=8.0) for _ in range(2))
+    await begun({"type": "http.response.start", "status": 200, "headers": []})
+    now[0] = LEASE + 8.0
+    await late({"type": "http.response.start", "status": 200, "headers": []})
+    # What comes after it is not sent, and the rest of an answer that has begun waits.
+    await late({"type": "http.response.body", "body": b"old"})
+    rest = asyncio.create_task(begun({"type": "http.response.body", "body": b"rest"}))
+    await asyncio.sleep(0)
+    assert [each["type"] for each in sent] == [*["http.response.start"] * 2, "http.response.body"]
+    assert (sent[1]["status"], json.loads(sent[2]["body"])["error"]["code"]) == wanted
+    lease.extend(now[0])
+    gate.tell()
+    await rest
+    assert sent[3:] == [{"type": "http.response.body", "body": b"rest"}]
+
+
 async def test_an_answer_that_has_begun_when_its_node_was_dead_does_not_look_complete() -> None:
     gate, sent, closed = LeaseGate(), Sent(), []
     lease = NodeLease(lambda: 0.0)
     lease.extend(0.0)
     gate.follow(lease)
     scope = {"type": "http", "method": "GET", ABORT: lambda: closed.append(True)}
-    send = GatedSend(gate, scope, sent.send)
+    send = GatedSend(gate, scope, sent.send, hold=8.0)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     gate.follow(lease)
     await send({"type": "http.response.body", "body": b"old"})

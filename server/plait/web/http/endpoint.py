@@ -16,7 +16,7 @@ from plait.errors import PlaitError, Unauthenticated
 from plait.instruments.protocol import TRACE
 from plait.session.leases import PrincipalLease
 from plait.store.protocol import ThreadKey
-from plait.web.gated import GatedSend
+from plait.web.gated import GatedSend, wait_until_open
 from plait.web.http.request import BodyLimit, LimitedRequest
 from plait.web.lost import SAFE, abort, make_lost
 from plait.web.relay.requests import SentRequest, relay_request
@@ -67,14 +67,16 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, answer = self._make_request(scope, receive, send), self._answer_here
         owners = self._context.owners
-        gated = send if owners.gate is OPEN else GatedSend(owners.gate, scope, send)
-        if not owners.is_alone:
-            try:
-                if await self._relay(request, gated):
-                    return
-            except Exception as error:
-                await self._observe(request, send, partial(_fail, error))
+        gate, hold = owners.gate, self._context.links.hold
+        gated = send if gate is OPEN else GatedSend(gate, scope, send, hold=hold)
+        try:
+            if gate is not OPEN:
+                await wait_until_open(gate, hold)
+            if not owners.is_alone and await self._relay(request, gated):
                 return
+        except Exception as error:
+            await self._observe(request, send, partial(_fail, error))
+            return
         await self._observe(request, gated, answer)
 
     # Inside
