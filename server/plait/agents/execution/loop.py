@@ -53,47 +53,41 @@ def make_loop(execution: Execution) -> Callable[[Context[Any]], Awaitable[Any]]:
     """
 
     async def run(ctx: Context[Any]) -> Any:
-        return await _Loop(RunPass(execution, ctx)).run()
+        return await _Loop(execution, ctx).run()
 
     return run
 
 
-class _Loop:
+class _Loop(RunPass):
     """The steps of one pass.
 
     What is done is read from the history, by the marks of its answers, not from what an earlier pass has called its
     steps: these may have other names in the next version. Only the names of the dispatcher's steps must stay.
     """
 
-    def __init__(self, run_pass: RunPass) -> None:
-        self._execution = run_pass.execution
-        self._step = step = run_pass.step
-        self._thread = run_pass.thread
-        self._messages = run_pass.messages
-        self._history = run_pass.history
-        self._state = run_pass.state
-        self._servers = run_pass.servers
-        self._agents = run_pass.thread.agents
-        self._place = START if step.value is None else msgspec.convert(step.value, Place)
-        self._asker = Asker(run_pass)
-        self._dispatcher = Dispatcher(run_pass, self._asker.ask)
+    def __init__(self, execution: Execution, ctx: Context[Any]) -> None:
+        super().__init__(execution, ctx)
+        self._agents = ctx.thread.agents
+        self._place = START if ctx.step.value is None else msgspec.convert(ctx.step.value, Place)
+        self._asker = Asker(self)
+        self._dispatcher = Dispatcher(self, self._asker.ask)
 
     async def run(self) -> str | None:
         await self._agents.wait_for_creation()
-        self._agents.running = self._state
+        self._agents.running = self.state
         try:
-            async with self._servers:
-                with self._state.entered():
+            async with self.servers:
+                with self.state.entered():
                     return await self._make_steps()
         finally:
             self._agents.running = None
 
     async def _make_steps(self) -> str | None:
-        history = await self._history.read()
+        history = await self.history.read()
         while True:
-            self._state.resume(self._place)
+            self.state.resume(self._place)
             open_calls = find_open_calls(history)
-            if self._messages.is_stopped:  # By a step of this run; a stop from outside cancels it.
+            if self.messages.is_stopped:  # By a step of this run; a stop from outside cancels it.
                 await self._dispatcher.close(open_calls, STOPPED)
                 return None
             answer = self._find_answer(history)
@@ -103,18 +97,18 @@ class _Loop:
                 await self._dispatcher.close(open_calls)
                 taken = await self._take()
                 if open_calls or taken.has_taken:
-                    history = await self._history.read()
+                    history = await self.history.read()
                     answer = self._find_answer(history)  # The calls that were queued.
                 if answer is None and not (self._place.step or taken.has_taken or _is_question(history)):
                     return None
                 answer = answer or await self._ask(history, taken.receiver)
-            if answer is None and self._state.stopped:
+            if answer is None and self.state.stopped:
                 await self._report("stopped", "")
                 return None
             if answer is not None:
                 await self._carry_out(answer, history)
-            history = await self._history.read()
-            if self._messages.is_stopped:
+            history = await self.history.read()
+            if self.messages.is_stopped:
                 continue
             place, reason, text = self._find_next(history)
             if reason == "repeated_tool_error":
@@ -123,26 +117,26 @@ class _Loop:
                 await self._report(reason, text)
                 return text
             self._place = place
-            self._step.checkpoint(place)
+            self.step.checkpoint(place)
 
     def _find_answer(self, history: Sequence[Message]) -> Message | None:
-        return find_answer(history, self._step.id, self._place.step)
+        return find_answer(history, self.step.id, self._place.step)
 
     async def _are_of_another(self, history: Sequence[Message]) -> bool:
         """Whether the open calls are those of another run, which has not ended and will answer them."""
         mark = next((read_mark(each) for each in reversed(history) if each.tool_calls), None)
-        if mark is None or mark.run == self._step.id:
+        if mark is None or mark.run == self.step.id:
             return False
-        run = await require_role(type(self._thread), "tasks").of(self._thread._actor).get(mark.run)
+        run = await require_role(type(self.thread), "tasks").of(self.thread._actor).get(mark.run)
         return run is not None and run.ended_at is None
 
     async def _take(self) -> _Taken:
         """Take what is queued; calls that code has queued become an answer of this step."""
-        if not await self._messages.pending():
+        if not await self.messages.pending():
             return _Taken()
 
         async def take() -> _Taken:
-            taken = await self._messages.take()
+            taken = await self.messages.take()
             calls = [read_own(each)[TOOL] for each in taken if TOOL in read_own(each)]
             said = [each for each in taken if TOOL not in read_own(each)]
             receiver = _find_receiver(said) if said else None
@@ -150,14 +144,14 @@ class _Loop:
                 self._add_calls(calls, self._find_speaker(receiver)[1])
             return _Taken(receiver, has_taken=bool(taken))
 
-        return await self._state.do(f"take:{self._place.step}", take, attempts=3, type=_Taken)
+        return await self.state.do(f"take:{self._place.step}", take, attempts=3, type=_Taken)
 
     async def _ask(self, history: Sequence[Message], taken: Receiver | None) -> Message | None:
         """Ask the model of the side that is next, after the subagents that begin before it; None if it was deleted."""
         speaker, mark = self._find_speaker(taken, _find_receiver(history))
         if not self._place.step and (begun := await self._begin_subagents(speaker, mark, history)) is not None:
             return begun
-        self._state.begin(speaker, self._place)
+        self.state.begin(speaker, self._place)
         return await self._asker.ask(speaker, history, mark)
 
     async def _begin_subagents(self, speaker: Speaker, mark: Mark, history: Sequence[Message]) -> Message | None:
@@ -167,65 +161,65 @@ class _Loop:
 
         async def begin() -> str:
             said = next((each.content for each in reversed(history) if each.content and not each.silent), None)
-            calls = await find_immediate(self._thread, speaker.prompt, said or "Begin.")
+            calls = await find_immediate(self.thread, speaker.prompt, said or "Begin.")
             return self._add_calls(calls, mark) if calls else ""
 
-        id = await self._state.do("immediate", begin, type=str)
-        return await self._messages.get(id) if id else None
+        id = await self.state.do("immediate", begin, type=str)
+        return await self.messages.get(id) if id else None
 
     def _add_calls(self, given: Sequence[Mapping[str, str]], mark: Mark) -> str:
         """Make calls that no model has made an answer, and return its id."""
         calls = [make_call(make_call_id(), each["name"], each["arguments"]) for each in given]
         metadata = make_own({MARK: to_builtins(mark), TOOL: True})
-        return self._messages.inject(ROLES[mark.side], tool_calls=calls, metadata=metadata).value.id
+        return self.messages.inject(ROLES[mark.side], tool_calls=calls, metadata=metadata).value.id
 
     def _find_speaker(self, receiver: Receiver | None, first: Receiver = "a") -> tuple[Speaker, Mark]:
         """Return who answers in this step: the receiver of what was taken, the side whose turn it is, or the first."""
         side = receiver or self._place.side or first
-        speaker = self._execution.find_speaker(self._messages.agent or "", side)
-        return speaker, Mark(self._step.id, self._place.step, speaker.letter, speaker.agent.name)
+        speaker = self.execution.find_speaker(self.messages.agent or "", side)
+        return speaker, Mark(self.step.id, self._place.step, speaker.letter, speaker.agent.name)
 
     async def _carry_out(self, answer: Message, history: Sequence[Message]) -> None:
         """Answer the calls of an answer that have no results."""
         mark = read_mark(answer)
         assert mark is not None
-        speaker = self._execution.find_speaker(mark.agent, mark.side)
-        self._state.begin(speaker, self._place, is_asked=is_asked(answer))
-        tools = self._execution.tools if TOOL in read_own(answer) else speaker.prompt.tools
+        speaker = self.execution.find_speaker(mark.agent, mark.side)
+        self.state.begin(speaker, self._place, is_asked=is_asked(answer))
+        tools = self.execution.tools if TOOL in read_own(answer) else speaker.prompt.tools
         results = find_results(history, answer)
         for call in answer.tool_calls or ():
-            if call["id"] not in results and not self._messages.is_stopped:
+            if call["id"] not in results and not self.messages.is_stopped:
                 await self._dispatcher.answer(tools, answer, call)
 
     def _find_next(self, history: Sequence[Message]) -> Next:
         """Return what follows from the answer of this step; another one is asked for if it was deleted."""
-        speaker, answer = self._state.speaker, self._find_answer(history)
+        speaker, answer = self.state.speaker, self._find_answer(history)
         assert speaker is not None
         if answer is None:
-            return skip(self._place, speaker, self._state.notes)
-        return follow(self._place, speaker, answer, find_results(history, answer), self._state.notes)
+            return skip(self._place, speaker, self.state.notes)
+        return follow(self._place, speaker, answer, find_results(history, answer), self.state.notes)
 
     async def _report(self, reason: Reason, text: str) -> None:
-        assert self._state.speaker is not None
-        agent = self._state.speaker.agent
-        await make_report(self._thread, self._step, self._messages, agent=agent, reason=reason, text=text)
+        assert self.state.speaker is not None
+        agent = self.state.speaker.agent
+        await make_report(self.thread, self.step, self.messages, agent=agent, reason=reason, text=text)
         if reason == "stopped":
-            await self._step.do("hold", self._hold)
+            await self.step.do("hold", self._hold)
 
     async def _hold(self) -> None:
         """Leave what is queued, as a stop from outside does."""
-        await self._messages.stop()
+        await self.messages.stop()
 
     async def _explain(self, place: Place) -> None:
         """Tell people that the run ends because of errors that come again and again."""
-        id = f"{self._step.id}-errors"
+        id = f"{self.step.id}-errors"
 
         async def explain() -> None:
-            if await self._messages.get(id) is None:
+            if await self.messages.get(id) is None:
                 text = f"I stop here, as a tool has failed {place.errors} times in the same way. {place.error}"
-                self._messages.inject("assistant", text, id=id)
+                self.messages.inject("assistant", text, id=id)
 
-        await self._step.do("explain", explain)
+        await self.step.do("explain", explain)
 
 
 def _is_question(history: Sequence[Message]) -> bool:
