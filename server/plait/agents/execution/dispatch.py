@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.actor.logs import log_error
-from plait.agents.execution.definitions import AnyTool, Handoff, Mcp, PromptTool, Speaker, find_tool
+from plait.agents.execution.definitions import AnyTool, Handoff, PromptTool, Speaker
 from plait.agents.execution.hooks import ToolCall, call_hooks
 from plait.agents.execution.prompt_tools import Ask, PromptTools, make_result_id
 from plait.agents.execution.run_pass import RunPass
@@ -21,7 +21,6 @@ from plait.parts.messages.message import Message
 from plait.parts.messages.own_metadata import make_own, merge_metadata
 from plait.parts.messages.tool_calls import STATUS, read_call
 from plait.parts.tasks.step_errors import StepFailed, Unknown
-from plait.spelling import suggest
 
 __all__ = ["Dispatcher"]
 
@@ -64,7 +63,7 @@ class Dispatcher:
                 subagent = SubagentCall(self._thread, self._step, self._state, tools=tools, call=asked, put=put)
                 await subagent.answer()
                 return
-            match await self._find(tools, name):
+            match await self._servers.find(tools, name):
                 case Handoff(agent=agent):
                     await self._state.do(f"call:{id}", partial(self._hand_over, agent, put))
                 case Tool() as tool:
@@ -108,11 +107,6 @@ class Dispatcher:
             return str(failure).partition(":")[0]
         log_error(error, self._thread._actor.key, None)
         return tell_error(error)
-
-    async def _find(self, tools: Mapping[str, AnyTool], name: str) -> AnyTool:
-        if (found := find_tool(tools, name)) is None:
-            raise Refused(f"there is no tool {name!r}{suggest(name, tools)}")
-        return await self._servers.find(found, name) if isinstance(found, Mcp) else found
 
     def _decode(self, tool: Tool, arguments: str) -> dict[str, Any]:
         try:

@@ -1,13 +1,14 @@
 """Calls tools for code, outside of the steps of a run: at once, and without messages."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
 from plait.actor.logs import log_error
 from plait.actor.outcome import maybe_await
 from plait.actor.thread import Thread
-from plait.agents.execution.definitions import AnyTool, Handoff, Mcp, Prompt, PromptTool, find_tool
+from plait.agents.execution.definitions import AnyTool, Handoff, Prompt, PromptTool
 from plait.agents.execution.loading import load_model_call
 from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed
@@ -34,20 +35,18 @@ class Invoker:
         self._messages = messages
         self._servers = servers
 
-    async def invoke(self, tool: AnyTool, name: str, arguments: str, *, depth: int = 0) -> ToolResult:
+    async def invoke(self, tools: Mapping[str, AnyTool], name: str, arguments: str, *, depth: int = 0) -> ToolResult:
         """Call a tool with arguments, which are JSON: for code, or for a prompt that is nested `depth` deep."""
-        if isinstance(tool, Mcp):
-            tool = await self._servers.find(tool, name)
         try:
-            match tool:
+            match await self._servers.find(tools, name):
                 case Handoff(agent=agent):
                     self._messages.hand_over(agent)
                     return HANDED_OVER
                 case Tool(needs_approval=True) if depth:
                     raise Refused("it needs approval, for which only a run can wait")
-                case Tool():
+                case Tool() as tool:
                     return read_result(await tool.call(self._thread, arguments))
-                case PromptTool():
+                case PromptTool() as tool:
                     return await self._ask(tool, arguments, depth)
                 case _:
                     return ToolResult("Only models and `queue_tool` can call a subagent.", is_error=True)
@@ -68,13 +67,8 @@ class Invoker:
         seen = [Message(id="", role="system", content=text), Message(id="question", role="user", content=question)]
         answer = await self._call_model(prompt, seen)
         calls = [read_call(call)[1:] for call in answer.tool_calls or ()]
-        results = [(name, await self._carry_out(prompt, name, given, depth)) for name, given in calls]
+        results = [(name, await self.invoke(prompt.tools, name, given, depth=depth + 1)) for name, given in calls]
         return join_results(answer.text, results)
-
-    async def _carry_out(self, prompt: Prompt, name: str, arguments: str, depth: int) -> ToolResult:
-        if (tool := find_tool(prompt.tools, name)) is None:
-            return fail("there is no such tool")
-        return await self.invoke(tool, name, arguments, depth=depth + 1)
 
     async def _call_model(self, prompt: Prompt, seen: list[Message]) -> Answer:
         model, progress = self._execution.load_model(prompt.model), FIRST

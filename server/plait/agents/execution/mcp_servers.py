@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 import msgspec
 
 from plait.actor.thread import Thread
-from plait.agents.execution.definitions import Mcp
+from plait.agents.execution.definitions import AnyTool, Mcp, find_tool
 from plait.agents.execution.mcp import LentTool, McpFailed, McpResult
-from plait.agents.execution.tools import NO_ARGUMENTS, Tool, ToolResult, ToolSpec, fail
+from plait.agents.execution.tools import NO_ARGUMENTS, Refused, Tool, ToolResult, ToolSpec, fail
 from plait.errors import InvalidArguments, PlaitError
 from plait.parts.env.secret import Secret
 from plait.parts.files.thread_files import find_files
@@ -65,24 +65,29 @@ class McpServers:
             found = [group.create_task(self._describe(each)) for each in tools.values() if isinstance(each, Mcp)]
         return [spec for each in found for spec in each.result()]
 
-    async def find(self, mcp: Mcp, name: str) -> Tool:
+    async def find(self, tools: Mapping[str, AnyTool], name: str) -> AnyTool:
+        """Return a tool by the name that models call, also one of a server. Raises Refused."""
+        if (found := find_tool(tools, name)) is None:
+            raise Refused(f"there is no tool {name!r}{suggest(name, tools)}")
+        return await self._find(found, name) if isinstance(found, Mcp) else found
+
+    # Inside
+
+    async def _find(self, mcp: Mcp, name: str) -> Tool:
         """Return a tool of a server; one that fails if it is not there."""
         if name == mcp.connect:
             self._away.pop(mcp.name, None)
         try:
             lent = self._lent.get(mcp.name) or await self._list(mcp)
         except McpFailed as failure:
-            told = f"the tools of {mcp.name} are away: {failure}"
+            result = fail(f"the tools of {mcp.name} are away: {failure}")
         else:
             if (found := lent.get(name)) is not None:
-                return _LentTool(mcp, name, partial(self._call, mcp, found), found)
+                return _ServerTool(mcp, name, partial(self._call, mcp, found), found)
+            result = fail(f"there is no tool {name!r}{suggest(name, lent)}")
             if name == mcp.connect:
-                told = f"{mcp.name} is connected. Its tools: {', '.join(lent)}"
-                return _LentTool(mcp, name, partial(_answer, ToolResult(told)))
-            told = f"there is no tool {name!r}{suggest(name, lent)}"
-        return _LentTool(mcp, name, partial(_answer, fail(told)))
-
-    # Inside
+                result = ToolResult(f"{mcp.name} is connected. Its tools: {', '.join(lent)}")
+        return _ServerTool(mcp, name, partial(_answer, result))
 
     async def _describe(self, mcp: Mcp) -> list[ToolSpec]:
         try:
@@ -163,7 +168,7 @@ class McpServers:
         return redacted
 
 
-class _LentTool(Tool):
+class _ServerTool(Tool):
     """A tool of a server, or one that tells why it is not there."""
 
     def __init__(

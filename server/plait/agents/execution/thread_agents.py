@@ -21,6 +21,7 @@ from plait.parts.env.secret import Secret
 from plait.parts.messages.message import Message
 from plait.parts.messages.own_metadata import make_own
 from plait.parts.part import require_role
+from plait.parts.tasks.rows import TaskRun
 from plait.parts.tasks.thread_tasks import ThreadTasks
 from plait.parts.written import Result
 from plait_schemas.codec import encode_json
@@ -95,13 +96,9 @@ class ThreadAgents:
 
         Errors are results, too. No person is asked for approval, and no hooks are called.
         """
-        try:
-            tool = self._definitions.find_tool(name)
-        except NotFound as error:
-            return ToolResult(str(error), is_error=True)
         async with McpServers(self._actor.thread) as servers:
             invoker = Invoker(self._definitions, self._actor.thread, self._messages, servers)
-            return await invoker.invoke(tool, name, encode_json(dict(args)).decode())
+            return await invoker.invoke(self._definitions.tools, name, encode_json(dict(args)).decode())
 
     # Subagents
 
@@ -112,15 +109,15 @@ class ThreadAgents:
         if the run needs none, and ValueError if names are missing, or not needed.
         """
         tasks: ThreadTasks = require_role(type(self._actor.thread), "tasks").of(self._actor)
-        found = await tasks.get(run)
-        if found is None or found.ended_at is not None or not isinstance(found.value, dict):
-            raise NotFound(f"the run {run} needs no variables")
-        needs = found.value["needs"]
-        if {*needs["variables"]} != {*variables}:
-            raise ValueError(f"the run needs these variables, and no others: {', '.join(needs['variables'])}")
+        match await tasks.get(run):
+            case TaskRun(ended_at=None, value={"needs": {"call": call, "variables": [*needed]}}):
+                if {*needed} != {*variables}:
+                    raise ValueError(f"the run needs these variables, and no others: {', '.join(needed)}")
+            case _:
+                raise NotFound(f"the run {run} needs no variables")
         env = require_role(type(self._actor.thread), "env").of(self._actor)
         sealed = {name: env.seal(name, value) for name, value in variables.items()}
-        return await tasks.deliver(run, f"{VARIABLES}{needs['call']}", sealed)
+        return await tasks.deliver(run, f"{VARIABLES}{call}", sealed)
 
     # Hooks
 

@@ -345,7 +345,7 @@ async def test_a_handoff_can_be_queued(tmp_path: Path) -> None:
         ("note", {"text": "now"}, "noted now", False),
         ("note", {"text": 7}, "Failed to execute tool: InvalidArguments: note: ", True),
         ("fail", {}, "Failed to execute tool: ValueError", True),
-        ("none", {}, "there is no tool named 'none'", True),
+        ("none", {}, "Failed to execute tool: there is no tool 'none'", True),
     ],
 )
 async def test_invoked_tools_return_their_result_and_make_no_message(
@@ -548,7 +548,7 @@ async def test_an_invoked_prompt_answers_by_one_step_with_its_calls_and_makes_no
     async with open_lab(tmp_path, outer, inner, prompts=prompts) as lab:
         failed = "Failed to execute tool:"
         refused = f"ask: {failed} it needs approval, for which only a run can wait"
-        text = f"quote: 'x'\n\n{refused}\n\nnone: {failed} there is no such tool"
+        text = f"quote: 'x'\n\n{refused}\n\nnone: {failed} there is no tool 'none'"
         assert (await lab.handle.call(Desk.invoke, "helper", {"message": "Do it."}))["text"] == text
         wrong = await lab.handle.call(Desk.invoke, "helper", {})
         assert wrong["is_error"]

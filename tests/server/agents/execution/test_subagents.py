@@ -27,11 +27,13 @@ from plait import (
     Plait,
     Prompt,
     Side,
+    Step,
     Subagent,
     Tasks,
     Thread,
     Variable,
     rpc,
+    task,
     tool,
 )
 from plait.agents.execution import asking
@@ -68,6 +70,12 @@ class Boss(Thread[dict[str, Any]]):
     @rpc
     def look(self) -> list[dict[str, Any]]:
         return [msgspec.to_builtins(each) for each in self.family.children]
+
+    @task
+    async def other(self, step: Step, value: Any) -> None:
+        """A run of another task, with a value of its author."""
+        step.status(value)
+        await step.event("never")
 
 
 class Worker(Thread[dict[str, Any]]):
@@ -598,6 +606,19 @@ async def test_a_missing_scoped_variable_is_asked_for_and_starts_the_child(tmp_p
         with pytest.raises(NotFound, match="needs no variables"):
             await team.boss.call(Boss.supply, run, {"TOKEN": secret})
     assert secret.encode() not in read_files(tmp_path)
+
+
+@pytest.mark.parametrize("value", [{"at": "home"}, {"needs": 7}, {"needs": {"call": "c"}}])
+async def test_a_run_of_another_task_needs_no_variables(tmp_path: Path, value: Any) -> None:
+    async with open_team(tmp_path, Script(""), work("One.")) as team:
+        run = (await team.boss.tasks.run("other", value)).id
+
+        async def look() -> bool:
+            return bool((await team.boss.tasks.get(run)).value == value)
+
+        await until(look)
+        with pytest.raises(NotFound, match=f"the run {run} needs no variables"):
+            await team.boss.call(Boss.supply, run, {"TOKEN": "x"})
 
 
 @pytest.mark.parametrize("place", ["user", "app"])
