@@ -14,10 +14,12 @@ from tests.ports import hold_port
 from tests.redis import Redis, new_store
 from tests.server.store.contract import ROOM, beginning, change, outcomes
 from tests.server.store.contract_records import delete, put_records
+from tests.server.store.writing import until
 
 from plait.cluster.cell_directory import CellDirectory
 from plait.errors import CorruptThread, StoreError
 from plait.store.protocol import ThreadKey
+from plait.store.redis import engine
 from plait.store.redis.cells import RedisCells
 from plait.store.redis.store import RedisStore
 from plait.store.redis.url import RedisUrl
@@ -86,6 +88,29 @@ async def test_a_user_with_the_rights_of_the_page_is_enough(own_redis: Redis) ->
         await store.submit(msgspec.structs.replace(delete(1), fence=fence))
     async with CellDirectory(RedisCells, store.url) as directory:
         assert not (await directory.read()).nodes
+
+
+async def test_a_server_that_is_too_old_is_refused(redis_server: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_OLDEST", (99, 1))
+    with pytest.raises(StoreError, match=r"Redis \d+\.\d+ is too old: 99\.1 or newer is needed"):
+        async with make(redis_server):
+            pass
+
+
+async def test_a_server_of_a_redis_cluster_is_refused(tmp_path: Path) -> None:
+    with hold_port() as first, hold_port() as second:
+        buses = [str(held.getsockname()[1]) for held in (first, second)]
+        one, two = (
+            Redis(tmp_path / bus, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "60000")
+            for bus in buses
+        )
+        with one, two:
+            two.execute("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            one.execute("CLUSTER", "MEET", "127.0.0.1", two.port, buses[1])
+            await until(lambda: "cluster_state:ok" in one.execute("CLUSTER", "INFO"))
+            with pytest.raises(StoreError, match="of a Redis Cluster, which a store cannot be in"):
+                async with make(one):
+                    pass
 
 
 async def test_a_replica_is_refused(own_redis: Redis, tmp_path: Path) -> None:

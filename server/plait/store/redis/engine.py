@@ -10,7 +10,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as LostError
-from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import MovedError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as LateError
 
 from plait.errors import StoreError
@@ -43,6 +43,8 @@ _READERS: Final = 8
 # The settings with which Redis keeps what it has acknowledged, and the version that has WAITAOF.
 _SAFE: Final = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
 _WAITAOF: Final = (7, 2)
+# The oldest version whose scripts have flags.
+_OLDEST: Final = (7, 0)
 
 
 class Line:
@@ -219,9 +221,13 @@ class Engine:
         if weakness and self.url.durable is not False:
             raise Unreachable(f"Redis may lose changes, as {weakness}: change that, or add durable=no to the URL")
         self.weakness = weakness or ("its settings are not known" if self.url.durable is False else "")
-        script = IDENTIFY + b"return {origin, redis.call('INFO', 'server')}"
-        ((origin, info),) = await line.run(("EVAL", script, len(self.timeline_keys), *self.timeline_keys))
-        self.can_wait_for_disks = _read_version(info) >= _WAITAOF
+        (info,) = await line.run(("INFO", "server"))
+        if (version := _read_version(info)) < _OLDEST:
+            found, oldest = (".".join(map(str, each)) for each in (version, _OLDEST))
+            raise Unreachable(f"Redis {found} is too old: {oldest} or newer is needed")
+        self.can_wait_for_disks = version >= _WAITAOF
+        script = IDENTIFY + b"return origin"
+        (origin,) = await line.run(("EVAL", script, len(self.timeline_keys), *self.timeline_keys))
         self.note(origin.decode())
 
 
@@ -266,4 +272,6 @@ def explain(error: BaseException) -> str:
         return "UTF-8 has no form for half of a surrogate pair"
     if isinstance(error, ReadOnlyError):
         return "the server is a replica, which cannot be written"
+    if isinstance(error, MovedError):
+        return "the server is one of several of a Redis Cluster, which a store cannot be in"
     return " ".join(str(error).split()) or type(error).__name__

@@ -140,7 +140,7 @@ class Reads:
             rows = await self.changes_before(key, _ALL, limit=_ALL, size=prune.bytes + 1)
             changes = {row.version: row for row in rows}
         after = int(base or 0)
-        while prune.at > 0 and (page := await self.changes(key, after=after, limit=_ROWS)):
+        while prune.at > 0 and (page := await self.changes(key, after=after, limit=_ROWS, size=_BYTES)):
             changes |= {row.version: row for row in page}
             if any(prune.at <= row.at <= now for row in page):
                 break
