@@ -97,6 +97,7 @@ async def test_cells_of_a_redis_that_has_lost_its_data_are_those_that_are_made_a
 async def test_nothing_is_swapped_after_a_failover_from_what_was_read_before() -> None:
     async with failover() as servers:
         url = PostgresUrl.parse(servers.url)
+        assert isinstance(servers.primary, Postgres)
         servers.primary.execute(f"CREATE SCHEMA {url.schema}")
         async with PostgresCells(url) as cells:
             await make_first(cells)
