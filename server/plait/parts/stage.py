@@ -165,7 +165,7 @@ class Stage:
         # Whether the write that is being made ends the run, which has ended well.
         self.is_ending = False
         # The ids of the users that have sent what it took last, from one commit to the next.
-        self.senders = set[str | None]()
+        self.senders: set[str | None] = set()
         # The last write.
         self._commit: Commit | None = None
         # The transaction of the next commit, if a block of `open` has begun it.

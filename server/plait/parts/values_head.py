@@ -225,7 +225,9 @@ class ValuesHead:
 
     def _apply(self, edit: ValuesEdit) -> list[Record]:
         """Make the values of an edit the current ones, and return the records to store."""
-        values, records, touched = self._own_values(), dict[str, bytes | None](), set[int]()
+        values = self._own_values()
+        records: dict[str, bytes | None] = {}
+        touched: set[int] = set()
         removed = [*values] if edit.is_cleared else [key for key, value in edit.replaced.items() if value is None]
         for key in removed:
             value = values.pop(key)

@@ -209,7 +209,8 @@ class Changes:
     def take(self, moves: Iterable[tuple[Message, int]]) -> list[Message]:
         """Move messages from the queue to positions of the history, and return them."""
         moves, revision = list(moves), self._revision + 1
-        taken, found = list[tuple[str, int]](), list[Message]()
+        taken: list[tuple[str, int]] = []
+        found: list[Message] = []
         self._drop_pending(*(before for before, _ in moves))
         for before, position in moves:
             is_last = position > self._last

@@ -17,14 +17,16 @@ __all__ = ["NO_HOOKS", "MessageHooks", "check_message"]
 
 log = logging.getLogger("plait.thread")
 
+_ROLES: Final = get_args(Role)
+
 # The fields that plait sets.
 _OWN: Final = ("id", "position", "created_at", "status", "sender", "taken", "revision")
 
 
 def check_message(message: Message) -> Message:
     """Return a message as it will be read. Raises TypeError or ValueError that names the field which it cannot have."""
-    if isinstance(message.role, str) and message.role not in (roles := get_args(Role)):
-        raise ValueError(f"role must be one of {', '.join(roles)}, not {message.role!r}")
+    if isinstance(message.role, str) and message.role not in _ROLES:
+        raise ValueError(f"role must be one of {', '.join(_ROLES)}, not {message.role!r}")
     check_own(message.metadata)
     return read_back(message, decode_message)
 

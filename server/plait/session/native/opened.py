@@ -103,7 +103,7 @@ class OpenedParts:
         # The parts with changes that a slow reader has missed, and their last revisions.
         self._missed: dict[str, int] = {}
         # The requests for pages, and the task that answers them.
-        self._waiting = deque[Open]()
+        self._waiting: deque[Open] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def open(self, frame: Open) -> None:
