@@ -5,6 +5,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.mariadb import Mariadb
+from tests.nats import Nats
+from tests.postgres import Postgres
+from tests.redis import Redis
 from tests.server.owning import submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, put
 from tests.server.store.contract_records import delete, put_records
@@ -12,10 +16,12 @@ from tests.server.store.sqlite.test_store import change_file
 
 from plait.errors import StoreError
 from plait.store.copying import UNFINISHED, check_finished, copy_store
+from plait.store.engines import find_engine
 from plait.store.protocol import Order, Store, ThreadKey, ThreadQuery, Write
 from plait.store.sqlite.files import Files
-from plait.store.thread_rows import Prune, RecordRange, Snapshot
-from plait.store.urls import open_files
+from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import ClientRow, Prune, RecordRange, Snapshot
+from plait.store.urls import open_engine, open_files
 from plait.store.whole import WholeStore
 
 THREADS = 60
@@ -219,3 +225,22 @@ async def test_a_pruned_log_begins_at_its_snapshot(path: Path) -> None:
             await submit(store, Write(OTHER, "e1", None, 8, begins_at=7))
         # It is that of the later write, also in the same transaction.
         assert (await store.threads())[0].changed_at > 5
+
+
+@pytest.mark.parametrize("engine", ["postgres", "mariadb", "nats_server", "redis_server"])
+async def test_a_thread_with_many_clients_is_copied_to_an_engine_and_back(
+    engine: str, path: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server: Postgres | Mariadb | Nats | Redis = request.getfixturevalue(engine)
+    url = server.make_store()
+    row = find_engine(url)
+    assert row is not None
+    clients = [ClientRow(f"client-{number * 7919 % 1000}", number, b"[]", 5) for number in range(600)]
+    async with SqliteStore(path) as source, open_engine(row, url) as target:
+        fence = await source.claim(ROOM)
+        for write in (beginning(), msgspec.structs.replace(change(1), clients=clients)):
+            await source.submit(msgspec.structs.replace(write, fence=fence))
+        await copy_store(source, target, "a", lambda *_: None)
+        async with SqliteStore(tmp_path / "back.db") as back:
+            await copy_store(target, back, "b", lambda *_: None)
+            assert await back.client(ROOM, clients[-1].client) == clients[-1]

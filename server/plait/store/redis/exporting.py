@@ -53,7 +53,8 @@ class Exports(Reads):
             version = end
         with telling(key):
             (pushed,) = await self._run(("HGETALL", clients_key))
-        clients = [to_client(name.decode(), row) for name, row in zip(pushed[::2], pushed[1::2], strict=True)]
+        rows = sorted(zip(pushed[::2], pushed[1::2], strict=True))  # As all stores have them.
+        clients = [to_client(name.decode(), row) for name, row in rows]
         for at in range(0, len(clients), _ROWS):
             yield Write(key, epoch, last, last, clients=clients[at : at + _ROWS], changed_at=changed_at)
         after = ("", "")
