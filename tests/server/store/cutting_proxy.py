@@ -27,6 +27,8 @@ class CuttingProxy:
         self.arrived_late = 0
         # Whether new connections are refused.
         self.is_closed = False
+        # Requests with these bytes never arrive.
+        self.swallows: bytes | None = None
         # The port of the server.
         self.target = port
         # A statement that has not arrived yet, with its connection to the server.
@@ -88,6 +90,8 @@ class CuttingProxy:
                         self.fuse, data, target, pair, is_held=is_request and self.is_late and not is_in_transaction
                     )
                     return
+                if is_request and self.swallows is not None and self.swallows in data:
+                    continue
                 if is_request:
                     is_in_transaction = b"COMMIT" not in data and (b"BEGIN" in data or is_in_transaction)
                     is_other = self._held is not None and pair[1] is not self._held[1]

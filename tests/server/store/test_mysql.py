@@ -60,7 +60,8 @@ async def test_a_table_of_another_program_is_named_and_left_as_it_is(mariadb: Ma
     mariadb.execute(f"CREATE TABLE plait.{table} (id int PRIMARY KEY, value text)")
     for _ in range(2):
         with pytest.raises(StoreError, match=f"the table {table} has other columns: give the store another prefix"):
-            await store.__aenter__()
+            async with store:
+                pass
     assert mariadb.execute(f"SELECT count(*) FROM plait.{table}") == "0"
 
 

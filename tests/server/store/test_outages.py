@@ -65,6 +65,19 @@ async def test_a_write_is_in_doubt_only_if_the_server_cannot_be_asked(engine: En
             assert await outcomes([store.submit(write)]) == [Fenced]
 
 
+@only("postgres", "mysql")
+async def test_a_server_that_hangs_after_the_login_is_not_waited_for(
+    engine: Engine, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.store.sql.hosts._CONNECT_TIMEOUT", 2.0)
+    async with CuttingProxy(server.port) as proxy:
+        proxy.swallows = {"postgres": b"pg_control_system", "mysql": b"VERSION()"}[engine.name]
+        store = open_store(server.make_store().replace(f":{server.port}/", f":{proxy.port}/"))
+        async with asyncio.timeout(30):
+            with pytest.raises(StoreError, match="the server does not answer within 2 seconds"):
+                await store.__aenter__()
+
+
 # Servers
 
 

@@ -30,8 +30,6 @@ __all__ = [
 DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (MySQLError, OSError)
 """The errors of the driver, apart from those of arguments."""
 
-# Seconds.
-_CONNECT_TIMEOUT: Final = 5
 _PLACE: Final = re.compile(r"\$([0-9]+)")
 # Bytes that a statement needs beside its text, in a packet.
 _MARGIN: Final = 1024
@@ -128,36 +126,29 @@ class MysqlDb:
 
 
 async def connect(url: MysqlUrl, host: str, port: int) -> MysqlDb:
-    """Return a new connection to a host. Raises Unreachable."""
+    """Return a new connection to a host. Raises Unreachable, and the errors of the driver."""
     try:
         context = ssl.create_default_context(cafile=url.authorities) if url.has_tls else None
     except OSError as error:
         raise Unreachable(f"ssl_ca={url.authorities} cannot be read: {explain(error)}") from error
     try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT):
-            connection = await asyncmy.connect(
-                host=host,
-                port=port,
-                unix_socket=url.socket,
-                user=url.user,
-                password=url.password,
-                database=url.database,
-                ssl=context,
-                charset="utf8mb4",
-                autocommit=True,
-                connect_timeout=_CONNECT_TIMEOUT,
-                client_flag=MULTI_STATEMENTS,
-            )
-    except TimeoutError as error:
-        raise Unreachable(f"the server does not answer within {_CONNECT_TIMEOUT} seconds") from error
-    except (MySQLError, OSError, RuntimeError) as error:
+        connection = await asyncmy.connect(
+            host=host,
+            port=port,
+            unix_socket=url.socket,
+            user=url.user,
+            password=url.password,
+            database=url.database,
+            ssl=context,
+            charset="utf8mb4",
+            autocommit=True,
+            client_flag=MULTI_STATEMENTS,
+        )
+    except RuntimeError as error:
         raise Unreachable(explain(error)) from error
     db = MysqlDb(connection, 2**20)
     try:
         *_, ((most,),) = [found.rows for found in await db.run(*_SESSION, "SELECT @@max_allowed_packet")]
-    except DRIVER_ERRORS as error:
-        db.terminate()
-        raise Unreachable(explain(error)) from error
     except BaseException:
         db.terminate()
         raise

@@ -108,7 +108,6 @@ class MysqlDialect:
 
     @property
     def durability(self) -> str:
-        """The sentence of `Store.durability`."""
         if not self._syncs:
             return (
                 "changes survive a crash of the process; a crash of the database server may lose those of about the "
@@ -117,17 +116,14 @@ class MysqlDialect:
         return "changes survive crashes of the processes and machines, but a failover may lose the last ones"
 
     def is_trouble(self, error: BaseException, /) -> bool:
-        """Whether the cause of a failed write concerns the whole database, such as a full disk."""
         return isinstance(error, StoreError) or is_lost(error) or get_code(error) in (1021, 1114, 1040, 1203)
 
     # Connections
 
     async def connect(self) -> MysqlDb:
-        """Return a new connection to the first server of the URL that can be written. Raises Unreachable."""
-        return await connect_first(self.url.hosts, self._connect)
+        return await connect_first(self.url.hosts, self._connect, errors=DRIVER_ERRORS, explain=explain)
 
     async def identify(self, db: Db) -> None:
-        """Check which server a connection leads to, and raise the timeline if it is another one. Raises Unreachable."""
         version, is_readonly, flushes, has_binlog, syncs_binlog = await db.fetchrow(_SERVER)
         if str(is_readonly) not in ("0", "OFF"):  # It is a word in later versions of MariaDB.
             raise Unreachable("the server is a replica, which cannot be written (read_only)")
@@ -155,7 +151,6 @@ class MysqlDialect:
             self._on_loss()
 
     async def prepare(self, db: Db, *, readonly: bool) -> None:
-        """Create the tables, unless another process does. Raises StoreError."""
         await prepare(cast(MysqlDb, db), self.tables, readonly=readonly)
         if not self.origin:
             await self.identify(db)
@@ -163,7 +158,6 @@ class MysqlDialect:
     # Claims
 
     async def claim(self, db: Db, key: ThreadKey, ranges: Sequence[RecordRange] | None) -> Claim:
-        """Become the owner of a thread, and load it if there are ranges; nothing, if it is on another timeline."""
         names, fresh = encode(key), secrets.token_hex(8)
         claim = self._fill(_CLAIM.replace("%s", self.identity), *names, self.origin, self._number, fresh)
         statements = ["BEGIN", claim, self._fill(_HEAD, *names), "COMMIT"]
@@ -179,18 +173,15 @@ class MysqlDialect:
     # Writes
 
     async def lock(self, db: Db, keys: Sequence[tuple[bytes, bytes]]) -> list[StoredRow]:
-        """Begin a transaction, and lock and return the rows of threads."""
         sql = self._fill(_LOCK) % make_list(keys)
         *_, (rows, _) = await _retry(lambda: _run(db, *_BEGIN, sql))
         return [StoredRow(*row) for row in rows]
 
     async def make_ids(self, db: Db, count: int) -> list[int]:
-        """Return new ids of threads."""
         statements = [self._fill(sql, secrets.token_bytes(16)) for _ in range(count) for sql in _NEXT_ID]
         return [rows[0][0] for rows, _ in (await _run(db, *statements))[2::3]]
 
     async def write(self, db: Db, rows: Rows) -> None:
-        """Store everything, and commit."""
         statements = [
             self._fill(_make_upsert(table)) % literals
             for table, values in rows.upserts
@@ -201,23 +192,19 @@ class MysqlDialect:
         await _run(db, *statements, "COMMIT", _END)
 
     async def upsert(self, db: Db, table: Table, rows: Sequence[Sequence[Any]]) -> None:
-        """Insert rows, or replace those with the same key."""
         await _run(db, self._fill(_make_upsert(table)) % make_list(rows))
 
     async def run_each(self, db: Db, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Execute a statement with each row of values, in a round trip for many of them."""
         statements = [self._fill(sql, *row) for row in rows]
         begin, end = ((), ()) if db.is_in_transaction() else (("BEGIN",), ("COMMIT",))
         for start in range(0, len(statements), _AT_ONCE):
             await _run(db, *begin, *statements[start : start + _AT_ONCE], *end)
 
     async def remove(self, db: Db, table: str, threads: Sequence[int], limit: int) -> int:
-        """Remove at most so many rows of threads from a table, and return how many there were."""
         sql = f"DELETE FROM {{{table}}} WHERE thread IN ({','.join(map(str, threads))}) LIMIT {limit}"
         return (await _run(db, self._fill(sql)))[0].changed
 
     async def load_each(self, db: Db, keys: Sequence[ThreadKey], part: str, name: str) -> Sequence[Any]:
-        """Return one row with the value of a record for each thread."""
         sql = """
         SELECT (SELECT r.value FROM {threads} t JOIN {records} r ON r.thread = t.id AND r.part = $3 AND r."key" = $4
         WHERE t.kind = $1 AND t.name = $2 AND t.created_at IS NOT NULL)
@@ -231,9 +218,6 @@ class MysqlDialect:
         db = await connect(self.url, *host)
         try:
             await self.identify(db)
-        except DRIVER_ERRORS as error:
-            db.terminate()
-            raise Unreachable(explain(error)) from error
         except BaseException:
             db.terminate()
             raise

@@ -70,7 +70,6 @@ class PostgresDialect:
 
     @property
     def durability(self) -> str:
-        """The sentence of `Store.durability`."""
         if not self._engine.syncs:
             return "changes survive a crash of the process, but not of PostgreSQL's machine (its fsync is off)"
         if not self.url.is_synchronous:
@@ -83,13 +82,11 @@ class PostgresDialect:
         return "changes survive crashes of the processes and machines, and a failover (standby=synchronous)"
 
     def is_trouble(self, error: BaseException, /) -> bool:
-        """Whether the cause of a failed write concerns the whole database, such as a full disk."""
         if isinstance(error, asyncpg.PostgresError):
             return (error.sqlstate or "")[:2] in ("08", "25", "53", "57", "58")
         return isinstance(error, StoreError) or is_lost(error)
 
     async def prepare(self, db: Db, *, readonly: bool) -> None:
-        """Create the tables, unless another process does. Raises StoreError."""
         connection = cast(Connection, db)
         await self._engine.check_session(connection)
         await prepare(connection, self.tables, readonly=readonly)
@@ -97,7 +94,6 @@ class PostgresDialect:
     # Claims
 
     async def claim(self, db: Db, key: ThreadKey, ranges: Sequence[RecordRange] | None) -> Claim:
-        """Become the owner of a thread, and load it if there are ranges; nothing, if it is on another timeline."""
         fresh = secrets.token_hex(8).encode()
         values = (*encode(key), self._engine.origin, self.url.has_standby, fresh)
         if ranges is None:
@@ -127,16 +123,13 @@ class PostgresDialect:
     # Writes
 
     async def lock(self, db: Db, keys: Sequence[tuple[bytes, bytes]]) -> list[StoredRow]:
-        """Begin a transaction, and lock and return the rows of threads."""
         await self._begin(db)
         return [StoredRow(*row) for row in await self._fetch(db, _LOCK, *columns(keys, 2))]
 
     async def make_ids(self, db: Db, count: int) -> list[int]:
-        """Return new ids of threads."""
         return [id for (id,) in await self._fetch(db, _NEXT_IDS, count)]
 
     async def write(self, db: Db, rows: Rows) -> None:
-        """Store everything, and commit."""
         for table, values in rows.upserts:
             await self.upsert(db, table, values)
         if rows.dropped:
@@ -151,7 +144,6 @@ class PostgresDialect:
     async def write_plain(
         self, db: Db, heads: Sequence[ClaimedHead], versions: Sequence[int], writes: Sequence[tuple[int, Write]]
     ) -> set[int]:
-        """Store changes and their clients in one statement."""
         if not self.url.has_session:
             await self._begin(db)
         before = [(each.id, (each.epoch or "").encode(), each.version, each.fence, each.writes) for each in heads]
@@ -163,19 +155,15 @@ class PostgresDialect:
         return {id for (id,) in stored}
 
     async def upsert(self, db: Db, table: Table, rows: Sequence[Sequence[Any]]) -> None:
-        """Insert rows, or replace those with the same key."""
         await self._execute(db, make_upsert(table), *columns(rows, 0))
 
     async def run_each(self, db: Db, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Execute a statement with each row of values, in one round trip."""
         await cast(Connection, db).executemany(self.tables.fill(sql), rows)
 
     async def remove(self, db: Db, table: str, threads: Sequence[int], limit: int) -> int:
-        """Remove at most so many rows of threads from a table, and return how many there were."""
         return int((await self._execute(db, _REMOVE.replace("%s", table), threads, limit)).split()[-1])
 
     async def load_each(self, db: Db, keys: Sequence[ThreadKey], part: str, name: str) -> Sequence[Any]:
-        """Return one row with the value of a record for each thread."""
         kinds, names = [key.kind.encode() for key in keys], [key.name.encode() for key in keys]
         return await self._fetch(db, _EACH, kinds, names, part.encode(), name.encode())
 

@@ -34,8 +34,6 @@ SELECT (SELECT system_identifier FROM pg_control_system()) AS server, {TIMELINE}
 """
 # The errors of the driver before it sends a statement, when the connection has just been closed.
 _NOT_SENT: Final = ("cannot perform operation", "cannot switch to state")
-# Seconds.
-_CONNECT_TIMEOUT: Final = 5.0
 _SESSION: Final = "SELECT pg_backend_pid()"
 # Another client may use the server process of the first connection at the moment that the second one asks.
 _PROBES: Final = 10
@@ -64,18 +62,7 @@ class Engine:
 
     async def connect(self) -> Connection:
         """Return a new connection to the first server of the URL that can be written. Raises Unreachable."""
-        db = await connect_first(self.url.dsns, self._connect)
-        try:
-            await self.identify(db)
-            if self.url.has_session:
-                await db.execute(f"SET {self.commit_setting}")
-        except DRIVER_ERRORS as error:
-            db.terminate()
-            raise Unreachable(explain(error)) from error
-        except BaseException:
-            db.terminate()
-            raise
-        return db
+        return await connect_first(self.url.dsns, self._connect, errors=DRIVER_ERRORS, explain=explain)
 
     async def check_session(self, db: Connection) -> None:
         """Raise StoreError if a pooler gives each transaction another server process, and the URL does not say so.
@@ -121,19 +108,21 @@ class Engine:
     # Inside
 
     async def _connect(self, dsn: str) -> Connection:
+        db: Connection = await asyncpg.connect(
+            dsn,
+            user=self.url.user,
+            password=self.url.password,
+            statement_cache_size=100 if self.url.has_session else 0,
+            target_session_attrs=SessionAttribute.primary,
+        )
         try:
-            return await asyncpg.connect(
-                dsn,
-                user=self.url.user,
-                password=self.url.password,
-                timeout=_CONNECT_TIMEOUT,
-                statement_cache_size=100 if self.url.has_session else 0,
-                target_session_attrs=SessionAttribute.primary,
-            )
-        except TimeoutError as error:
-            raise Unreachable(f"the server does not answer within {_CONNECT_TIMEOUT:g} seconds") from error
-        except DRIVER_ERRORS as error:
-            raise Unreachable(explain(error)) from error
+            await self.identify(db)
+            if self.url.has_session:
+                await db.execute(f"SET {self.commit_setting}")
+        except BaseException:
+            db.terminate()
+            raise
+        return db
 
 
 def is_lost(error: BaseException, *, is_closed: bool = False) -> bool:
