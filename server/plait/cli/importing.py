@@ -11,12 +11,11 @@ from typing import Annotated, Any, Final, NamedTuple
 from cyclopts import App, Parameter
 
 from plait.app import Plait
-from plait.cli.loading import load_plait
+from plait.cli.loading import load_lasting
 from plait.cli.options import LoadError, Target, fail, give_up
 from plait.errors import PlaitError, operator_message
 from plait.parts.values import Values
 from plait.spelling import count, hide_password
-from plait.store.memory import MemoryStore
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 
 __all__ = ["import_commands"]
@@ -52,9 +51,7 @@ def agentscope(
 ) -> None:
     """Store the sessions of AgentScope as threads, unless they are there. No server may have the store open."""
     try:
-        app = load_plait(target)
-        if isinstance(app._store, MemoryStore):
-            raise LoadError(f"{target} keeps its threads in memory, where an import would be lost")
+        app = load_lasting(target)
         cls, part = _find_values(app, kind)
         sessions = _read_redis(source, prefix) if "://" in source else _read_folder(Path(source))
         made, there = asyncio.run(_store(app, cls, part, sessions))
@@ -179,7 +176,7 @@ def _convert(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values to store. The state is the last one, so that a session is imported again if it was not stored."""
     state = values.get(_STATE, {})
     found = {name: state[name] for name in ("session_id", "summary", "reply_id", "cur_iter") if name in state}
-    found["context"] = [_convert_message(each) for each in state.get("context", ())]
+    found["context"] = [_convert_message(each) for each in state.get("context") or ()]
     return {**values, _LOADED: values.get(_LOADED, found)}
 
 

@@ -17,8 +17,9 @@ from plait.errors import PlaitError
 from plait.settings import SettingError
 from plait.spelling import find_nearest, suggest
 from plait.state.storable import accepts_arguments
+from plait.store.memory import MemoryStore
 
-__all__ = ["check_target", "find_plaits", "load", "load_plait"]
+__all__ = ["check_target", "find_plaits", "load", "load_lasting", "load_plait"]
 
 _PLAIT: Final = str(Path(__file__).parents[1])
 # Folders of code that is not the app's own.
@@ -43,6 +44,14 @@ def load_plait(target: str) -> Plait:
     module, app = _load(target)
     if not isinstance(app, Plait):
         raise LoadError(f"{target} is a {type(app).__name__}, not a Plait{_suggest_apps(module)}")
+    return app
+
+
+def load_lasting(target: str) -> Plait:
+    """Return the Plait that `module:attribute` names, if it keeps what is imported. Raises LoadError."""
+    app = load_plait(target)
+    if isinstance(app._store, MemoryStore):
+        raise LoadError(f"{target} keeps its threads in memory, where an import would be lost")
     return app
 
 

@@ -10,14 +10,13 @@ import msgspec
 from cyclopts import App, Parameter
 
 from plait.cli.awake_commands import awake, kick
-from plait.cli.loading import load_plait
+from plait.cli.loading import load_lasting
 from plait.cli.maintenance import describe_thread, destroy_in_file, destroy_thread
 from plait.cli.options import LoadError, StoreName, Target, fail, find_store, give_up, open_shared, show_store
 from plait.errors import NotFound, PlaitError, operator_message
 from plait.node.export_file import export_thread
 from plait.node.listing import INNER_KINDS
 from plait.spelling import format_time, hide_password
-from plait.store.memory import MemoryStore
 from plait.store.protocol import ThreadKey, ThreadQuery, ThreadRow
 from plait.store.whole import WholeStore
 
@@ -108,9 +107,7 @@ def import_(
     """Store an exported thread in an app, after migrating and checking it. No server may have the store open."""
 
     async def store() -> str:
-        app = load_plait(target)
-        if isinstance(app._store, MemoryStore):
-            raise LoadError(f"{target} keeps its threads in memory, where an import would be lost")
+        app = load_lasting(target)
         async with app:
             handle = await app.import_thread(file, name=name, replace=replace)
             return str(handle._key)

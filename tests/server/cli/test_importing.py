@@ -49,10 +49,10 @@ def write(root: Path, user: str | None, session: str) -> Path:
     return folder
 
 
-def plait(folder: Path, *arguments: str) -> Done:
+def plait(folder: Path, *arguments: str, store: str = "sqlite:///desk.db") -> Done:
     """Run a command for the app."""
     (folder / "desk.py").write_text(APP)
-    return run_command(arguments, cwd=folder, environment={"PLAIT_STORE": f"sqlite:///{folder}/desk.db"})
+    return run_command(arguments, cwd=folder, environment={"PLAIT_STORE": store})
 
 
 async def read(folder: Path, user: str | None, session: str) -> dict[str, Any]:
@@ -77,6 +77,19 @@ async def test_files_of_sessions_become_threads(tmp_path: Path) -> None:
             "memory_messages": [{"id": "m1"}, {"id": "m2"}],
             "agentscope": LOADED | {"session_id": session},
         }
+
+
+async def test_sessions_are_imported_into_a_folder_of_json_files_and_not_into_memory(tmp_path: Path) -> None:
+    path = write(tmp_path / "state", "alice", "s1") / "agent_state.json"
+    path.write_text('{"summary":"They add.","context":null}')
+    arguments, store = ("import", "agentscope", "state", "desk:app"), f"file://{tmp_path}/desk"
+    refused = plait(tmp_path, *arguments, store="memory://")
+    assert refused.stderr == "plait: desk:app keeps its threads in memory, where an import would be lost\n"
+    done = plait(tmp_path, *arguments, store=store)
+    assert (done.stderr, done.stdout) == ("", "1 session imported, 0 were there already\n")
+    async with Plait(Conversation, store=store) as app:
+        found = app.session(Conversation, "s1", user_id="alice").part(Conversation.values)
+        assert await found.get("agentscope") == {"summary": "They add.", "context": []}
 
 
 async def test_a_session_that_is_there_already_stays(tmp_path: Path) -> None:

@@ -378,6 +378,7 @@ async def test_a_full_disk_refuses_changes_and_loses_none(
         assert "changes are not stored" in caplog.text
         await put(store, change(2))
         await store.check_writes()
+        assert sorted(path.name for path in folder.iterdir()) == ["threads", "threads.lock"]
         before = await read(store)
     async with open_folder(folder) as store:
         assert await read(store) == before
@@ -418,6 +419,27 @@ async def test_a_file_that_another_program_has_changed_is_left_alone_and_other_t
         assert await outcomes([submit(store, change(1))]) == [StoreError]
         assert not room.exists()
         await put(store, change(2, key=OTHER))
+
+
+async def test_a_folder_that_was_moved_or_replaced_is_not_ready_and_begun_nowhere_else(folder: Path) -> None:
+    async with owned(open_folder(folder), ROOM, OTHER) as store:
+        await put(store, beginning())
+        await store.check_writes()
+        folder.rename(folder.with_name("moved"))
+        with pytest.raises(StoreError, match="the store cannot be written: No such file or directory"):
+            await store.check_writes()
+        writes = [change(1), beginning(key=OTHER)]
+        assert await outcomes([submit(store, write) for write in writes]) == [StoreError, StoreError]
+        assert not folder.exists()
+        folder.mkdir()
+        assert await outcomes([submit(store, beginning(key=OTHER))]) == [StoreError]
+        assert list(folder.iterdir()) == []
+    async with open_folder(folder.with_name("moved")) as store:
+        assert await listed(store) == [(ROOM, 0)]
+        folder.with_name("moved").rename(folder)
+        folder.with_name("moved").mkdir()
+        with pytest.raises(StoreError, match="the store's folder was replaced"):
+            await store.check_writes()
 
 
 async def test_a_thread_whose_file_cannot_be_made_is_refused_alone(folder: Path, room: Path) -> None:
@@ -469,10 +491,10 @@ async def test_the_names_of_new_and_replaced_files_are_on_the_disk_before_lines(
     note("fdatasync")
     line, kind = "game/threads/room/one.jsonl", "game/threads/room"
     async with owned(open_folder(folder), ROOM) as store:
-        assert synced == ["."]  # It has the name of the folder.
+        assert synced == [".", "game"]  # They have the names of the folders.
         synced.clear()
         await put(store, beginning())
-        assert synced == ["game", "game/threads", kind, line]
+        assert synced == ["game/threads", kind, line]
         synced.clear()
         await put(store, change(1))
         assert synced == [line]

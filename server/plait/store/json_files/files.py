@@ -58,7 +58,7 @@ class AppendedFile:
         """Append a line. Raises OSError and StoreError; then the line is not there, unless `is_torn`."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
         if self.size is None:
-            make_folder(self.path.parent)
+            _make_last(self.path.parent)
             flags |= os.O_CREAT
         file = os.open(self.path, flags, 0o666)
         try:
@@ -121,6 +121,12 @@ def make_folder(path: Path) -> None:
     """Make a folder and those around it, if they are missing. Raises OSError."""
     if not path.is_dir():
         make_folder(path.parent)
+        _make_last(path)
+
+
+def _make_last(path: Path) -> None:
+    """Make a folder in one that exists: if that was moved, nothing is begun in its place. Raises OSError."""
+    if not path.is_dir():
         path.mkdir(exist_ok=True)
         sync_folder(path.parent)
 

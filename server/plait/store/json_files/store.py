@@ -53,6 +53,8 @@ class JsonFileStore(LoadedStore):
         self._schema_file = self._folder / "schemas.json"
         self._adding_schema = asyncio.Lock()
         self._lock: StoreLock | None = None
+        # The folder's identity, which tells whether it was replaced.
+        self._opened: os.stat_result
         self._pool: ThreadPoolExecutor | None = None
         batches = Batches(self._write, most=_WRITERS, is_trouble=lambda cause: isinstance(cause, OSError))
         super().__init__(batches, title=f"the store {url}")
@@ -126,8 +128,9 @@ class JsonFileStore(LoadedStore):
     def _read_all(self) -> None:
         self._threads, self._files, self._schemas = {}, {}, {}
         if not self._readonly:
-            make_folder(self._folder)
+            make_folder(self._folder / "threads")
             self._lock = StoreLock(self._folder / "threads")
+            self._opened = os.stat(self._folder)
         elif not self._folder.is_dir():
             raise StoreError("there is no such folder")
         if self._schema_file.exists():
@@ -206,11 +209,15 @@ class JsonFileStore(LoadedStore):
             del self._files[key]
 
     async def _probe(self, *, writes: bool) -> None:
-        if writes:
-            try:
-                await self._run(replace_file, self._folder / "probe", b"\0" * 4096)
-            except OSError as error:
-                raise StoreError(f"the store cannot be written: {error.strerror}") from error
+        probe = self._folder / "probe"
+        try:
+            if not os.path.samestat(await self._run(os.stat, self._folder), self._opened):
+                raise StoreError("the store's folder was replaced: start the server again")
+            if writes:
+                await self._run(replace_file, probe, b"\0" * 4096)
+                await self._run(probe.unlink)
+        except OSError as error:
+            raise StoreError(f"the store cannot be written: {error.strerror}") from error
 
     async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function that waits for the disk."""
