@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.actor.logs import log_error
-from plait.agents.execution.definitions import AnyTool, Handoff, PromptTool, Speaker
+from plait.agents.execution.definitions import AnyTool, Handoff, PromptTool
 from plait.agents.execution.hooks import ToolCall, call_hooks
 from plait.agents.execution.prompt_tools import Ask, PromptTools, make_result_id
 from plait.agents.execution.run_pass import RunPass
@@ -74,7 +74,7 @@ class Dispatcher:
                     await self._state.do(f"call:{id}", work, once=not tool.idempotent, timeout=tool.timeout)
                 case PromptTool() as prompt:
                     put = partial(put, message_id=make_result_id(id))
-                    result = await self._prompts.answer(prompt, answer, call, carry_out=self._carry_out)
+                    result = await self._prompts.answer(prompt, answer, call, carry_out=self.answer)
                     await self._state.do(f"answer:{id}", partial(put, result))
                 case _:
                     raise Refused(f"{name} cannot be called by this name")
@@ -127,9 +127,6 @@ class Dispatcher:
     def _has_begun(self, id: str) -> bool:
         """Whether a call had begun before a replay: then one of its own hooks or tools may have stopped the run."""
         return not self._step.journal.entries.keys().isdisjoint((f"call:{id}", f"prompt:{id}"))
-
-    async def _carry_out(self, speaker: Speaker, answer: Message, call: Mapping[str, Any]) -> None:
-        await self.answer(speaker.prompt.tools, answer, call)
 
     async def _run(self, tool: Tool, arguments: Mapping[str, Any], answer: Message, put: Put) -> None:
         if await self._history.has(answer):

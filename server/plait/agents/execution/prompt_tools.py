@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from plait.agents.execution.definitions import PromptTool, Speaker
+from plait.agents.execution.definitions import AnyTool, PromptTool, Speaker
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.run_history import read_after
 from plait.agents.execution.state import ExecutionState
@@ -51,7 +51,7 @@ class PromptTools:
         answer: Message,
         call: Mapping[str, Any],
         *,
-        carry_out: Callable[[Speaker, Message, Mapping[str, Any]], Awaitable[None]],
+        carry_out: Callable[[Mapping[str, AnyTool], Message, Mapping[str, Any]], Awaitable[None]],
     ) -> ToolResult:
         """Return the result of a call. Raises Refused and StepFailed.
 
@@ -79,7 +79,7 @@ class PromptTools:
             answered = {each.tool_call_id for each in history}
             for each in said.tool_calls or ():
                 if each["id"] not in answered:
-                    await carry_out(speaker, said, each)
+                    await carry_out(speaker.prompt.tools, said, each)
             results = [each for each in await self._read(answer, below) if each.role == "tool"]
         told = [
             (each.name or "", ToolResult(each.content or "", [file["path"] for file in each.attachments]))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import product
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import (
@@ -31,12 +31,7 @@ from plait.spelling import suggest
 __all__ = ["Execution"]
 
 
-class Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-T = TypeVar("T", bound=Named)
+T = TypeVar("T", Agent, Prompt, Model)
 
 
 class Execution:

@@ -64,7 +64,8 @@ class ExecutionState:
         self._speaker: Speaker | None = None
         self._steps: Mapping[str, int] = {}
         self._forced: Receiver | None = None
-        self._stopped_by: Receiver | None = None
+        # The side in whose step `stop` was called.
+        self.stopped_by: Receiver | None = None
         # The prompts that are tools, from the outermost one.
         self._inner: list[Speaker] = []
 
@@ -91,12 +92,7 @@ class ExecutionState:
     @property
     def stopped(self) -> bool:
         """Whether `stop` was called."""
-        return self._stopped_by is not None
-
-    @property
-    def stopped_by(self) -> Receiver | None:
-        """The side in whose step `stop` was called; None if it was not."""
-        return self._stopped_by
+        return self.stopped_by is not None
 
     @property
     def prompt_path(self) -> list[str]:
@@ -119,7 +115,7 @@ class ExecutionState:
 
     def stop(self) -> None:
         """End the run after the current operation: later calls of its answer are not carried out, no model is asked."""
-        self._stopped_by = self.side
+        self.stopped_by = self.side
 
     # Called by the loop
 
@@ -174,7 +170,7 @@ class ExecutionState:
     @property
     def notes(self) -> Notes:
         """The notes of this step, by its tools and hooks."""
-        return Notes(self.context, self._forced, self._stopped_by)
+        return Notes(self.context, self._forced, self.stopped_by)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -195,7 +191,7 @@ class ExecutionState:
             self._inner.pop()
 
     def _load(self, notes: Notes) -> None:
-        self.context, self._forced, self._stopped_by = dict(notes.context), notes.forced, notes.stopped_by
+        self.context, self._forced, self.stopped_by = dict(notes.context), notes.forced, notes.stopped_by
 
     def _find_speaker(self) -> Speaker:
         if self._speaker is None:
