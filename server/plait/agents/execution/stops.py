@@ -84,10 +84,6 @@ class Notes(msgspec.Struct, frozen=True):
     stopped_by: Receiver | None = None
 
 
-NO_NOTES: Final = Notes()
-"""Nothing was said."""
-
-
 class Place(msgspec.Struct, frozen=True):
     """A step of a run, and what was counted before it: stored as a checkpoint."""
 
@@ -156,9 +152,7 @@ def is_asked(answer: Message) -> bool:
     return read_own(answer).keys().isdisjoint((TOOL, BLOCKED))
 
 
-def follow(
-    place: Place, speaker: Speaker, answer: Message, results: Mapping[str, Message], notes: Notes = NO_NOTES
-) -> Next:
+def follow(place: Place, speaker: Speaker, answer: Message, results: Mapping[str, Message], notes: Notes) -> Next:
     """Return what follows from the answer of a side, the results of its calls by their ids, and notes."""
     agent, side, prompt = speaker
     calls = [(name, results.get(id)) for id, name, _ in map(read_call, answer.tool_calls or ())]

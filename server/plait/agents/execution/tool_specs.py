@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from plait.agents.execution.definitions import AnyTool, Handoff, Mcp, Prompt, PromptTool, Subagent
+from plait.agents.execution.definitions import Handoff, Prompt, PromptTool
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.tools import NO_ARGUMENTS, Tool, ToolSpec
 
@@ -20,20 +20,15 @@ _QUESTION: Final[Mapping[str, Any]] = {
 
 def describe_tools(execution: Execution, prompt: Prompt) -> list[ToolSpec]:
     """Return the tools of a prompt as a model sees them."""
-    tools = {name: each for name, each in prompt.tools.items() if not isinstance(each, Subagent | Mcp)}
-    return [_describe(execution, name, each) for name, each in tools.items()]
-
-
-def _describe(execution: Execution, name: str, tool: AnyTool) -> ToolSpec:
-    match tool:
-        case Tool():
-            return ToolSpec(name, tool.description, tool.schema)
-        case Handoff():
-            agent = execution.load_agent(tool.agent)
-            told = tool.description or f"Hand the conversation over to {agent.title or agent.name}. {agent.description}"
-            return ToolSpec(name, told.strip(), NO_ARGUMENTS)
-        case PromptTool():
-            told = tool.description or f"Ask the prompt {tool.prompt}."
-            return ToolSpec(name, told, _QUESTION)
-        case Subagent() | Mcp():
-            raise AssertionError(f"{name} is described with others of its kind")
+    specs: list[ToolSpec] = []
+    for name, each in prompt.tools.items():
+        match each:
+            case Tool():
+                specs.append(ToolSpec(name, each.description, each.schema))
+            case Handoff():
+                agent = execution.load_agent(each.agent)
+                told = f"Hand the conversation over to {agent.title or agent.name}. {agent.description}".strip()
+                specs.append(ToolSpec(name, each.description or told, NO_ARGUMENTS))
+            case PromptTool():
+                specs.append(ToolSpec(name, each.description or f"Ask the prompt {each.prompt}.", _QUESTION))
+    return specs

@@ -7,7 +7,7 @@ from tests.server.agents.execution.lab import Desk
 
 from plait import Message
 from plait.agents.execution.definitions import Agent, Handoff, Prompt, Receiver, Side, Speaker
-from plait.agents.execution.stops import NO_NOTES, START, Next, Notes, Place, find_answer, follow, read_mark
+from plait.agents.execution.stops import START, Next, Notes, Place, find_answer, follow, read_mark
 from plait.agents.execution.tools import tool
 from plait.parts.messages.own_metadata import make_own
 
@@ -34,13 +34,13 @@ def step(
     place: Place = START,
     answer: Message | None = None,
     side: Receiver = "a",
-    notes: Notes = NO_NOTES,
+    notes: Notes | None = None,
     **options: Any,
 ) -> Next:
     agent = Agent("desk", a or Side("clerk"), b, **options)
     prompt = Prompt("clerk", "", "test:x", [work, Handoff("billing")])
     found = {each.tool_call_id or "": each for each in results}
-    return follow(place, Speaker(agent, side, prompt), answer or say("", *found), found, notes)
+    return follow(place, Speaker(agent, side, prompt), answer or say("", *found), found, notes or Notes())
 
 
 def test_a_text_without_calls_ends_the_run_and_is_its_result() -> None:
