@@ -135,8 +135,9 @@ async def test_cluster_status_and_metrics_tell_of_the_process_that_uses_an_engin
         assert "\n0 nodes, " in (await read_status()).stdout
 
 
-async def test_after_a_failover_that_lost_changes_clients_join_anew_and_agree_with_the_server() -> None:
-    async with failover() as servers:
+@pytest.mark.parametrize("engine", ["postgres", "mysql", "redis"])
+async def test_after_a_failover_that_lost_changes_clients_join_anew_and_agree_with_the_server(engine: str) -> None:
+    async with failover(engine) as servers:
         served = Plait(Tally, store=servers.url)
         async with running(served) as address, connect(f"ws://{address}/threads/tally/one") as room:
             await add_each([room], 3)

@@ -1,12 +1,13 @@
 """A store in PostgreSQL whose commits wait for a standby."""
 
+import asyncio
 from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
 from tests.failover import failover
 from tests.postgres import Postgres, new_schema
-from tests.server.store.contract import ROOM, beginning, change
+from tests.server.store.contract import PATIENCE, ROOM, beginning, change
 from tests.server.store.writing import begin, until
 
 from plait.errors import StoreError
@@ -14,6 +15,14 @@ from plait.store.postgres.store import PostgresStore
 from plait.store.postgres.url import PostgresUrl
 
 
+async def refuse_load(store: PostgresStore) -> str:
+    """Return why a thread is not loaded."""
+    with pytest.raises(StoreError) as caught:
+        await store.load(ROOM)
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_a_failover_to_a_synchronous_standby_loses_nothing_and_keeps_epochs() -> None:
     # The next standby is there until the store is closed, which writes.
     async with failover() as servers, AsyncExitStack() as stack:
@@ -27,8 +36,9 @@ async def test_a_failover_to_a_synchronous_standby_loses_nothing_and_keeps_epoch
             await store.submit(msgspec.structs.replace(change(1), fence=fence))
             servers.promote()
             # The new primary has no standby, so that another failover would lose writes.
-            with pytest.raises(StoreError, match="synchronous_standby_names is empty"):
-                await store.load(ROOM)
+            async with asyncio.timeout(PATIENCE):
+                while "synchronous_standby_names is empty" not in await refuse_load(store):
+                    pass
             following = stack.enter_context(standby.replica(standby.folder.parent / "next"))
             following.wait_for(standby)
             standby.require_standby()

@@ -120,13 +120,16 @@ async def test_a_server_whose_data_is_lost_is_noticed_without_a_restart(own_redi
             assert await reader.find(ROOM) is not None
 
 
-async def test_what_a_replica_has_confirmed_is_there_after_a_failover(own_redis: Redis, replica: Redis) -> None:
+async def test_what_a_replica_has_confirmed_is_there_after_a_failover(
+    own_redis: Redis, replica: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with make_proxy(own_redis) as proxy, through(proxy, own_redis, "&replicas=1") as store:
         writing = Reclaiming(store, MANY)
         await writing.start()
         await until(partial(writing.has_made, 300))
         await promote(own_redis, replica, proxy)
-        # The new primary has no replica, so that nothing is acknowledged.
+        # The new primary has no replica, so that nothing is acknowledged, however long it is waited for.
+        monkeypatch.setattr("plait.store.redis.engine._WAIT", 100)
         await until(lambda: writing.doubts >= len(MANY))
         await writing.stop()
         await writing.check()
@@ -134,13 +137,16 @@ async def test_what_a_replica_has_confirmed_is_there_after_a_failover(own_redis:
         assert all(len(set(epochs)) == 2 for epochs in writing.epochs.values())
 
 
-async def test_a_write_that_too_few_replicas_have_is_in_doubt(own_redis: Redis, replica: Redis) -> None:
+async def test_a_write_that_too_few_replicas_have_is_in_doubt(
+    own_redis: Redis, replica: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = RedisUrl.parse(new_store(own_redis.url, "&replicas=1"))
     async with RedisStore(url) as store:
         fence = await store.claim(ROOM)
         await store.submit(msgspec.structs.replace(beginning(), fence=fence))
         replica.pause()
         try:
+            monkeypatch.setattr("plait.store.redis.engine._WAIT", 100)
             short = store.submit(msgspec.structs.replace(change(1), fence=fence))
             with pytest.raises(Indeterminate, match="too few replicas have it"):
                 await short
@@ -150,6 +156,7 @@ async def test_a_write_that_too_few_replicas_have_is_in_doubt(own_redis: Redis, 
                 await store.add_schema("room", "h", b"{}")
         finally:
             replica.resume()
+        monkeypatch.undo()
         assert await outcomes([store.submit(msgspec.structs.replace(change(2), fence=fence))]) == [Fenced]
         fence, stored = await store.claim_and_load(ROOM)
         assert stored is not None
