@@ -34,6 +34,8 @@ class Engine(NamedTuple):
     # Returns how many threads have a head, and how many other rows there are of threads.
     count_heads: Callable[[Any, Any], Awaitable[int]]
     count_rows: Callable[[Any, Any], Awaitable[int]]
+    # The SQL that counts deadlocks.
+    deadlocks: str = ""
     # How many bytes of a write a connection carries before it is cut, so that its outcome is not known.
     fuse: int = 1
     # Whether a server that was killed has all that it had, and it can be known that it has.
@@ -46,6 +48,7 @@ class Engine(NamedTuple):
     stop_loses: bool = True
 
 
+_STATUS: Final = "FROM information_schema.global_status"
 _ROWS: Final = ("removed", "changes", "snapshots", "clients", "records")
 
 
@@ -85,6 +88,7 @@ _FOUND: Final = (
         None,
         _bind(_count_postgres, "threads"),
         _bind(_count_postgres, *_ROWS),
+        deadlocks="SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'",
         bits=40,
         unsynced=((), "&synchronous_commit=off", "its fsync is off"),
         stop_loses=False,
@@ -97,6 +101,7 @@ _FOUND: Final = (
         None,
         _bind(_count_mysql, "threads"),
         _bind(_count_mysql, *_ROWS),
+        deadlocks=f"SELECT variable_value {_STATUS} WHERE variable_name = 'Innodb_deadlocks'",
         # The first round trip is carried, and the one with the commit is cut.
         fuse=2200,
         bits=52,
