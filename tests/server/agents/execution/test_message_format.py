@@ -64,6 +64,9 @@ Change = Callable[[list[Message], int], list[Message]]
 changes: st.SearchStrategy[Change | None] = st.sampled_from([None, None, shorten, remove, edit, remove_calls])
 
 
+sides: st.SearchStrategy[Side] = st.sampled_from(["a", "a", "b"])
+
+
 def see(history: Sequence[Message], side: Side, hidden: int | None) -> list[Message]:
     """Return what a model sees, as a hook leaves it, which may hide a message of it."""
     view = view_history(history, side)
@@ -79,7 +82,7 @@ def test_a_history_that_grows_and_is_changed_is_always_read_as_it_is_then(data: 
         change = data.draw(changes)
         if change is not None and history:
             history = change(history, data.draw(st.integers(0, len(history) - 1)))
-        side = data.draw(st.sampled_from(["a", "a", "b"]))
+        side = data.draw(sides)
         seen = see(history, side, data.draw(st.none() | st.integers(0, 20)) if has_own_ids else None)
         assert read_history(seen, known) == repair_messages(read_messages(seen))
 
