@@ -76,7 +76,9 @@ async def test_nothing_is_swapped_after_redis_was_started_again_from_what_was_re
             assert later > revision + 2
 
 
-async def test_cells_of_a_redis_that_has_lost_its_data_are_those_that_are_made_after_it(tmp_path: Path) -> None:
+async def test_cells_of_a_redis_that_has_lost_its_data_are_those_that_are_made_after_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with Redis(tmp_path / "data") as server:
         async with RedisCells(RedisUrl.parse(server.make_store())) as cells:
             await make_first(cells)
@@ -92,6 +94,7 @@ async def test_cells_of_a_redis_that_has_lost_its_data_are_those_that_are_made_a
             assert empty.timeline - before.timeline >= 1 << 20
             assert await cells.swap("first", 0, b"2", timeline=empty.timeline)
             assert (await cells.read(before)).cells.keys() == {"first"}
+    assert not caplog.records  # The store tells of it.
 
 
 async def test_nothing_is_swapped_after_a_failover_from_what_was_read_before() -> None:

@@ -90,7 +90,7 @@ class Engine:
     durable may be missing.
     """
 
-    def __init__(self, url: RedisUrl, on_loss: Callable[[], None], *, readonly: bool = False) -> None:
+    def __init__(self, url: RedisUrl, on_loss: Callable[[], None] | None, *, readonly: bool = False) -> None:
         self.url = url
         self._on_loss = on_loss
         self._readonly = readonly
@@ -186,7 +186,7 @@ class Engine:
     def note(self, origin: str) -> None:
         """Note the timeline and the run of a server."""
         before, self.origin = self.origin, origin
-        if before not in ("", origin):
+        if before not in ("", origin) and self._on_loss is not None:
             log.warning(
                 "%s may have lost changes (it was %s, and is %s): all threads are loaded again",
                 self.url,
