@@ -70,7 +70,7 @@ async def failover(engine: str = "postgres") -> AsyncIterator[Failover]:
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(private_folder())
         primary = stack.enter_context(_PRIMARIES[engine](folder / "primary"))
-        replica: _Server = stack.enter_context(primary.replica(folder / "replica"))
+        replica: Any = stack.enter_context(primary.replica(folder / "replica"))
         replica.wait_for(primary)
         # A URL of Redis names one server: the address moves.
         proxy = await stack.enter_async_context(Proxy(primary.port)) if engine == "redis" else None
