@@ -6,10 +6,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 
 from benchmarks.native_socket import NativeSocket
+from benchmarks.protocols import native_call
 from benchmarks.shapes import SHAPES, TYPED_SHAPES, bodies
 from benchmarks.wire import request, text
 
@@ -46,7 +48,10 @@ WAYS = {
     "typed": "Cloudflare, crossing typed states without a field",
     "http": "HTTP PUT",
     "ag-ui": "AG-UI",
+    "programs": "run_code",
 }
+
+KINDS = {"ag-ui": "/ag-ui/echo", "typed": "/threads/table", "programs": "/threads/runner"}
 
 CROSSING = ("members", "shuffled rows", "rows without ids", "many lists", "big integers", "changed rows")
 
@@ -59,6 +64,7 @@ ATTACKS = (
     Attack("cloudflare", "members", 8),
     Attack("http", "members", 8),
     Attack("ag-ui", "messages"),
+    Attack("programs", "programs", 8),
     *(Attack(name, shape) for shape in SHAPES for name in ("cloudflare", "http")),
     *(Attack("crossing", shape, 2) for shape in CROSSING),
     *(Attack("typed", shape, 2) for shape in TYPED_SHAPES),
@@ -93,6 +99,12 @@ def operations(n: int) -> bytes:
     return msgspec.json.encode([{"op": "add", "path": f"/key{i:05d}", "value": n} for i in range(OPS)])
 
 
+def call_frames() -> Iterator[bytes]:
+    """Calls that run one program after the other."""
+    for n in range(FRAMES):
+        yield native_call("run", [n])
+
+
 def native_frames(bodies: list[bytes], place: tuple[str, int]) -> Iterator[bytes]:
     """Pushes of one socket that has joined at a place."""
     base = msgspec.json.encode(place)
@@ -115,7 +127,7 @@ class Attacker:
 
     def __init__(self, job: AttackJob, bodies: list[bytes]) -> None:
         self._name, self._port = job.attack.name, job.port
-        kind = {"ag-ui": "/ag-ui/echo", "typed": "/threads/table"}.get(self._name, "/threads/note")
+        kind = KINDS.get(self._name, "/threads/note")
         number = next(_names)
         # Crossing attackers write to one thread, and begin with different states.
         is_crossing = self._name in ("crossing", "typed")
@@ -166,10 +178,11 @@ class Attacker:
 
     def _open(self) -> tuple[socket.socket, memoryview]:
         name, port = self._name, self._port
-        if name in ("native", "ops"):
+        frames: Callable[[], Iterator[bytes]]
+        if name in ("native", "ops", "programs"):
             native = NativeSocket(port, self._path)
             sock = native.detach()
-            frames: Callable[[], Iterator[bytes]] = lambda: native_frames(self._bodies, native.place)  # noqa: E731
+            frames = call_frames if name == "programs" else partial(native_frames, self._bodies, native.place)
         else:
             sock = socket.create_connection(("127.0.0.1", port), timeout=30)
             is_socket = name in ("cloudflare", "crossing", "typed")

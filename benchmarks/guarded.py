@@ -12,6 +12,14 @@ from plait.adapters.ag_ui import AgUi
 
 __all__ = ["Watch", "app"]
 
+# They log or call without end, or return much: many lists, or a long text.
+PROGRAMS = (
+    "for (;;) console.log('')",
+    "for (;;) report(1)",
+    "export default Array.from({ length: 3.2e4 }, () => [])",
+    "export default 'x'.repeat(1e6)",
+)
+
 # Seconds between two looks at the event loop.
 TICK = 0.001
 
@@ -27,6 +35,15 @@ class Table(Thread[Cells]):
     """A thread whose states have a type."""
 
     initial_state = Cells()
+
+
+class Runner(Thread[None]):
+    """Runs programs that want too much, as a client asks for them."""
+
+    @rpc
+    async def run(self, number: int) -> str:
+        """Run one of them, and return how it has ended."""
+        return (await self.run_code(PROGRAMS[number % len(PROGRAMS)], timeout=1)).status
 
 
 class Watch(Thread[None]):
@@ -56,7 +73,7 @@ class Watch(Thread[None]):
             self._held = max(self._held, time.thread_time() - work)
 
 
-app = Plait(BenchAgent, Note, Table, Watch, store=STORE)
+app = Plait(BenchAgent, Note, Table, Runner, Watch, store=STORE)
 
 
 @app.agent("echo", thread=Note)
