@@ -180,6 +180,12 @@ async def test_versions_recorded_by_several_owners_at_once_are_all_kept(open_dir
         assert [each.versions for each in view.shards[:64]] == [{"note": at + 2, "room": at + 2} for at in range(64)]
 
 
+async def test_a_directory_in_redis_says_that_replicas_are_missing(redis_server: Redis) -> None:
+    async with make_directory(f"{redis_server.make_store()}&replicas=1") as directory:
+        with pytest.raises(StoreError, match="too few replicas have it"):
+            await directory.read()
+
+
 @pytest.mark.parametrize("engine", ["postgres", "mysql", "redis"])
 async def test_a_failover_that_loses_the_last_moves_gives_no_epoch_out_twice(engine: str) -> None:
     async with failover(engine) as servers:

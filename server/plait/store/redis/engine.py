@@ -36,8 +36,8 @@ _ANSWER_TIMEOUT: Final = 10.0
 _CONNECT_TIMEOUT: Final = 5.0
 # Three Sentinels may be asked in vain before the directory of a cluster gives up, after 2 seconds.
 _SENTINEL_TIMEOUT: Final = 0.5
-# Milliseconds for which a batch waits for replicas.
-_WAIT: Final = 2000
+# Milliseconds for which a write waits for replicas: less than the directory of a cluster waits for an answer.
+_WAIT: Final = 1500
 # The connections that read and claim.
 _READERS: Final = 8
 # The settings with which Redis keeps what it has acknowledged, and the version that has WAITAOF.
