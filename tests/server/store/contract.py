@@ -339,6 +339,18 @@ async def test_a_pruned_log_still_loads(store: Store) -> None:
         assert list(stored.changes) == list(change(11).changes)
 
 
+async def test_a_log_may_have_more_versions_than_32_bits_count(store: Store) -> None:
+    first = 2**33
+    begin = Write(ROOM, EPOCH, None, first, snapshots=(Snapshot(first, b"1"),), begins_at=first)
+    for bounds in (Prune(first + 2), Prune(first + 2, at=2, bytes=10)):
+        async with owned(store, ROOM, OTHER):
+            await put(store, begin, change(first + 1))
+            await put(store, change(first + 2, snapshot=b"2", prune=bounds), change(first + 3))
+            assert await versions(store) == (first + 3, [first + 3])
+            assert [row.version for row in await store.changes(ROOM, after=first + 1)] == [first + 3]
+            await put(store, Write(ROOM, EPOCH, first + 3, first + 3, is_deletion=True))
+
+
 async def test_a_snapshot_may_come_without_a_change(store: Store) -> None:
     async with owned(store, ROOM, OTHER):
         await put(store, beginning(), change(1), Write(ROOM, EPOCH, 1, 1, snapshots=(Snapshot(1, b"1"),)))

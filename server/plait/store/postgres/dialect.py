@@ -97,7 +97,7 @@ class PostgresDialect:
         fresh = secrets.token_hex(8).encode()
         values = (*encode(key), self._engine.origin, self.url.has_standby, fresh)
         if ranges is None:
-            *head, timeline = await self._fetchrow(db, _CLAIM, *values)
+            *head, timeline = await db.fetchrow(self.tables.fill(_CLAIM), *values)
             return (ClaimedHead.read(head) if timeline == self._engine.timeline else None), None
         directions = tuple(each.reverse for each in ranges)
         sql = join_load(_CLAIM, directions, first=len(values) + 1, to="(SELECT version FROM h)")
@@ -178,9 +178,6 @@ class PostgresDialect:
 
     async def _fetch(self, db: Db, sql: str, *values: Any) -> Sequence[Any]:
         return await db.fetch(self.tables.fill(sql), *values)
-
-    async def _fetchrow(self, db: Db, sql: str, *values: Any) -> Any:
-        return await db.fetchrow(self.tables.fill(sql), *values)
 
     async def _execute(self, db: Db, sql: str, *values: Any) -> str:
         done: str = await db.execute(self.tables.fill(sql), *values)

@@ -82,6 +82,6 @@ async def _load_changes(
     """Return changes after a version, at most up to the next snapshot, and that."""
     end = await db.fetchval(tables.fill(_NEXT_SNAPSHOT), thread, after)
     limit = _ROWS if end is None else min(_ROWS, end - after)
-    rows = await load_changes(db, tables, key, after=after, limit=limit, size=_SIZE)
+    rows = await load_changes(db, tables, key, after, limit=limit, size=_SIZE)
     to = rows[-1].version if rows else after
     return rows, await _load_snapshots(db, tables, thread, after, to)

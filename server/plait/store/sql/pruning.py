@@ -37,7 +37,7 @@ def make_prunes(prunes: Iterable[tuple[int, Prune]]) -> Iterator[tuple[str, tupl
         if prune.bytes is not None:
             values.append(prune.bytes)
             bounds.append(_BEYOND % f"${len(values)}")
-        oldest = _OLDEST % f"greatest({', '.join(bounds)}, 0)"
+        oldest = _OLDEST % (f"greatest({', '.join(bounds)})" if len(bounds) > 1 else bounds[0])
         # The snapshots first, as the bounds are found in the changes.
         yield f"DELETE FROM {{snapshots}} WHERE thread = $1 AND version < {oldest}", tuple(values)
         yield f"DELETE FROM {{changes}} WHERE thread = $1 AND version <= {oldest}", tuple(values)

@@ -19,7 +19,6 @@ __all__ = [
     "join_load",
     "load",
     "load_changes",
-    "load_changes_before",
     "load_client",
     "load_page",
     "load_record",
@@ -190,23 +189,11 @@ def _read_range(rows: Sequence[Any], index: int, wanted: RecordRange) -> list[Re
 
 
 async def load_changes(
-    db: Db, tables: Tables, key: ThreadKey, *, after: int, limit: int, size: int | None
+    db: Db, tables: Tables, key: ThreadKey, version: int, *, limit: int, size: int | None, before: bool = False
 ) -> list[ChangeRow]:
-    """Return changes after a version, in order."""
-    return await _load_some(db, tables.fill(_AFTER), key, version=after, limit=limit, size=size)
-
-
-async def load_changes_before(
-    db: Db, tables: Tables, key: ThreadKey, *, version: int, limit: int, size: int | None
-) -> list[ChangeRow]:
-    """Return changes before a version, newest first."""
-    return await _load_some(db, tables.fill(_BEFORE), key, version=version, limit=limit, size=size)
-
-
-async def _load_some(
-    db: Db, sql: str, key: ThreadKey, *, version: int, limit: int, size: int | None
-) -> list[ChangeRow]:
-    rows = await db.fetch(sql, *encode(key), version, limit, _ALL if size is None else max(size, 1))
+    """Return changes after a version, in order, or those before it, newest first."""
+    sql, most = tables.fill(_BEFORE if before else _AFTER), _ALL if size is None else max(size, 1)
+    rows = await db.fetch(sql, *encode(key), version, limit, most)
     found = (ChangeRow(version, ops, source.decode(), at) for version, ops, source, at in rows)
     return take_page(found, lambda row: len(row.ops), size)
 

@@ -94,12 +94,12 @@ class SqlStore(RemoteStore[ClaimedHead]):
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
-        return await self._read(key, reads.load_changes, key, after=after, limit=limit, size=size)
+        return await self._read(key, reads.load_changes, key, after, limit=limit, size=size)
 
     async def changes_before(
         self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
-        return await self._read(key, reads.load_changes_before, key, version=version, limit=limit, size=size)
+        return await self._read(key, reads.load_changes, key, version, limit=limit, size=size, before=True)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         return await self._read(key, reads.load_client, key, client)
