@@ -8,6 +8,7 @@ from typing import Final, Self
 
 import msgspec
 
+from plait.errors import StoreError
 from plait.store.page import take_page
 from plait.store.thread_rows import Record
 
@@ -43,11 +44,15 @@ class RecordSpool:
         self._lasts, self._places = [], []
 
     def add(self, page: Sequence[Record]) -> None:
-        """Add records after those that were added before; not none."""
+        """Add records after those that were added before; not none. Raises StoreError."""
         start = self._places[-1][1] if self._places else 0
-        self._file.seek(start)
+        try:
+            self._file.seek(start)
+            end = start + self._file.write(_encode(page))
+        except OSError as error:
+            raise StoreError(f"a temporary file cannot be written: {error}") from error
         self._lasts.append((page[-1].part, page[-1].key))
-        self._places.append((start, start + self._file.write(_encode(page))))
+        self._places.append((start, end))
 
     async def read(self, after: tuple[str, str], limit: int, size: int) -> list[Record]:
         """Return records, as `ThreadView.records` does."""

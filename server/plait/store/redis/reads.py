@@ -163,7 +163,8 @@ class Reads:
                     break
                 if not page:
                     return stored
-                spool.add(page)
+                with telling(key):
+                    spool.add(page)
                 after = page[-1].part, page[-1].key
         raise StoreError(f"{key} cannot be read: its records are written too often to be read at one moment")
 
