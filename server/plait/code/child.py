@@ -32,11 +32,6 @@ class Child:
         self.stdout = StreamReader(limit)
         self.stdin: StreamWriter
 
-    @property
-    def is_running(self) -> bool:
-        """Whether it has not ended yet."""
-        return self._process.poll() is None
-
     async def connect(self) -> None:
         """Connect to its pipes, before anything else; it is killed if that fails. Raises OSError."""
         loop, process = asyncio.get_running_loop(), self._process
@@ -124,8 +119,8 @@ def open_program(
 
 def forbid_files(child: Child) -> None:
     """Keep a process from opening files and sockets from here on, where the system can do that."""
-    if sys.platform == "linux" and child.is_running:
-        with suppress(ProcessLookupError):
+    if sys.platform == "linux":
+        with suppress(ProcessLookupError):  # It has ended.
             resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (0, 0))
 
 
