@@ -62,7 +62,7 @@ class Invoker:
         """Ask the model of a prompt once, and carry out the calls of its answer."""
         if depth >= DEEPEST:
             raise Refused(f"prompts that are tools can be nested {DEEPEST} deep")
-        prompt, question = self._execution.load_prompt(tool.prompt), decode_question(tool.name, arguments)
+        prompt, question = self._execution.prompts[tool.prompt], decode_question(tool.name, arguments)
         text = await maybe_await(prompt.text(self._thread)) if callable(prompt.text) else prompt.text
         seen = [Message(id="", role="system", content=text), Message(id="question", role="user", content=question)]
         answer = await self._call_model(prompt, seen)

@@ -62,7 +62,7 @@ class PromptTools:
         if above is None or answer.depth >= DEEPEST:
             raise Refused(f"prompts that are tools can be nested {DEEPEST} deep")
         speaker = self._execution.find_speaker(above.agent, above.side)._replace(
-            letter="a", prompt=self._execution.load_prompt(tool.prompt)
+            letter="a", prompt=self._execution.prompts[tool.prompt]
         )
         below = Below(id, make_result_id(id), answer.depth + 1)
         with self._state.inside(speaker):

@@ -28,7 +28,7 @@ from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.parts.part import find_parts, find_role, require_role
 from plait.spelling import suggest
 
-__all__ = ["Execution"]
+__all__ = ["Execution", "find_named"]
 
 
 T = TypeVar("T", Agent, Prompt, Model)
@@ -73,25 +73,17 @@ class Execution:
         """
         found = self.agents.get(agent) or self.agents[self._find_part().agent or ""]
         letter = "a" if found.b is None else side
-        return Speaker(found, letter, self.load_prompt(found.side(letter).prompt))
+        return Speaker(found, letter, self.prompts[found.side(letter).prompt])
 
     def find_messages(self, thread: Thread[Any]) -> ThreadMessages:
         """Return the messages of a thread."""
         return self._find_part().of(thread._actor)
 
-    def load_agent(self, name: str) -> Agent:
-        """Return an agent. Raises NotFound."""
-        return _find("agent", self.agents, name)
-
-    def load_prompt(self, name: str) -> Prompt:
-        """Return a prompt. Raises NotFound."""
-        return _find("prompt", self.prompts, name)
-
     def load_model(self, name: str) -> Model:
         """Return a model; one that no definition has is a model by its id, such as "openai:gpt-5". Raises NotFound."""
         if name not in self.models and ":" in name:
             return Model(name, name)
-        return _find("model", self.models, name)
+        return find_named("model", self.models, name)
 
     def find_tool(self, name: str) -> AnyTool:
         """Return a tool of any prompt. Raises NotFound."""
@@ -103,9 +95,9 @@ class Execution:
         """Check that the classes of the app's threads have the agents that work for these ones. Raises NotFound."""
         for name, each in self.tools.items():
             if isinstance(each, Subagent):
-                other = executions.get(each.thread)
-                found: Mapping[str, Agent] = {} if other is None else other.agents
-                _find("agent", found, each.agent, f"the tool {name!r}: {each.thread.__name__}: ").side(each.receives)
+                agents = executions[each.thread].agents if each.thread in executions else {}
+                where = f"the tool {name!r}: {each.thread.__name__}: "
+                find_named("agent", agents, each.agent, where).side(each.receives)
 
     def check_tools(self) -> None:
         """Check that all tools can be executed. Raises TypeError."""
@@ -136,14 +128,14 @@ class Execution:
         where = f"the prompt {prompt.name!r}: "
         _check_env(prompt.env)
         if prompt.model not in self.models and ":" not in prompt.model:
-            _find("model", self.models, prompt.model, where)
+            find_named("model", self.models, prompt.model, where)
         for name, each in prompt.tools.items():
-            if isinstance(each, Handoff) and _find("agent", self.agents, each.agent, where).b is not None:
+            if isinstance(each, Handoff) and find_named("agent", self.agents, each.agent, where).b is not None:
                 raise ValueError(
                     f"{where}{each.agent!r} has two sides, and no thread is handed over to it: use Subagent"
                 )
             if isinstance(each, PromptTool):
-                _find("prompt", self.prompts, each.prompt, where)
+                find_named("prompt", self.prompts, each.prompt, where)
             if self.tools.setdefault(name, each) != each:
                 raise ValueError(f"{where}another prompt has a different tool named {name!r}")
 
@@ -158,7 +150,7 @@ class Execution:
         _check_env(agent.env)
         for letter, side in agent.sides.items():
             where = f"side {letter} of the agent {agent.name!r}: "
-            prompt = _find("prompt", self.prompts, side.prompt, where)
+            prompt = find_named("prompt", self.prompts, side.prompt, where)
             for option, name in side.stops.items():
                 if name not in prompt.tools:
                     raise ValueError(f"{where}{option} is {name!r}, but the prompt {prompt.name!r} has no such tool")
@@ -192,7 +184,7 @@ def _by_name(type: type[T], found: Iterable[T]) -> dict[str, T]:
     return named
 
 
-def _find(what: str, named: Mapping[str, T], name: str, where: str = "") -> T:
+def find_named(what: str, named: Mapping[str, T], name: str, where: str = "") -> T:
     """Return a definition by its name. Raises NotFound."""
     if (found := named.get(name)) is not None:
         return found

@@ -11,7 +11,7 @@ from plait.agents.execution.definitions import Agent, Model, Prompt, Speaker
 from plait.agents.execution.hooks import Hooks, call_hooks
 from plait.agents.execution.invoking import Invoker
 from plait.agents.execution.mcp_servers import McpServers
-from plait.agents.execution.registry import Execution
+from plait.agents.execution.registry import Execution, find_named
 from plait.agents.execution.state import ExecutionState, find_execution, find_hooks
 from plait.agents.execution.stops import TOOL
 from plait.agents.execution.subagents import VARIABLES
@@ -62,11 +62,11 @@ class ThreadAgents:
 
     def load_prompt(self, name: str) -> Prompt:
         """Return a prompt. Raises NotFound."""
-        return self._definitions.load_prompt(name)
+        return find_named("prompt", self._definitions.prompts, name)
 
     def load_agent(self, name: str) -> Agent:
         """Return an agent. Raises NotFound."""
-        return self._definitions.load_agent(name)
+        return find_named("agent", self._definitions.agents, name)
 
     def get_model_names(self) -> list[str]:
         """Return the names of all models."""

@@ -26,7 +26,7 @@ def describe_tools(execution: Execution, prompt: Prompt) -> list[ToolSpec]:
             case Tool():
                 specs.append(ToolSpec(name, each.description, each.schema))
             case Handoff():
-                agent = execution.load_agent(each.agent)
+                agent = execution.agents[each.agent]
                 told = f"Hand the conversation over to {agent.title or agent.name}. {agent.description}".strip()
                 specs.append(ToolSpec(name, each.description or told, NO_ARGUMENTS))
             case PromptTool():

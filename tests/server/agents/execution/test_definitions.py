@@ -222,13 +222,12 @@ def test_definitions_are_found_by_name() -> None:
     execution = build(
         agents=[Agent("desk", Side("clerk")), Agent("billing", Side("other"))], tools=[Handoff("billing")]
     )
-    assert execution.load_agent("billing").a.prompt == "other"
-    assert execution.load_prompt("clerk").tools.keys() == {"billing"}
+    assert execution.agents["billing"].a.prompt == "other"
+    assert execution.prompts["clerk"].tools.keys() == {"billing"}
     assert execution.load_model("fast").model == "test"
     assert execution.load_model("openai:gpt-5") == Model("openai:gpt-5", "openai:gpt-5")
-    for load in (execution.load_agent, execution.load_prompt, execution.load_model):
-        with pytest.raises(NotFound, match=r"there is no .* named 'nothing'"):
-            load("nothing")
+    with pytest.raises(NotFound, match=r"there is no model named 'nothing'"):
+        execution.load_model("nothing")
 
 
 def test_two_prompts_may_share_a_tool_but_not_a_name() -> None:
