@@ -260,7 +260,7 @@ async def test_definitions_are_found_by_name_and_all_names_are_listed(tmp_path: 
         notes.extend(each.name for each in found)
         notes.append((agents.get_model_names(), agents.get_prompt_names(), agents.get_agent_names()))
         for load in (agents.load_model, agents.load_prompt, agents.load_agent):
-            with pytest.raises(NotFound, match="there is no .* named 'none'"):
+            with pytest.raises(NotFound, match=r"there is no .* named 'none'"):
                 load("none")
         return "looked"
 
