@@ -4,6 +4,7 @@ What is special to one is in `test_postgres_outages.py`, `test_mysql_outages.py`
 """
 
 import asyncio
+import pkgutil
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -162,14 +163,21 @@ async def test_a_server_that_hangs_does_not_hang_the_store(
 @pytest.mark.soak
 @only("postgres", "mysql")
 async def test_a_transaction_that_does_not_go_on_loses_its_locks(
-    server: Server,
+    engine: Engine, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    begin = f"plait.store.{engine.name}.dialect._BEGIN"
+    usual: Any = pkgutil.resolve_name(begin.replace("dialect._", "dialect:_"))
     async with open_store(server.make_store()) as opened:
         store: Any = opened
         writing = Writing(store, random.Random(7))
         await writing.begin()
         stuck = await store._dialect.connect()
-        assert len(await store._dialect.lock(stuck, [(b"room", b"0")])) == 1
+        with monkeypatch.context() as patch:
+            # One second instead of three.
+            shorter = usual.replace("'3s'", "'1s'") if engine.name == "postgres" else (usual[0][:-1] + "1", usual[1])
+            assert shorter != usual
+            patch.setattr(begin, shorter)
+            assert len(await store._dialect.lock(stuck, [(b"room", b"0")])) == 1
         await writing.write(KEYS[0])
         assert writing.refused == 0
         stuck.terminate()
