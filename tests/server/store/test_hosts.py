@@ -45,6 +45,11 @@ class Hosts:
         return self.lines[-1]
 
 
+async def connect(hosts: Hosts, *names: str) -> Any:
+    """Return the first connection to one of the servers."""
+    return await connect_first(names, hosts.connect, errors=(), explain=str)
+
+
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plait.store.sql.hosts._PATIENCE", 0.01)
@@ -52,13 +57,13 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_the_first_server_that_can_be_used_is_and_those_after_it_are_not_asked() -> None:
     hosts = Hosts()
-    assert (await connect_first(["refuses", "answers", "other"], hosts.connect)).host == "answers"
+    assert (await connect(hosts, "refuses", "answers", "other")).host == "answers"
     assert hosts.tried == ["refuses", "answers"]
 
 
 async def test_a_server_that_answers_late_is_used_if_no_other_can_be() -> None:
     hosts = Hosts()
-    connecting = asyncio.create_task(connect_first(["late", "refuses"], hosts.connect))
+    connecting = asyncio.create_task(connect(hosts, "late", "refuses"))
     while hosts.tried != ["late", "refuses"]:  # noqa: ASYNC110
         await asyncio.sleep(0)
     hosts.may_answer.set()
@@ -67,10 +72,10 @@ async def test_a_server_that_answers_late_is_used_if_no_other_can_be() -> None:
 
 async def test_a_connection_that_comes_too_late_is_closed() -> None:
     hosts = Hosts()
-    assert (await connect_first(["late", "late2", "answers"], hosts.connect)).host == "answers"
+    assert (await connect(hosts, "late", "late2", "answers")).host == "answers"
     assert {line.host: line.is_closed for line in hosts.lines} == {"answers": False, "late": True}
 
 
 async def test_the_reasons_of_all_servers_are_told() -> None:
     with pytest.raises(Unreachable, match=r"^refuses1 it; refuses2 it$"):
-        await connect_first(["refuses1", "refuses2"], Hosts().connect)
+        await connect(Hosts(), "refuses1", "refuses2")
