@@ -52,3 +52,9 @@ async def test_a_failover_to_a_synchronous_standby_loses_nothing_and_keeps_epoch
 async def test_a_store_that_promises_a_standby_is_not_opened_without_one(postgres: Postgres) -> None:
     with pytest.raises(StoreError, match=r"cannot open the store .* synchronous_standby_names is empty"):
         await PostgresStore(PostgresUrl.parse(new_schema(postgres.url, "&standby=synchronous"))).__aenter__()
+
+
+async def test_a_standby_is_refused() -> None:
+    async with failover() as servers:
+        with pytest.raises(StoreError, match=r"cannot open the store .* is a standby, which cannot be written"):
+            await PostgresStore(PostgresUrl.parse(servers.replica.make_store())).__aenter__()
