@@ -110,6 +110,27 @@ async def test_a_folder_that_is_opened_again_has_everything(folder: Path) -> Non
             assert [row.key for row in await store.threads()] == [ROOM, OTHER]
 
 
+async def test_an_export_is_in_order_and_in_writes_of_a_bounded_size_and_makes_the_same_thread(folder: Path) -> None:
+    async with owned(open_folder(folder), ROOM) as store:
+        await put(store, msgspec.structs.replace(beginning(), begins_at=4, version=4, snapshots=(Snapshot(4, b"1"),)))
+        for version, client in ((5, "b"), (6, "a")):
+            await put(store, change(version, client=client_row(client), snapshot=b"%d" % version))
+        large = [(f"{number}", LARGE) for number in range(12)]
+        await put(store, put_records(("z", b"1"), ("b", b"1"), *large, after=6))
+        writes = [write async for write in store.export(ROOM)]
+        before = await read(store)
+    records = [record.key for write in writes for record in write.records]
+    assert records == sorted(records)
+    assert len(records) == 14
+    assert [row.client for write in writes for row in write.clients] == ["a", "b"]
+    assert [[each.version for each in write.snapshots] for write in writes[:3]] == [[4], [5], [6]]
+    assert max(sum(len(record.value or b"") for record in write.records) for write in writes) <= 620_000
+    async with owned(open_folder(folder.with_name("other")), ROOM) as store:
+        for write in writes:
+            await put(store, write)
+        assert await read(store) == before
+
+
 @play_seeds(3)
 async def test_whatever_is_written_is_read_again_as_a_store_in_memory_has_it(folder: Path, seed: int) -> None:
     chance, memory = random.Random(seed), MemoryStore()
@@ -378,6 +399,7 @@ async def test_a_full_disk_refuses_changes_and_loses_none(
         assert "changes are not stored" in caplog.text
         await put(store, change(2))
         await store.check_writes()
+        await store._probe(writes=True)
         assert sorted(path.name for path in folder.iterdir()) == ["threads", "threads.lock"]
         before = await read(store)
     async with open_folder(folder) as store:

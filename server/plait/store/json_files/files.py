@@ -26,12 +26,12 @@ class AppendedFile:
 
     __slots__ = ("_is_named", "is_torn", "path", "size")
 
-    def __init__(self, path: Path, size: int | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         # None if there is no file yet.
-        self.size = size
+        self.size: int | None = None
         # Whether the folder has the name of the file on the disk.
-        self._is_named = size is not None
+        self._is_named = False
         # Whether there may be a line after the end, or a part of one, which could neither be written nor removed.
         self.is_torn = False
 
@@ -41,7 +41,6 @@ class AppendedFile:
         A last line without its end was never acknowledged, and is removed. If it is whole, an editor left it so.
         """
         if not os.path.lexists(self.path):
-            self.size, self._is_named = None, False
             return []
         *lines, rest = self.path.read_bytes().split(b"\n")
         self.size, self._is_named = sum(map(len, lines)) + len(lines), True
