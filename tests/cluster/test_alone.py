@@ -5,12 +5,18 @@ from typing import Any
 
 import pytest
 from tests.cluster.proxy import Proxy
+from tests.integration.socket_client import http
 from tests.postgres import Postgres, new_schema
+from tests.running import running
 from tests.workers.apps import Ledger
+from websockets.asyncio.client import connect as websocket
+from websockets.exceptions import ConnectionClosed
 
 from plait import Plait, Thread
 from plait.cluster.lease import LEASE
 from plait.errors import NewerState, Unavailable
+from plait.web.sockets.handshake import Handshake
+from plait_client import connect
 
 
 async def test_server_code_reads_nothing_after_the_lease(postgres: Postgres) -> None:
@@ -32,6 +38,41 @@ async def test_server_code_reads_nothing_after_the_lease(postgres: Postgres) -> 
                 while not app._owners.gate.is_open:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             assert await room.state() == {"n": 1}
+
+
+@pytest.mark.parametrize("ws", [Handshake, "websockets-sansio"])
+async def test_requests_and_new_sockets_are_refused_when_the_engine_is_away_for_too_long(
+    postgres: Postgres, ws: Any
+) -> None:
+    async def wait_for(status: int) -> None:
+        while (await web.get("/readyz")).status_code != status:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+    async with Proxy(postgres.port) as engine:
+        app = Plait(Ledger, store=new_schema(postgres.url).replace(f":{postgres.port}/", f":{engine.port}/"))
+        app._context.links.hold = 0.2
+        async with (
+            asyncio.timeout(20),
+            running(app, ws=ws) as address,
+            http(address) as web,
+            connect(f"ws://{address}/threads/ledger/one") as room,
+        ):
+            await room.update("/n", 1)
+            engine.silence()
+            await wait_for(503)
+            for answer in (await web.get("/threads/ledger/one"), await web.put("/threads/ledger/one", json={})):
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+                assert answer.headers["retry-after"] == "1"
+            with pytest.raises(ConnectionClosed) as caught:
+                async with websocket(f"ws://{address}/threads/ledger/two", subprotocols=["plait.v1"]) as refused:
+                    await refused.recv()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1013
+            engine.heal()
+            await wait_for(200)
+            # The socket that was open stays.
+            await room.update("/n", 2)
+            assert (await web.get("/threads/ledger/one")).json()["n"] == 2
 
 
 class Doc(Thread[Any]):

@@ -15,12 +15,13 @@ from plait.cluster.gate import OPEN
 from plait.instruments.protocol import Instruments
 from plait.store.protocol import ThreadKey
 from plait.web.admission import Admission, close_refused, join_in_task, try_join
-from plait.web.gated import GatedSend
+from plait.web.gated import GatedSend, wait_until_open
 from plait.web.links.link import Link
 from plait.web.relay.gateway import RelayedSocket
 from plait.web.relay.messages import SentScope
 from plait.web.server_context import ServerContext, as_get
 from plait.web.sockets.asgi import AsgiSocket
+from plait.web.sockets.framing import WriteBatcher
 from plait.web.sockets.handshake import EXTENSION, Handshake
 from plait.web.sockets.pending_join import SocketResources, run_unless_disconnected
 from plait.web.sockets.socket import Socket
@@ -58,7 +59,9 @@ class _Opening:
         self._scope = scope
         self._receive = receive
         gate, hold = context.owners.gate, context.links.hold
+        self._ungated = send
         self._send = send if gate is OPEN else GatedSend(gate, scope, send, hold=hold)
+        self._write_batcher = context.write_batcher
         self._handshake: Handshake | None = scope.get("extensions", {}).get(EXTENSION)
         self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
         self._host = scope["client"][0] if scope.get("client") else ""
@@ -99,19 +102,22 @@ class _Opening:
 
     async def _find_owner(self, key: ThreadKey) -> "_Owner | None":
         """Return where the thread is owned; None if the peer has disconnected. Raises Unavailable."""
-        owners = self._context.owners
-        if owners.is_alone or owners.find(key) == owners.node:
+        owners, links = self._context.owners, self._context.links
+        if owners.gate.is_open and (owners.is_alone or owners.find(key) == owners.node):
             return _HERE
 
         self._context.node.check_draining()
 
         async def find() -> _Owner:
-            return _Owner(await self._context.links.find_link(key))
+            await wait_until_open(owners.gate, links.hold)
+            return _Owner(await links.find_link(key))
 
         return await run_unless_disconnected(find(), self._receive)
 
     async def _refuse(self, error: Exception) -> None:
         """Accept the socket and close it with the code for `error`."""
+        # It says nothing of a thread, so it may leave a process that is cut off.
+        self._send, self._write_batcher = self._ungated, WriteBatcher()
         socket = await self._accept(_do_nothing)
         if socket is not None:
             close_refused(socket, self._context, error)
@@ -191,7 +197,7 @@ class _Opening:
 
             return Socket(
                 transport,
-                write_batcher=context.write_batcher,
+                write_batcher=self._write_batcher,
                 max_size=limits.frame,
                 write_buffer=limits.write_buffer,
                 bucket=limits.make_bucket(asyncio.get_running_loop().time()),
