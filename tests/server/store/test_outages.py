@@ -160,6 +160,21 @@ async def test_a_server_that_hangs_does_not_hang_the_store(
         assert stored.version in (0, 1)
 
 
+@only("postgres", "mysql")
+async def test_a_view_fails_whose_server_hangs(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store(own_server.make_store()) as store:
+        await begin(store, ROOM)
+        monkeypatch.setattr("plait.store.sql.pool._ANSWER_TIMEOUT", 1.0)
+        async with asyncio.timeout(30), store.view(ROOM) as view:
+            assert view is not None
+            own_server.pause()
+            try:
+                with pytest.raises(StoreError, match=f"{ROOM} cannot be read"):
+                    await view.records()
+            finally:
+                own_server.resume()
+
+
 @pytest.mark.soak
 @only("postgres", "mysql")
 async def test_a_transaction_that_does_not_go_on_loses_its_locks(

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-__all__ = ["Connector", "Db"]
+__all__ = ["Connector", "Db", "Reading"]
 
 
-class Db(Protocol):
-    """A connection. In SQL, `$1` is the first of the values, and names in double quotes are no words of the SQL."""
+class Reading(Protocol):
+    """The reads of a connection. In SQL, `$1` is the first of the values, and names in double quotes are no words of the SQL."""
 
     async def fetch(self, query: str, /, *args: Any) -> Sequence[Any]:
         """Return the rows that a statement finds, which can be indexed and unpacked."""
@@ -20,6 +20,10 @@ class Db(Protocol):
     async def fetchval(self, query: str, /, *args: Any) -> Any:
         """Return the first value of the first row; None if there is none."""
         ...
+
+
+class Db(Reading, Protocol):
+    """A connection."""
 
     async def execute(self, query: str, /, *args: Any) -> Any:
         """Execute a statement."""

@@ -1,14 +1,14 @@
 """The connections of a store: one that writes, and a few that read and claim. Lost ones are replaced."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final, TypeVar
 
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
 from plait.store.reconnecting import Reconnector
-from plait.store.sql.db import Connector, Db
+from plait.store.sql.db import Connector, Db, Reading
 
 __all__ = ["Readers", "Writer"]
 
@@ -45,18 +45,15 @@ class Writer:
         """
         async with self._turn:
             db = await self.wait()
-            # Without an answer it is closed, which fails the statement. To cancel that would end a wait for a standby.
-            watch = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, db.terminate)
-            try:
-                yield db
-            except BaseException as error:
-                if self._connector.is_lost(error):  # Its state may not be known either.
-                    db.terminate()
-                elif not db.is_closed() and db.is_in_transaction():
-                    await db.execute("ROLLBACK")
-                raise
-            finally:
-                watch.cancel()
+            with _limit(db):
+                try:
+                    yield db
+                except BaseException as error:
+                    if self._connector.is_lost(error):  # Its state may not be known either.
+                        db.terminate()
+                    elif not db.is_closed() and db.is_in_transaction():
+                        await db.execute("ROLLBACK")
+                    raise
 
     async def wait(self) -> Db:
         """Return the connection, after waiting until there is one. Raises StoreError if it is lost for too long."""
@@ -112,30 +109,29 @@ class Readers:
         return await self._try(work)
 
     @asynccontextmanager
-    async def view(self) -> AsyncIterator[Db]:
+    async def view(self) -> AsyncIterator[Reading]:
         """Lend a connection for longer. It sees one moment of the database."""
         async with self._free_for_views, self._use() as db:
-            await db.execute(self._connector.begin_view)
+            with _limit(db):
+                await db.execute(self._connector.begin_view)
             try:
-                yield db
+                yield _View(db)
             finally:
                 if not db.is_closed():
-                    with suppress(Exception):
+                    with suppress(Exception), _limit(db):
                         await db.execute("ROLLBACK")
 
     # Inside
 
     async def _try(self, work: Callable[[Db], Awaitable[T]]) -> T:
         async with self._use() as db:
-            watch = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, db.terminate)
             try:
-                return await work(db)
+                with _limit(db):
+                    return await work(db)
             except self._connector.errors as error:
                 if db.is_closed():
                     raise Unreachable(self._connector.explain(error)) from error
                 raise
-            finally:
-                watch.cancel()
 
     @asynccontextmanager
     async def _use(self) -> AsyncIterator[Db]:
@@ -157,6 +153,35 @@ class Readers:
                     self._idle.append(db)
                 else:
                     db.terminate()
+
+
+class _View:
+    """Reads on a connection, and closes it if it does not answer."""
+
+    def __init__(self, db: Db) -> None:
+        self._db = db
+
+    async def fetch(self, query: str, /, *args: Any) -> Sequence[Any]:
+        with _limit(self._db):
+            return await self._db.fetch(query, *args)
+
+    async def fetchrow(self, query: str, /, *args: Any) -> Any:
+        with _limit(self._db):
+            return await self._db.fetchrow(query, *args)
+
+    async def fetchval(self, query: str, /, *args: Any) -> Any:
+        with _limit(self._db):
+            return await self._db.fetchval(query, *args)
+
+
+@contextmanager
+def _limit(db: Db) -> Iterator[None]:
+    """Close a connection after some seconds, which fails its statement. To cancel it would end a wait for a standby."""
+    timer = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, db.terminate)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 async def _close(db: Db) -> None:
