@@ -7,7 +7,10 @@ __all__ = ["Connector", "Db", "Reading"]
 
 
 class Reading(Protocol):
-    """The reads of a connection. In SQL, `$1` is the first of the values, and names in double quotes are no words of the SQL."""
+    """The reads of a connection.
+
+    In SQL, `$1` is the first of the values, and names in double quotes are no words of the SQL.
+    """
 
     async def fetch(self, query: str, /, *args: Any) -> Sequence[Any]:
         """Return the rows that a statement finds, which can be indexed and unpacked."""
