@@ -64,7 +64,8 @@ class Child:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         # A process that has left the group may keep the pipes open.
-        self.stdin.transport.abort()
+        if self.stdin.transport.get_write_buffer_size():
+            self.stdin.transport.abort()
         self._reading.close()
         await self.wait()
 
@@ -102,7 +103,9 @@ async def open_child(
         yield child
     finally:
         if connecting.exception() is None:
-            await finish(asyncio.ensure_future(child.end(grace)))
+            ending = asyncio.ensure_future(child.end(grace))
+            await finish(ending)
+            ending.result()
 
 
 def open_program(

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
 import anyio
@@ -16,7 +16,7 @@ from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from plait.agents.execution.mcp import McpFailed
-from plait.code.child import open_child
+from plait.code.child import Child, open_child
 
 __all__ = ["open_process", "open_url"]
 
@@ -80,7 +80,8 @@ async def open_process(command: Sequence[str], environment: Mapping[str, str]) -
     if _processes.locked():
         raise McpFailed("too many processes of servers run already")
     environment = {**get_default_environment(), **environment}
-    async with _processes, open_child(command, environment=environment, limit=_MOST_BYTES, grace=_GRACE) as child:
+    opening = open_child(command, environment=environment, limit=_MOST_BYTES, grace=_GRACE)
+    async with _processes, _shield(opening) as child:
         to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         # Without a limit, so that a call can be cancelled if the server does not read: calls are few.
         to_server, from_client = anyio.create_memory_object_stream[SessionMessage](math.inf)
@@ -91,6 +92,17 @@ async def open_process(command: Sequence[str], environment: Mapping[str, str]) -
                 yield from_server, to_server
             finally:
                 group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _shield(opening: AbstractAsyncContextManager[Child]) -> AsyncIterator[Child]:
+    """Leave a block undisturbed by a scope that was cancelled, which would cancel again and again."""
+    child = await opening.__aenter__()
+    try:
+        yield child
+    finally:
+        with anyio.CancelScope(shield=True):
+            await opening.__aexit__(None, None, None)
 
 
 async def _read(output: asyncio.StreamReader, input: asyncio.StreamWriter, to_client: _ToClient) -> None:

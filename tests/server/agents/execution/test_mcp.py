@@ -3,13 +3,16 @@
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import psutil
 import pytest
+import uvloop
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from tests.running import running
@@ -481,6 +484,28 @@ async def test_the_process_of_a_server_is_started_without_a_fork_of_this_one(tmp
         await lab.ask("Go.")
         await lab.rest()
     assert started.count(SMALL) == 1
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+async def test_a_process_that_is_left_by_a_cancelled_scope_ends_without_work(make_loop: Any) -> None:
+    pids: list[int] = []
+
+    async def leave() -> float:
+        with anyio.CancelScope() as scope:
+            async with mcp_transports.open_process([*SMALL, "deaf"], {}):
+                pids.extend(each.pid for each in psutil.Process().children() if "deaf" in read_command(each))
+                before = time.thread_time()
+                scope.cancel()
+                await anyio.sleep_forever()
+        return time.thread_time() - before
+
+    def run() -> float:
+        with asyncio.Runner(loop_factory=make_loop) as runner:
+            return runner.run(leave())
+
+    assert await asyncio.to_thread(run) < 0.5
+    (pid,) = pids
+    assert not psutil.pid_exists(pid)
 
 
 async def test_sessions_end_even_if_the_wait_for_that_is_cancelled() -> None:
