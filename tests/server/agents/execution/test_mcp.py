@@ -491,10 +491,10 @@ async def test_a_process_that_is_left_by_a_cancelled_scope_ends_without_work(mak
     pids: list[int] = []
 
     async def leave() -> float:
+        before = time.thread_time()
         with anyio.CancelScope() as scope:
             async with mcp_transports.open_process([*SMALL, "deaf"], {}):
                 pids.extend(each.pid for each in psutil.Process().children() if "deaf" in read_command(each))
-                before = time.thread_time()
                 scope.cancel()
                 await anyio.sleep_forever()
         return time.thread_time() - before
