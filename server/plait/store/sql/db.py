@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-__all__ = ["Connector", "Db", "Reading"]
+__all__ = ["Connector", "Db", "Queries"]
 
 
-class Reading(Protocol):
-    """The reads of a connection.
+class Queries(Protocol):
+    """The queries of a connection.
 
     In SQL, `$1` is the first of the values, and names in double quotes are no words of the SQL.
     """
@@ -25,7 +25,7 @@ class Reading(Protocol):
         ...
 
 
-class Db(Reading, Protocol):
+class Db(Queries, Protocol):
     """A connection."""
 
     async def execute(self, query: str, /, *args: Any) -> Any:

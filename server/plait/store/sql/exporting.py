@@ -5,7 +5,7 @@ from typing import Final
 
 from plait.errors import CorruptThread
 from plait.store.protocol import ThreadKey, Write
-from plait.store.sql.db import Reading
+from plait.store.sql.db import Queries
 from plait.store.sql.reads import load_changes, load_page
 from plait.store.sql.rows import encode
 from plait.store.sql.tables import Tables
@@ -31,7 +31,7 @@ SELECT client, ref, refused, at FROM {clients} WHERE thread = $1 AND client > $2
 """
 
 
-async def export(db: Reading, tables: Tables, key: ThreadKey) -> AsyncIterator[Write]:
+async def export(db: Queries, tables: Tables, key: ThreadKey) -> AsyncIterator[Write]:
     """Yield the writes that make a thread. Raises CorruptThread."""
     thread = await db.fetchrow(tables.fill(_THREAD), *encode(key))
     if thread is None:
@@ -71,13 +71,13 @@ async def export(db: Reading, tables: Tables, key: ThreadKey) -> AsyncIterator[W
         after = records[-1].part, records[-1].key
 
 
-async def _load_snapshots(db: Reading, tables: Tables, thread: int, after: int, to: int) -> list[Snapshot]:
+async def _load_snapshots(db: Queries, tables: Tables, thread: int, after: int, to: int) -> list[Snapshot]:
     rows = await db.fetch(tables.fill(_SNAPSHOTS), thread, after, to)
     return [Snapshot(version, state) for version, state in rows]
 
 
 async def _load_changes(
-    db: Reading, tables: Tables, key: ThreadKey, thread: int, after: int
+    db: Queries, tables: Tables, key: ThreadKey, thread: int, after: int
 ) -> tuple[list[ChangeRow], list[Snapshot]]:
     """Return changes after a version, at most up to the next snapshot, and that."""
     end = await db.fetchval(tables.fill(_NEXT_SNAPSHOT), thread, after)

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from plait.store.protocol import DueThread, ThreadKey, ThreadQuery, ThreadRow
-from plait.store.sql.db import Reading
+from plait.store.sql.db import Queries
 from plait.store.sql.reads import END
 from plait.store.sql.tables import Tables
 from plait.store.thread_rows import INCOMPLETE
@@ -16,7 +16,7 @@ ORDER BY due, kind, name LIMIT $5
 """
 
 
-async def load_threads(db: Reading, tables: Tables, query: ThreadQuery) -> list[ThreadRow]:
+async def load_threads(db: Queries, tables: Tables, query: ThreadQuery) -> list[ThreadRow]:
     """Return the rows of `Store.threads`."""
     kind, prefix, user, order, after = query.kind, query.prefix, query.user, query.order, query.after
     where, values = ["created_at IS NOT NULL", f"due <> {INCOMPLETE}"], list[Any]()
@@ -54,7 +54,7 @@ async def load_threads(db: Reading, tables: Tables, query: ThreadQuery) -> list[
     ]
 
 
-async def load_due(db: Reading, tables: Tables, *, until: int, after: DueThread | None, limit: int) -> list[DueThread]:
+async def load_due(db: Queries, tables: Tables, *, until: int, after: DueThread | None, limit: int) -> list[DueThread]:
     """Return the threads that are due at `until` or before, the earliest first."""
     first = (0, b"", b"") if after is None else (after.due, *(each.encode() for each in after.key))
     sql = _DUE.replace("%(after)s", tables.compare(("due", "kind", "name"), ">", ("$2", "$3", "$4")))

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
 from plait.store.reconnecting import Reconnector
-from plait.store.sql.db import Connector, Db, Reading
+from plait.store.sql.db import Connector, Db, Queries
 
 __all__ = ["Readers", "Writer"]
 
@@ -109,7 +109,7 @@ class Readers:
         return await self._try(work)
 
     @asynccontextmanager
-    async def view(self) -> AsyncIterator[Reading]:
+    async def view(self) -> AsyncIterator[Queries]:
         """Lend a connection for longer. It sees one moment of the database."""
         async with self._free_for_views, self._use() as db:
             with _limit(db):

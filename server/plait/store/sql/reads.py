@@ -7,7 +7,7 @@ from typing import Any, Final
 from plait.errors import CorruptThread
 from plait.store.page import take_page
 from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey
-from plait.store.sql.db import Reading
+from plait.store.sql.db import Queries
 from plait.store.sql.rows import encode
 from plait.store.sql.tables import Tables
 from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Record, RecordRange
@@ -102,7 +102,7 @@ SELECT part, "key", value FROM (
 _ALL: Final = 2**62
 
 
-async def find(db: Reading, tables: Tables, key: ThreadKey) -> ThreadHeader | None:
+async def find(db: Queries, tables: Tables, key: ThreadKey) -> ThreadHeader | None:
     """Return the header of a thread; None if there is none."""
     row = await db.fetchrow(tables.fill(_FIND), *encode(key))
     if row is None:
@@ -112,7 +112,7 @@ async def find(db: Reading, tables: Tables, key: ThreadKey) -> ThreadHeader | No
 
 
 async def load(
-    db: Reading, tables: Tables, key: ThreadKey, version: int | None, ranges: Sequence[RecordRange] = ()
+    db: Queries, tables: Tables, key: ThreadKey, version: int | None, ranges: Sequence[RecordRange] = ()
 ) -> StoredThread | None:
     """Return a thread, at `version` if one is given, with the records of ranges. Raises CorruptThread."""
     sql, values = make_load(key, version, ranges)
@@ -189,7 +189,7 @@ def _read_range(rows: Sequence[Any], index: int, wanted: RecordRange) -> list[Re
 
 
 async def load_changes(
-    db: Reading, tables: Tables, key: ThreadKey, version: int, *, limit: int, size: int | None, before: bool = False
+    db: Queries, tables: Tables, key: ThreadKey, version: int, *, limit: int, size: int | None, before: bool = False
 ) -> list[ChangeRow]:
     """Return changes after a version, in order, or those before it, newest first."""
     sql, most = tables.fill(_BEFORE if before else _AFTER), _ALL if size is None else max(size, 1)
@@ -198,19 +198,19 @@ async def load_changes(
     return take_page(found, lambda row: len(row.ops), size)
 
 
-async def load_client(db: Reading, tables: Tables, key: ThreadKey, client: str) -> ClientRow | None:
+async def load_client(db: Queries, tables: Tables, key: ThreadKey, client: str) -> ClientRow | None:
     """Return the row of a client; None if there is none."""
     row = await db.fetchrow(tables.fill(_CLIENT), *encode(key), client.encode())
     return None if row is None else ClientRow(row[0].decode(), *row[1:])
 
 
-async def load_record(db: Reading, tables: Tables, key: ThreadKey, part: str, name: str) -> bytes | None:
+async def load_record(db: Queries, tables: Tables, key: ThreadKey, part: str, name: str) -> bytes | None:
     """Return the value of a record; None if there is none."""
     found: bytes | None = await db.fetchval(tables.fill(_RECORD), *encode(key), part.encode(), name.encode())
     return found
 
 
-async def load_records(db: Reading, tables: Tables, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+async def load_records(db: Queries, tables: Tables, key: ThreadKey, wanted: RecordRange) -> list[Record]:
     """Return the records of a range."""
     size = _ALL if wanted.size is None else max(wanted.size, 1)
     sql = tables.fill(_REVERSE if wanted.reverse else _FORWARD)
@@ -219,7 +219,7 @@ async def load_records(db: Reading, tables: Tables, key: ThreadKey, wanted: Reco
 
 
 async def load_page(
-    db: Reading, tables: Tables, key: ThreadKey, *, after: tuple[str, str], limit: int, size: int
+    db: Queries, tables: Tables, key: ThreadKey, *, after: tuple[str, str], limit: int, size: int
 ) -> list[Record]:
     """Return records of all parts after a part and a key."""
     values = (*(each.encode() for each in after), limit, max(size, 1))
@@ -228,14 +228,14 @@ async def load_page(
     return take_page((Record(part.decode(), name.decode(), value) for part, name, value in rows), _value_size, size)
 
 
-async def load_schema(db: Reading, tables: Tables, kind: str, hash: str) -> bytes | None:
+async def load_schema(db: Queries, tables: Tables, kind: str, hash: str) -> bytes | None:
     """Return a stored schema; None if there is none."""
     sql = 'SELECT "schema" FROM {schemas} WHERE kind = $1 AND hash = $2'
     found: bytes | None = await db.fetchval(tables.fill(sql), kind.encode(), hash.encode())
     return found
 
 
-async def load_schemas(db: Reading, tables: Tables) -> list[tuple[str, str, bytes]]:
+async def load_schemas(db: Queries, tables: Tables) -> list[tuple[str, str, bytes]]:
     """Return all stored schemas, each with its kind and hash."""
     rows = await db.fetch(tables.fill('SELECT kind, hash, "schema" FROM {schemas} ORDER BY kind, hash'))
     return [(kind.decode(), hash.decode(), schema) for kind, hash, schema in rows]
