@@ -16,6 +16,9 @@ __all__ = ["Failover", "failover"]
 class _Server(Protocol):
     port: int
 
+    @property
+    def is_running(self) -> bool: ...
+
     def make_store(self, options: str = "") -> str: ...
 
     def crash(self) -> None: ...

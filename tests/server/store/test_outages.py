@@ -278,9 +278,12 @@ async def test_a_former_owner_writes_nothing_after_a_failover_that_lost_the_clai
         async with open_store(servers.url) as other:
             later = await other.claim(ROOM)
             await other.submit(msgspec.structs.replace(change(1), fence=later))
-            await asyncio.to_thread(servers.promote)
             # The new primary has the former owner. Its write finds the connection lost, and is sent on the next one.
-            assert await outcomes([store.submit(msgspec.structs.replace(change(1), fence=fence))]) == [Fenced]
+            promoting = asyncio.create_task(asyncio.to_thread(servers.promote))
+            await until(lambda: not servers.primary.is_running)
+            late = store.submit(msgspec.structs.replace(change(1, snapshot=b"1"), fence=fence))
+            await promoting
+            assert await outcomes([late]) == [Fenced]
         _, stored = await store.claim_and_load(ROOM)
         assert stored is not None
         assert stored.version == 0
