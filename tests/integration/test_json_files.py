@@ -70,7 +70,7 @@ async def fill_folder(url: str, *, threads: int = 3) -> None:
             await fill_thread(store, ThreadKey("room", f"Ada {number}"), number)
 
 
-async def read_folder(url: str) -> dict[str, list[object]]:
+async def read_folder(url: str) -> dict[str, list[Write]]:
     """Return all writes of all threads."""
     async with JsonFileStore(FileUrl.parse(url)).reader() as store:
         return {row.key.name: [each async for each in store.export(row.key)] for row in await store.threads()}

@@ -67,11 +67,12 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, answer = self._make_request(scope, receive, send), self._answer_here
         owners = self._context.owners
-        gate, hold = owners.gate, self._context.links.hold
-        gated = send if gate is OPEN else GatedSend(gate, scope, send, hold=hold)
+        gate, gated = owners.gate, send
         try:
             if gate is not OPEN:
+                hold = self._context.links.hold
                 await wait_until_open(gate, hold)
+                gated = GatedSend(gate, scope, send, hold=hold)
             if not owners.is_alone and await self._relay(request, gated):
                 return
         except Exception as error:
