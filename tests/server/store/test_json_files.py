@@ -111,7 +111,8 @@ async def test_a_folder_that_is_opened_again_has_everything(folder: Path) -> Non
 
 
 async def test_an_export_is_in_order_and_in_writes_of_a_bounded_size_and_makes_the_same_thread(folder: Path) -> None:
-    async with owned(open_folder(folder), ROOM) as store:
+    store = open_folder(folder)
+    async with owned(store, ROOM):
         await put(store, msgspec.structs.replace(beginning(), begins_at=4, version=4, snapshots=(Snapshot(4, b"1"),)))
         for version, client in ((5, "b"), (6, "a")):
             await put(store, change(version, client=client_row(client), snapshot=b"%d" % version))
@@ -125,10 +126,10 @@ async def test_an_export_is_in_order_and_in_writes_of_a_bounded_size_and_makes_t
     assert [row.client for write in writes for row in write.clients] == ["a", "b"]
     assert [[each.version for each in write.snapshots] for write in writes[:3]] == [[4], [5], [6]]
     assert max(sum(len(record.value or b"") for record in write.records) for write in writes) <= 620_000
-    async with owned(open_folder(folder.with_name("other")), ROOM) as store:
+    async with owned(open_folder(folder.with_name("other")), ROOM) as other:
         for write in writes:
-            await put(store, write)
-        assert await read(store) == before
+            await put(other, write)
+        assert await read(other) == before
 
 
 @play_seeds(3)
@@ -383,7 +384,8 @@ def full_disk(size: int) -> Iterator[None]:
 async def test_a_full_disk_refuses_changes_and_loses_none(
     folder: Path, room: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with owned(open_folder(folder), ROOM) as store:
+    store = open_folder(folder)
+    async with owned(store, ROOM):
         await put(store, beginning())
         await put(store, change(1))
         data = room.read_bytes()
@@ -402,8 +404,8 @@ async def test_a_full_disk_refuses_changes_and_loses_none(
         await store._probe(writes=True)
         assert sorted(path.name for path in folder.iterdir()) == ["threads", "threads.lock"]
         before = await read(store)
-    async with open_folder(folder) as store:
-        assert await read(store) == before
+    async with open_folder(folder) as again:
+        assert await read(again) == before
 
 
 async def test_a_snapshot_that_cannot_be_written_fails_no_change_and_is_tried_again_later(
