@@ -7,7 +7,7 @@ is stored.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
@@ -45,12 +45,15 @@ T = TypeVar("T")
 
 
 class SqlStore(RemoteStore[ClaimedHead]):
-    """Stores threads in the database of a dialect. `readonly=True` only reads."""
+    """Stores threads in the database of a URL. `readonly=True` only reads. A subclass has the dialect of an engine."""
 
-    def __init__(self, dialect: Dialect, *, title: str, readonly: bool = False) -> None:
-        self._dialect = dialect
+    _make_dialect: ClassVar[Callable[..., Dialect]]
+
+    def __init__(self, url: Any, *, readonly: bool = False) -> None:
+        self.url = url
+        self._dialect = dialect = self._make_dialect(url, self._on_loss)
         self._errors: tuple[type[Exception], ...] = (*dialect.errors, OverflowError, TypeError, ValueError)
-        super().__init__(title=title, is_trouble=dialect.is_trouble, readonly=readonly)
+        super().__init__(title=f"the store {url}", is_trouble=dialect.is_trouble, readonly=readonly)
         self._known = Known()
         self._heads = self._known.heads
         self._begin()
@@ -61,6 +64,10 @@ class SqlStore(RemoteStore[ClaimedHead]):
         self._readers = Readers(self._dialect, None if self._readonly else self._writer.wait)
         self._commit = BatchCommitter(self._dialect, self._writer, self._known).commit
         self._upkeep = SqlUpkeep(self._dialect, self._known, self._writer, self._readers, self._batches.has_writes)
+
+    def reader(self) -> Self:
+        """Return a read-only store of the same database."""
+        return type(self)(self.url, readonly=True)
 
     @property
     def durability(self) -> str:
