@@ -11,6 +11,7 @@ from tests.running import running
 from tests.workers.apps import Ledger
 from websockets.asyncio.client import connect as websocket
 from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
 
 from plait import Plait, Thread
 from plait.cluster.lease import LEASE
@@ -64,7 +65,9 @@ async def test_requests_and_new_sockets_are_refused_when_the_engine_is_away_for_
                 assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
                 assert answer.headers["retry-after"] == "1"
             with pytest.raises(ConnectionClosed) as caught:
-                async with websocket(f"ws://{address}/threads/ledger/two", subprotocols=["plait.v1"]) as refused:
+                async with websocket(
+                    f"ws://{address}/threads/ledger/two", subprotocols=[Subprotocol("plait.v1")]
+                ) as refused:
                     await refused.recv()
             assert caught.value.rcvd is not None
             assert caught.value.rcvd.code == 1013
