@@ -195,3 +195,34 @@ async def test_while_the_memory_is_full_threads_are_owned_and_deleted_and_a_clus
             await store.submit(msgspec.structs.replace(change(1), fence=fence))
         await store.submit(msgspec.structs.replace(delete(0), fence=fence))
         assert await store.find(ROOM) is None
+
+
+async def test_while_the_memory_is_full_listings_have_the_last_changes(own_redis: Redis) -> None:
+    async with RedisStore(RedisUrl.parse(new_store(own_redis.url))) as store:
+        fence = await store.claim(ROOM)
+        await store.submit(msgspec.structs.replace(beginning(), fence=fence))
+        (before,) = await store.threads()
+        await store.submit(msgspec.structs.replace(change(1), fence=fence))
+        own_redis.execute("CONFIG", "SET", "maxmemory", "1")
+        (row,) = await store.threads()
+        assert row.version == 1
+        assert row.changed_at > before.changed_at
+
+
+async def test_while_the_memory_is_full_a_deletion_is_stored_whatever_is_written_at_the_same_time(
+    own_redis: Redis,
+) -> None:
+    other = ThreadKey("room", "other")
+    async with RedisStore(RedisUrl.parse(new_store(own_redis.url))) as store:
+        fences = {key: await store.claim(key) for key in (ROOM, other)}
+        for key, fence in fences.items():
+            await store.submit(msgspec.structs.replace(beginning(), key=key, fence=fence))
+        own_redis.execute("CONFIG", "SET", "maxmemory", "1")
+        refused = store.submit(msgspec.structs.replace(change(1), fence=fences[ROOM]))
+        deleted = store.submit(msgspec.structs.replace(delete(0), key=other, fence=fences[other]))
+        with pytest.raises(StoreError, match="maxmemory"):
+            await refused
+        await deleted
+        assert await store.find(other) is None
+        assert (found := await store.find(ROOM)) is not None
+        assert found.version == 0

@@ -99,6 +99,9 @@ class BatchCommitter:
         except DRIVER_ERRORS as error:
             if is_lost(error):
                 await self._settle(plans, outcomes, error, tries)
+            elif isinstance(error, OutOfMemoryError) and len(plans) > 1:  # Deletions need none.
+                for index, plan in plans.items():
+                    await self._write({index: plan}, outcomes)
             else:
                 outcomes.update((index, self._fail(plan, error)) for index, plan in plans.items())
             return

@@ -169,7 +169,7 @@ return redis.call(range, KEYS[1], start, start + limit - 1, 'WITHSCORES')
 If it has another score now, they begin with the others that have its former one.
 """
 
-SAVE: Final = b"""
+SAVE: Final = b"""#!lua flags=allow-oom
 for i = 1, #ARGV, 4 do
   if redis.call('HGET', ARGV[i], 'e') == ARGV[i + 1] then
     redis.call('HSET', ARGV[i], 'ch', ARGV[i + 3])
@@ -177,7 +177,10 @@ for i = 1, #ARGV, 4 do
   end
 end
 """
-"""Saves when threads have changed, of each its head, its epoch, its name in lists, and the time."""
+"""Saves when threads have changed, of each its head, its epoch, its name in lists, and the time.
+
+It replaces numbers, so it may go on while the memory is full: listings begin with it.
+"""
 
 READ_CELLS: Final = (
     IDENTIFY

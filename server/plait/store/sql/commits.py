@@ -178,8 +178,8 @@ class BatchCommitter:
                         self._known.heads[key] = now
                     continue
                 else:
+                    attempt.after[index] = now
                     self._take(attempt, index, outcomes)
-                    self._known.heads[key] = now
                 del lost[index]
         if lost and tries > 1:
             await self._write(lost, outcomes, tries - 1)
