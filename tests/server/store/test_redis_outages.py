@@ -20,7 +20,7 @@ from tests.server.store.writing import KEYS, until
 from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.protocol import ThreadKey
 from plait.store.redis.cells import RedisCells
-from plait.store.redis.scripts import QUESTION
+from plait.store.redis.scripts import CLAIM, QUESTION
 from plait.store.redis.store import RedisStore
 from plait.store.redis.url import RedisUrl
 
@@ -226,3 +226,10 @@ async def test_while_the_memory_is_full_a_deletion_is_stored_whatever_is_written
         assert await store.find(other) is None
         assert (found := await store.find(ROOM)) is not None
         assert found.version == 0
+
+
+def test_no_number_of_an_owner_is_given_twice_if_the_clock_is_centuries_ahead(own_redis: Redis) -> None:
+    claim = CLAIM.decode().replace("redis.call('TIME')", "{'99999999999', '0'}")
+    assert claim != CLAIM.decode()
+    owners = [own_redis.execute("EVAL", claim, 4, "origin", "fence", "format", "h", "epoch") for _ in range(4)]
+    assert len({fence for _, (fence, *_) in owners}) == 4

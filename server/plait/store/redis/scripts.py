@@ -56,7 +56,8 @@ return heads
 
 # The number of the timeline is part of the data. The ids are the server's: each start has another one, and so has each
 # promotion, also of a server that was the primary before. The number is at least the time in milliseconds, so that it
-# is new, and fences are above all former ones, also if the data is lost.
+# is new, and fences are above all former ones, also if the data is lost. A clock is believed up to the year 2223, as
+# numbers in Lua, such as fences, are exact up to 2**53 only.
 #
 # What begins with this may go on while the memory is full: leases, and claims, which reading and deleting need.
 IDENTIFY: Final = b"""#!lua flags=allow-oom
@@ -66,7 +67,8 @@ local origin = redis.call('GET', KEYS[1]) or '0:'
 local number, server = string.match(origin, '^(%d+):(.*)$')
 if server ~= run then
   local now = redis.call('TIME')
-  number = string.format('%.0f', math.max(number + 1, now[1] * 1000 + math.floor(now[2] / 1000)))
+  number = math.max(number + 1, math.min(now[1] * 1000 + math.floor(now[2] / 1000), 8e12))
+  number = string.format('%.0f', number)
   origin = number .. ':' .. run
   redis.call('SET', KEYS[1], origin)
   redis.call('SETNX', KEYS[3], 'FORMAT')
