@@ -14,8 +14,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from plait import Plait, Thread
+from plait.cluster.directories import find_directory
 from plait.cluster.lease import LEASE
 from plait.errors import NewerState, Unavailable
+from plait.store.urls import open_store
 from plait.web.sockets.handshake import Handshake
 from plait_client import connect
 
@@ -76,6 +78,33 @@ async def test_requests_and_new_sockets_are_refused_when_the_engine_is_away_for_
             # The socket that was open stays.
             await room.update("/n", 2)
             assert (await web.get("/threads/ledger/one")).json()["n"] == 2
+
+
+async def test_what_is_held_while_the_process_is_dead_for_others_is_answered_when_it_has_joined_again(
+    postgres: Postgres,
+) -> None:
+    url = new_schema(postgres.url)
+    async with Proxy(postgres.port) as engine:
+        app = Plait(Ledger, store=url.replace(f":{postgres.port}/", f":{engine.port}/"))
+        async with asyncio.timeout(30), running(app, ws="websockets-sansio") as address, http(address) as web:
+            engine.silence()
+            while app._owners.gate.is_open:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            put = asyncio.create_task(web.put("/threads/ledger/one", json={"n": 1}))
+            opening = websocket(f"ws://{address}/threads/ledger/two", subprotocols=["plait.v1"])
+            opened = asyncio.create_task(opening.__aenter__())
+            directory = find_directory(open_store(url))
+            assert directory is not None
+            async with directory:
+                (node,) = (await directory.read()).alive().values()
+                assert await directory.mark_dead(node.id, node.beats)
+            assert not (put.done() or opened.done())
+            engine.heal()
+            await (await opened).close()
+            assert (await put).status_code == 200
+            async with connect(f"ws://{address}/threads/ledger/one") as one:
+                assert one.state["n"] == 1
+        assert app._owners.gate.generation > 1
 
 
 class Doc(Thread[Any]):

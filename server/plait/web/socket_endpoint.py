@@ -58,9 +58,8 @@ class _Opening:
         self._context = context
         self._scope = scope
         self._receive = receive
-        gate, hold = context.owners.gate, context.links.hold
         self._ungated = send
-        self._send = send if gate is OPEN else GatedSend(gate, scope, send, hold=hold)
+        self._send = self._gate()
         self._write_batcher = context.write_batcher
         self._handshake: Handshake | None = scope.get("extensions", {}).get(EXTENSION)
         self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
@@ -110,9 +109,17 @@ class _Opening:
 
         async def find() -> _Owner:
             await wait_until_open(owners.gate, links.hold)
+            self._send = self._gate()
             return _Owner(await links.find_link(key))
 
         return await run_unless_disconnected(find(), self._receive)
+
+    def _gate(self) -> Send:
+        """Return a `send` for what is answered from now on."""
+        gate = self._context.owners.gate
+        if gate is OPEN:
+            return self._ungated
+        return GatedSend(gate, self._scope, self._ungated, hold=self._context.links.hold)
 
     async def _refuse(self, error: Exception) -> None:
         """Accept the socket and close it with the code for `error`."""
