@@ -98,7 +98,8 @@ async def test_what_is_held_while_the_process_is_dead_for_others_is_answered_whe
             async with directory:
                 (node,) = (await directory.read()).alive().values()
                 assert await directory.mark_dead(node.id, node.beats)
-            assert not (put.done() or opened.done())
+            assert not put.done()
+            assert not opened.done()
             engine.heal()
             await (await opened).close()
             assert (await put).status_code == 200

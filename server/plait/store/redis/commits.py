@@ -99,11 +99,8 @@ class BatchCommitter:
         except DRIVER_ERRORS as error:
             if is_lost(error):
                 await self._settle(plans, outcomes, error, tries)
-            elif isinstance(error, OutOfMemoryError) and len(plans) > 1:  # Deletions need none.
-                for index, plan in plans.items():
-                    await self._write({index: plan}, outcomes)
             else:
-                outcomes.update((index, self._fail(plan, error)) for index, plan in plans.items())
+                await self._fail(plans, outcomes, error)
             return
         for (index, plan), is_stored in zip(plans.items(), done, strict=True):
             if not is_stored:
@@ -128,11 +125,15 @@ class BatchCommitter:
         self.heads.pop(plan.key, None)
         return 0, make_indeterminate(plan.key, cause, explain(cause))
 
-    def _fail(self, plan: Plan, cause: Exception) -> Outcome:
-        """Return the outcome of writes that the server has refused. A script does not roll back."""
-        if isinstance(cause, OutOfMemoryError) or str(cause).startswith(_REFUSALS):
-            return _refuse(plan.key, cause)
-        return self._doubt(plan, cause)
+    async def _fail(self, plans: Mapping[int, Plan], outcomes: dict[int, Outcome], cause: Exception) -> None:
+        """Note the outcomes of writes that the server has refused. A script does not roll back."""
+        if isinstance(cause, OutOfMemoryError) and len(plans) > 1:  # Deletions among them need none.
+            for index, plan in plans.items():
+                await self._write({index: plan}, outcomes)
+            return
+        is_refused = isinstance(cause, OutOfMemoryError) or str(cause).startswith(_REFUSALS)
+        for index, plan in plans.items():
+            outcomes[index] = _refuse(plan.key, cause) if is_refused else self._doubt(plan, cause)
 
     # Lost answers
 
