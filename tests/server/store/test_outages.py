@@ -21,6 +21,7 @@ from tests.server.store.engines import ENGINES, Engine, Server, only
 from tests.server.store.writing import KEYS, Writing, begin, cut_answers, survive_kills, until
 
 from plait.errors import Fenced, Indeterminate, StoreError
+from plait.store.outcomes import Unreachable
 from plait.store.protocol import Store, ThreadKey
 from plait.store.urls import open_store
 
@@ -173,6 +174,20 @@ async def test_a_view_fails_whose_server_hangs(own_server: Server, monkeypatch: 
                     await view.records()
             finally:
                 own_server.resume()
+
+
+@only("postgres", "mysql")
+async def test_a_view_does_not_begin_whose_server_hangs(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store(own_server.make_store()) as store:
+        await begin(store, ROOM)
+        monkeypatch.setattr("plait.store.sql.pool._ANSWER_TIMEOUT", 1.0)
+        own_server.pause()
+        try:
+            async with asyncio.timeout(30):
+                with pytest.raises(Unreachable):
+                    await store.view(ROOM).__aenter__()
+        finally:
+            own_server.resume()
 
 
 @pytest.mark.soak

@@ -112,7 +112,7 @@ class Readers:
     async def view(self) -> AsyncIterator[Queries]:
         """Lend a connection for longer. It sees one moment of the database."""
         async with self._free_for_views, self._use() as db:
-            with _limit(db):
+            with self._answering(db):
                 await db.execute(self._connector.begin_view)
             try:
                 yield _View(db)
@@ -125,13 +125,19 @@ class Readers:
 
     async def _try(self, work: Callable[[Db], Awaitable[T]]) -> T:
         async with self._use() as db:
-            try:
-                with _limit(db):
-                    return await work(db)
-            except self._connector.errors as error:
-                if db.is_closed():
-                    raise Unreachable(self._connector.explain(error)) from error
-                raise
+            with self._answering(db):
+                return await work(db)
+
+    @contextmanager
+    def _answering(self, db: Db) -> Iterator[None]:
+        """Limit the time of work. Raises Unreachable if its connection is lost."""
+        try:
+            with _limit(db):
+                yield
+        except self._connector.errors as error:
+            if db.is_closed():
+                raise Unreachable(self._connector.explain(error)) from error
+            raise
 
     @asynccontextmanager
     async def _use(self) -> AsyncIterator[Db]:
