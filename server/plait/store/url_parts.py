@@ -1,12 +1,24 @@
 """Splits the URLs of engines. No error shows a password, as those of the standard library do."""
 
+import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from plait.spelling import hide_password
 
-__all__ = ["UrlParts", "split_url"]
+__all__ = ["ShownUrl", "UrlParts", "split_url"]
+
+
+class ShownUrl:
+    """A URL that was read. `str()` has no password and no options."""
+
+    _shown: str
+
+    def __str__(self) -> str:
+        return self._shown
+
+    __repr__ = __str__
 
 
 class UrlParts(NamedTuple):
@@ -24,7 +36,13 @@ class UrlParts(NamedTuple):
     def choose(self, name: str, *values: str) -> str:
         """Return the value of an option, which is one of `values`; by default the first one. Raises ValueError."""
         if (value := self.options.get(name, values[0])) not in values:
-            raise ValueError(f"{self.shown}: {name} must be {' or '.join(values)}, not {value!r}")
+            raise ValueError(f"{self.shown}: {name} must be {', '.join(values[:-1])} or {values[-1]}, not {value!r}")
+        return value
+
+    def match(self, name: str, pattern: re.Pattern[str], default: str) -> str:
+        """Return the value of an option that is in a form. Raises ValueError."""
+        if not pattern.fullmatch(value := self.options.get(name, default)):
+            raise ValueError(f"{self.shown}: {name} must match {pattern.pattern}, not {value!r}")
         return value
 
     def split_hosts(self, port: int) -> list[tuple[str, int]]:

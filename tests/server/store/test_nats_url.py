@@ -46,7 +46,7 @@ def test_a_url_has_servers_a_login_a_stream_and_options() -> None:
         (".b", "the stream must match"),
         ("/b", "the stream must match"),
         ("#x", "there is a #"),
-        ("?creds=a@b", "quote @"),
+        ("?creds=a@b", "quote the odd characters"),
     ],
 )
 def test_a_wrong_url_is_explained_and_the_password_is_not_shown(rest: str, why: str) -> None:
@@ -58,7 +58,7 @@ def test_a_wrong_url_is_explained_and_the_password_is_not_shown(rest: str, why: 
 
 @pytest.mark.parametrize("url", ["nats://", "nats:///x", "nats://a:pass-word/x@h", "nats://ada:pass-word?@h/x"])
 def test_a_url_without_hosts_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="cannot be read") as caught:
+    with pytest.raises(ValueError, match=r"write nats:|quote the odd") as caught:
         open_store(url)
     assert SECRET not in str(caught.value)
 

@@ -4,7 +4,7 @@ import re
 from typing import Final, Self
 from urllib.parse import unquote
 
-from plait.store.url_parts import split_url
+from plait.store.url_parts import ShownUrl, split_url
 
 __all__ = ["MysqlUrl"]
 
@@ -13,11 +13,8 @@ _OPTIONS: Final = ("prefix", "socket", "ssl", "ssl_ca")
 _PORT: Final = 3306
 
 
-class MysqlUrl:
-    """The parts of a URL, `mysql://user:password@host:port,other:port/database?prefix=…`.
-
-    `str()` has no password and no options.
-    """
+class MysqlUrl(ShownUrl):
+    """The parts of a URL, `mysql://user:password@host:port,other:port/database?prefix=…`."""
 
     # A connection leads to the first one that can be written.
     hosts: list[tuple[str, int]]
@@ -42,15 +39,7 @@ class MysqlUrl:
         if not found.database or parts.user is None:
             raise ValueError(f"{shown}: a user and a database are needed, as in mysql://user:password@host/database")
         found.user, found.password = parts.user, parts.password or ""
-        found.prefix = options.get("prefix", "plait_")
-        if not _NAME.fullmatch(found.prefix):
-            raise ValueError(f"{shown}: prefix must match {_NAME.pattern}, not {found.prefix!r}")
+        found.prefix = parts.match("prefix", _NAME, "plait_")
         found.socket, found.authorities = options.get("socket"), options.get("ssl_ca")
         found.has_tls = parts.choose("ssl", "off", "on") == "on" or bool(found.authorities)
         return found
-
-    def __str__(self) -> str:
-        return self._shown
-
-    __repr__ = __str__
-    _shown: str

@@ -4,7 +4,7 @@ import re
 from typing import Final, Self
 from urllib.parse import quote, urlencode
 
-from plait.store.url_parts import split_url
+from plait.store.url_parts import ShownUrl, split_url
 
 __all__ = ["PostgresUrl"]
 
@@ -17,11 +17,8 @@ _DRIVER: Final = (
 _OWN: Final = ("schema", "prefix", "synchronous_commit", "standby", "statement_cache_size")
 
 
-class PostgresUrl:
-    """The parts of a URL, `postgresql://user:password@host:port/database?schema=…&prefix=…`.
-
-    `str()` has no password and no options.
-    """
+class PostgresUrl(ShownUrl):
+    """The parts of a URL, `postgresql://user:password@host:port/database?schema=…&prefix=…`."""
 
     # For the driver, without the login: one for each host.
     dsns: list[str]
@@ -43,10 +40,7 @@ class PostgresUrl:
         parts = split_url(url, (*_OWN, *_DRIVER))
         shown, options, found = parts.shown, parts.options, cls()
         found._shown, found.user, found.password = shown, parts.user, parts.password
-        found.schema, found.prefix = options.get("schema", "public"), options.get("prefix", "plait_")
-        for name, value in (("schema", found.schema), ("prefix", found.prefix)):
-            if not _NAME.fullmatch(value):
-                raise ValueError(f"{shown}: {name} must match {_NAME.pattern}, not {value!r}")
+        found.schema, found.prefix = parts.match("schema", _NAME, "public"), parts.match("prefix", _NAME, "plait_")
         found.is_synchronous = parts.choose("synchronous_commit", "on", "off") == "on"
         found.has_standby = parts.choose("standby", "asynchronous", "synchronous") == "synchronous"
         if found.has_standby and not found.is_synchronous:
@@ -56,9 +50,3 @@ class PostgresUrl:
         rest = f"/{parts.path}{f'?{driver}' if driver else ''}"
         found.dsns = [f"postgresql://{host}{rest}" for host in parts.hosts.split(",")]
         return found
-
-    def __str__(self) -> str:
-        return self._shown
-
-    __repr__ = __str__
-    _shown: str

@@ -4,7 +4,7 @@ import re
 from typing import Final, Self
 from urllib.parse import unquote
 
-from plait.store.url_parts import split_url
+from plait.store.url_parts import ShownUrl, split_url
 
 __all__ = ["RedisUrl"]
 
@@ -14,11 +14,8 @@ _PORTS: Final = {"redis": 6379, "rediss": 6379, "valkey": 6379, "redis+sentinel"
 _MOST_REPLICAS: Final = 9
 
 
-class RedisUrl:
-    """The parts of a URL, `redis://user:password@host:port/database?prefix=…&replicas=…`.
-
-    `str()` has no password and no options.
-    """
+class RedisUrl(ShownUrl):
+    """The parts of a URL, `redis://user:password@host:port/database?prefix=…&replicas=…`."""
 
     # Of the server, or of the Sentinels.
     addresses: list[tuple[str, int]]
@@ -57,22 +54,12 @@ class RedisUrl:
         found.has_tls, found.ssl_ca_certs = scheme == "rediss", options.get("ssl_ca_certs")
         if found.ssl_ca_certs and not found.has_tls:
             raise ValueError(f"{shown}: ssl_ca_certs is for rediss://")
-        found.prefix = options.get("prefix", "plait")
-        if not _PREFIX.fullmatch(found.prefix):
-            raise ValueError(f"{shown}: prefix must match {_PREFIX.pattern}, not {found.prefix!r}")
+        found.prefix = parts.match("prefix", _PREFIX, "plait")
         replicas = options.get("replicas", "0")
         if not (replicas.isascii() and replicas.isdigit() and int(replicas) <= _MOST_REPLICAS):
             raise ValueError(f"{shown}: replicas must be a whole number up to {_MOST_REPLICAS}, not {replicas!r}")
         found.replicas = int(replicas)
-        if (durable := options.get("durable")) not in (None, "yes", "no"):
-            raise ValueError(f"{shown}: durable must be yes or no, not {durable!r}")
-        found.durable = None if durable is None else durable == "yes"
+        found.durable = parts.choose("durable", "yes", "no") == "yes" if "durable" in options else None
         if found.replicas and found.durable is False:
             raise ValueError(f"{shown}: with durable=no, no write waits for a replica")
         return found
-
-    def __str__(self) -> str:
-        return self._shown
-
-    __repr__ = __str__
-    _shown: str
