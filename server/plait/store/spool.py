@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import Final, Self
@@ -35,7 +36,8 @@ class RecordSpool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with suppress(OSError):  # It writes what has no room: that was told, and is not needed.
+            self._file.close()
 
     def clear(self) -> None:
         """Begin again."""
@@ -49,6 +51,7 @@ class RecordSpool:
         try:
             self._file.seek(start)
             end = start + self._file.write(_encode(page))
+            self._file.flush()  # Not when it is read.
         except OSError as error:
             raise StoreError(f"a temporary file cannot be written: {error}") from error
         self._lasts.append((page[-1].part, page[-1].key))

@@ -1,5 +1,6 @@
 """Records in a temporary file."""
 
+import resource
 import tempfile
 from pathlib import Path
 
@@ -45,3 +46,15 @@ async def test_without_room_for_a_file_it_is_said(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with RecordSpool() as spool, pytest.raises(StoreError, match="a temporary file cannot be written"):
         spool.add(RECORDS)
+
+
+async def test_without_room_in_the_file_it_is_said_of_a_small_page_too() -> None:
+    with RecordSpool() as spool:
+        spool.add(RECORDS)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        try:
+            with pytest.raises(StoreError, match="a temporary file cannot be written"):
+                spool.add([Record("values", "a", b"small")])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
