@@ -1,6 +1,7 @@
 """Servers and commands with a store in a folder of JSON files."""
 # ruff: noqa: ASYNC240  Nothing else runs that could be held up.
 
+import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.server.store.contract import OTHER, beginning, change, put
 from tests.server.store.test_copying import fill_thread
 
 from plait import Plait, StoreError
+from plait.store.json_files.backup import back_up_folder, restore_folder
 from plait.store.json_files.store import JsonFileStore
 from plait.store.json_files.url import FileUrl
 from plait.store.protocol import ThreadKey, Write
@@ -106,6 +108,19 @@ async def test_a_folder_that_a_server_has_open_is_backed_up_and_restored_with_ne
     assert not {path.name for path in tmp_path.iterdir()} & {"saved.partial", "game.restored"}
 
 
+def test_a_folder_that_others_may_not_read_is_so_after_a_backup_and_a_restore(url: str, tmp_path: Path) -> None:
+    asyncio.run(fill_folder(url))
+    game, saved = tmp_path / "game", tmp_path / "saved"
+    game.chmod(0o700)
+    back_up_folder(game, saved)
+    assert saved.stat().st_mode & 0o777 == 0o700
+    game.chmod(0o750)
+    restore_folder(saved, game)
+    assert game.stat().st_mode & 0o777 == 0o750
+    restore_folder(saved, tmp_path / "other")
+    assert (tmp_path / "other").stat().st_mode & 0o777 == 0o700
+
+
 def strip_epochs(writes: Sequence[Write]) -> list[Write]:
     return [msgspec.structs.replace(write, epoch="") for write in writes]
 
@@ -121,7 +136,10 @@ async def test_backups_that_cannot_be_made_or_restored_are_refused_in_a_line(url
         (("backup", f"{url}?files=2", "saved"), "use file:///absolute/folder"),
         (("restore", "none", url), "cannot open the store none: there is no such folder"),
         (("restore", "there", url), "cannot open the store there: there is no such folder"),
+        (("restore", "empty", url), "cannot open the store empty: it has no folder threads"),
+        (("backup", f"file://{tmp_path}/empty", "saved"), "it has no folder threads"),
         (("check", f"{url}-none"), "there is no such folder"),
+        (("check", f"file://{tmp_path}/empty"), "it has no folder threads"),
     ):
         done = plait(tmp_path, *arguments)
         assert (done.returncode, done.stdout, says in done.stderr, done.stderr.count("\n")) == (1, "", True, 1), done

@@ -471,6 +471,8 @@ async def test_a_thread_whose_file_cannot_be_made_is_refused_alone(folder: Path,
         await put(store, beginning(key=OTHER))
         room.mkdir()
         assert await outcomes([submit(store, beginning()), submit(store, change(1, key=OTHER))]) == [StoreError, None]
+        assert await outcomes([submit(store, beginning())]) == [StoreError]
+        await store.check_writes()
         room.rmdir()
         await put(store, beginning())
 

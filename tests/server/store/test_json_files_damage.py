@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.server.owning import owned, submit
 from tests.server.store.contract import OTHER, ROOM, beginning, change, outcomes, put, versions
@@ -15,7 +16,7 @@ from plait.store.json_files.files import name_files
 from plait.store.json_files.lines import encode_line
 from plait.store.json_files.store import JsonFileStore
 from plait.store.protocol import ThreadKey, Write
-from plait.store.thread_rows import RecordRange
+from plait.store.thread_rows import INCOMPLETE, RecordRange
 
 ADA = ThreadKey("room", "Ada")
 
@@ -178,6 +179,21 @@ async def test_the_header_of_a_damaged_thread_is_that_of_the_last_line_that_can_
         found = await store.find(ROOM)
         assert found is not None
         assert (found.epoch, found.version) == ("e1", 0)
+
+
+async def test_a_damaged_thread_that_began_with_an_import_is_listed_and_not_taken_for_an_unfinished_one(
+    folder: Path,
+) -> None:
+    async with owned(open_folder(folder), ROOM) as store:
+        await put(store, msgspec.structs.replace(beginning(), due=INCOMPLETE))
+        await put(store, change(1))
+        await put(store, msgspec.structs.replace(change(2), due=0))
+    room = path_of(folder)
+    room.write_bytes(remove_line(room.read_bytes())[0])
+    for store in (open_folder(folder), open_folder(folder).reader()):
+        async with store:
+            assert await store.due_threads(until=INCOMPLETE) == []
+            assert [row.key for row in await store.threads()] == [ROOM]
 
 
 # Files

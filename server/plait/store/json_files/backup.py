@@ -26,7 +26,7 @@ def back_up_folder(folder: Path, target: Path) -> int:
     if os.path.lexists(target):
         raise StoreError(f"{target} exists: name another folder, or remove this one")
     with _new_folder(target.with_name(f"{target.name}.partial")) as new:
-        threads = asyncio.run(_copy(folder, new, new_epochs=False))
+        threads = asyncio.run(_copy(folder, new, rights_of=folder, new_epochs=False))
         _rename(new, target)
     return threads
 
@@ -39,7 +39,7 @@ def restore_folder(backup: Path, folder: Path) -> tuple[int, Path | None]:
     kept = free_name(folder) if folder.is_dir() else None
     lock = closing(StoreLock(folder / "threads")) if kept else nullcontext()
     with lock, _new_folder(folder.with_name(f"{folder.name}.restored")) as new:
-        threads = asyncio.run(_copy(backup, new, new_epochs=True))
+        threads = asyncio.run(_copy(backup, new, rights_of=folder if kept else backup, new_epochs=True))
         if kept:
             _rename(folder, kept)
         _rename(new, folder)
@@ -56,9 +56,10 @@ def _new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-async def _copy(source: Path, target: Path, *, new_epochs: bool) -> int:
+async def _copy(source: Path, target: Path, *, rights_of: Path, new_epochs: bool) -> int:
     original, copied = JsonFileStore(FileUrl(source), readonly=True), JsonFileStore(FileUrl(target))
     async with original, copied:
+        os.chmod(target, os.stat(rights_of).st_mode & 0o777 | 0o700)  # Before it has anything to read.
         if new_epochs:
             original.begin_new_epochs()
         return await copy_store(original, copied, str(source), lambda *_: None)

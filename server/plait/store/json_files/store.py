@@ -56,7 +56,7 @@ class JsonFileStore(LoadedStore):
         # The folder's identity, which tells whether it was replaced.
         self._opened: os.stat_result
         self._pool: ThreadPoolExecutor | None = None
-        batches = Batches(self._write, most=_WRITERS, is_trouble=lambda cause: isinstance(cause, OSError))
+        batches = Batches(self._write, most=_WRITERS, is_trouble=_is_trouble)
         super().__init__(batches, title=f"the store {url}")
 
     @property
@@ -133,6 +133,8 @@ class JsonFileStore(LoadedStore):
             self._opened = os.stat(self._folder)
         elif not self._folder.is_dir():
             raise StoreError("there is no such folder")
+        elif not os.path.lexists(self._folder / "threads"):
+            raise StoreError("it has no folder threads: name the folder of a store")
         if self._schema_file.exists():
             try:
                 rows = msgspec.json.decode(self._schema_file.read_bytes(), type=list[tuple[str, str, msgspec.Raw]])
@@ -157,7 +159,9 @@ class JsonFileStore(LoadedStore):
                 log.error("%s cannot be read, and is refused: %s", key, files.damage)
             if key not in self._threads:
                 self._apply(key, [Write(key, "", None, 0)], 0)
-            self._threads[key].records.clear()  # Only its header is read.
+            row = self._threads[key]
+            row.due = 0  # Only the last line tells whether its import has ended.
+            row.records.clear()  # Only its header is read.
 
     def _find_row(self, key: ThreadKey) -> MemoryRow | None:
         """Return a thread for a read. Raises CorruptThread and StoreError."""
@@ -252,10 +256,15 @@ def _write_all(lines: Sequence[_NextLine], now: int) -> None:
 
 def _find_stems(threads: Path) -> Iterator[Path]:
     """Yield the paths of the threads' files, without their endings. Raises OSError."""
-    for folder in threads.iterdir() if os.path.lexists(threads) else ():
+    for folder in threads.iterdir():
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.suffix in (".json", ".jsonl"):
                 yield path.with_suffix("")
+
+
+def _is_trouble(cause: BaseException) -> bool:
+    """Whether the failure of a write concerns more than the files of a thread."""
+    return isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError | IsADirectoryError)
 
 
 def _check_text(*texts: str) -> None:
