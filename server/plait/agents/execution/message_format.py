@@ -27,8 +27,8 @@ _CALL: Final = "tool-call"
 
 Part = dict[str, Any]
 
-Known = dict[str, tuple[Sequence[Message], list[ModelMessage]]]
-"""The rounds that were read before, and what they became, by the id of the first message of each."""
+Known = dict[str, tuple[Sequence[Message], list[ModelMessage], bool]]
+"""Rounds that were read before, what they became, and whether they are whole, by the ids of their first messages."""
 
 
 def write_message(message: ModelMessage, *, is_said: bool = False) -> list[dict[str, Any]]:
@@ -70,9 +70,9 @@ def read_history(seen: Sequence[Message], known: Known) -> list[ModelMessage]:
     for messages in _split(seen):
         id = messages[0].id
         if id not in known or known[id][0] != messages:
-            known[id] = messages, repair_messages(read_messages(messages))
-        found = known[id][1]
-        fits = fits and (not read or _follows(found, read[-1]))
+            known[id] = messages, repair_messages(read_messages(messages)), _is_whole(messages)
+        _, found, is_whole = known[id]
+        fits = fits and (not read or (is_whole and _follows(found, read[-1])))
         read += found
     return read if fits else repair_messages(read_messages(seen))
 
@@ -80,6 +80,12 @@ def read_history(seen: Sequence[Message], known: Known) -> list[ModelMessage]:
 def _follows(found: Sequence[ModelMessage], before: ModelMessage) -> bool:
     """Whether messages begin with a response to the one before them."""
     return bool(found) and found[0].kind == "response" and before.kind == "request" and bool(before.parts)
+
+
+def _is_whole(messages: Sequence[Message]) -> bool:
+    """Whether no message belongs to one of an earlier round: others may come between an answer and its thoughts."""
+    ids = {each.id for each in messages}
+    return all(read_own(each).get(NAME, {}).get("of", each.id) in ids for each in messages)
 
 
 def _split(seen: Sequence[Message]) -> Iterator[Sequence[Message]]:

@@ -41,7 +41,8 @@ def rounds(draw: st.DrawFn, *, has_own_ids: bool) -> list[Message]:
     answer = make(**{**first, "role": role})
     thoughts = [make(**{**each, "role": role, "metadata": link(each["metadata"], answer.id)}) for each in rest]
     results = [make(role="tool", name="look", content="found", tool_call_id=id) for id in ids if draw(st.booleans())]
-    return [answer, *thoughts, *results]
+    between = [make(role="assistant", content="A note.")] if draw(st.booleans()) else []
+    return [answer, *between, *thoughts, *results]
 
 
 def shorten(history: list[Message], at: int) -> list[Message]:
