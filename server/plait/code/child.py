@@ -51,23 +51,26 @@ class Child:
         return await asyncio.to_thread(self._process.wait)
 
     async def end(self, grace: float) -> None:
-        """Close its input, and kill it with all of its group when it has closed its output, or after `grace` seconds.
+        """Close its input, and kill it with all of its group when it has ended, or after `grace` seconds.
 
         Waits until it is gone.
         """
         self.stdin.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(grace):
-                while await self.stdout.read(_AT_ONCE):
-                    pass
-        if self._process.returncode is None:  # Its id is not that of another process yet.
-            with suppress(ProcessLookupError):
+        ended = asyncio.ensure_future(self.wait())
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    while await self.stdout.read(_AT_ONCE):
+                        pass
+                    await asyncio.shield(ended)
+        finally:  # Also if all tasks are cancelled, as at the end of a loop.
+            with suppress(ProcessLookupError, PermissionError):  # macOS raises the latter if all have ended.
                 os.killpg(self.pid, signal.SIGKILL)
-        # A process that has left the group may keep the pipes open.
-        if self.stdin.transport.get_write_buffer_size():
-            self.stdin.transport.abort()
-        self._reading.close()
-        await self.wait()
+            # A process that has left the group may keep the pipes open.
+            if self.stdin.transport.get_write_buffer_size():
+                self.stdin.transport.abort()
+            self._reading.close()
+        await ended
 
 
 @asynccontextmanager

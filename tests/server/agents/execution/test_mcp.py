@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -506,6 +508,35 @@ async def test_a_process_that_is_left_by_a_cancelled_scope_ends_without_work(mak
     assert await asyncio.to_thread(run) < 0.5
     (pid,) = pids
     assert not psutil.pid_exists(pid)
+
+
+def test_a_process_that_is_given_time_is_killed_if_the_loop_ends_before(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    command = ["sh", "-c", 'cat; echo > "$0"; while true; do sleep 1; done', str(closed)]
+
+    async def leave() -> None:
+        async with mcp_transports.open_process(command, {}):
+            pass
+
+    async def main() -> list[psutil.Process]:
+        leaving = asyncio.create_task(leave())
+        await until(closed.exists)
+        assert not leaving.done()
+        return [each for each in psutil.Process().children() if str(closed) in read_command(each)]
+
+    left = asyncio.run(main())  # Its end cancels all tasks.
+    assert len(left) == 1
+    _, alive = psutil.wait_procs(left, timeout=10)
+    for each in alive:
+        os.killpg(each.pid, signal.SIGKILL)
+    assert not alive
+
+
+async def test_a_process_that_closes_its_output_still_has_its_time_to_end(tmp_path: Path) -> None:
+    command = ["sh", "-c", 'cat; exec >&-; sleep 0.5; echo saved > "$0"', str(tmp_path / "saved")]
+    async with mcp_transports.open_process(command, {}):
+        pass
+    assert (tmp_path / "saved").read_text() == "saved\n"
 
 
 async def test_sessions_end_even_if_the_wait_for_that_is_cancelled() -> None:
