@@ -191,7 +191,8 @@ def _check_message(made: Message, given: Message | None) -> None:
     msgspec.convert(msgspec.to_builtins(made), Message)
     own = read_own(made)
     if own and (given is None or own != read_own(given)):
-        raise ValueError(f"the hook has changed what only plait writes in the metadata of the message {made.id!r}")
+        what = "changed what only plait writes" if given else "copied what only plait writes to a new message"
+        raise ValueError(f"the hook has {what}: the metadata of the message {made.id!r}")
 
 
 def _log(name: str, thread: Thread[Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from plait.actor.actor import Actor
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
+from plait.actor.turn import Turn, current_turn
 from plait.agents.execution.definitions import Agent, Model, Prompt, Speaker
 from plait.agents.execution.hooks import Hooks, call_hooks
 from plait.agents.execution.invoking import Invoker
@@ -43,6 +44,8 @@ class ThreadAgents:
         self.running: ExecutionState | None = None
         # The call of `after_thread_created`, if it has begun.
         self._creation: asyncio.Task[None] | None = None
+        # The turn that has begun it.
+        self._creating: Turn | None = None
 
     @property
     def execution(self) -> ExecutionState | None:
@@ -133,7 +136,7 @@ class ThreadAgents:
     async def follow_creation(self) -> None:
         """Call the hooks of a new thread."""
         called = call_hooks("after_thread_created", self.find_hooks(), self._actor.thread)
-        self._creation = asyncio.create_task(called)
+        self._creation, self._creating = asyncio.create_task(called), current_turn()
         try:
             await asyncio.wait([self._creation])
         finally:
@@ -145,8 +148,8 @@ class ThreadAgents:
             await asyncio.wait([self._creation])
 
     def cancel_creation(self) -> None:
-        """Cancel the hooks of a new thread, as the run that waits for them was cancelled."""
-        if self._creation is not None:
+        """Cancel the hooks of a new thread, as the run that waits for them was cancelled, but not by one of them."""
+        if self._creation is not None and current_turn() is not self._creating:
             self._creation.cancel()
 
 

@@ -176,6 +176,26 @@ async def test_a_filter_that_returns_messages_that_are_none_is_logged_and_its_in
     assert f"{name} has raised; its argument stays as it was" in [each.getMessage() for each in caplog.records]
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_a_message_with_another_id_is_new_and_has_nothing_that_only_plait_writes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, keeps: bool
+) -> None:
+    class Copying(Hooks):
+        def filter_messages(self, thread: Any, messages: Sequence[Message]) -> list[Message]:
+            last = messages[-1]
+            copies = [replace(each, id=f"{each.id}-copy") for each in messages[:-1] if keeps]
+            return [Message(id="note", role="user", content="A note."), *copies, last]
+
+    script = Script("Yes.")
+    async with open_lab(tmp_path, script, agents=desk(hooks=Copying())) as lab:
+        for number, text in enumerate(["Hello?", "And now?"]):
+            await lab.ask(text)
+            await lab.rest(*["done"] * (number + 1))
+    seen = ["user-prompt Hello?", "text Yes."] if keeps else ["user-prompt A note."]
+    assert script.texts() == ["system-prompt You are clerk.", *seen, "user-prompt And now?"]
+    assert ("copied what only plait writes to a new message" in caplog.text) is keeps
+
+
 @pytest.mark.parametrize("stops", [True, False])
 async def test_block_ends_the_run_with_its_text_as_the_answer(tmp_path: Path, stops: bool) -> None:
     class Blocking(Hooks):
@@ -330,6 +350,22 @@ async def test_the_hooks_of_a_new_thread_run_once_and_before_its_first_run(tmp_p
                 release.set()
             await lab.rest(*["done"] * number)
     assert hooks.called == ["thread one None", "released", "system You are clerk.", "system You are clerk."]
+
+
+async def test_the_hook_of_a_new_thread_that_stops_its_agent_goes_on(tmp_path: Path) -> None:
+    async def has_begun(thread: Any) -> bool:
+        return bool(await thread.tasks.list("desk"))
+
+    class Closing(Hooks):
+        async def after_thread_created(self, thread: Any) -> None:
+            await until(lambda: has_begun(thread))
+            await thread.messages.stop()
+            await thread.values.set("closed", True)
+
+    async with open_lab(tmp_path, Script("Yes."), agents=desk(hooks=Closing())) as lab:
+        await lab.ask("Hello?")
+        await until(lambda: lab.handle.values.get("closed"))
+        assert await lab.statuses() == ["cancelled"]
 
 
 def test_a_hook_that_does_not_exist_or_cannot_be_async_is_an_error_of_its_class() -> None:
