@@ -17,7 +17,7 @@ from tests.server.store.contract import OTHER, beginning, change, put
 from tests.server.store.test_copying import fill_thread
 
 from plait import Plait, StoreError
-from plait.store.json_files.backup import back_up_folder, restore_folder
+from plait.cli import folders
 from plait.store.json_files.store import JsonFileStore
 from plait.store.json_files.url import FileUrl
 from plait.store.protocol import ThreadKey, Write
@@ -112,12 +112,12 @@ def test_a_folder_that_others_may_not_read_is_so_after_a_backup_and_a_restore(ur
     asyncio.run(fill_folder(url))
     game, saved = tmp_path / "game", tmp_path / "saved"
     game.chmod(0o700)
-    back_up_folder(game, saved)
+    folders.back_up(game, saved)
     assert saved.stat().st_mode & 0o777 == 0o700
     game.chmod(0o750)
-    restore_folder(saved, game)
+    folders.restore(saved, game)
     assert game.stat().st_mode & 0o777 == 0o750
-    restore_folder(saved, tmp_path / "other")
+    folders.restore(saved, tmp_path / "other")
     assert (tmp_path / "other").stat().st_mode & 0o777 == 0o700
 
 

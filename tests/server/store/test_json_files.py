@@ -3,6 +3,7 @@
 
 import errno
 import json
+import logging
 import os
 import random
 import re
@@ -11,6 +12,7 @@ import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import msgspec
@@ -426,6 +428,43 @@ async def test_a_snapshot_that_cannot_be_written_fails_no_change_and_is_tried_ag
         assert await read(store) == before
         await put(store, put_records(("c", LARGE)))
         assert room.read_bytes() == b""
+
+
+async def test_the_log_of_a_snapshot_does_not_name_the_turn_that_wrote_something_else(folder: Path, room: Path) -> None:
+    turn, said = ContextVar[str]("turn", default="none"), list[str]()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(turn.get())
+
+    log, handler = logging.getLogger("plait.store"), Handler()
+    log.addHandler(handler)
+    try:
+        async with owned(open_folder(folder), ROOM) as store:
+            await put(store, beginning())
+            room.with_name("one.json.new").mkdir()
+            turn.set("of a client")
+            await put(store, put_records(("a", LARGE)))
+    finally:
+        log.removeHandler(handler)
+    assert said == ["none"]
+
+
+async def test_threads_whose_lines_cannot_be_written_fail_alone_among_many_that_are_written_at_once(
+    folder: Path,
+) -> None:
+    keys = [ThreadKey("room", f"r{number}") for number in range(64)]
+    async with owned(open_folder(folder), *keys) as store:
+        await put(store, *(beginning(key=key) for key in keys))
+        for key in keys[::3]:
+            with (folder / "threads" / f"{name_files(key)}.jsonl").open("a") as file:
+                file.write("\n")
+        refused = [StoreError if number % 3 == 0 else None for number in range(64)]
+        assert await outcomes([submit(store, change(1, key=key)) for key in keys]) == refused
+        assert await outcomes([submit(store, change(2, key=key)) for key in keys[1::3]]) == [None] * 21
+    async with open_folder(folder) as store:
+        found = [await versions(store, key) for key in keys[:3]]
+    assert found == [(0, []), (2, [1, 2]), (1, [1])]
 
 
 async def test_a_file_that_another_program_has_changed_is_left_alone_and_other_threads_go_on(

@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, Self, TypeVar
@@ -179,7 +180,7 @@ class JsonFileStore(LoadedStore):
         return self._batches.submit(write)
 
     def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
-        return asyncio.get_running_loop().create_task(self._commit(batch))
+        return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())
 
     async def _commit(self, batch: Sequence[WriteGroup]) -> Sequence[Outcome]:
         """Write a line of each thread, and then apply them."""
