@@ -303,3 +303,34 @@ async def test_a_former_owner_writes_nothing_after_a_failover_that_lost_the_clai
         assert stored is not None
         assert stored.version == 0
         assert stored.epoch != beginning().epoch
+
+
+@pytest.mark.soak
+@only("postgres", "mysql")
+@pytest.mark.usefixtures("patient")
+async def test_a_former_primary_that_goes_on_after_a_failover_is_not_used_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses: list[None] = []
+    monkeypatch.setattr("plait.store.sql.pool._ANSWER_TIMEOUT", 2.0)
+    async with failover(engine.name) as servers, open_store(servers.url) as opened:
+        store: Any = opened
+        store.watch_claims(lambda: losses.append(None))
+        await begin(store, ROOM)
+        await asyncio.to_thread(servers.wait)
+        former: Any = servers.primary
+        former.pause()
+        try:
+            await asyncio.to_thread(servers.replica.promote)
+            store._writer._dbs.current.terminate()
+            fence, stored = await store.claim_and_load(ROOM)
+        finally:
+            former.resume()
+        await until(lambda: len(losses) == 1)
+        assert stored is not None
+        for version in (1, 2):
+            await store.submit(msgspec.structs.replace(change(version, epoch=stored.epoch), fence=fence))
+            # The former one is the first of the URL, and can be written again.
+            store._writer._dbs.current.terminate()
+        await store.check_writes()
+        assert len(losses) == 1

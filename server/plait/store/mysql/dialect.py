@@ -106,7 +106,7 @@ class MysqlDialect:
         # The number of the timeline, its server and, if the server does not sync each commit, its last start; ""
         # before the first connection.
         self.origin = ""
-        self._number = 0
+        self._number, self._server = 0, b""
         self._syncs = True
 
     @property
@@ -136,6 +136,8 @@ class MysqlDialect:
             *_, (((number, server),), _) = await _run(
                 db, *(self._fill(sql).replace("%s", self.identity) for sql in _RAISE)
             )
+            if number < self._number and server != self._server:
+                raise Unreachable("a failover has replaced the server, as its timeline is an earlier one")
             origin = f"{number}:{server.decode()}"
             if not self._syncs:
                 token = secrets.token_bytes(16)
@@ -145,7 +147,8 @@ class MysqlDialect:
             if get_code(error) != NO_TABLE:
                 raise
             return  # `prepare` comes next.
-        before, self.origin, self._number = self.origin, origin, number
+        before, self.origin = self.origin, origin
+        self._number, self._server = number, server
         if before not in ("", origin):
             log.warning(
                 "%s may have lost changes (it was %s, and is %s): all threads are loaded again",

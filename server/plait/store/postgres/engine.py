@@ -91,6 +91,8 @@ class Engine:
         assert found is not None
         if self.url.has_standby and not found["has_standby"]:
             raise Unreachable("the URL has standby=synchronous, but the server's synchronous_standby_names is empty")
+        if self.origin.startswith(f"{found['server']}:") and found["timeline"] < self.timeline:
+            raise Unreachable("a failover has replaced the server, as its timeline is an earlier one")
         self.syncs = found["syncs"]
         origin = f"{found['server']}:{found['timeline']}"
         if not self.url.is_synchronous:
