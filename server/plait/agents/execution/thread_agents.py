@@ -141,6 +141,7 @@ class ThreadAgents:
             await asyncio.wait([self._creation])
         finally:
             self._creation.cancel()
+            await asyncio.wait([self._creation])
 
     async def wait_for_creation(self) -> None:
         """Wait until the hooks of a new thread have ended."""

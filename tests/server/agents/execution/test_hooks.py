@@ -352,6 +352,26 @@ async def test_the_hooks_of_a_new_thread_run_once_and_before_its_first_run(tmp_p
     assert hooks.called == ["thread one None", "released", "system You are clerk.", "system You are clerk."]
 
 
+async def test_the_hook_of_a_new_thread_that_is_cancelled_cleans_up_before_its_thread_leaves(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    class Cleaning(Hooks):
+        async def after_thread_created(self, thread: Any) -> None:
+            try:
+                begun.set()
+                await asyncio.Event().wait()
+            finally:
+                for _ in range(50):
+                    await asyncio.sleep(0)
+                await thread.values.set("cleaned", True)
+
+    async with open_lab(tmp_path, Script("Yes."), agents=desk(hooks=Cleaning())) as lab:
+        await lab.ask("Hello?")
+        await begun.wait()
+    async with open_lab(tmp_path, Script("Yes.")) as lab:
+        assert await lab.handle.values.get("cleaned")
+
+
 async def test_the_hook_of_a_new_thread_that_stops_its_agent_goes_on(tmp_path: Path) -> None:
     async def has_begun(thread: Any) -> bool:
         return bool(await thread.tasks.list("desk"))
