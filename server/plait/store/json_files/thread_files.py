@@ -57,9 +57,12 @@ class ThreadFiles:
             self.damage = f"{place}: {getattr(error, 'strerror', error)}"
 
     def append(self, key: ThreadKey, writes: Sequence[Write], now: int) -> None:
-        """Write a line. Raises what `AppendedFile.append` does, and UNENCODABLE."""
+        """Write a line; a damaged thread can only be deleted. Raises what `AppendedFile.append` does and UNENCODABLE."""
         if self.damage:
-            self._end_damage(key, writes, now)
+            if not writes[-1].is_deletion:
+                raise StoreError("its files cannot be read")
+            self.replace(key, [], now)
+            self.damage = ""
             return
         self.log.append(encode_line(key, self.number + 1, now, writes) + b"\n")
         self.number += 1
@@ -73,17 +76,11 @@ class ThreadFiles:
         data = msgspec.json.format(encode_line(key, self.number, now, writes), indent=2) + b"\n"
         replace_file(self.snapshot, data)
         self.bound = max(_LEAST, len(data))
-        self.log.clear()
-        if not writes:
+        if writes:
+            self.log.clear()
+        else:
             self.log.remove()
             self.snapshot.unlink()
-
-    def _end_damage(self, key: ThreadKey, writes: Sequence[Write], now: int) -> None:
-        """Delete what cannot be read, which is all that may be done to it. Raises OSError and StoreError."""
-        if not writes[-1].is_deletion:
-            raise StoreError("its files cannot be read")
-        self.replace(key, [], now)
-        self.damage = ""
 
     def _read_line(self, data: bytes, *, first: int = 1, is_snapshot: bool = False) -> Iterator[tuple[int, Write]]:
         """Yield the writes of a line, unless the snapshot has it, which ends before line `first`."""
