@@ -57,7 +57,7 @@ class ThreadFiles:
             self.damage = f"{place}: {getattr(error, 'strerror', error)}"
 
     def append(self, key: ThreadKey, writes: Sequence[Write], now: int) -> None:
-        """Write a line; a damaged thread can only be deleted. Raises what `AppendedFile.append` does and UNENCODABLE."""
+        """Write a line; a damaged thread can only be deleted. Raises as `AppendedFile.append` does, and UNENCODABLE."""
         if self.damage:
             if not writes[-1].is_deletion:
                 raise StoreError("its files cannot be read")
