@@ -233,3 +233,21 @@ def test_no_number_of_an_owner_is_given_twice_if_the_clock_is_centuries_ahead(ow
     assert claim != CLAIM.decode()
     owners = [own_redis.execute("EVAL", claim, 4, "origin", "fence", "format", "h", "epoch") for _ in range(4)]
     assert len({fence for _, (fence, *_) in owners}) == 4
+
+
+async def test_a_promotion_is_noticed_once_although_redis_forgets_it_after_a_while_without_replicas(
+    own_redis: Redis, tmp_path: Path
+) -> None:
+    with own_redis.replica(tmp_path / "replica") as primary:
+        primary.wait_for(own_redis)
+        primary.execute("CONFIG", "SET", "repl-backlog-ttl", "1")
+        primary.promote()
+        losses: list[None] = []
+        async with RedisStore(RedisUrl.parse(new_store(primary.url))) as store:
+            store.watch_claims(lambda: losses.append(None))
+            fence = await store.claim(ROOM)
+            await store.submit(msgspec.structs.replace(beginning(), fence=fence))
+            await until(lambda: set(str(primary.execute("INFO", "replication")["master_replid2"])) == {"0"})
+            _, stored = await store.claim_and_load(ROOM)
+            assert stored is not None
+            assert (stored.epoch, losses) == (beginning().epoch, [])

@@ -55,21 +55,22 @@ return heads
 """Returns the heads of threads. Those that still have their owner change, so that a write that is late will not fit."""
 
 # The number of the timeline is part of the data. The ids are the server's: each start has another one, and so has each
-# promotion, also of a server that was the primary before. The number is at least the time in milliseconds, so that it
-# is new, and fences are above all former ones, also if the data is lost. A clock is believed up to the year 2223, as
-# numbers in Lua, such as fences, are exact up to 2**53 only.
+# promotion, also of a server that was the primary before; Redis forgets that id after an hour without replicas. The
+# number is at least the time in milliseconds, so that it is new, and fences are above all former ones, also if the data
+# is lost. A clock is believed up to the year 2223, as numbers in Lua, such as fences, are exact up to 2**53 only.
 #
 # What begins with this may go on while the memory is full: leases, and claims, which reading and deleting need.
 IDENTIFY: Final = b"""#!lua flags=allow-oom
 local info = redis.call('INFO', 'server', 'replication')
-local run = string.match(info, 'run_id:(%w+)') .. '.' .. string.match(info, 'master_replid2:(%w+)')
+local run, promotion = string.match(info, 'run_id:(%w+)') .. '.', string.match(info, 'master_replid2:(%w+)')
 local origin = redis.call('GET', KEYS[1]) or '0:'
 local number, server = string.match(origin, '^(%d+):(.*)$')
-if server ~= run then
+local is_forgotten = string.match(promotion, '^0+$') and string.find(server, run, 1, true) == 1
+if server ~= run .. promotion and not is_forgotten then
   local now = redis.call('TIME')
   number = math.max(number + 1, math.min(now[1] * 1000 + math.floor(now[2] / 1000), 8e12))
   number = string.format('%.0f', number)
-  origin = number .. ':' .. run
+  origin = number .. ':' .. run .. promotion
   redis.call('SET', KEYS[1], origin)
   redis.call('SETNX', KEYS[3], 'FORMAT')
   local floor = number * 1024
