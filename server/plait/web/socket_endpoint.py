@@ -102,7 +102,7 @@ class _Opening:
     async def _find_owner(self, key: ThreadKey) -> "_Owner | None":
         """Return where the thread is owned; None if the peer has disconnected. Raises Unavailable."""
         owners, links = self._context.owners, self._context.links
-        if owners.gate.is_open and (owners.is_alone or owners.find(key) == owners.node):
+        if (owners.gate is OPEN or owners.gate.is_open) and (owners.is_alone or owners.find(key) == owners.node):
             return _HERE
 
         self._context.node.check_draining()
