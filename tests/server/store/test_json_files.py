@@ -298,6 +298,15 @@ async def test_nothing_is_left_of_a_deleted_thread_nor_after_a_crash_in_between(
         assert sorted(path.name for path in room.parent.iterdir()) == ["two.jsonl"]
 
 
+async def test_nothing_is_remembered_of_threads_that_were_never_written(folder: Path, room: Path) -> None:
+    async with owned(open_folder(folder), ROOM, OTHER) as store:
+        assert await outcomes([submit(store, beginning()), submit(store, delete(0))]) == [None, None]
+        assert store._files == {}
+        room.parent.touch()
+        assert await outcomes([submit(store, beginning(key=OTHER))]) == [StoreError]
+        assert store._files == {}
+
+
 ODD_NAMES = [
     *("a", "A", "ä", "Ä", "a\u0308", "a.b", ".a", "..", ".", "a/b", "a\\b", "a~b", "a b", "con", "%", "ß", "ss", "ſ"),
     *("x" * 100, "x" * 101, "x" * 102, "x" * 256, "é" * 128, "🔑" * 256, "a.json", "a.jsonl", "\x00", "a\n"),

@@ -191,6 +191,8 @@ class JsonFileStore(LoadedStore):
             if line.writes:
                 self._apply(line.key, line.writes, now)
                 await self._tidy(line.key, line.files, now)
+            elif line.files.log.size is None and line.key not in self._threads:
+                self._files.pop(line.key, None)
         return [(line.count, line.error) for line in lines]
 
     def _plan(self, group: WriteGroup) -> "_NextLine":
