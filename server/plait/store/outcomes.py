@@ -7,7 +7,16 @@ from typing import Final
 
 from plait.errors import Fenced, Indeterminate, StoreError
 
-__all__ = ["FileLost", "Health", "Outcome", "Unreachable", "make_fenced", "make_indeterminate", "make_refusal"]
+__all__ = [
+    "FileLost",
+    "Health",
+    "Outcome",
+    "Unreachable",
+    "describe",
+    "make_fenced",
+    "make_indeterminate",
+    "make_refusal",
+]
 
 log = logging.getLogger("plait.store")
 
@@ -32,6 +41,13 @@ class FileLost(StoreError):
     def __init__(self, message: str = "the store's file was deleted or replaced") -> None:
         super().__init__(message)
         self.is_logged = True
+
+
+def describe(error: BaseException, text: str | None = None) -> str:
+    """Return in one line what an error means, whose own text is `text` or that of `str`."""
+    if isinstance(error, UnicodeEncodeError):
+        return "UTF-8 has no form for half of a surrogate pair"
+    return " ".join((text or str(error)).split()) or type(error).__name__
 
 
 def make_fenced(key: object) -> Fenced:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from plait.errors import StoreError
 from plait.store.base import EngineStore
@@ -27,13 +27,18 @@ class RemoteStore(EngineStore, Generic[H]):
     # Writes a batch, and returns the outcome of each group.
     _commit: Callable[[Sequence[WriteGroup]], Awaitable[Sequence[Outcome]]]
 
-    def __init__(self, *, title: str, is_trouble: Callable[[BaseException], bool], readonly: bool) -> None:
+    def __init__(self, url: Any, *, readonly: bool = False) -> None:
+        self.url = url
         self._readonly = readonly
-        super().__init__(Batches(self._write, self._next_fence, is_trouble=is_trouble), title=title)
+        super().__init__(Batches(self._write, self._next_fence, is_trouble=self._is_trouble), title=f"the store {url}")
 
     @property
     def is_shared(self) -> bool:
         return True
+
+    def reader(self) -> Self:
+        """Return a read-only store of the same data."""
+        return type(self)(self.url, readonly=True)
 
     async def claim_and_load(
         self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
@@ -62,6 +67,10 @@ class RemoteStore(EngineStore, Generic[H]):
         return self._batches.submit(write)
 
     # For subclasses
+
+    def _is_trouble(self, cause: BaseException) -> bool:
+        """Whether the cause of a failed write concerns the whole engine, such as a full disk."""
+        raise NotImplementedError
 
     async def _claim_head(self, key: ThreadKey, ranges: Sequence[RecordRange] | None) -> tuple[H, StoredThread | None]:
         """Become the owner of a thread, and load it with the records of ranges, if these are given."""

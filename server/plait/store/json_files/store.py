@@ -23,7 +23,7 @@ from plait.store.json_files.lines import decode_value, encode_value
 from plait.store.json_files.thread_files import ThreadFiles
 from plait.store.json_files.url import FileUrl
 from plait.store.memory import LoadedStore, MemoryRow
-from plait.store.outcomes import Outcome, make_indeterminate, make_refusal
+from plait.store.outcomes import Outcome, describe, make_indeterminate, make_refusal
 from plait.store.protocol import ALL_THREADS, ThreadHeader, ThreadKey, ThreadQuery, ThreadRow, Write
 from plait.store.sqlite.lock import StoreLock
 from plait.store.whole import StoredSchema
@@ -35,7 +35,6 @@ log = logging.getLogger("plait.store")
 
 # OS threads that wait for the disk at once.
 _WRITERS: Final = 16
-_ODD: Final = "UTF-8 has no form for half of a surrogate pair"
 
 
 P = ParamSpec("P")
@@ -246,7 +245,7 @@ class _NextLine(msgspec.Struct):
         try:
             self.files.append(self.key, self.writes, now)
         except (OSError, StoreError, *UNENCODABLE) as failure:
-            why = _ODD if isinstance(failure, UnicodeEncodeError) else getattr(failure, "strerror", str(failure))
+            why = describe(failure, getattr(failure, "strerror", ""))
             make_error = make_indeterminate if self.files.log.is_torn else make_refusal
             self.writes, self.count, self.error = (), 0, make_error(self.key, failure, why)
 
@@ -275,4 +274,4 @@ def _check_text(*texts: str) -> None:
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
-        raise StoreError(f"{texts!r} cannot be read: {_ODD}") from error
+        raise StoreError(f"{texts!r} cannot be read: {describe(error)}") from error

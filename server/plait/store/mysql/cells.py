@@ -38,7 +38,7 @@ class MysqlCells(SqlCells):
     _make, _replace, _remove = _MAKE, _REPLACE, _REMOVE
 
     def __init__(self, url: MysqlUrl) -> None:
-        self._dialect = MysqlDialect(url, lambda: None)
+        self._dialect = MysqlDialect(url)
         super().__init__(self._dialect)
 
     async def _create(self, db: Db) -> None:

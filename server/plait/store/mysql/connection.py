@@ -11,7 +11,7 @@ from asyncmy.constants.CLIENT import MULTI_STATEMENTS
 from asyncmy.errors import InterfaceError, MySQLError
 
 from plait.store.mysql.url import MysqlUrl
-from plait.store.outcomes import Unreachable
+from plait.store.outcomes import Unreachable, describe
 
 __all__ = [
     "DRIVER_ERRORS",
@@ -199,10 +199,7 @@ def was_sent(error: BaseException, /) -> bool:
 
 def explain(error: BaseException, /) -> str:
     """Return in one line what an error of the driver means."""
-    if isinstance(error, UnicodeEncodeError):
-        return "UTF-8 has no form for half of a surrogate pair"
-    text = str(error.args[1]) if isinstance(error, MySQLError) and len(error.args) > 1 else str(error)
-    return " ".join(text.split()) or type(error).__name__
+    return describe(error, str(error.args[1]) if isinstance(error, MySQLError) and len(error.args) > 1 else "")
 
 
 def _make_literal(value: Any) -> str:

@@ -1,6 +1,5 @@
 """The dialect of MariaDB and MySQL: its SQL is text, and a batch takes two round trips."""
 
-import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
@@ -24,6 +23,7 @@ from plait.store.mysql.connection import (
 )
 from plait.store.mysql.schema import NO_TABLE, prepare
 from plait.store.mysql.url import MysqlUrl
+from plait.store.origins import OriginWatch
 from plait.store.outcomes import Unreachable
 from plait.store.protocol import ThreadKey
 from plait.store.sql.db import Db
@@ -35,8 +35,6 @@ from plait.store.sql.tables import THREADS, Table, Tables
 from plait.store.thread_rows import RecordRange
 
 __all__ = ["MysqlDialect"]
-
-log = logging.getLogger("plait.store")
 
 T = TypeVar("T")
 
@@ -85,8 +83,11 @@ _TRIES: Final = 5
 _AT_ONCE: Final = 1000
 
 
-class MysqlDialect:
-    """The dialect of the servers of a URL. `on_loss` is that of `Dialect`."""
+class MysqlDialect(OriginWatch):
+    """The dialect of the servers of a URL.
+
+    The origin is the number of the timeline, its server and, if the server does not sync each commit, its last start.
+    """
 
     errors: tuple[type[Exception], ...] = DRIVER_ERRORS
     begin_view = (
@@ -97,15 +98,12 @@ class MysqlDialect:
     explain = staticmethod(explain)
     write_plain = None
 
-    def __init__(self, url: MysqlUrl, on_loss: Callable[[], None]) -> None:
+    def __init__(self, url: MysqlUrl, on_loss: Callable[[], None] | None = None) -> None:
+        super().__init__(url, on_loss)
         self.url = url
         self.tables = Tables(url.prefix, compares_rows=False)
-        self._on_loss = on_loss
         # SQL for the identity of a server: MySQL's and MariaDB's differ.
         self.identity = ""
-        # The number of the timeline, its server and, if the server does not sync each commit, its last start; ""
-        # before the first connection.
-        self.origin = ""
         self._number, self._server = 0, b""
         self._syncs = True
 
@@ -147,14 +145,8 @@ class MysqlDialect:
             if get_code(error) != NO_TABLE:
                 raise
             return  # `prepare` comes next.
-        before, self.origin = self.origin, origin
         self._number, self._server = number, server
-        if before not in ("", origin):
-            log.warning(
-                "%s may have lost changes (it was %s, and is %s): all threads are loaded again",
-                *(self.url, before, origin),
-            )
-            self._on_loss()
+        self.note(origin)
 
     async def prepare(self, db: Db, *, readonly: bool) -> None:
         await prepare(cast(MysqlDb, db), self.tables, readonly=readonly)

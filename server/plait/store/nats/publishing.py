@@ -12,7 +12,7 @@ from plait.store.nats.api import ApiError, Disconnected, Lost, NotPermitted, Pub
 from plait.store.nats.contents import read_head
 from plait.store.nats.jetstream import MOST_MESSAGES, PATIENCE, JetStream
 from plait.store.nats.layout import CHUNK, DELETED, Known, Subjects, ThreadHead, encode_rows
-from plait.store.outcomes import Unreachable, make_fenced, make_indeterminate, make_refusal
+from plait.store.outcomes import Unreachable, describe, make_fenced, make_indeterminate, make_refusal
 from plait.store.protocol import ThreadKey
 
 __all__ = ["PUBLISH_AGAIN", "Publisher", "refuse"]
@@ -139,6 +139,4 @@ def _make_indeterminate(key: ThreadKey, cause: Exception) -> Indeterminate:
 
 def refuse(key: ThreadKey, cause: Exception) -> StoreError:
     """Return the error of a write that is known not to be stored."""
-    is_odd = isinstance(cause, UnicodeEncodeError)
-    why = "UTF-8 has no form for half of a surrogate pair" if is_odd else str(cause)
-    return make_refusal(key, cause, why, is_unreachable=isinstance(cause, Unreachable))
+    return make_refusal(key, cause, describe(cause), is_unreachable=isinstance(cause, Unreachable))

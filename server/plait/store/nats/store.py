@@ -33,7 +33,7 @@ from plait.store.nats.upkeep import NatsUpkeep
 from plait.store.nats.url import NatsUrl
 from plait.store.nats.views import View, Views
 from plait.store.nats.watch import Watch
-from plait.store.outcomes import Outcome, Unreachable
+from plait.store.outcomes import Outcome, Unreachable, describe
 from plait.store.protocol import (
     ALL_THREADS,
     DueThread,
@@ -302,10 +302,8 @@ def _telling(what: object, failure: str = "cannot be read") -> Iterator[None]:
     """Make other errors StoreErrors that say what has failed."""
     try:
         yield
-    except UnicodeEncodeError as error:
-        raise StoreError(f"{what} {failure}: UTF-8 has no form for half of a surrogate pair") from error
     except (OverflowError, TypeError, ValueError) as error:
-        raise StoreError(f"{what} {failure}: {error}") from error
+        raise StoreError(f"{what} {failure}: {describe(error)}") from error
     except CorruptThread:
         raise
     except StoreError as error:

@@ -11,13 +11,14 @@ from plait.store.nats.api import Publication, Requests, WrongSequence
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.line import Line
 from plait.store.nats.url import NatsUrl
+from plait.store.origins import OriginWatch
 
 __all__ = ["Watch"]
 
 log = logging.getLogger("plait.store")
 
 
-class Watch:
+class Watch(OriginWatch):
     """Knows what the stream is, in `origin`. It is checked at each connection, and when `suspect` is called.
 
     `on_loss` is called when it is another stream, or goes back to an earlier sequence: then the origin is another one,
@@ -25,14 +26,12 @@ class Watch:
     """
 
     def __init__(self, url: NatsUrl, stream: JetStream, on_loss: Callable[[], None], *, readonly: bool) -> None:
+        super().__init__(url, on_loss)
         self._url = url
         self._stream = stream
-        self._on_loss = on_loss
         self._readonly = readonly
         self._check: asyncio.Task[None] | None = None
         self._server = ""
-        # Empty before the first check.
-        self.origin = ""
 
     async def check(self, requests: Requests) -> None:
         """Find out what the stream is. Raises StoreError."""
@@ -44,11 +43,9 @@ class Watch:
             log.warning("%s has gone back to an earlier sequence", self._url)
             await self._renew(requests)
             origin = await self._find_origin(requests)
-        before, self.origin = self.origin, origin
-        if before not in ("", origin):
-            log.warning("%s may have lost changes: all threads are loaded again", self._url)
+        if self.origin not in ("", origin):
             self._stream.seen = (await self._stream.info(requests=requests)).last_sequence
-            self._on_loss()
+        self.note(origin)
 
     def suspect(self, requests: Requests) -> None:
         """Begin a check soon, unless one is under way."""

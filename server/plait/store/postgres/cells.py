@@ -50,7 +50,7 @@ class PostgresCells(SqlCells):
         self._tables = Tables(url.prefix, url.schema)
         durable = copy(url)
         durable.is_synchronous = True  # After a crash that loses a move, a shard would have two owners for a while.
-        super().__init__(PostgresDialect(durable, lambda: None))
+        super().__init__(PostgresDialect(durable))
 
     async def _create(self, db: Db) -> None:
         await db.execute(self._tables.fill(_CREATE))

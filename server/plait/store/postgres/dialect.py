@@ -61,7 +61,7 @@ class PostgresDialect:
     was_sent = staticmethod(was_sent)
     explain = staticmethod(explain)
 
-    def __init__(self, url: PostgresUrl, on_loss: Callable[[], None]) -> None:
+    def __init__(self, url: PostgresUrl, on_loss: Callable[[], None] | None = None) -> None:
         self.url = url
         self.tables = Tables(url.prefix, url.schema)
         self._engine = Engine(url, on_loss)

@@ -1,7 +1,6 @@
 """Opens connections to a PostgreSQL server, and notices when it may have lost durable writes."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -9,7 +8,8 @@ import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
 from plait.errors import StoreError
-from plait.store.outcomes import Unreachable
+from plait.store.origins import OriginWatch
+from plait.store.outcomes import Unreachable, describe
 from plait.store.postgres.url import PostgresUrl
 from plait.store.sql.db import Db
 from plait.store.sql.hosts import connect_first
@@ -18,8 +18,6 @@ __all__ = ["DRIVER_ERRORS", "TIMELINE", "Connection", "Engine", "explain", "is_l
 
 DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """The errors of the driver, apart from those of arguments."""
-
-log = logging.getLogger("plait.store")
 
 Connection: TypeAlias = "asyncpg.Connection[Any]"
 
@@ -39,18 +37,15 @@ _SESSION: Final = "SELECT pg_backend_pid()"
 _PROBES: Final = 10
 
 
-class Engine:
+class Engine(OriginWatch):
     """Opens connections to the server of a URL.
 
-    `on_loss` is called when a connection leads to another server, to another timeline, or without synchronous commits
-    to a server that has crashed: after it, writes that were durable may be missing.
+    The origin is the server, its timeline and, without synchronous commits, its last crash.
     """
 
-    def __init__(self, url: PostgresUrl, on_loss: Callable[[], None]) -> None:
+    def __init__(self, url: PostgresUrl, on_loss: Callable[[], None] | None = None) -> None:
+        super().__init__(url, on_loss)
         self.url = url
-        self._on_loss = on_loss
-        # The server, its timeline and, without synchronous commits, its last crash; "" before the first connection.
-        self.origin = ""
         self.timeline = 0
         # Whether the server waits for the disk at all.
         self.syncs = True
@@ -97,15 +92,8 @@ class Engine:
         origin = f"{found['server']}:{found['timeline']}"
         if not self.url.is_synchronous:
             origin += f":{found['recovered']}"
-        before, self.origin, self.timeline = self.origin, origin, found["timeline"]
-        if before not in ("", origin):
-            log.warning(
-                "%s may have lost changes (it was %s, and is %s): all threads are loaded again",
-                self.url,
-                before,
-                origin,
-            )
-            self._on_loss()
+        self.timeline = found["timeline"]
+        self.note(origin)
 
     # Inside
 
@@ -144,8 +132,6 @@ def was_sent(error: BaseException) -> bool:
 
 def explain(error: BaseException) -> str:
     """Return in one line what an error of the driver means."""
-    if isinstance(error, UnicodeEncodeError):
-        return "UTF-8 has no form for half of a surrogate pair"
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
         return "the server is a standby, which cannot be written"
-    return " ".join(str(error).split()) or type(error).__name__
+    return describe(error)

@@ -20,7 +20,7 @@ class RedisCells:
     """The cells over connections of their own. Revisions come from the counter of the fences, which never goes back."""
 
     def __init__(self, url: RedisUrl) -> None:
-        self._engine = Engine(url, None)
+        self._engine = Engine(url)
         keys = Keys(url.prefix)
         self._keys = *self._engine.timeline_keys, keys("revisions"), keys("cells")
 

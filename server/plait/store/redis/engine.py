@@ -1,6 +1,5 @@
 """Opens connections to Redis, and notices when it may have lost durable writes."""
 
-import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -14,7 +13,8 @@ from redis.exceptions import MovedError, ReadOnlyError, RedisError, ResponseErro
 from redis.exceptions import TimeoutError as LateError
 
 from plait.errors import StoreError
-from plait.store.outcomes import Unreachable
+from plait.store.origins import OriginWatch
+from plait.store.outcomes import Unreachable, describe
 from plait.store.redis.scripts import IDENTIFY
 from plait.store.redis.url import RedisUrl
 
@@ -28,8 +28,6 @@ TOO_FEW: Final = "too few replicas have it"
 
 Command = Sequence[object]
 """A command and its arguments: bytes, text and numbers."""
-
-log = logging.getLogger("plait.store")
 
 # Seconds after which a command without an answer counts as lost with its connection.
 _ANSWER_TIMEOUT: Final = 10.0
@@ -83,21 +81,15 @@ class Line:
         await self._connection.disconnect(nowait=True)
 
 
-class Engine:
-    """Opens connections to the server of a URL, and finds out where each of them leads to.
+class Engine(OriginWatch):
+    """Opens connections to the server of a URL. The origin is the number of the timeline and the server's run."""
 
-    `on_loss` is called when one leads to another server or to one that was started again: after it, writes that were
-    durable may be missing.
-    """
-
-    def __init__(self, url: RedisUrl, on_loss: Callable[[], None] | None, *, readonly: bool = False) -> None:
+    def __init__(self, url: RedisUrl, on_loss: Callable[[], None] | None = None, *, readonly: bool = False) -> None:
+        super().__init__(url, on_loss)
         self.url = url
-        self._on_loss = on_loss
         self._readonly = readonly
         tag = f"{{{url.prefix}}}:".encode()
         self.timeline_keys: Final = (tag + b"origin", tag + b"fence", tag + b"format")
-        # The number of the timeline and the id of the server's run; "" before the first connection.
-        self.origin = ""
         # Why the server may lose what it has acknowledged; "" if its settings keep all.
         self.weakness = ""
         # Whether WAITAOF waits for the disks of replicas. WAIT waits until they have it in memory.
@@ -183,18 +175,6 @@ class Engine:
         found = [each[1] if isinstance(each, list) else each for each in waited]
         return all(each >= self.url.replicas for each in found)
 
-    def note(self, origin: str) -> None:
-        """Note the timeline and the run of a server."""
-        before, self.origin = self.origin, origin
-        if before not in ("", origin) and self._on_loss is not None:
-            log.warning(
-                "%s may have lost changes (it was %s, and is %s): all threads are loaded again",
-                self.url,
-                before,
-                origin,
-            )
-            self._on_loss()
-
     # Inside
 
     async def _find_primary(self) -> tuple[str, int]:
@@ -268,10 +248,8 @@ def is_lost(error: BaseException) -> bool:
 
 def explain(error: BaseException) -> str:
     """Return in one line what an error of the driver means."""
-    if isinstance(error, UnicodeEncodeError):
-        return "UTF-8 has no form for half of a surrogate pair"
     if isinstance(error, ReadOnlyError):
         return "the server is a replica, which cannot be written"
     if isinstance(error, MovedError):
         return "the server is one of several of a Redis Cluster, which a store cannot be in"
-    return " ".join(str(error).split()) or type(error).__name__
+    return describe(error)

@@ -37,11 +37,10 @@ class RedisStore(Exports, RemoteStore[RedisHead]):
     """Stores threads in the database of a URL. `readonly=True` only reads."""
 
     def __init__(self, url: RedisUrl, *, readonly: bool = False) -> None:
-        self.url = url
+        super().__init__(url, readonly=readonly)
         self._keys = Keys(url.prefix)
         self._engine = Engine(url, self._on_loss, readonly=readonly)
         self._heads: Heads = {}
-        super().__init__(title=f"the store {url}", is_trouble=_is_trouble, readonly=readonly)
         self._begin()
 
     def _begin(self) -> None:
@@ -66,10 +65,6 @@ class RedisStore(Exports, RemoteStore[RedisHead]):
             "changes survive crashes of the processes and machines, and a failover to one of the replicas that have "
             f"them {where} (replicas={replicas})"
         )
-
-    def reader(self) -> "RedisStore":
-        """Return a read-only store of the same data."""
-        return RedisStore(self.url, readonly=True)
 
     async def _open(self) -> None:
         self._begin()
@@ -119,6 +114,9 @@ class RedisStore(Exports, RemoteStore[RedisHead]):
 
     # Inside
 
+    def _is_trouble(self, cause: BaseException) -> bool:
+        return isinstance(cause, StoreError | RedisError) or is_lost(cause)
+
     async def _claim_head(
         self, key: ThreadKey, ranges: Sequence[RecordRange] | None
     ) -> tuple[RedisHead, StoredThread | None]:
@@ -134,8 +132,3 @@ class RedisStore(Exports, RemoteStore[RedisHead]):
         await self._upkeep.stop()
         await self._line.close()
         await self._engine.close()
-
-
-def _is_trouble(cause: BaseException) -> bool:
-    """Whether the cause of a failed write concerns the whole of Redis, such as a full memory."""
-    return isinstance(cause, StoreError | RedisError) or is_lost(cause)

@@ -7,7 +7,7 @@ is stored.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, TypeVar
 
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
@@ -50,10 +50,9 @@ class SqlStore(RemoteStore[ClaimedHead]):
     _make_dialect: ClassVar[Callable[..., Dialect]]
 
     def __init__(self, url: Any, *, readonly: bool = False) -> None:
-        self.url = url
+        super().__init__(url, readonly=readonly)
         self._dialect = dialect = self._make_dialect(url, self._on_loss)
         self._errors: tuple[type[Exception], ...] = (*dialect.errors, OverflowError, TypeError, ValueError)
-        super().__init__(title=f"the store {url}", is_trouble=dialect.is_trouble, readonly=readonly)
         self._known = Known()
         self._heads = self._known.heads
         self._begin()
@@ -64,10 +63,6 @@ class SqlStore(RemoteStore[ClaimedHead]):
         self._readers = Readers(self._dialect, None if self._readonly else self._writer.wait)
         self._commit = BatchCommitter(self._dialect, self._writer, self._known).commit
         self._upkeep = SqlUpkeep(self._dialect, self._known, self._writer, self._readers, self._batches.has_writes)
-
-    def reader(self) -> Self:
-        """Return a read-only store of the same database."""
-        return type(self)(self.url, readonly=True)
 
     @property
     def durability(self) -> str:
@@ -166,6 +161,9 @@ class SqlStore(RemoteStore[ClaimedHead]):
         return await self._read("the list of due threads", listing.load_due, until=until, after=after, limit=limit)
 
     # Inside
+
+    def _is_trouble(self, cause: BaseException) -> bool:
+        return self._dialect.is_trouble(cause)
 
     async def _read(
         self,
