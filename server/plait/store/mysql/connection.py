@@ -86,13 +86,6 @@ class MysqlDb:
     async def fetch(self, query: str, /, *args: Any) -> Sequence[Any]:
         return (await self.run(fill(query, *args)))[-1].rows
 
-    async def fetchrow(self, query: str, /, *args: Any) -> Any:
-        return next(iter(await self.fetch(query, *args)), None)
-
-    async def fetchval(self, query: str, /, *args: Any) -> Any:
-        row = await self.fetchrow(query, *args)
-        return None if row is None else row[0]
-
     async def execute(self, query: str, /, *args: Any) -> int:
         return (await self.run(fill(query, *args)))[-1].changed
 

@@ -125,7 +125,7 @@ class MysqlDialect(OriginWatch):
         return await connect_first(self.url.hosts, self._connect, errors=DRIVER_ERRORS, explain=explain)
 
     async def identify(self, db: Db) -> None:
-        version, is_readonly, flushes, has_binlog, syncs_binlog = await db.fetchrow(_SERVER)
+        ((version, is_readonly, flushes, has_binlog, syncs_binlog),) = await db.fetch(_SERVER)
         if str(is_readonly) not in ("0", "OFF"):  # It is a word in later versions of MariaDB.
             raise Unreachable("the server is a replica, which cannot be written (read_only)")
         self.identity = f"CONCAT(@@{'server_uid' if 'MariaDB' in version else 'server_uuid'}, '/', @@server_id)"

@@ -1,6 +1,7 @@
 """Creates the tables of a store in MariaDB or MySQL."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from asyncmy.errors import MySQLError
 
@@ -57,20 +58,21 @@ CREATE TABLE IF NOT EXISTS {format} (one boolean PRIMARY KEY, format integer NOT
 
 async def prepare(db: MysqlDb, tables: Tables, *, readonly: bool) -> None:
     """Create the tables, unless another process does. Raises StoreError."""
-    sql, found = tables.fill("SELECT format FROM {format}"), None
+    sql = tables.fill("SELECT format FROM {format}")
+    rows: Sequence[Any] = ()
     try:
-        found = await db.fetchval(sql)
+        rows = await db.fetch(sql)
     except MySQLError as error:
         if get_code(error) != NO_TABLE:
             raise
-    if found is None:
+    if not rows:
         if readonly:
             raise StoreError("the database has no tables of this plait; start a server with it first") from None
         await db.run(*tables.fill(_SCHEMA).split(";\n"))
         await _check_columns(db, tables)
         await db.execute(tables.fill("INSERT IGNORE INTO {format} VALUES (1, $1)"), _FORMAT)
-        found = await db.fetchval(sql)
-    check_format(found, _FORMAT)
+        rows = await db.fetch(sql)
+    check_format(rows[0][0], _FORMAT)
 
 
 async def _check_columns(db: MysqlDb, tables: Tables) -> None:

@@ -97,7 +97,7 @@ class PostgresDialect:
         fresh = secrets.token_hex(8).encode()
         values = (*encode(key), self._engine.origin, self.url.has_standby, fresh)
         if ranges is None:
-            *head, timeline = await db.fetchrow(self.tables.fill(_CLAIM), *values)
+            ((*head, timeline),) = await db.fetch(self.tables.fill(_CLAIM), *values)
             return (ClaimedHead.read(head) if timeline == self._engine.timeline else None), None
         directions = tuple(each.reverse for each in ranges)
         sql = join_load(_CLAIM, directions, first=len(values) + 1, to="(SELECT version FROM h)")

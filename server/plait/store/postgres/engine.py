@@ -82,8 +82,7 @@ class Engine(OriginWatch):
 
     async def identify(self, db: Db) -> None:
         """Check which server a connection leads to, and whether it keeps what the URL promises. Raises Unreachable."""
-        found = await db.fetchrow(_IDENTIFY)
-        assert found is not None
+        (found,) = await db.fetch(_IDENTIFY)
         if self.url.has_standby and not found["has_standby"]:
             raise Unreachable("the URL has standby=synchronous, but the server's synchronous_standby_names is empty")
         if self.origin.startswith(f"{found['server']}:") and found["timeline"] < self.timeline:

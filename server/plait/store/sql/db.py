@@ -16,14 +16,6 @@ class Queries(Protocol):
         """Return the rows that a statement finds, which can be indexed and unpacked."""
         ...
 
-    async def fetchrow(self, query: str, /, *args: Any) -> Any:
-        """Return the first row; None if there is none."""
-        ...
-
-    async def fetchval(self, query: str, /, *args: Any) -> Any:
-        """Return the first value of the first row; None if there is none."""
-        ...
-
 
 class Db(Queries, Protocol):
     """A connection."""

@@ -33,10 +33,9 @@ SELECT client, ref, refused, at FROM {clients} WHERE thread = $1 AND client > $2
 
 async def export(db: Queries, tables: Tables, key: ThreadKey) -> AsyncIterator[Write]:
     """Yield the writes that make a thread. Raises CorruptThread."""
-    thread = await db.fetchrow(tables.fill(_THREAD), *encode(key))
-    if thread is None:
+    if not (rows := await db.fetch(tables.fill(_THREAD), *encode(key))):
         return
-    id, encoded, last, first, state_version, secret, is_stateless, due, created_at, changed_at, user = thread
+    id, encoded, last, first, state_version, secret, is_stateless, due, created_at, changed_at, user = rows[0]
     epoch = encoded.decode()
     base = last if first is None else first - 1
     snapshots = await _load_snapshots(db, tables, id, base - 1, base)
@@ -80,7 +79,7 @@ async def _load_changes(
     db: Queries, tables: Tables, key: ThreadKey, thread: int, after: int
 ) -> tuple[list[ChangeRow], list[Snapshot]]:
     """Return changes after a version, at most up to the next snapshot, and that."""
-    end = await db.fetchval(tables.fill(_NEXT_SNAPSHOT), thread, after)
+    ((end,),) = await db.fetch(tables.fill(_NEXT_SNAPSHOT), thread, after)
     limit = _ROWS if end is None else min(_ROWS, end - after)
     rows = await load_changes(db, tables, key, after, limit=limit, size=_SIZE)
     to = rows[-1].version if rows else after

@@ -171,14 +171,6 @@ class _View:
         with _limit(self._db):
             return await self._db.fetch(query, *args)
 
-    async def fetchrow(self, query: str, /, *args: Any) -> Any:
-        with _limit(self._db):
-            return await self._db.fetchrow(query, *args)
-
-    async def fetchval(self, query: str, /, *args: Any) -> Any:
-        with _limit(self._db):
-            return await self._db.fetchval(query, *args)
-
 
 @contextmanager
 def _limit(db: Db) -> Iterator[None]:

@@ -104,10 +104,9 @@ _ALL: Final = 2**62
 
 async def find(db: Queries, tables: Tables, key: ThreadKey) -> ThreadHeader | None:
     """Return the header of a thread; None if there is none."""
-    row = await db.fetchrow(tables.fill(_FIND), *encode(key))
-    if row is None:
+    if not (rows := await db.fetch(tables.fill(_FIND), *encode(key))):
         return None
-    epoch, version, created_at, user, due, changed_at = row
+    epoch, version, created_at, user, due, changed_at = rows[0]
     return ThreadHeader(epoch.decode(), version, created_at, _decode(user), due, changed_at)
 
 
@@ -200,14 +199,14 @@ async def load_changes(
 
 async def load_client(db: Queries, tables: Tables, key: ThreadKey, client: str) -> ClientRow | None:
     """Return the row of a client; None if there is none."""
-    row = await db.fetchrow(tables.fill(_CLIENT), *encode(key), client.encode())
-    return None if row is None else ClientRow(row[0].decode(), *row[1:])
+    rows = await db.fetch(tables.fill(_CLIENT), *encode(key), client.encode())
+    return ClientRow(rows[0][0].decode(), *rows[0][1:]) if rows else None
 
 
 async def load_record(db: Queries, tables: Tables, key: ThreadKey, part: str, name: str) -> bytes | None:
     """Return the value of a record; None if there is none."""
-    found: bytes | None = await db.fetchval(tables.fill(_RECORD), *encode(key), part.encode(), name.encode())
-    return found
+    rows = await db.fetch(tables.fill(_RECORD), *encode(key), part.encode(), name.encode())
+    return next((value for (value,) in rows), None)
 
 
 async def load_records(db: Queries, tables: Tables, key: ThreadKey, wanted: RecordRange) -> list[Record]:
@@ -231,8 +230,8 @@ async def load_page(
 async def load_schema(db: Queries, tables: Tables, kind: str, hash: str) -> bytes | None:
     """Return a stored schema; None if there is none."""
     sql = 'SELECT "schema" FROM {schemas} WHERE kind = $1 AND hash = $2'
-    found: bytes | None = await db.fetchval(tables.fill(sql), kind.encode(), hash.encode())
-    return found
+    rows = await db.fetch(tables.fill(sql), kind.encode(), hash.encode())
+    return next((schema for (schema,) in rows), None)
 
 
 async def load_schemas(db: Queries, tables: Tables) -> list[tuple[str, str, bytes]]:
