@@ -91,7 +91,7 @@ async def test_what_is_held_while_the_process_is_dead_for_others_is_answered_whe
             while app._owners.gate.is_open:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             put = asyncio.create_task(web.put("/threads/ledger/one", json={"n": 1}))
-            opening = websocket(f"ws://{address}/threads/ledger/two", subprotocols=["plait.v1"])
+            opening = websocket(f"ws://{address}/threads/ledger/two", subprotocols=[Subprotocol("plait.v1")])
             opened = asyncio.create_task(opening.__aenter__())
             directory = find_directory(open_store(url))
             assert directory is not None
