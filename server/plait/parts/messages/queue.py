@@ -45,7 +45,8 @@ class MessageQueue:
     @property
     def is_stopped(self) -> bool:
         """Whether its durable agent is stopped."""
-        return self._writer.state.head.is_stopped
+        staged = self._find_staged()
+        return self._writer.state.head.is_stopped if staged is None else staged.is_stopped
 
     @property
     def agent(self) -> str | None:

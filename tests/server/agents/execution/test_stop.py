@@ -12,7 +12,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.server.agents.execution.lab import Desk, Lab, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
-from plait import CallFailed, InvalidArguments, PromptTool
+from plait import Agent, CallFailed, InvalidArguments, Messages, Plait, PromptTool, Side, Step, Tasks, Thread, task
 from plait.agents.execution.definitions import Model
 from plait.agents.execution.tools import tool
 from plait.parts.tasks import waits
@@ -71,6 +71,21 @@ async def halt(desk: Desk) -> str:
     """Stop the run that calls this."""
     await desk.messages.stop()
     return "halted"
+
+
+class Office(Thread[dict[str, Any]]):
+    initial_state = {}  # noqa: RUF012
+    tasks = Tasks()
+    messages = Messages(agent="desk")
+
+    @task
+    async def go_on(self, step: Step) -> None:
+        async def work() -> None:
+            assert await self.messages.resume()
+            assert not self.messages.is_stopped
+            await self.tasks.run("desk")
+
+        await step.do("work", work)
 
 
 # Set when `slow` has begun.
@@ -320,6 +335,19 @@ async def test_a_run_by_name_of_a_stopped_agent_is_refused_and_not_stored(tmp_pa
         await lab.rest()
         await lab.handle.messages.inject("user", "two")
         assert await lab.app.run("desk", thread=lab.handle) == "Yes."
+
+
+async def test_a_step_that_has_the_agent_go_on_may_run_it_by_its_name(tmp_path: Path) -> None:
+    script = Script("Yes.")
+    app = Plait(Office, store=f"sqlite:///{tmp_path / 'plait.db'}")
+    app.execution(Office, agents=[Agent("desk", Side("clerk"))], prompts=[make_prompt("clerk")], models=[script.model])
+    async with app:
+        lab = Lab(app, Office)
+        await lab.handle.messages.inject("user", "one")
+        await lab.handle.messages.stop()
+        await lab.handle.tasks.run("go_on")
+        await lab.rest("done", "done")
+        assert await lab.texts() == ["user one", "assistant Yes."]
 
 
 @pytest.mark.parametrize("name", ["slow", "refund"])
