@@ -118,6 +118,7 @@ class Client:
 
 def kill(server: Process) -> None:
     """Kill a server with all of its workers at once."""
+    server.signal(signal.SIGSTOP)  # It starts none of them again.
     workers = psutil.Process(server.pid).children(recursive=True)
     for worker in workers:
         worker.kill()
