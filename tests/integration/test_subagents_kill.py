@@ -116,6 +116,7 @@ async def test_each_question_is_answered_once_by_a_child_on_a_server_that_is_kil
     make, chance, log = Group if engine == "workers" else Process, random.Random(SEED), tmp_path / "team.log"
     environment = {"TEAM_LOG": str(log), "PLAIT_SECRET": "test", "PLAIT_STORE": "sqlite:///team.db"}
     clients = [Client(boss) for boss in BOSSES]
+    asked: list[list[str]] = []
     for _ in range(schedules(1)):
         with make("tests.integration.killed_team:app", cwd=tmp_path, environment=environment) as server:
             tasks = [asyncio.create_task(client.play(server.address)) for client in clients]

@@ -299,7 +299,8 @@ async def test_nothing_is_left_of_a_deleted_thread_nor_after_a_crash_in_between(
 
 
 async def test_nothing_is_remembered_of_threads_that_were_never_written(folder: Path, room: Path) -> None:
-    async with owned(open_folder(folder), ROOM, OTHER) as store:
+    store = open_folder(folder)
+    async with owned(store, ROOM, OTHER):
         assert await outcomes([submit(store, beginning()), submit(store, delete(0))]) == [None, None]
         assert store._files == {}
         room.parent.touch()
