@@ -21,7 +21,7 @@ __all__ = ["Line", "connect"]
 
 # Seconds.
 _CONNECT_TIMEOUT: Final = 1
-_LOGIN_TIMEOUT: Final = 3.0
+_LOGIN_TIMEOUT: Final = 3
 _CLOSE_TIMEOUT: Final = 1.0
 # A connection is lost if the server does not answer a ping for so long; the seconds between pings.
 _PING_TIMEOUT: Final = 1
@@ -215,7 +215,8 @@ async def connect(url: NatsUrl, server: str, on_lost: Callable[[Line], None]) ->
                 name="plait",
                 **_login(url),
                 allow_reconnect=False,
-                connect_timeout=_CONNECT_TIMEOUT,
+                # A server that is slow is no reason to fail if there is no other one to try.
+                connect_timeout=_CONNECT_TIMEOUT if len(url.servers) > 1 else _LOGIN_TIMEOUT,
                 ping_interval=_NEVER,
                 pending_size=_SEND_BUFFER,
                 closed_cb=closed,
