@@ -10,6 +10,7 @@ from plait_schemas.patch import Op
 from plait_schemas.task_run import TaskRun
 
 __all__ = [
+    "ANSWER_HEADER",
     "SUBPROTOCOL",
     "UNANSWERED",
     "Ack",
@@ -46,6 +47,9 @@ __all__ = [
 ]
 
 SUBPROTOCOL: Final = "plait.v1"
+
+ANSWER_HEADER: Final = "Plait-Protocol"
+"""The header of plait's answers to opening requests: a proxy's answers do not have it."""
 
 UNANSWERED: Final = 64
 """The maximum number of unanswered pushes of a client; the server remembers as many outcomes."""

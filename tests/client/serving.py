@@ -39,6 +39,8 @@ class Server:
         # The close code for each join, and the HTTP status for each request.
         self.refuses: int | None = None
         self.status: HTTPStatus | None = None
+        # Whether these answers are those of plait, or else of a proxy.
+        self.answers = True
         # The location of a redirect, if the status is one.
         self.location: str | None = None
         # How many have come.
@@ -136,6 +138,8 @@ class Server:
         if self.status is None:
             return None
         response = connection.respond(self.status, "as told\n")
+        if self.answers:
+            response.headers[messages.ANSWER_HEADER] = messages.SUBPROTOCOL
         if self.location is not None:
             response.headers["Location"] = self.location
         return response

@@ -810,6 +810,48 @@ async def test_a_request_that_is_refused_for_the_time_being_is_made_again(server
     assert joining.result() == {"n": 1, "tags": ["a"], "by": {}}
 
 
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 421, 426])
+async def test_an_answer_of_a_proxy_is_never_final(server: Server, status: int) -> None:
+    server.status, server.answers = HTTPStatus(status), False
+    async with asyncio.TaskGroup() as tasks:
+        joining = tasks.create_task(soon(_join(server.url)))
+        await server.until(lambda: server.requests == 2)
+        server.status = None
+    assert joining.result() == {"n": 1, "tags": ["a"], "by": {}}
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 421, 426])
+async def test_a_change_made_while_a_proxy_refuses_is_not_lost(server: Server, status: int) -> None:
+    async with connect(server.url) as room:
+        server.status, server.answers = HTTPStatus(status), False
+        await server.close_all()
+        await soon(room.wait_for(lambda _: str(status) in room.trouble))
+        change = room.update("/n", 2)
+        server.status = None
+        assert await soon(change) == 1
+
+
+@pytest.mark.parametrize("status", [400, 404, 421, 426])
+async def test_a_client_that_had_joined_tries_again_where_plait_does_not_know_the_thread(
+    server: Server, status: int
+) -> None:
+    async with connect(server.url) as room:
+        server.status = HTTPStatus(status)
+        await server.close_all()
+        await soon(room.wait_for(lambda _: str(status) in room.trouble))
+        server.status = None
+        assert await soon(room.update("/n", 2)) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 410])
+async def test_a_client_that_had_joined_ends_where_plait_refuses_it(server: Server, status: int) -> None:
+    async with connect(server.url, token="abc") as room:
+        server.status = HTTPStatus(status)
+        await server.close_all()
+        with pytest.raises(ClientError):
+            await soon(room.wait_for(lambda _: False))
+
+
 @pytest.mark.parametrize("location", ["http://127.0.0.1:1/login", "//[", "ws://127.0.0.1:1/threads/note/a"])
 async def test_a_request_that_is_sent_elsewhere_for_the_time_being_is_made_again(server: Server, location: str) -> None:
     async with connect(server.url) as room:

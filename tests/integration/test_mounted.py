@@ -22,6 +22,7 @@ from tests.running import running
 
 from plait import Connection, Limits, Plait, Principal, Reject, Source, Thread, ThreadKey, rpc
 from plait.web.sockets.handshake import Handshake
+from plait_client import Closed, connect
 
 REJECTED = "State update rejected"
 SERVERS = ("websockets-sansio", "plait", "hypercorn")
@@ -302,6 +303,14 @@ async def test_other_websockets_of_the_app_are_refused_where_plait_takes_them_ov
         async with connected(address, "/live/threads/room/one") as client:
             assert await client.call("add") == 1
     assert "run it under uvicorn's own WebSocket implementation" in caplog.text
+
+
+async def test_the_answer_to_a_refused_opening_request_is_known_as_that_of_plait(tmp_path: Path) -> None:
+    async with running(FastAPI(), ws=Handshake) as address:
+        with pytest.raises(Closed) as caught:
+            async with connect(f"ws://{address}/threads/room/a"):
+                pass
+    assert caught.value.code == 4403
 
 
 async def test_mounted_twice_below_two_paths_it_is_two_apps(tmp_path: Path) -> None:

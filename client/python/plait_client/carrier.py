@@ -94,7 +94,7 @@ class Carrier:
     async def _carry(self, token: str | None) -> int:
         """Carry frames on one socket; return the code that it was closed with."""
         try:
-            socket = await self.target.open()
+            socket = await self.target.open(was_joined=self._was_joined)
         except NotOpened as error:
             self.trouble = str(error)
             return error.code

@@ -14,7 +14,7 @@ from websockets.uri import parse_uri
 
 from plait_client.errors import ClientError
 from plait_schemas import codes
-from plait_schemas.messages import SUBPROTOCOL
+from plait_schemas.messages import ANSWER_HEADER, SUBPROTOCOL
 
 __all__ = ["ABNORMAL", "ClientSocket", "NotOpened", "Target", "Token", "check_url", "no_token"]
 
@@ -25,6 +25,9 @@ ABNORMAL: Final = 1006
 
 _PASSING: Final = frozenset({408, 425, 429})
 """Statuses from 400 to 499 that another attempt may not get."""
+
+_ENDING: Final = frozenset({401, 403, 410})
+"""The statuses that are final for a client that has joined its thread before: the others pass with a deploy."""
 
 _REFUSALS: Final = {401: codes.UNAUTHENTICATED, 403: codes.FORBIDDEN, 404: codes.NOT_FOUND}
 
@@ -109,7 +112,7 @@ class Target(msgspec.Struct, frozen=True):
                 raise
             raise ClientError("what the function waits for was cancelled") from error
 
-    async def open(self) -> ClientSocket:
+    async def open(self, *, was_joined: bool = False) -> ClientSocket:
         """Return a new socket. Raises NotOpened, and ClientError where no other attempt would get further."""
         # None would be an error at a `wss://` URL, for which the certificates of the system are taken then.
         tls: dict[str, Any] = {} if self.ssl is None else {"ssl": self.ssl}
@@ -125,7 +128,7 @@ class Target(msgspec.Struct, frozen=True):
                 **tls,
             )
         except InvalidStatus as error:
-            raise NotOpened(_code_of(error), _refusal(error)) from error
+            raise NotOpened(_code_of(error, was_joined=was_joined), _refusal(error)) from error
         except (OSError, WebSocketException) as error:
             raise NotOpened(ABNORMAL, str(error) or type(error).__name__) from error
         except (ImportError, ValueError) as error:
@@ -164,9 +167,14 @@ def _refusal(error: InvalidStatus) -> str:
     return f"{error}, which leads to {locations} and is not followed" if locations else str(error)
 
 
-def _code_of(error: InvalidStatus) -> int:
-    """Return the close code that an answer to the request is like. Raises ClientError for one that stays as it is."""
+def _code_of(error: InvalidStatus, *, was_joined: bool) -> int:
+    """Return the close code that an answer to the request is like. Raises ClientError for one that stays as it is.
+
+    Only answers of plait are final. During a deploy, a proxy may answer with any status.
+    """
     status = error.response.status_code
+    if ANSWER_HEADER not in error.response.headers or (was_joined and status not in _ENDING):
+        return ABNORMAL
     if status in _REFUSALS:
         return _REFUSALS[status]
     if 400 <= status <= 499 and status not in _PASSING:
