@@ -74,7 +74,9 @@ class Connecting(Generic[S]):
 
     async def _open(self, timeout: float | None) -> Live:
         """Return a client that has joined, and is to be closed. Raises Closed, Disconnected."""
-        session = Session(self._client, now=asyncio.get_running_loop().time, schema=self._schema)
+        session = Session(
+            self._client, now=asyncio.get_running_loop().time, schema=self._schema, quiet=self._target.quiet
+        )
         live = Live(session, self._target)
         limit = asyncio.timeout(timeout)
         try:

@@ -4,18 +4,18 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["Backoff", "Heartbeat"]
+__all__ = ["QUIET", "Backoff", "Heartbeat"]
 
-_QUIET: Final = 20.0
-_DEAD: Final = 40.0
-"""After how many seconds of silence to ask for a sign of life, and to open a new socket."""
+QUIET: Final = 20.0
+"""The seconds of silence after which to ask for a sign of life; after twice as many, a new socket is opened."""
 
 
 class Heartbeat:
     """Notices that a server is silent."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], quiet: float) -> None:
         self._clock = clock
+        self._quiet = quiet
         self._heard_at = 0.0
         self._has_asked = False
 
@@ -25,16 +25,16 @@ class Heartbeat:
 
     def due(self, *, may_ask: bool) -> float:
         """Return when there will be something to do, should nothing come."""
-        return self._heard_at + (_QUIET if may_ask and not self._has_asked else _DEAD)
+        return self._heard_at + self._quiet * (1 if may_ask and not self._has_asked else 2)
 
     @property
     def is_dead(self) -> bool:
         """Whether nothing has come for so long that nothing will."""
-        return self._clock() >= self._heard_at + _DEAD
+        return self._clock() >= self._heard_at + self._quiet * 2
 
     def ask(self) -> bool:
         """Return whether a sign of life is to be asked for, which is so once in a silence."""
-        if self._has_asked or self._clock() < self._heard_at + _QUIET:
+        if self._has_asked or self._clock() < self._heard_at + self._quiet:
             return False
         self._has_asked = True
         return True

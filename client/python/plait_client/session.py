@@ -17,7 +17,7 @@ from plait_client.client_state import ClientState
 from plait_client.conversations import Conversations, PartChanged, PartFrame
 from plait_client.events import Changed, Dropped, Joined, Nacked, SessionEvent, apply_change
 from plait_client.fold import Pending
-from plait_client.keepalive import Heartbeat
+from plait_client.keepalive import QUIET, Heartbeat
 from plait_client.outbox import Outgoing
 from plait_client.presence import Presences
 from plait_client.sending import Sending, Unsent
@@ -47,7 +47,9 @@ class Session(ClientState):
     these and after each change sends what `take_frames` returns. It opens a new socket when `needs_socket` says so.
     """
 
-    def __init__(self, client: str, *, now: Callable[[], float], schema: str | None = None) -> None:
+    def __init__(
+        self, client: str, *, now: Callable[[], float], schema: str | None = None, quiet: float = QUIET
+    ) -> None:
         super().__init__(now)
         self.client: Final = client
         # The close code that ended it for good.
@@ -62,7 +64,7 @@ class Session(ClientState):
         self._source = "server"
         self._sending = Sending(self._pushes, now)
         self._presences = Presences()
-        self._heartbeat = Heartbeat(now)
+        self._heartbeat = Heartbeat(now, quiet)
         self._conversations = Conversations(now)
         self._phase: _Phase = "idle"
         # Whether the socket's join has a token, without which who joins is read from the request alone.

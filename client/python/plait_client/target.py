@@ -13,6 +13,7 @@ from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
 from websockets.uri import parse_uri
 
 from plait_client.errors import ClientError
+from plait_client.keepalive import QUIET
 from plait_schemas import codes
 from plait_schemas.messages import ANSWER_HEADER, SUBPROTOCOL
 
@@ -89,6 +90,11 @@ class Target(msgspec.Struct, frozen=True):
     token: Token = None
     headers: dict[str, str] = {}
     ssl: SSLContext | None = None
+
+    @property
+    def quiet(self) -> float:
+        """The seconds of silence after which a client asks whether the server is still there."""
+        return QUIET
 
     @property
     def has_fresh_tokens(self) -> bool:

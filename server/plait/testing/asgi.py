@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
@@ -32,7 +33,11 @@ class AsgiTarget(Target, frozen=True, kw_only=True):
     app: Any
     principal: Principal | None
 
-    async def open(self) -> "_AsgiSocket":
+    @property
+    def quiet(self) -> float:
+        return math.inf  # No connection is lost without notice.
+
+    async def open(self, *, was_joined: bool = False) -> "_AsgiSocket":
         path = self.url.removeprefix(f"ws://{HOST}")
         headers = {"host": HOST, **self.headers}
         scope: Scope = {

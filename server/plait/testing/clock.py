@@ -83,7 +83,7 @@ class Clock:
         while True:
             self._follow_real_time()
             await asyncio.sleep(0)
-            if not self._loop._ready and self._find_due() > self._time():
+            if not self._loop._ready and self._find_due() >= self._time():
                 if not (self._working or current_default_thread_limiter().borrowed_tokens):
                     return
                 time.sleep(_LOOK)  # noqa: ASYNC251 - The loop has nothing to do, and its timers may stand still.
@@ -122,6 +122,8 @@ class Clock:
         self._patches.callback(CLOCK.use)
         # In debug mode, a callback that turns the clock would be logged as a slow one.
         self._patches.enter_context(patch.object(self._loop, "slow_callback_duration", math.inf))
+        # The loop calls timers that much too early. One that waits again would be called forever, as the clock stands.
+        self._patches.enter_context(patch.object(self._loop, "_clock_resolution", 0.0))
         run = self._loop.run_in_executor
         self._patches.enter_context(patch.object(self._loop, "time", self._time))
         self._patches.enter_context(patch.object(self._loop, "run_in_executor", partial(self._run_in_executor, run)))
@@ -148,7 +150,7 @@ class Clock:
             self._follow_real_time()
 
     def _turn_to(self, when: float) -> None:
-        # A bit later: the loop calls timers that are before its time.
+        # A bit later: the loop calls the timers that are before its time.
         self._standing = max(self._time(), math.nextafter(when, math.inf))
 
     def _find_due(self) -> float:

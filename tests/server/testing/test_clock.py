@@ -65,6 +65,25 @@ async def test_rounding_errors_make_nothing_late() -> None:
             task.cancel()
 
 
+@pytest.mark.parametrize("gap", [1, 2, 3, 100, 1000])
+async def test_timers_that_are_due_moments_apart_are_called_at_their_times(gap: int) -> None:
+    with Clock.turning() as clock:
+        clock.patience, loop, seen = 0.5, asyncio.get_running_loop(), list[float]()
+
+        async def wait_until(due: float) -> None:
+            while loop.time() < due:
+                await asyncio.wait([loop.create_future()], timeout=due - loop.time())
+            seen.append(due)
+
+        first = loop.time() + 5
+        second = first + gap * math.ulp(first)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(wait_until(second))
+            group.create_task(wait_until(first))
+            await clock.advance(10)
+        assert seen == [first, second]
+
+
 async def test_all_clocks_of_plait_advance_together() -> None:
     with Clock.turning() as clock:
         watch = ClockWatch()

@@ -263,13 +263,15 @@ class CountingLoop(asyncio.SelectorEventLoop):
         return super().call_at(*args, **kwargs)
 
 
-@pytest.mark.parametrize(("ticks", "most"), [(0, 450), (60, 1000)])
-def test_an_hour_sets_few_timers(ticks: int, most: int) -> None:
+@pytest.mark.parametrize(("ticks", "clients", "most"), [(0, 0, 300), (0, 3, 300), (60, 0, 850)])
+def test_an_hour_sets_few_timers(ticks: int, clients: int, most: int) -> None:
     async def count() -> int:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, CountingLoop)
-        async with serve(make_app()) as t:
+        async with serve(make_app()) as t, AsyncExitStack() as stack:
             tower = t.app.thread(Tower, "x")
+            for _ in range(clients):
+                await stack.enter_async_context(t.connect(Tower, "x"))
             if ticks:
                 await tower.call(Tower.begin)
             await t.clock.settle()

@@ -34,11 +34,13 @@ class Heartbeat:
         self._interval = interval
         self._timeout = timeout
         self._sockets: dict[WatchedSocket, None] = {}
+        self._has_sockets = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def add(self, socket: WatchedSocket) -> None:
         """Watch a socket."""
         self._sockets[socket] = None
+        self._has_sockets.set()
 
     def discard(self, socket: WatchedSocket) -> None:
         """Stop watching a socket."""
@@ -58,6 +60,9 @@ class Heartbeat:
         loop = asyncio.get_running_loop()
         step = min(self._interval, self._timeout) / 10
         while True:
+            if not self._sockets:
+                self._has_sockets.clear()
+                await self._has_sockets.wait()
             due = self._check(loop.time())
             # A socket that is added while this sleeps is not due before.
             await asyncio.sleep(max(step, due - loop.time()))
