@@ -34,6 +34,8 @@ pytestmark = pytest.mark.relayed
 
 REJECTED = "State update rejected"
 MASK = b"\x01\x02\x03\x04"
+# 1000, masked.
+CLOSE = b"\x88\x82" + MASK + b"\x02\xea"
 KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
 
 
@@ -612,6 +614,8 @@ async def test_an_authenticate_that_returns_no_principal_lets_nobody_in(protocol
         pytest.param(b"\x80\x80" + MASK, 1002, id="fragment of nothing"),
         pytest.param(b"\x01\x80" + MASK + b"\x81\x80" + MASK, 1002, id="message in a message"),
         pytest.param(b"\x88\x81" + MASK + b"\x00", 1002, id="close with one byte"),
+        pytest.param(b"\x01\x80" + MASK + CLOSE, 1000, id="close in a message"),
+        pytest.param(b"\x01\x80" + MASK + CLOSE + b"\x80\x80" + MASK, 1000, id="close before a last fragment"),
         pytest.param(b"\x81\xff" + b"\xff" * 8 + MASK, None, id="length over 63 bits"),
         pytest.param(b"\x81\xff" + (2**40).to_bytes(8) + MASK, 1009, id="length of a terabyte"),
     ],

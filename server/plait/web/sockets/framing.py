@@ -73,6 +73,15 @@ _WHOLE: Final = {0x81: Opcode.TEXT, 0x82: Opcode.BINARY, 0x8A: Opcode.PONG}
 _MASKED: Final = 0x80
 
 
+class _Protocol(ServerProtocol):
+    """Answers a close inside of a fragmented message like any other, where websockets finds a violation."""
+
+    def recv_frame(self, frame: WebSocketFrame) -> None:
+        if frame.opcode is Opcode.CLOSE:
+            self.current_size = None
+        super().recv_frame(frame)
+
+
 class FrameParser:
     """Parses received bytes into frames, and joins the fragments of a message.
 
@@ -121,7 +130,7 @@ class FrameParser:
     def protocol(self) -> ServerProtocol:
         """The protocol, which also closes the connection."""
         if self._protocol is None:
-            self._protocol = ServerProtocol(state=State.OPEN, max_size=self._max_size, logger=_protocol_log)
+            self._protocol = _Protocol(state=State.OPEN, max_size=self._max_size, logger=_protocol_log)
         return self._protocol
 
     @property
