@@ -68,15 +68,20 @@ class TypeScript:
         """Return the TypeScript of a type, for JSON that the server writes, or, with `is_input`, reads."""
         return self._type(inspect.type_info(type_), is_input)
 
-    def declare(self, name: str, type_: Any) -> None:
+    def declare(self, name: str, type_: Any, *, is_input: bool = False) -> None:
         """Declare a type under one of the names in `taken`."""
         info = expand(inspect.type_info(type_))
-        if isinstance(info, _Named) and _class_name(info.cls) == name and (info.cls, False) not in self._names:
+        if (
+            not is_input
+            and isinstance(info, _Named)
+            and _class_name(info.cls) == name
+            and (info.cls, False) not in self._names
+        ):
             self._taken.remove(name)
             self._name(info, is_input=False)
         else:
             self.declarations[name] = ""
-            self.declarations[name] = alias(name, [self._type(info, is_input=False)])
+            self.declarations[name] = alias(name, [self._type(info, is_input=is_input)])
 
     def name(self, name: str, type_: Any, doc: str = "") -> None:
         """Declare a name for a type that has none, and use it for this type from then on."""

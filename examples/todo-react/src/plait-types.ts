@@ -14,6 +14,20 @@ export interface Todo {
   done: boolean;
 }
 
+export type TodoListStateInput = TodosInput;
+
+/** Todos by id, and their order, so that moving and renaming a todo at the same time is no conflict. */
+export interface TodosInput {
+  todos: Record<string, TodoInput>;
+  order: string[];
+}
+
+/** One thing to do. */
+export interface TodoInput {
+  title: string;
+  done?: boolean;
+}
+
 /** What clients may call of todo-list. */
 export interface TodoListRpcs {
   /** Undo the last clearing, by any client; return whether there was one. */

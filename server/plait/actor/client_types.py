@@ -3,11 +3,12 @@
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from plait.actor.kind import Kind
 from plait.actor.per_actor import PerActor
 from plait.actor.rpc import Method, Stream
+from plait.actor.thread import Thread
 from plait_schemas.export import DIALECT, definitions, json_text
 from plait_schemas.schema import schema_hash, schema_of
 from plait_schemas.typescript import Member, TypeScript, comment, identifier, interface, key, literal
@@ -15,7 +16,7 @@ from plait_schemas.typescript import Member, TypeScript, comment, identifier, in
 __all__ = ["Argument", "NoTypes", "RpcTypes", "check_type", "make_types_files", "read_rpc_types"]
 
 _HEAD: Final = "The threads of this app. Written by `plait types`."
-_DECLARED: Final = ("State", "Rpcs", "Events")
+_DECLARED: Final = ("State", "StateInput", "Rpcs", "Events", "Card")
 
 
 class NoTypes(Exception):
@@ -53,6 +54,8 @@ class _Surface(NamedTuple):
     hash: str
     rpcs: list[RpcTypes]
     events: dict[str, Any]
+    # The type of its card; None if it has none.
+    card: Any
     # The places of the state's texts.
     texts: list[str]
 
@@ -65,6 +68,8 @@ class _Surface(NamedTuple):
             yield f"{self.kind}: rpc {rpc.name}, {'chunk of its stream' if rpc.is_stream else 'result'}", rpc.result
         for name, type_ in self.events.items():
             yield f"{self.kind}: event {name}", type_
+        if self.card is not None:
+            yield f"{self.kind}: the card", self.card
 
 
 def make_types_files(kinds: Iterable[Kind]) -> dict[str, str]:
@@ -89,7 +94,9 @@ def _read_surface(kind: Kind, taken: set[str]) -> _Surface:
     while prefix in taken:
         prefix += "_"
     rpcs = [read_rpc_types(method) for _, method in sorted(kind.methods.items())]
-    surface = _Surface(kind.name, prefix, kind.state_type.type, "", rpcs, dict(events), kind.state_type.texts)
+    make = kind.cls.card
+    card = None if make is Thread.card else get_type_hints(make, include_extras=True).get("return", Any)
+    surface = _Surface(kind.name, prefix, kind.state_type.type, "", rpcs, dict(events), card, kind.state_type.texts)
     for where, type_ in surface.types():
         check_type(where, type_)
     return surface._replace(hash=schema_hash(schema_of(surface.state)))
@@ -134,6 +141,9 @@ def _write_typescript(surfaces: Sequence[_Surface]) -> str:
     typescript = TypeScript(taken)
     for surface in surfaces:
         typescript.declare(f"{surface.prefix}State", surface.state)
+        typescript.declare(f"{surface.prefix}StateInput", surface.state, is_input=True)
+        if surface.card is not None:
+            typescript.declare(f"{surface.prefix}Card", surface.card)
     parts = [part for surface in surfaces for part in _write_declarations(surface, typescript)]
     return "\n".join([comment(_HEAD), *typescript.declarations.values(), *parts])
 
@@ -189,7 +199,9 @@ def _make_kind_schema(surface: _Surface, schemas: Iterator[dict[str, Any]]) -> d
         "state": next(schemas),
         "rpcs": {rpc.name: _make_rpc_schema(rpc, schemas) for rpc in surface.rpcs},
         "events": {name: next(schemas) for name in surface.events},
-    } | ({"texts": surface.texts} if surface.texts else {})
+        **({} if surface.card is None else {"card": next(schemas)}),
+        **({"texts": surface.texts} if surface.texts else {}),
+    }
 
 
 def _make_rpc_schema(rpc: RpcTypes, schemas: Iterator[dict[str, Any]]) -> dict[str, Any]:

@@ -117,6 +117,29 @@ def test_a_state_has_the_kinds_name_beside_its_own() -> None:
     assert block(text, "Game") == "  cards: Card[];\n  score: number;\n"
 
 
+def test_what_clients_may_write_has_optional_fields_where_there_are_defaults() -> None:
+    text = typescript(GameRoom, Room)
+    assert "export type GameRoomStateInput = GameInput;\n" in text
+    assert block(text, "GameInput") == "  cards?: CardInput[];\n  score?: number;\n"
+    assert "export type RoomStateInput = RoomStateInput2;\n" in text
+
+
+def test_a_card_has_its_type_if_the_class_makes_one() -> None:
+    class Lobby(Thread[Game]):
+        def card(self, state: Game) -> Card:
+            return state.cards[0]
+
+    class Hall(Thread[Game]):
+        def card(self, state: Game):  # type: ignore[no-untyped-def]
+            return {"score": state.score}
+
+    assert "export type LobbyCard = Card;\n" in typescript(Lobby)
+    assert "export type HallCard = unknown;\n" in typescript(Hall)
+    assert schema(Lobby)["kinds"]["lobby"]["card"] == {"$ref": "#/$defs/Card"}
+    assert "Card" not in typescript(Room)
+    assert "card" not in schema(Room)["kinds"]["room"]
+
+
 def test_a_state_whose_class_has_the_name_already_is_declared_once() -> None:
     text = typescript(Room)
     assert block(text, "RoomState") == "  n: number;\n"
