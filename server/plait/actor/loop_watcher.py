@@ -26,15 +26,17 @@ _EVERY: Final = 0.1
 _LATE: Final = 0.25
 # The folders of code that is not the author's.
 _LIBRARIES: Final = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+# The function of Python that imports a module, the outermost of which is the one that code has asked for.
+_IMPORTING: Final = "_find_and_load"
 _INSTALLED: Final = ("<", *(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], *_LIBRARIES)))
 
 
 class _Running(NamedTuple):
-    """The running code of the loop: the frame that it has called, the turn, and the author's innermost frame."""
+    """The running code of the loop: the frame that it has called, the turn, and where it is, for people."""
 
     called: FrameType
     turn: Turn | None
-    frame: FrameType | None
+    place: str
 
 
 # Which watcher has logged the present block, by the id of the loop's OS thread: several apps may watch one loop.
@@ -115,10 +117,8 @@ class LoopWatcher:
         turn = running.turn
         key = None if turn is None else turn.actor.key
         what = "code outside of turns" if turn is None else f"{turn.name} of {key}"
-        place, advice = (running.called, "") if running.frame is None else (running.frame, ": use asyncio.to_thread")
-        where = f"{_shorten(place.f_code.co_filename)}:{place.f_lineno}"
         if _logged.setdefault(watched, self) is self:
-            log.warning("%s blocks the server at %s%s", what, where, advice, extra=about(key))
+            log.warning("%s blocks the server at %s", what, running.place, extra=about(key))
         kind, name = ("", "") if turn is None else (turn.actor.key.kind, turn.name)
         loop.call_soon_threadsafe(self._end_block, kind, name, self._sent)
         return 0
@@ -141,17 +141,29 @@ def _find_running(innermost: FrameType, caller: CodeType | None) -> _Running | N
     turn: Turn | None = None
     author: FrameType | None = None
     called: FrameType | None = None
+    imported = ""
     each: FrameType | None = innermost
     while each is not None:
         code = each.f_code
         if code is caller:
-            return None if called is None else _Running(called, turn, author)
+            return None if called is None else _Running(called, turn, _describe(innermost, author, imported))
         if turn is None and code is Turn.run.__code__:
             turn = each.f_locals["self"]
         elif author is None and turn is None and not code.co_filename.startswith(_INSTALLED):
             author = each
+        elif code.co_name == _IMPORTING and code.co_filename.startswith("<frozen importlib"):
+            imported = each.f_locals["name"]
         called, each = each, each.f_back
     return None
+
+
+def _describe(innermost: FrameType, author: FrameType | None, imported: str) -> str:
+    """Return where the loop is: the line of the author, or else the import, or the line of a library."""
+    if author is None and imported:
+        return f"the import of {imported}: import it when the server starts"
+    place = author or innermost
+    where = f"{_shorten(place.f_code.co_filename)}:{place.f_lineno}"
+    return where if author is None else f"{where}: use asyncio.to_thread"
 
 
 def _shorten(path: str) -> str:

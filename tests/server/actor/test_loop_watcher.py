@@ -1,10 +1,14 @@
 """When a loop is said to be blocked; the integration tests show what is named."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,14 +22,14 @@ class Clock:
     """Tells one time at each look, and then the last one."""
 
     def __init__(self, *times: float) -> None:
-        self._times = list(times)
+        self.left = list(times)
         self.is_over = threading.Event()
 
     def __call__(self) -> float:
-        if len(self._times) > 1:
-            return self._times.pop(0)
+        if len(self.left) > 1:
+            return self.left.pop(0)
         self.is_over.set()
-        return self._times[0]
+        return self.left[0]
 
 
 class Told(NoInstruments):
@@ -111,6 +115,31 @@ async def test_code_in_a_folder_whose_name_begins_like_that_of_plait_is_the_auth
     (line,) = [each.getMessage() for each in caplog.records]
     assert "plait_rooms/rooms.py:" in line
     assert line.endswith(": use asyncio.to_thread")
+
+
+@pytest.mark.parametrize(
+    ("is_import", "place"), [(True, "the import of slow: import it when the server starts"), (False, "<library>:2")]
+)
+async def test_code_that_is_not_the_authors_is_named_by_the_import_or_by_its_line(
+    is_import: bool, place: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+    library: dict[str, Any] = {"left": clock.left}
+    exec(compile("def work(_):\n    while len(left) > 1: pass", "<library>", "exec"), library)
+    loader = SimpleNamespace(create_module=lambda _: None, exec_module=library["work"])
+    finder = SimpleNamespace(find_spec=lambda name, *_: ModuleSpec(name, loader) if name == "slow" else None)
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "slow", raising=False)
+    watcher = LoopWatcher(Told(), clock=clock)
+    watcher.start()
+    try:
+        await next_iteration()
+        asyncio.get_running_loop().call_soon(import_module if is_import else library["work"], "slow")
+        await next_iteration()
+    finally:
+        watcher.stop()
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert line == f"code outside of turns blocks the server at {place}"
 
 
 @pytest.mark.parametrize("times", [(0.0, 0.1, 0.2, 0.3), (0.0, 0.1, 0.2, 9.0, 9.1, 9.2), (0.0, 0.1, 9.0, 18.0, 27.0)])
