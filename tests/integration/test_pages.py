@@ -64,6 +64,10 @@ def test_a_page_renders_without_a_complaint_and_is_no_wider_than_its_window(demo
     page.wait_for_load_state(find_end_of_loading(path))
     assert demo.troubles == []
     check_width(page, width)
+    if path and width == PHONE:
+        assert page.locator(".bar").bounding_box()["height"] < 110  # type: ignore[index]
+    if page.get_by_label("You are").count():
+        assert page.locator(".you span").bounding_box()["width"] > 20  # type: ignore[index]
     icon = page.evaluate("document.querySelector('link[rel=icon]').href")
     assert page.request.get(icon).headers["content-type"].startswith("image/svg+xml")
 
