@@ -14,7 +14,7 @@ from plait.kv.user_names import find_user, user_prefix
 from plait.node.remote_requests import Listed, ListThreads
 from plait.parts.part import find_parts
 from plait.parts.values import Values
-from plait.parts.values_index import METADATA
+from plait.parts.values_head import METADATA
 from plait.state.card import CARD
 from plait.store.page import PLACES
 from plait.store.protocol import Order, Store, ThreadKey, ThreadQuery, ThreadRow

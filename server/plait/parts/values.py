@@ -12,7 +12,6 @@ from plait.parts.part import ALL, Part, check_writable
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_head import ValuesHead
-from plait.parts.values_index import HEAD
 from plait.parts.values_ops import Push
 from plait.parts.written import STAGED, Result, Written
 from plait.store.thread_rows import Record, RecordRange
@@ -32,7 +31,7 @@ class Values(Part["ThreadValues"]):
         return ThreadValues(actor, self.name)
 
     def ranges(self) -> list[RecordRange]:
-        return [RecordRange(self.name, HEAD, limit=ALL)]
+        return [RecordRange(self.name, limit=ALL)]
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
         if records[0]:
@@ -44,8 +43,8 @@ class ThreadValues:
 
     The methods that write do so when they are called. In a run of an agent, writes are staged, and stored with the run.
     Outside of a run they are stored at once, and awaiting the result waits until they are durable. Writes in the block
-    of a transaction are stored with the transaction, even in a run. A value is read when it is needed, once while the
-    thread is awake.
+    of a transaction are stored with the transaction, even in a run. The values are read when the thread wakes; each
+    write stores the whole value of its key, so keep long lists in tables.
 
     In a run, lists and objects may be changed in place, and the changes are stored: those that `get`, `values` and
     `items` return, including the copy of a default of `get`, and those that were given to `set`. The methods raise
@@ -60,7 +59,7 @@ class ThreadValues:
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or `default`."""
-        return (await self._loaded([key])).get(key, default)
+        return (await self._loaded()).get(key, default)
 
     async def has(self, key: str) -> bool:
         """Whether there is a value, which may be None, for a key."""
@@ -76,7 +75,7 @@ class ThreadValues:
 
     async def items(self) -> list[tuple[str, Any]]:
         """Return the keys and values, in the order of `keys`."""
-        return await (await self._loaded(None)).items()
+        return await (await self._loaded()).items()
 
     async def size(self) -> int:
         """Return the number of keys."""
@@ -130,17 +129,18 @@ class ThreadValues:
             return Result(*self._write_draft(draft, key, lambda draft: draft.update(key, change, default)))
 
         async def read_and_write() -> T:
-            await draft.load([key])
+            await draft.load()
             check_writable(self._actor)
             return await write()
 
-        if self._actor.state.shows_current and not draft.find_unknown([key]):
+        if self._actor.state.shows_current:
+            draft.show()
             return write()
         return begin_staged(self._actor, read_and_write())
 
     async def read_json(self, key: str) -> bytes | None:
         """Return the JSON of a value, for `exchange`; None if there is none."""
-        return (await self._loaded([key])).read_json(key)
+        return (await self._loaded()).read_json(key)
 
     async def exchange(self, key: str, before: bytes | None, after: bytes) -> tuple[bool, bytes | None]:
         """Set a value to the JSON `after` if its JSON is still `before`; return whether it was, and else its JSON.
@@ -148,7 +148,7 @@ class ThreadValues:
         So another process updates a value by a function.
         """
         value = decode_json(encode_named(key, msgspec.Raw(after)))
-        draft = await self._loaded([key])
+        draft = await self._loaded()
         check_writable(self._actor)
         if (found := draft.read_json(key)) != before:
             return False, found
@@ -188,9 +188,9 @@ class ThreadValues:
         draft = use_draft(self._actor, self, ValuesDraft, lambda _: ValuesDraft(self._head))
         return ValuesDraft(self._head) if draft is None else draft
 
-    async def _loaded(self, keys: Sequence[str] | None = ()) -> ValuesDraft:
+    async def _loaded(self) -> ValuesDraft:
         draft = self._use()
-        await draft.load(keys)
+        await draft.load()
         return draft
 
     def _write(self, key: str | None, work: Callable[[ValuesDraft], None]) -> Written:

@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from plait.parts.encoding import encode_named
@@ -39,6 +39,9 @@ class Saved(NamedTuple):
 class ValuesDraft:
     """The values as one run sees them."""
 
+    # For the stage: nothing is read before a write.
+    is_ready = True
+
     def __init__(self, head: ValuesHead) -> None:
         self._head = head
         # The operations since the last commit.
@@ -52,28 +55,15 @@ class ValuesDraft:
 
     # Called by the values of a run
 
-    async def load(self, keys: Iterable[str] | None = ()) -> None:
-        """Prepare the methods that read, for the values of some keys, or of all.
+    async def load(self) -> None:
+        """Wait until the methods that read show what the calling code may see. Raises CorruptThread."""
+        await self._head.wait_for_shown()
+        self.show()
 
-        Raises StoreError, CorruptThread, and TypeError for an impossible `push`.
-        """
-        while True:
-            await self._head.wait_for_shown()
-            if not (missing := self.find_unknown(keys)):
-                return
-            view = self._view
-            await self._head.read(missing)
-            if self._view is view and view is not None:
-                view.has_all = self._head.has_all and view.base is self._head.values
-                if view.find_unknown(missing):
-                    self._view = None  # Others have replaced values that were not known.
-
-    def find_unknown(self, keys: Iterable[str] | None) -> list[str]:
-        """Return which of some keys, or of all, have values that must be read before the methods that read."""
-        missing = self._find_view().find_unknown(keys)
-        if not missing:
-            self.is_loaded = self._head.has_read = True
-        return missing
+    def show(self) -> None:
+        """Prepare the methods that read. Raises CorruptThread."""
+        self._find_view()
+        self.is_loaded = self._head.has_read = True
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -93,7 +83,7 @@ class ValuesDraft:
         for key, watched in list(self._watched.items()):
             if watched.is_default:
                 self._note_edit(key)  # A default that was changed in place becomes a value.
-        return self._view.keys()
+        return [key for key, _ in self._view.items()]
 
     def has(self, key: str) -> bool:
         """Whether loaded values have a key."""
@@ -112,19 +102,17 @@ class ValuesDraft:
         if found is None:
             return self._show_default(key, default)
         if watched is None:
-            raw = found.raw
-            value = decode_json(raw)
+            value = decode_json(found)
             if not is_mutable(value):
                 return value
-            watched = self._watched[key] = Watched(raw, shown=value)
+            watched = self._watched[key] = Watched(found, shown=value)
         return watched.show()
 
     def read_json(self, key: str) -> bytes | None:
         """Return the JSON of one of the loaded values; None if there is none."""
         self._note_edit(key)
         assert self._view is not None
-        found = self._view.find(key)
-        return None if found is None else found.raw
+        return self._view.find(key)
 
     async def items(self) -> list[tuple[str, Any]]:
         """Return the keys and values of loaded values; other tasks run in between, and may replace later ones."""
@@ -136,11 +124,9 @@ class ValuesDraft:
         for number, (key, before) in enumerate(self._view.items(), 1):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-            found = self._find_view().find(key)
-            if found is not None and found.is_known:
-                items.append((key, self.get(key)))
-            else:  # It was removed while others were read.
-                items.append((key, decode_json(before.raw)))
+            # It may have been removed while others were read.
+            is_there = self._find_view().find(key) is not None
+            items.append((key, self.get(key) if is_there else decode_json(before)))
         return items
 
     def measure(self, key: str) -> int:
@@ -148,7 +134,7 @@ class ValuesDraft:
         self._note_edits()
         assert self._view is not None
         found = self._view.find(key)
-        return self._view.total + 1 + (len(encode_json(key)) + 2 if found is None else -found.size)
+        return self._view.total + 1 + (len(encode_json(key)) + 2 if found is None else -len(found))
 
     def set(self, key: str, value: Any) -> None:
         """Set a value, even before the values are loaded. Raises TypeError or ValueError if it is not JSON."""
@@ -186,8 +172,7 @@ class ValuesDraft:
         """
         self._note_edit(key)
         assert self._view is not None
-        found = self._view.find(key)
-        before = None if found is None else found.raw
+        before = self._view.find(key)
         value = call_change(change, before, default)
         self._do(Update(key, change, default, before, encode_named(key, value)))
         self._watched.pop(key, None)
@@ -201,14 +186,8 @@ class ValuesDraft:
         self._note_edits()
         return bool(self._ops)
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether `write` appends to lists whose ends are known."""
-        return not self._find_unknown_ends()
-
     async def prepare(self) -> None:
-        """Read the ends of lists. Raises StoreError."""
-        await self._head.read_ends(self._find_unknown_ends())
+        pass
 
     def write(self) -> None:
         """Carry out the operations on the stored values; if that is rolled back, they are staged again."""
@@ -243,7 +222,7 @@ class ValuesDraft:
     # Inside
 
     def _write(self, ops: list[Op], saved: Saved) -> Commit:
-        self._view = None  # Otherwise the head would have to keep its index for the view, and change a copy.
+        self._view = None
         return self._head.write(ops, undo=lambda: self._restore(saved))
 
     def _restore(self, saved: Saved) -> None:
@@ -263,10 +242,6 @@ class ValuesDraft:
             self._refresh()
         assert self._view is not None
         return self._view
-
-    def _find_unknown_ends(self) -> list[str]:
-        values, keys = self._head.values, [op.key for op in self._ops if isinstance(op, Push)]
-        return [key for key in keys if (value := values.get(key)) is not None and not value.has_known_end]
 
     def _do(self, op: Op) -> None:
         if self._view is not None:
@@ -308,4 +283,4 @@ class ValuesDraft:
                 del self._watched[key]
             elif found is not None:
                 watched.is_default = False
-                watched.become(found.raw)
+                watched.become(found)

@@ -1,38 +1,46 @@
-"""Unshared changes of the values of a thread, on top of an index that they do not change."""
+"""Unshared changes of the values of a thread, on top of values that they do not change."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from plait.parts.value_pieces import Value
+import msgspec
+
 from plait_schemas.codec import encode_json
 
-__all__ = ["ValuesEdit", "measure"]
+__all__ = ["ValuesEdit", "append", "measure"]
+
+_split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def measure(key: str, value: Value) -> int:
+def measure(key: str, value: bytes) -> int:
     """Return the bytes that a key and its value add to all values as JSON."""
-    return len(encode_json(key)) + value.size + 2
+    return len(encode_json(key)) + len(value) + 2
+
+
+def append(value: bytes, element: bytes, most: int | None) -> bytes:
+    """Return a list as JSON with one more element, and at most its last `most` elements."""
+    if most is None:
+        return b"%b%b%b]" % (value[:-1], b"" if value == b"[]" else b",", element)
+    return b"[%b]" % b",".join([bytes(each) for each in [*_split(value), msgspec.Raw(element)][-most:]])
 
 
 class ValuesEdit:
     """The values after some operations."""
 
-    __slots__ = ("__weakref__", "added", "base", "has_all", "is_cleared", "metadata", "replaced", "total")
+    __slots__ = ("__weakref__", "added", "base", "is_cleared", "metadata", "replaced", "total")
 
-    def __init__(self, base: Mapping[str, Value], total: int, *, has_all: bool) -> None:
+    def __init__(self, base: Mapping[str, bytes], total: int) -> None:
         self.base = base
-        # Whether all values of the base are known.
-        self.has_all = has_all
         # The sum of what `measure` returns.
         self.total = total
         # Whether all keys of the base were removed.
         self.is_cleared = False
         # The new values of keys of the base, None for removed ones; and the added keys, in order of insertion.
-        self.replaced: dict[str, Value | None] = {}
-        self.added: dict[str, Value] = {}
+        self.replaced: dict[str, bytes | None] = {}
+        self.added: dict[str, bytes] = {}
         # The new metadata; None if it does not change.
         self.metadata: bytes | None = None
 
-    def find(self, key: str) -> Value | None:
+    def find(self, key: str) -> bytes | None:
         """Return the value of a key; None if there is none."""
         if (found := self.added.get(key)) is not None:
             return found
@@ -40,25 +48,12 @@ class ValuesEdit:
             return self.replaced[key]
         return None if self.is_cleared else self.base.get(key)
 
-    def keys(self) -> list[str]:
-        """Return the keys, in order of insertion."""
-        removed = {key for key, value in self.replaced.items() if value is None}
-        base = () if self.is_cleared else self.base
-        return [*(key for key in base if key not in removed), *self.added]
-
-    def items(self) -> list[tuple[str, Value]]:
+    def items(self) -> list[tuple[str, bytes]]:
         """Return the keys and their values, in order of insertion."""
         base = {} if self.is_cleared else {**self.base, **self.replaced}
         return [*((key, value) for key, value in base.items() if value is not None), *self.added.items()]
 
-    def find_unknown(self, keys: Iterable[str] | None) -> list[str]:
-        """Return the keys, of the given ones or of all, whose values are not known."""
-        if self.has_all:
-            return []
-        values = self.items() if keys is None else [(key, self.find(key)) for key in keys]
-        return [key for key, value in values if value is not None and not value.is_known]
-
-    def put(self, key: str, value: Value) -> None:
+    def put(self, key: str, value: bytes) -> None:
         """Set the value of a key."""
         before = self.find(key)
         self.total += measure(key, value) - (0 if before is None else measure(key, before))

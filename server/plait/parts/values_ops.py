@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from plait.parts.encoding import encode_named
-from plait.parts.value_pieces import Value
-from plait.parts.values_edit import ValuesEdit
+from plait.parts.values_edit import ValuesEdit, append
 from plait_schemas.codec import decode_json
 
 __all__ = [
@@ -29,7 +28,7 @@ class Set(NamedTuple):
     value: bytes
 
     def apply(self, edit: ValuesEdit) -> None:
-        edit.put(self.key, Value.of(self.value, edit.find(self.key)))
+        edit.put(self.key, self.value)
 
 
 class Delete(NamedTuple):
@@ -58,10 +57,10 @@ class Push(NamedTuple):
     def apply(self, edit: ValuesEdit) -> None:
         before = edit.find(self.key)
         if before is None:
-            before = Value.make_list(())
-        elif not before.is_list:
+            before = b"[]"
+        elif not before.startswith(b"["):
             raise TypeError(f"the value {self.key!r} is not a list, so nothing can be pushed to it")
-        edit.put(self.key, before.push(self.value, self.most))
+        edit.put(self.key, append(before, self.value, self.most))
 
 
 class Update(NamedTuple):
@@ -75,12 +74,10 @@ class Update(NamedTuple):
     value: bytes
 
     def apply(self, edit: ValuesEdit) -> None:
-        found = edit.find(self.key)
-        before = None if found is None else found.raw
-        value = self.value
+        before, value = edit.find(self.key), self.value
         if before != self.before:
             value = encode_named(self.key, call_change(self.change, before, self.default))
-        edit.put(self.key, Value.of(value, found))
+        edit.put(self.key, value)
 
 
 class SetMetadata(NamedTuple):

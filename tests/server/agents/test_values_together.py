@@ -7,24 +7,7 @@ from typing import Any
 import pytest
 from tests.server.agents.lab import Conversation, Lab
 
-from plait import Context, StoreError, ThreadKey
-from plait.store.thread_rows import Record, RecordRange
-
-
-def hold_reads(lab: Lab) -> tuple[asyncio.Event, asyncio.Event]:
-    """Hold what has been read of the values; return the events that it has been read, and that it may be returned."""
-    has_read, may_return = asyncio.Event(), asyncio.Event()
-    read = lab.store.records
-
-    async def hold(key: ThreadKey, wanted: RecordRange) -> list[Record]:
-        found = await read(key, wanted)
-        if wanted.part == "values":
-            has_read.set()
-            await may_return.wait()
-        return found
-
-    lab.store.records = hold  # type: ignore[method-assign]
-    return has_read, may_return
+from plait import Context, StoreError
 
 
 def fail_writes(lab: Lab, failures: int = 1) -> None:
@@ -77,38 +60,6 @@ async def let_others_go_on() -> None:
 async def bump_outside(thread: Conversation, key: str) -> int:
     """Add one to a value from outside of the run."""
     return await outside(thread.values.update, key, lambda n: n + 1, 0)
-
-
-async def test_a_read_that_ends_after_a_write_does_not_undo_it(lab: Lab) -> None:
-    await (await lab.thread()).values.set("old", 1)
-    await lab.sleep()
-    values = (await lab.thread()).values
-    has_read, may_return = hold_reads(lab)
-    reading = asyncio.create_task(values.get("old"))
-    await has_read.wait()
-    await values.clear()
-    may_return.set()
-    await reading
-    assert await values.items() == []
-    await values.set("new", 2)
-    await lab.sleep()
-    assert await lab.values() == {"new": 2}
-
-
-async def test_a_read_that_ends_after_a_write_and_one_that_failed_does_not_undo_the_first(lab: Lab) -> None:
-    await (await lab.thread()).values.set("old", 1)
-    await lab.sleep()
-    values = (await lab.thread()).values
-    has_read, may_return = hold_reads(lab)
-    reading = asyncio.create_task(values.get("old"))
-    await has_read.wait()
-    await values.clear()
-    fail_writes(lab)
-    with pytest.raises(StoreError):
-        await values.set("new", 2)
-    may_return.set()
-    await reading
-    assert await values.items() == []
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
@@ -257,26 +208,6 @@ async def test_what_others_could_not_store_is_not_seen_after_a_failed_flush(lab:
     expected = [("log", ["first", "mine", "more"])]
     assert await lab.do(work) == expected
     assert await thread.values.items() == expected
-
-
-async def test_a_run_that_is_cut_short_while_it_commits_stores_nothing(lab: Lab) -> None:
-    async def push(ctx: Context[Conversation]) -> None:
-        await ctx.thread.values.push("log", "mine")
-
-    thread = await lab.thread()
-    await thread.values.set("log", ["first"])
-    await lab.sleep()
-    thread = await lab.thread()
-    has_read, may_return = hold_reads(lab)
-    run = asyncio.create_task(lab.do(push))
-    await has_read.wait()
-    fail_writes(lab)
-    with pytest.raises(StoreError):
-        await thread.set_state({"answer": "lost"})
-    may_return.set()
-    with pytest.raises(StoreError):
-        await run
-    assert await lab.values() == {"log": ["first"]}
 
 
 async def test_updates_in_a_run_and_outside_of_it_both_count(lab: Lab) -> None:
@@ -431,46 +362,3 @@ async def test_what_a_run_has_read_stays_as_it_was_until_it_commits_whatever_oth
     await lab.do(work)
     before, after = [("a", 1), ("c", 1)], [("a", 2), ("b", 3), ("mine", 1)]
     assert seen == [before, before, after]
-
-
-async def test_what_a_run_has_not_read_yet_is_read_as_others_have_written_it(lab: Lab) -> None:
-    thread, long = await lab.thread(), "x" * 70_000
-
-    async def work(ctx: Context[Conversation]) -> Any:
-        has_read, may_return = hold_reads(lab)
-        reading = asyncio.create_task(ctx.thread.values.get("a"))
-        await has_read.wait()
-        await outside((await lab.thread()).values.set, "a", 2)
-        may_return.set()
-        return await reading
-
-    await thread.values.set("a", 1)
-    await thread.values.set("b", long)
-    await lab.sleep()
-    assert await lab.do(work) == 2
-
-
-async def test_the_next_push_joins_the_pieces_of_pushes_that_each_followed_a_waking(lab: Lab) -> None:
-    thread = await lab.thread()
-    await thread.values.set("other", "x" * 70_000)
-    for number in range(5):
-        await lab.sleep()
-        await (await lab.thread()).values.push("log", number)
-    key = ThreadKey("conversation", "one")
-    assert len(await lab.store.records(key, RecordRange("values", prefix="value/1/"))) == 5
-    assert (await lab.values())["log"] == list(range(5))
-    await (await lab.thread()).values.push("log", 5)
-    assert [record.value for record in await lab.store.records(key, RecordRange("values", prefix="value/1/"))] == [
-        b"[0,1,2,3,4,5]"
-    ]
-
-
-async def test_a_thread_that_wakes_reads_a_list_of_many_small_pieces(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.parts.values_head._INDEX_BYTES", 100)
-    for number in range(65):
-        await (await lab.thread()).values.push("log", number)
-        await lab.sleep()
-    await (await lab.thread()).values.push("log", 65)
-    records = await lab.store.records(ThreadKey("conversation", "one"), RecordRange("values", prefix="value/"))
-    assert len(records) == 1
-    assert (await lab.values())["log"] == list(range(66))

@@ -72,6 +72,10 @@ class Plain(Thread[Any]):
     notes = Values()
 
 
+class Letters(Thread[Any]):
+    letters = Messages()
+
+
 class Desk(Thread[Any]):
     """Has everything that a thread can have."""
 
@@ -102,7 +106,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, Store
 
 
 def make_app(store: Store) -> Plait:
-    return Plait(Room, Plain, Desk, Busy, store=store)
+    return Plait(Room, Plain, Letters, Desk, Busy, store=store)
 
 
 async def parts_of(app: Plait, kind: type[Thread[Any]], name: str) -> tuple[Any, ...]:
@@ -657,11 +661,11 @@ async def test_what_an_import_left_that_could_not_remove_it_is_removed_by_the_ne
 
 
 def _make_records(start: int) -> list[Record]:
-    return [Record("notes", f"value/{n:06}", b'"%s"' % (b"x" * 300)) for n in range(start, start + 5000)]
+    return [Record("letters", f"other/{n:06}", b'"%s"' % (b"x" * 300)) for n in range(start, start + 5000)]
 
 
 async def test_neither_an_export_nor_an_import_holds_more_than_a_page(tmp_path: Path) -> None:
-    count, path, key = 30_000, tmp_path / "large.jsonl", ThreadKey("plain", "one")
+    count, path, key = 30_000, tmp_path / "large.jsonl", ThreadKey("letters", "one")
     async with SqliteStore(tmp_path / "one.db") as store:
         for start in range(0, count, 5000):
             await submit(store, Write(key, "e", 0 if start else None, 0, records=_make_records(start)))
@@ -669,7 +673,7 @@ async def test_neither_an_export_nor_an_import_holds_more_than_a_page(tmp_path: 
         tracemalloc.start()
         try:
             with path.open("wb") as file:
-                async for lines in app.export_thread(Plain, "one"):
+                async for lines in app.export_thread(Letters, "one"):
                     file.write(lines)
             exported = tracemalloc.get_traced_memory()[1]
             tracemalloc.reset_peak()
@@ -677,7 +681,9 @@ async def test_neither_an_export_nor_an_import_holds_more_than_a_page(tmp_path: 
             imported = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        rows = await app._store.records(ThreadKey("plain", "two"), RecordRange("notes", after=f"value/{count - 10:06}"))
+        rows = await app._store.records(
+            ThreadKey("letters", "two"), RecordRange("letters", after=f"other/{count - 10:06}")
+        )
         assert len(rows) == 9
     assert path.stat().st_size > 9_000_000
     # A page is of 1,000 records.

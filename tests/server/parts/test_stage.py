@@ -182,18 +182,18 @@ async def test_a_store_that_refuses_the_write_keeps_nothing_of_the_block(at: Des
 
 async def test_a_write_that_reads_first_must_be_awaited_before_the_block(store: FlakyStore) -> None:
     async with open_workshop(store, Desk) as shop:
-        await (await shop.thread(Desk)).values.set("n", 1)
+        message = await (await shop.thread(Desk)).messages.inject("user", "helo")
     async with open_workshop(store, Desk) as shop:
         at = await open_desk(shop)
-        update = at.desk.values.update("n", lambda n: n + 1)
+        update = at.desk.messages.update(message.id, "hello")
         with pytest.raises(RuntimeError, match="await each write"), at.stage.open():
             at.count()
         await update
-        with at.stage.open():
+        async with at.stage.open():
             at.count()
         await at.stage.commit(is_last=True)
         assert at.writes == 1
-        assert await at.desk.values.get("n") == 2
+        assert await at.desk.messages.get(message.id) is not None
 
 
 async def test_an_edit_of_a_stored_message_is_prepared_before_the_block(store: FlakyStore) -> None:

@@ -12,7 +12,6 @@ from tests.server.agents.lab import Conversation, Lab, make_store, open_lab
 from tests.server.agents.test_values_together import fail_writes
 
 from plait import Context, Limits, StoreError
-from plait.parts import value_pieces
 
 Model = dict[str, Any]
 Step = tuple[str, str, int]
@@ -122,25 +121,20 @@ async def do_group(lab: Lab, model: Model, way: str, steps: list[Step]) -> Model
 
 async def compare_with_dict(store: str, groups: list[tuple[str, list[Step], bool]]) -> None:
     """Do the groups of steps to values on a store and to a dict."""
-    sizes = value_pieces._BYTES, value_pieces._ELEMENTS
-    value_pieces._BYTES, value_pieces._ELEMENTS = LONG, 4  # type: ignore[misc]
     model: Model = {}
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            async with open_lab(make_store(store, Path(folder)), limits=Limits()) as lab:
-                for way, steps, sleeps in groups:
-                    model = await do_group(lab, model, way, steps)
-                    if sleeps:
-                        await lab.sleep()
-                    found = await (await lab.thread()).values.items()
-                    assert dict(found) == model
-                    if way != "run with a transaction":
-                        assert [key for key, _ in found] == list(model)
-                    model = dict(found)
-                await lab.sleep()
-                assert await (await lab.thread()).values.items() == list(model.items())
-    finally:
-        value_pieces._BYTES, value_pieces._ELEMENTS = sizes  # type: ignore[misc]
+    with tempfile.TemporaryDirectory() as folder:
+        async with open_lab(make_store(store, Path(folder)), limits=Limits()) as lab:
+            for way, steps, sleeps in groups:
+                model = await do_group(lab, model, way, steps)
+                if sleeps:
+                    await lab.sleep()
+                found = await (await lab.thread()).values.items()
+                assert dict(found) == model
+                if way != "run with a transaction":
+                    assert [key for key, _ in found] == list(model)
+                model = dict(found)
+            await lab.sleep()
+            assert await (await lab.thread()).values.items() == list(model.items())
 
 
 @given(st.lists(groups, max_size=8))

@@ -214,8 +214,8 @@ async def test_a_write_that_must_read_first_is_refused_in_a_transaction(app: Pla
     room = (await app._node.actor(app.thread(Room, "one")._key)).thread
     assert isinstance(room, Room)
     with pytest.raises(RuntimeError, match="read it before"), room.transaction():
-        room.values.update("a", lambda a: a + 1)
-    assert dict(await room.values.items())["a"] == 1
+        room.messages.update(room.message, "changed")
+    assert (await room.messages.get(room.message)).content != "changed"
     with room.transaction():
         room.values.update("a", lambda a: a + 1)
     assert dict(await room.values.items())["a"] == 2
