@@ -245,7 +245,7 @@ class Actor:
     async def start(self, user: str | None = None, prepare: "Callable[[Actor], None] | None" = None) -> None:
         """Give a new thread its initial state, `prepare` it, and run `on_start`, for its creator `user`.
 
-        Raises what `on_start` raises.
+        Returns when all of that is durable. Raises what `on_start` raises, and the error of a write that has failed.
         """
         if not self.state.history.current.has_state and self.kind.has_initial_state:
             try:
@@ -253,9 +253,8 @@ class Actor:
             except InvalidState as error:  # A mistake of the author; an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
         creator = None if user is None or self.state.is_stored else Party(user)
-        if prepare is not None and not self.state.is_stored:
-            prepare(self)
-        await self.hooks.run("on_start", party=creator)
+        first = None if prepare is None or self.state.is_stored else partial(prepare, self)
+        await self.hooks.run("on_start", party=creator, prepare=first)
 
     async def stop(self) -> None:
         """Run `on_stop`, wait until every change is durable, and refuse further changes."""

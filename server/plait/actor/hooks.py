@@ -79,15 +79,23 @@ class Hooks:
         chain = maker.chain() if isinstance(maker, Turn) else ()
         return next((turn for turn in chain if isinstance(turn, _ChangeTurn) and turn.actor is self._actor), None)
 
-    async def run(self, name: Literal["on_start", "on_stop"], *, party: Party | None = None) -> None:
-        """Run a hook, for the user of `party`.
+    async def run(
+        self,
+        name: Literal["on_start", "on_stop"],
+        *,
+        party: Party | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        """Run a hook, after `prepare` in the same turn, for the user of `party`.
 
-        Raises what it raises, and the error of a lost change that it depends on.
+        Raises what they raise, and the error of a lost change that they depend on; for `on_start`, of any that they
+        have made.
         """
-        if self.has(name):
+        if prepare is not None or self.has(name):
+            hook, work = getattr(self._thread, name), prepare or (lambda: None)
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            turn = Turn(name, getattr(self._thread, name), actor=self._actor, party=party)
-            self._turns.begin(turn, make_resolver(future))
+            turn = Turn(name, lambda: (work(), hook())[1], actor=self._actor, party=party)
+            self._turns.begin(turn, make_resolver(future), is_gated=name == "on_start")
             await future
 
     async def run_last(self, timeout: float | None, *, caller: Turn) -> None:

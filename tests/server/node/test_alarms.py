@@ -151,20 +151,26 @@ async def test_many_that_were_due_while_the_server_was_down_all_run_once(store: 
         assert sorted(Sleeper.starts) == sorted(names)
 
 
-async def test_a_thread_whose_on_start_raises_is_tried_again_later_and_later(store: FlakyStore, clock: Clock) -> None:
+@pytest.mark.parametrize("how", ["it raises", "the disk is full"])
+async def test_a_thread_whose_on_start_fails_is_tried_again_later_and_later(
+    how: str, store: FlakyStore, clock: Clock
+) -> None:
     class Broken(Sleeper):
         kind = "sleeper"
 
         def on_start(self) -> None:
             super().on_start()
             if self.name == "broken":
-                raise RuntimeError("it cannot start")
+                self.set_state(1)  # Not awaited.
+                if how == "it raises":
+                    raise RuntimeError("it cannot start")
 
     async with open_workshop(store, Sleeper) as shop:
         await plan(shop, "broken", "fine")
     clock.move(60)
     Sleeper.times.clear()
     async with open_workshop(store, Broken):
+        store.refuses = lambda write: write.key.name == "broken" and how == "the disk is full"
 
         def has_started_twice() -> bool:
             clock.move(1)  # The store is asked again.

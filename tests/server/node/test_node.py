@@ -260,6 +260,26 @@ async def test_what_a_failing_on_start_has_changed_is_there_the_next_time() -> N
         assert await outcome(house.handle(Half).state()) == 2
 
 
+async def test_a_thread_is_not_served_without_what_its_on_start_did() -> None:
+    class Prepared(Room):
+        starts: ClassVar[list[int]] = []
+
+        def on_start(self) -> None:
+            self.starts.append(self.state)
+            if not self.state:
+                self.set_state(100)
+
+    async with open_house(Prepared) as house:
+        house.store.fail_next()
+        results = await outcome(
+            asyncio.gather(*(house.handle(Prepared).add(1) for _ in range(3)), return_exceptions=True)
+        )
+        assert [type(each) for each in results] == [StoreError] * 3
+        assert house.node.actors == []
+        assert [await outcome(house.handle(Prepared).add(1)) for _ in range(2)] == [101, 102]
+        assert Prepared.starts == [0, 0]
+
+
 async def test_a_thread_that_is_dropped_while_it_starts_is_not_awake_and_the_next_use_tries_again() -> None:
     class Hasty(Thread[Any]):
         @rpc

@@ -10,6 +10,7 @@ from tests.server.parts.family_lab import Boss, FamilyLab, FlakyMemory, Kid, Pla
 
 from plait import Conflict, Family, MessageHooks, Messages, NotFound, Terminated, Thread, ThreadKey, TooMany
 from plait.parts.family import sending
+from plait.store.protocol import Write
 from plait.store.sqlite.store import SqliteStore
 
 
@@ -81,6 +82,23 @@ async def test_a_child_has_its_parent_and_its_user_when_it_starts(lab: FamilyLab
     assert (await lab.thread(Early, "e")).found == ("b", "ada")
     await lab.wait_for_sent(Early, "e")
     assert await lab.notices() == ["started"]
+
+
+async def test_a_child_starts_only_with_its_parent_and_its_user_also_after_a_failed_write() -> None:
+    async with open_lab(FlakyMemory(), Early) as lab:
+        failed: list[Write] = []
+
+        def refuse_first(write: Write) -> bool:
+            is_first = write.key.name == "e" and not failed
+            failed.extend([write] if is_first else [])
+            return is_first
+
+        lab.store.refuses = refuse_first  # type: ignore[attr-defined]
+        (await lab.boss()).kin.spawn(Early, "e", user="ada")
+        await until(lambda: lab.is_stored(Early, "e"))
+        assert len(failed) == 1
+        early = await lab.thread(Early, "e")
+        assert (early.found, early._actor.state.history.user) == (("b", "ada"), "ada")
 
 
 # With what
