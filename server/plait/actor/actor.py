@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from plait.actor.connection import Connection, Party
-from plait.actor.ending import Ending, Farewell, Termination
+from plait.actor.ending import Ending, Termination
 from plait.actor.events import Events
 from plait.actor.handle import Handle
 from plait.actor.hooks import Hooks
@@ -17,6 +17,7 @@ from plait.actor.logs import Failures
 from plait.actor.outcome import Done
 from plait.actor.per_actor import PerActor, Service
 from plait.actor.programs import terminate_programs
+from plait.actor.relatives import Relatives
 from plait.actor.sockets import Sockets
 from plait.actor.thread import Thread
 from plait.actor.timer import Timer
@@ -101,7 +102,6 @@ class Actor:
         "due",
         "ending",
         "events",
-        "farewell",
         "hooks",
         "host",
         "instruments",
@@ -112,6 +112,7 @@ class Actor:
         "loop",
         "parts",
         "records",
+        "relatives",
         "sockets",
         "state",
         "termination",
@@ -151,7 +152,8 @@ class Actor:
         self.timer = self.state.timer = Timer(loop, host.timer_interval)
         self.state.due = 0 if stored is None else stored.due
         self.usage = Usage(self, host.watch, None if stored is None else stored.due)
-        self.farewell: Farewell | None = None
+        # Set by its family, if it has one.
+        self.relatives: Relatives | None = None
         self.termination = Termination(key, self.state, self.records, self.timer)
         self.ending = Ending(self)
         self.thread._actor = self

@@ -19,7 +19,7 @@ from plait.store.protocol import ThreadKey
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import decode_json, encode_json
 
-__all__ = ["MARK", "Cause", "Ending", "Farewell", "Termination"]
+__all__ = ["MARK", "Cause", "Ending", "Termination"]
 
 # No attribute of a class can have this name.
 _PART: Final = "thread-life"
@@ -85,22 +85,10 @@ class Cause(NamedTuple):
     trace: object = None
 
 
-class Farewell(Protocol):
-    """Tells other threads of the end of one. Its methods must not raise."""
-
-    async def flush(self) -> None:
-        """Send what waits for them, before the thread is destroyed."""
-
-    async def say_destroyed(self) -> None:
-        """Tell them that it was destroyed."""
-
-
 class EndingActor(TurnActor, Protocol):
     """The part of an actor that its destruction uses."""
 
     timer: Timer
-    # None if no other thread is to be told.
-    farewell: Farewell | None
 
     @property
     def sockets(self) -> Connections:
@@ -167,8 +155,8 @@ class Ending:
         actor = self._actor
         refusal: PlaitError = Unavailable("the server is shutting down")
         try:
-            if actor.farewell is not None:
-                await actor.farewell.flush()
+            if actor.relatives is not None:
+                await actor.relatives.flush()
             before = actor.state.begin_deletion(callers[0])
             if before is not None:
                 await before

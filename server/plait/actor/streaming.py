@@ -1,7 +1,7 @@
 """One streamed response: each chunk is sent when the changes made before it are durable."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
@@ -48,6 +48,7 @@ class StreamRunner:
         "_report",
         "_sink",
         "_stream",
+        "births",
         "explain",
         "lose",
     )
@@ -79,6 +80,8 @@ class StreamRunner:
         # Whether the stream has ended because a change could not be stored, and the function that makes its error.
         self._failed = False
         self.explain: Callable[[PlaitError], PlaitError] = lambda failure: failure
+        # Waits until the children that the turn has spawned are born; None without a family.
+        self.births: Callable[[], Awaitable[None]] | None = None
         # Makes the turn independent of its caller, as the stream of a run has ended before the run. None if the stream
         # is not that of a run, which waits for its reader for as long as it takes.
         self.lose: Callable[[], None] | None = None
@@ -97,6 +100,8 @@ class StreamRunner:
                 raise
             self._report(error, self._connection)
             return
+        if self.births is not None:
+            await self.births()
         if not stream.is_ended:
             stream.end() if result is None else stream.end(result)
 
@@ -124,10 +129,14 @@ class StreamRunner:
                 # Wait before sending, so that the end of the stream does not wait until the last chunk is read.
                 if self._is_ahead():
                     await self._wait_for_reader()
+                if self.births is not None:
+                    await self.births()
                 self._stream.send(chunk)
                 count += 1
                 if count % _CHUNKS_AT_ONCE == 0:
                     await asyncio.sleep(0)
+        if self.births is not None:
+            await self.births()
         self._stream.end()
 
     def _is_ahead(self) -> bool:

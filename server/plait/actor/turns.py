@@ -17,6 +17,7 @@ from plait.actor.endpoints import EndpointMethod
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, RunningCall
+from plait.actor.relatives import Relatives
 from plait.actor.rpc import Arguments, Method, StreamSink
 from plait.actor.streaming import StreamReader, StreamRunner
 from plait.actor.turn import Turn, TurnOwner, current_turn, find_client_turn, latest_turn
@@ -53,6 +54,8 @@ class TurnActor(TurnOwner, Protocol):
 
     limits: Limits
     usage: Usage
+    # None without a family.
+    relatives: Relatives | None
 
     @property
     def state(self) -> Pipeline:
@@ -126,10 +129,15 @@ class TurnRunner:
             origin=None if by_client else find_client_turn(),
             trace=trace,
         )
+        relatives = self._actor.relatives
         if streaming is not None:
+            if relatives is not None:
+                streaming.births = partial(relatives.wait_for_births, turn)
             turn.hurry, streaming.explain = streaming.hurry, turn.explain_loss
             if method.is_run:
                 streaming.lose = partial(self._lose_reader, turn)
+        elif relatives is not None:
+            done = partial(relatives.answer, turn, done)
         self.begin(turn, done, size=size, is_gated=True, is_concurrent=method.is_concurrent)
         return turn
 
@@ -149,6 +157,8 @@ class TurnRunner:
             name, work = f"endpoint {endpoint.attribute}", partial(endpoint.function, self._thread, **arguments)
         turn = Turn(name, work, actor=self._actor, request=request, trace=request.scope.get(TRACE))
         turn.party, turn.lease = party, lease
+        if (relatives := self._actor.relatives) is not None:
+            done = partial(relatives.answer, turn, done)
         self.begin(turn, done, is_gated=True, is_concurrent=endpoint is not None and endpoint.is_concurrent)
         return turn
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from plait.actor.actor import Actor
-from plait.actor.ending import Cause, Farewell
+from plait.actor.ending import Cause
 from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import about
+from plait.actor.relatives import Relatives
 from plait.actor.timer import compute_expiry
 from plait.actor.turn import Turn
 from plait.clock import read_due_clock, read_wall_clock
@@ -60,8 +61,8 @@ class Endings:
         callers[0].enter()
         try:
             await actor.ending.run(callers)
-            if actor.farewell is not None:
-                await actor.farewell.say_destroyed()
+            if actor.relatives is not None:
+                await actor.relatives.say_destroyed()
         finally:
             self._lifecycle.threads.keep(actor)
 
@@ -95,19 +96,19 @@ class Endings:
         if actor is not None and has_code:
             await self._destroy_loaded(slot, actor, cause)
         else:
-            await self._delete(slot, found, None if actor is None else actor.farewell, cause)
+            await self._delete(slot, found, None if actor is None else actor.relatives, cause)
         return True
 
-    async def _delete(self, slot: Slot, found: ThreadHeader, farewell: Farewell | None, cause: Cause) -> None:
+    async def _delete(self, slot: Slot, found: ThreadHeader, relatives: Relatives | None, cause: Cause) -> None:
         """Delete a thread none of whose code must run."""
         if cause.parent is not None:
             cause.parent.enter()
-        if farewell is not None:
-            await farewell.flush()
+        if relatives is not None:
+            await relatives.flush()
         with telling_store_errors(self._instruments):
             await self._lifecycle.delete(slot, found)
-        if farewell is not None:
-            await farewell.say_destroyed()
+        if relatives is not None:
+            await relatives.say_destroyed()
 
     async def _destroy_loaded(self, slot: Slot, actor: Actor, cause: Cause) -> None:
         try:

@@ -12,15 +12,18 @@ from msgspec.structs import replace
 from plait.actor.actor import Actor
 from plait.actor.connection import Party
 from plait.actor.logs import about
+from plait.actor.outcome import Done
 from plait.actor.timer import Timed
+from plait.actor.turn import Turn, current_turn, latest_turn
 from plait.clock import read_due_clock
-from plait.errors import Conflict, TooMany, is_outage
+from plait.errors import Conflict, Indeterminate, PlaitError, TooMany, is_outage
 from plait.parts.family.calls import end_calls
 from plait.parts.family.rows import Birth, Body, Handed, Head, Item, Question, Row, Status, find_key
 from plait.parts.family.store import HEAD, Changes, FamilyStore
 from plait.parts.part import find_parts
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
+from plait.store.protocol import ThreadKey
 
 __all__ = ["EVERY_CHILD", "MOST_CHILDREN", "MOST_WAITING", "ItemSender"]
 
@@ -56,14 +59,15 @@ class ItemSender(Timed):
         self._actor = actor
         self._store = store
         self._deliver = deliver
-        # The targets to which items can be sent, and those to which they are being sent.
+        # The targets to which items can be sent, and those to which they are being sent, with the turns that do so.
         self._ready: dict[str, None] = {}
-        self._busy: set[str] = set()
+        self._busy: dict[str, Turn] = {}
         # The targets that have failed, and when it is their turn again (a heap).
         self._paused: set[str] = set()
         self._pauses: list[tuple[int, str]] = []
-        # The callers that wait for births, by child.
+        # The callers that wait for births, and the turns that have spawned, by child.
         self._births: dict[str, set[asyncio.Future[None]]] = {}
+        self._spawning: dict[str, Turn] = {}
 
     def load(self) -> None:
         """Begin with the stored items."""
@@ -92,8 +96,9 @@ class ItemSender(Timed):
         while self._ready and len(self._busy) < _MOST_AT_ONCE:
             to = next(iter(self._ready))
             del self._ready[to]
-            self._busy.add(to)
-            turn = self._actor.begin("family", partial(self._send, to), partial(self._end, to), is_used=False)
+            turn = self._busy[to] = self._actor.begin(
+                "family", partial(self._send, to), partial(self._end, to), is_used=False
+            )
             first = next(iter(self._store.outbox.find(to).values()), None)
             if first is not None and isinstance(first.body, Birth):  # The child is created for its user.
                 turn.party = Party(first.body.user)
@@ -136,6 +141,8 @@ class ItemSender(Timed):
             raise TooMany(f"{MOST_WAITING:,} items of {self._actor.key} wait for other threads", retry_after=1.0)
         changes.update(self._make_room(rows.keys()), **rows)
         commit = store.write(changes)
+        if (turn := current_turn()) is not None:
+            self._spawning |= {item.to: turn for item in changes.values() if isinstance(item, Item) and item.is_birth}
         commit.then(partial(self._release, number, [item.to for item in changes.values() if isinstance(item, Item)]))
         return commit
 
@@ -179,10 +186,15 @@ class ItemSender(Timed):
 
     def _release(self, number: int, targets: Sequence[str], error: BaseException | None) -> None:
         """Allow that items are sent, as they are durable."""
-        if error is None:
+        if error is not None:
+            for to in targets:
+                self._spawning.pop(to, None)
+        else:
             self._store.outbox.stored = max(self._store.outbox.stored, number)
             self._ready.update((to, None) for to in targets if to not in self._busy and to not in self._paused)
             self._actor.arm()
+            if self._births and not self._actor.is_ending:  # Even while the thread wakes, if its `on_start` waits.
+                self.on_due(read_due_clock())
 
     # Sending
 
@@ -234,7 +246,7 @@ class ItemSender(Timed):
             self._actor.turns.report(error, None)
 
     def _end(self, to: str, _: object, error: BaseException | None) -> None:
-        self._busy.discard(to)
+        self._busy.pop(to, None)
         first = next(iter(self._store.outbox.find(to).values()), None)
         if error is None or first is None:
             if self._store.outbox.take(to):
@@ -272,6 +284,37 @@ class ItemSender(Timed):
         if row is None or row.child.is_destroyed:
             raise Conflict(f"{reference} is not a child of {self._actor.key}, or was destroyed")
 
+    def is_unborn(self, key: ThreadKey) -> bool:
+        is_own = latest_turn() is self._busy.get(to := str(key))
+        return not is_own and not self._actor.is_ending and self._has_birth(to)
+
+    async def wait_until_born(self, *children: str) -> None:
+        child = ""
+        try:
+            async with asyncio.timeout(self._actor.thread.turn_timeout):
+                for child in children:
+                    await self.wait_for_birth(child)
+        except Exception as error:  # Its `on_start` may raise anything.
+            reason = f": {error}" if isinstance(error, PlaitError) else ""
+            raise Indeterminate(f"{child} was spawned, but is not born yet{reason}") from error
+
+    async def wait_for_births(self, turn: Turn) -> None:
+        if births := self._find_births(turn):
+            await self.wait_until_born(*births)
+
+    def answer(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
+        if error is not None or not self._find_births(turn):
+            done(result, error)
+            return
+        # What the turn did is durable: an error must not say that nothing is.
+        waiting = self._actor.begin(
+            "births", partial(self.wait_for_births, turn), partial(_pass, done, result), is_used=False
+        )
+        waiting.has_stored = True
+
+    def _find_births(self, turn: Turn) -> list[str]:
+        return [to for to, spawning in self._spawning.items() if spawning is turn]
+
     def _has_birth(self, reference: str) -> bool:
         return any(isinstance(item.body, Birth) for item in self._store.outbox.find(reference).values())
 
@@ -279,6 +322,7 @@ class ItemSender(Timed):
         """Resume the callers that wait for a birth, if it does not wait; return whether there are any."""
         if error is None and self._has_birth(reference):
             return False
+        self._spawning.pop(reference, None)
         waiting = [future for future in self._births.pop(reference, ()) if not future.done()]
         for future in waiting:
             if error is None:
@@ -312,3 +356,7 @@ class ItemSender(Timed):
         except Exception as error:
             text = "a thread that is destroyed could not tell others: %s"
             log.info(text, error, exc_info=error, extra=about(self._actor.key))
+
+
+def _pass(done: Done, result: Any, _: object, error: BaseException | None) -> None:
+    done(result if error is None else None, error)

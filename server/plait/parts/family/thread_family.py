@@ -100,7 +100,7 @@ class ThreadFamily:
         self._sender = ItemSender(actor, self._store, self._deliver)
         self._receiver = ItemReceiver(actor, self._store)
         actor.timer.add(self._sender)
-        actor.farewell = self._sender
+        actor.relatives = self._sender
 
     # Children
 
