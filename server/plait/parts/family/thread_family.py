@@ -189,7 +189,7 @@ class ThreadFamily:
         return self._make_handle(self._store.head.parent) if self._store.head.parent else None
 
     def notify_parent(self, text: str, *, files: Iterable[str] = ()) -> Written:
-        """Add a silent message to the parent, which gets copies of `files` of this thread as its attachments.
+        """Queue a silent message in the parent, which gets copies of `files` of this thread as its attachments.
 
         Does nothing without a parent. Raises ValueError for an empty text, and TypeError if the parent has no Messages
         or, for files, one of the two threads has no Files.

@@ -176,8 +176,11 @@ class Changes:
     # The queue
 
     def queue_message(self, message: Message) -> Message:
-        """Add a message to the queue at its position, and return the stored message; one of a user ends a stop."""
-        self.is_stopped = self.is_stopped and message.role != "user"
+        """Add a message to the queue at its position, and return the stored message; one of a user ends a stop.
+
+        Those of children do not.
+        """
+        self.is_stopped = self.is_stopped and (message.role != "user" or message.subagent_id is not None)
         if self._tells(message):
             self._revision += 1
             message = replace(message, revision=self._revision)

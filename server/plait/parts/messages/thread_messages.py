@@ -69,13 +69,14 @@ class Messages(Part["ThreadMessages"]):
         return self.of(actor).clear_queue()
 
     def take_item(self, actor: ThreadActor, body: Mapping[str, Any]) -> None:
-        """Queue a message, or add a silent one to the history; a terminated thread takes none."""
+        """Queue a message; one that no agent would take is added to the history. A terminated thread takes none."""
         if actor.terminated_at is None:
             messages = self.of(actor)
             if (agent := body.get("agent", "")) in actor.kind.agent_names:
                 messages.hand_over(agent)
             body = {name: value for name, value in body.items() if name != "agent"}
-            (messages.inject if body.get("silent") else messages.queue)(**body)
+            is_for_list = messages.agent is None and body.get("silent", False)
+            (messages.inject if is_for_list else messages.queue)(**body)
 
 
 class ThreadMessages(MessageQueue):

@@ -87,6 +87,10 @@ class Worker(Thread[dict[str, Any]]):
     env = Env(scoped={"TOKEN"})
     messages = Messages(agent="worker")
 
+    @rpc
+    async def notify(self, text: str) -> None:
+        await self.family.notify_parent(text)
+
 
 class Lonely(Thread[dict[str, Any]]):
     initial_state = {}  # noqa: RUF012
@@ -208,27 +212,44 @@ async def test_a_subagent_that_is_not_resumable_is_terminated_after_its_result(t
         assert len([each for each in await team.history() if each.subagent_id is not None]) == 1
 
 
-async def test_a_call_that_does_not_wait_is_answered_by_a_silent_message_later(tmp_path: Path) -> None:
-    boss = Script(call("worker", message="Count."), "It works.")
+async def test_a_call_that_does_not_wait_is_answered_by_a_silent_message_that_wakes_the_parent(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    async def count() -> Any:
+        await go.wait()
+        return "Three."
+
+    boss = Script(call("worker", message="Count."), "It works.", "It has counted.")
     subagent = Subagent("worker", Worker, blocking=False)
-    async with open_team(tmp_path, boss, work("Three."), subagent) as team:
+    async with open_team(tmp_path, boss, work(count), subagent) as team:
         await team.ask()
         await team.rest()
+        go.set()
 
-        async def find_notices() -> list[Message]:
-            return [each for each in await team.history() if each.silent and each.subagent_id]
+        async def has_answered() -> bool:
+            return (await team.texts())[-1] == "assistant It has counted."
 
-        async def has_come() -> bool:
-            return bool(await find_notices())
-
-        await until(has_come)
-        (notice,) = await find_notices()
+        await until(has_answered)
+        (notice,) = [each for each in await team.history() if each.silent and each.subagent_id]
         (child,) = await team.children()
         (result,) = [each for each in await team.history() if each.role == "tool"]
         assert result.content == f"The subagent {child.reference} works on it, and reports later."
-        assert (notice.role, notice.subagent_id) == ("user", child.reference)
+        assert (notice.role, notice.subagent_id, notice.status) == ("user", child.reference, "completed")
         assert notice.content == f"The subagent {child.reference} reports:\nThree."
         assert result.subagent_id == child.reference
+        assert any("reports:\nThree." in text for text in boss.texts())
+
+
+async def test_a_notice_wakes_the_agent_of_the_parent(tmp_path: Path) -> None:
+    boss = Script("I have heard.")
+    async with open_team(tmp_path, boss, work("Three."), Subagent("worker", Worker)) as team:
+        await team.boss.call(Boss.adopt, "w")
+        await team.app.thread(Worker, "w").call(Worker.notify, "halfway")
+
+        async def has_heard() -> bool:
+            return await team.texts() == ["user halfway", "assistant I have heard."]
+
+        await until(has_heard)
 
 
 async def test_a_subagent_with_report_false_tells_its_parent_nothing_by_itself(tmp_path: Path) -> None:
