@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 from tests.server.parts.messages_lab import Chat, MessagesLab
 from tests.server.session.guests import Guest, joined
 
-from plait import Context, Principal, ThreadKey
+from plait import Context, Messages, Plait, Principal, Thread, ThreadKey, endpoint, rpc
 from plait.parts.messages.message import decode_message
 
 
@@ -123,3 +126,63 @@ async def test_clients_are_not_told_of_the_sender(chats: MessagesLab) -> None:
     shown += [message for each in seen for message in each.get("items", [])]
     assert any(each["metadata"].get("user") == "ada" for each in shown if each["role"] == "user")
     assert all("sender" not in each for each in shown)
+
+
+class Shop(Thread[None]):
+    messages = Messages()
+
+    @rpc
+    async def order(self, key: str) -> None:
+        await self.messages.queue("order", key=key)
+
+    @rpc
+    async def order_by(self, key: str) -> None:
+        await self.thread(Shop, "one").part(Shop.messages).queue("order", key=key)
+
+    @endpoint("POST", "/orders/{key}")
+    async def receive(self, key: str) -> None:
+        await self.order(key)
+
+    async def on_request(self, request: Request) -> Response:
+        await self.order("k")
+        return Response()
+
+
+def authenticate(request: Request) -> Principal:
+    return Principal(request.headers["x-user"])
+
+
+@pytest.mark.parametrize("users", [[None, None, None], ["ada", "ada", "bob", "ada"]])
+@pytest.mark.parametrize("door", ["rpc", "endpoint", "on_request", "another thread", "socket"])
+async def test_a_key_protects_a_retry_of_each_principal_and_of_clients_without_one(
+    door: str, users: list[str | None]
+) -> None:
+    app = Plait(Shop, store="memory://", authenticate=None if users[0] is None else authenticate)
+    transport = httpx.ASGITransport(app)
+    async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost") as web:
+
+        async def send(number: int, user: str | None) -> None:
+            headers, body = {} if user is None else {"x-user": user}, {"args": ["k"]}
+            match door:
+                case "rpc":
+                    answer = await web.post("/threads/shop/one/rpc/order", json=body, headers=headers)
+                case "endpoint":
+                    answer = await web.post("/threads/shop/one/orders/k", headers=headers)
+                case "on_request":
+                    answer = await web.post("/threads/shop/one/other", headers=headers)
+                case "another thread":
+                    answer = await web.post("/threads/shop/two/rpc/order_by", json=body, headers=headers)
+                case _:
+                    actor = await app._node.actor(ThreadKey("shop", "one"))
+                    guest = await joined(actor, f"client {number}", principal=None if user is None else Principal(user))
+                    guest.send("call", ref=1, method="order", args=["k"])
+                    await actor.wait_until_idle()
+                    assert guest.frames[-1]["type"] == "result"
+                    return
+            assert answer.is_success, answer.text
+
+        messages = app.thread(Shop, "one").part(Shop.messages)
+        await messages.queue("order", key="k")  # Of server code.
+        for each in enumerate(users):
+            await send(*each)
+        assert [each.sender for each in await messages.pending()] == [None, *dict.fromkeys(users)]

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from types import NoneType
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -133,6 +134,8 @@ class ThreadFamily:
             created_at=read_wall_clock(),
         )
         owner = self._actor.thread.user_id if isinstance(user, UnsetType) else user
+        for what, text in {"title": title, "description": description, "message": message, "user": owner}.items():
+            check_type(what, text, str, NoneType)  # JSON would make a text of bytes.
         return self._spawn(kind, Birth(child=child, user=owner, message=message), files)
 
     def spawn_agent(self, kind: type[Thread[Any]], birth: Birth) -> Spawned:

@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 
 from plait.actor.begun import Begun
 from plait.actor.connection import Connection
-from plait.actor.turn import find_client_turn, find_user
+from plait.actor.turn import find_client_turn, find_user, latest_turn
 from plait.errors import NotFound, TooMany
 from plait.parts.encoding import check_type
 from plait.parts.messages.caller import TaskCaller, make_caller
@@ -175,11 +175,12 @@ class MessageQueue:
 
 
 def find_sender(connection: Connection | None = None) -> tuple[str, str | None]:
-    """Return who sends by a connection, or else by the calling code: a name for keys, and the id of the principal."""
-    if connection is None:
-        if (turn := find_client_turn()) is None:
-            return "server", find_user()
-        if (connection := turn.connection) is None:
-            return f"party {turn.party!r}", None
-    user = None if connection.principal is None else connection.principal.id
-    return f"connection {connection.id}" if user is None else f"principal {user}", user
+    """Return the sender of a connection, or of the calling code: its name for keys, and the id of its principal."""
+    if connection is not None:
+        user = None if connection.principal is None else connection.principal.id
+    else:
+        user, turn = find_user(), latest_turn()
+        if find_client_turn() is None and (turn is None or turn.request is None):
+            return "server", user
+    # Another connection, and another request, may be a retry of the same client.
+    return "anonymous" if user is None else f"principal {user}", user
