@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from plait.actor.connections import Connections
+from plait.actor.mailbox import EVERYONE
 from plait.actor.outcome import make_resolver
 from plait.actor.timer import Timer
 from plait.actor.turn import Turn
@@ -139,7 +140,7 @@ class Ending:
 
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         turn = Turn("destroy", begin, actor=actor, parent=cause.parent, origin=cause.origin, trace=cause.trace)
-        actor.turns.begin(turn, make_resolver(future), is_gated=True)
+        actor.turns.begin(turn, make_resolver(future), is_gated=True, party=EVERYONE)
         try:
             await future
         except asyncio.CancelledError:

@@ -10,6 +10,7 @@ import msgspec
 from plait.actor.connection import Connection, Party, Source
 from plait.actor.events import Events
 from plait.actor.logs import log_error
+from plait.actor.mailbox import EVERYONE, SERVER
 from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
 from plait.actor.turn import Turn
@@ -68,7 +69,8 @@ class Hooks:
                 )
                 self._turns.report(RuntimeError(endless), connection, trace)
                 return
-        self._turns.begin(turn, partial(self._turns.report_turn, turn), size=size)
+        # In the order of the versions, whoever makes the changes.
+        self._turns.begin(turn, partial(self._turns.report_turn, turn), size=size, party=SERVER)
 
     def _call_changed(self, revision: Revision, source: Source) -> Awaitable[None] | None:
         # The type may run the author's code, such as `__post_init__`, which may raise.
@@ -95,7 +97,7 @@ class Hooks:
             hook, work = getattr(self._thread, name), prepare or (lambda: None)
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             turn = Turn(name, lambda: (work(), hook())[1], actor=self._actor, party=party)
-            self._turns.begin(turn, make_resolver(future), is_gated=name == "on_start")
+            self._turns.begin(turn, make_resolver(future), is_gated=name == "on_start", party=EVERYONE)
             await future
 
     async def run_last(self, timeout: float | None, *, caller: Turn) -> None:

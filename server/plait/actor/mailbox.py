@@ -1,13 +1,14 @@
-"""Runs the turns of one thread one at a time, in order of arrival. No I/O.
+"""Runs the turns of one thread one at a time. No I/O.
 
+The waiting turns take place in rounds, in which each party has one turn: those of a party run in order of arrival.
 A turn that calls back into the thread of one of its callers runs at once, nested in that caller, instead of waiting for
 it forever.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Hashable, Iterable
 from contextvars import Context
+from heapq import heappop, heappush
 from typing import Final
 
 from plait.actor.connection import Party
@@ -16,20 +17,29 @@ from plait.actor.turn_task import TurnTask
 from plait.errors import TooMany
 from plait.limits import Limits
 
-__all__ = ["Mailbox"]
+__all__ = ["EVERYONE", "SERVER", "Mailbox"]
+
+SERVER: Final = "server"
+"""The party of the turns of plait and of server code."""
+
+EVERYONE: Final = "everyone"
+"""The party of a turn that runs after all turns that wait when it is posted."""
 
 # After this many turns, or after a turn that has set context variables, the rest run in a new task.
 _TURNS_AT_ONCE: Final = 64
 
 
 class Mailbox:
-    """Runs turns one at a time, in order of arrival."""
+    """Runs turns one at a time, those of each party in order of arrival."""
 
     __slots__ = (
+        "_count",
         "_loop",
         "_nested_ended",
         "_queue",
         "_refusal",
+        "_round",
+        "_rounds",
         "is_held",
         "nested",
         "running",
@@ -40,8 +50,12 @@ class Mailbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # The waiting turns; None if there are none, to save memory.
-        self._queue: deque[Turn] | None = None
+        # The waiting turns, each with its round, its number and its party (a heap), and the rounds of the last turn of
+        # each party; None if there are none, to save memory. The round of the last turn that has begun, and the number
+        # of the last one that was posted.
+        self._queue: list[tuple[int, int, Turn, Hashable]] | None = None
+        self._rounds: dict[Hashable, int] | None = None
+        self._round = self._count = 0
         # The number of waiting turns of each connection, principal or address; None if there are none, to save memory.
         self.waiting: dict[Hashable, int] | None = None
         # The task that runs turns; None while there are none.
@@ -81,8 +95,8 @@ class Mailbox:
         many = f"{most} {whose} wait in this thread, and no more may; try again later"
         return TooMany(many, limit=limit, retry_after=1.0)
 
-    def post(self, turn: Turn) -> None:
-        """Run `turn` after the earlier turns, or at once if its caller holds this mailbox."""
+    def post(self, turn: Turn, party: Hashable = SERVER) -> None:
+        """Run `turn` after the earlier turns of `party`, or at once if its caller holds this mailbox."""
         if self._refusal is not None:
             turn.end(None, self._refusal)
             return
@@ -92,9 +106,14 @@ class Mailbox:
             turn.on_end(lambda *_: self._finish_nested(turn))
             turn.start(self._loop)
             return
-        if self._queue is None:
-            self._queue = deque()
-        self._queue.append(turn)
+        if self._queue is None or self._rounds is None:
+            self._queue, self._rounds = [], {}
+        if party is EVERYONE:
+            place = max(self._rounds.values(), default=self._round)
+        else:
+            place = max(self._rounds.get(party, 0), self._round) + 1
+        self._rounds[party], self._count = place, self._count + 1
+        heappush(self._queue, (place, self._count, turn, party))
         if turn.party is not None:
             if self.waiting is None:
                 self.waiting = {}
@@ -123,8 +142,8 @@ class Mailbox:
             turn.end(None, asyncio.CancelledError())
 
     def _empty(self) -> Iterable[Turn]:
-        waiting, self._queue = self._queue or (), None
-        self.waiting = None
+        waiting = [turn for _, _, turn, _ in sorted(self._queue or ())]
+        self._queue = self._rounds = self.waiting = None
         return waiting
 
     def _run(self) -> None:
@@ -164,7 +183,10 @@ class Mailbox:
         if self.is_held:
             return None
         while self._queue:
-            turn = self._queue.popleft()
+            assert self._rounds is not None
+            self._round, _, turn, party = heappop(self._queue)
+            if self._rounds.get(party) == self._round:
+                del self._rounds[party]
             if turn.party is not None:
                 assert self.waiting is not None
                 if (count := self.waiting[turn.party] - 1) > 0:
@@ -174,5 +196,6 @@ class Mailbox:
             if not turn.is_abandoned:
                 return turn
             turn.end(None, asyncio.CancelledError())
-        self._queue = self.waiting = None
+        self._queue = self._rounds = self.waiting = None
+        self._round = self._count = 0
         return None

@@ -15,7 +15,7 @@ from plait.actor.call_chain import find_refusal
 from plait.actor.connection import Connection, Lease
 from plait.actor.endpoints import EndpointMethod
 from plait.actor.logs import about, log_error
-from plait.actor.mailbox import Mailbox
+from plait.actor.mailbox import SERVER, Mailbox
 from plait.actor.outcome import Done, RunningCall
 from plait.actor.relatives import Relatives
 from plait.actor.rpc import Arguments, Method, StreamSink
@@ -189,9 +189,11 @@ class TurnRunner:
         is_gated: bool = False,
         is_concurrent: bool = False,
         context: Context | None = None,
+        party: Hashable = None,
     ) -> None:
         """Run a turn, and call `done` when it has ended, or, if gated, when the changes before its end are durable.
 
+        It runs after the earlier turns of `party`, by default of the one that is charged, or of its connection.
         With a `size`, its connection is charged for a message of this many bytes until it ends. Calls of `on_destroyed`
         to its own thread are answered at once, as they can make no change.
         """
@@ -217,7 +219,9 @@ class TurnRunner:
             turn.end(None, excess)
         else:
             self._actor.usage.watch()  # The node checks its `turn_timeout`.
-            self.mailbox.post(turn)
+            if party is None:
+                party = turn.party or (SERVER if turn.connection is None else turn.connection.party)
+            self.mailbox.post(turn, party)
 
     def post(
         self,

@@ -1,4 +1,4 @@
-"""Turns: one at a time, in order of arrival."""
+"""Turns: one at a time, a party after the other."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.schedules import play_seeds
 
-from plait.actor.mailbox import Mailbox
+from plait.actor.mailbox import EVERYONE, Mailbox
 from plait.actor.outcome import Done, make_resolver
 from plait.actor.turn import Turn, current_turn
 from plait.errors import TurnTimeout
@@ -230,6 +230,28 @@ async def test_turns_run_in_order_of_arrival_and_never_overlap() -> None:
     gate.set()
     await outcome(asyncio.gather(*futures))
     assert log.lines == ["a begins", "a ends", "b", "c begins", "c ends", "d"]
+
+
+@pytest.mark.parametrize(
+    ("posted", "expected"),
+    [
+        ("a1 a2 a3 b1 b2", "a1 b1 a2 b2 a3"),
+        ("a1 a2 a3 b1 c1 b2 c2", "a1 b1 c1 a2 b2 c2 a3"),
+        ("a1 a2 a3 *1 a4 b1", "a1 b1 a2 a3 *1 a4"),
+        ("a1 b1 b2 *1 c1 c2 c3 *2", "a1 b1 c1 b2 *1 c2 c3 *2"),
+        ("*1 *2 a1", "*1 *2 a1"),
+    ],
+)
+async def test_parties_take_turns_and_each_has_its_own_in_order(posted: str, expected: str) -> None:
+    mailbox, begun = make_mailbox(), list[str]()
+    mailbox.is_held = True
+    for name in posted.split():
+        turn = Turn(name, partial(begun.append, name), actor=ACTOR)
+        mailbox.post(turn, EVERYONE if name[0] == "*" else name[0])
+    mailbox.is_held = False
+    post(mailbox, lambda: None)
+    await outcome(until_idle(mailbox))
+    assert begun == expected.split()
 
 
 @play_seeds(2)

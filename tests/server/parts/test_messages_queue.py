@@ -807,7 +807,8 @@ async def test_two_clients_may_use_the_same_key(chats: MessagesLab) -> None:
     chats.work = drop
     actor, messages = await chats.actor(), await chats.messages()
     found = []
-    for id, principal in (("a", None), ("b", None), ("c", Principal("ada")), ("d", Principal("ada")), ("a", None)):
+    ada, bob = Principal("ada"), Principal("bob")
+    for id, principal in (("a", None), ("b", bob), ("c", ada), ("d", ada), ("e", None)):
         rights = Rights(principal)
         connection = actor.sockets.make_connection(id, FakeTransport(), rights=rights)
         ended: asyncio.Future[Message] = actor.loop.create_future()
