@@ -140,7 +140,8 @@ class Ending:
 
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         turn = Turn("destroy", begin, actor=actor, parent=cause.parent, origin=cause.origin, trace=cause.trace)
-        actor.turns.begin(turn, make_resolver(future), is_gated=True, party=EVERYONE)
+        turn.party = EVERYONE
+        actor.turns.begin(turn, make_resolver(future), is_gated=True)
         try:
             await future
         except asyncio.CancelledError:

@@ -10,7 +10,7 @@ import msgspec
 from plait.actor.connection import Connection, Party, Source
 from plait.actor.events import Events
 from plait.actor.logs import log_error
-from plait.actor.mailbox import EVERYONE, SERVER
+from plait.actor.mailbox import EVERYONE
 from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
 from plait.actor.turn import Turn
@@ -69,8 +69,7 @@ class Hooks:
                 )
                 self._turns.report(RuntimeError(endless), connection, trace)
                 return
-        # In the order of the versions, whoever makes the changes.
-        self._turns.begin(turn, partial(self._turns.report_turn, turn), size=size, party=SERVER)
+        self._turns.begin(turn, partial(self._turns.report_turn, turn), size=size)
 
     def _call_changed(self, revision: Revision, source: Source) -> Awaitable[None] | None:
         # The type may run the author's code, such as `__post_init__`, which may raise.
@@ -96,8 +95,8 @@ class Hooks:
         if prepare is not None or self.has(name):
             hook, work = getattr(self._thread, name), prepare or (lambda: None)
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            turn = Turn(name, lambda: (work(), hook())[1], actor=self._actor, party=party)
-            self._turns.begin(turn, make_resolver(future), is_gated=name == "on_start", party=EVERYONE)
+            turn = Turn(name, lambda: (work(), hook())[1], actor=self._actor, party=party or EVERYONE)
+            self._turns.begin(turn, make_resolver(future), is_gated=name == "on_start")
             await future
 
     async def run_last(self, timeout: float | None, *, caller: Turn) -> None:

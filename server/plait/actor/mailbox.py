@@ -6,9 +6,9 @@ it forever.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Hashable, Iterable
 from contextvars import Context
-from heapq import heappop, heappush
 from typing import Final
 
 from plait.actor.connection import Party
@@ -17,10 +17,7 @@ from plait.actor.turn_task import TurnTask
 from plait.errors import TooMany
 from plait.limits import Limits
 
-__all__ = ["EVERYONE", "SERVER", "Mailbox"]
-
-SERVER: Final = "server"
-"""The party of the turns of plait and of server code."""
+__all__ = ["EVERYONE", "Mailbox"]
 
 EVERYONE: Final = "everyone"
 """The party of a turn that runs after all turns that wait when it is posted."""
@@ -33,31 +30,22 @@ class Mailbox:
     """Runs turns one at a time, those of each party in order of arrival."""
 
     __slots__ = (
-        "_count",
         "_loop",
         "_nested_ended",
-        "_queue",
+        "_queues",
         "_refusal",
-        "_round",
-        "_rounds",
         "is_held",
         "nested",
         "running",
         "started",
         "task",
-        "waiting",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # The waiting turns, each with its round, its number and its party (a heap), and the rounds of the last turn of
-        # each party; None if there are none, to save memory. The round of the last turn that has begun, and the number
-        # of the last one that was posted.
-        self._queue: list[tuple[int, int, Turn, Hashable]] | None = None
-        self._rounds: dict[Hashable, int] | None = None
-        self._round = self._count = 0
-        # The number of waiting turns of each connection, principal or address; None if there are none, to save memory.
-        self.waiting: dict[Hashable, int] | None = None
+        # The waiting turns of each party, the next party first; None if there are none, to save memory. A turn of
+        # EVERYONE is in all queues, and runs when it leaves the last one.
+        self._queues: dict[Hashable, deque[Turn]] | None = None
         # The task that runs turns; None while there are none.
         self.task: asyncio.Task[None] | None = None
         self.running: Turn | None = None
@@ -79,24 +67,27 @@ class Mailbox:
     @property
     def length(self) -> int:
         """The number of waiting turns."""
-        return 0 if self._queue is None else len(self._queue)
+        return sum(map(len, (self._queues or {}).values()))
 
     def find_excess(self, party: Hashable, limits: Limits) -> TooMany | None:
         """Return why no other turn of a party may wait; None if it may."""
-        count = 0 if self.waiting is None else self.waiting.get(party, 0)
-        if count < limits.waiting_turns and count < limits.waiting_turns_per_address:
+        queue = () if self._queues is None else self._queues.get(party, ())
+        if (count := len(queue)) < limits.waiting_turns and count < limits.waiting_turns_per_address:
             return None
         is_address = isinstance(party, Party) and party.user is None
         most = limits.waiting_turns_per_address if is_address else limits.waiting_turns
-        if count < most:
+        if count < most or sum(turn.party is not None for turn in queue) < most:  # Hooks are not charged.
             return None
         limit = "waiting_turns_per_address" if is_address else "waiting_turns"
         whose = "calls and messages of your address" if is_address else "of your calls and messages"
         many = f"{most} {whose} wait in this thread, and no more may; try again later"
         return TooMany(many, limit=limit, retry_after=1.0)
 
-    def post(self, turn: Turn, party: Hashable = SERVER) -> None:
-        """Run `turn` after the earlier turns of `party`, or at once if its caller holds this mailbox."""
+    def post(self, turn: Turn, party: Hashable = None) -> None:
+        """Run `turn` after the earlier turns of `party`, or at once if its caller holds this mailbox.
+
+        None is plait and server code.
+        """
         if self._refusal is not None:
             turn.end(None, self._refusal)
             return
@@ -106,18 +97,13 @@ class Mailbox:
             turn.on_end(lambda *_: self._finish_nested(turn))
             turn.start(self._loop)
             return
-        if self._queue is None or self._rounds is None:
-            self._queue, self._rounds = [], {}
-        if party is EVERYONE:
-            place = max(self._rounds.values(), default=self._round)
+        if self._queues is None:
+            self._queues = {}
+        if party is not EVERYONE or not self._queues:
+            self._queues.setdefault(party, deque()).append(turn)
         else:
-            place = max(self._rounds.get(party, 0), self._round) + 1
-        self._rounds[party], self._count = place, self._count + 1
-        heappush(self._queue, (place, self._count, turn, party))
-        if turn.party is not None:
-            if self.waiting is None:
-                self.waiting = {}
-            self.waiting[turn.party] = self.waiting.get(turn.party, 0) + 1
+            for queue in self._queues.values():
+                queue.append(turn)
         if self.task is None and not self.is_held:
             self._run()
 
@@ -142,9 +128,8 @@ class Mailbox:
             turn.end(None, asyncio.CancelledError())
 
     def _empty(self) -> Iterable[Turn]:
-        waiting = [turn for _, _, turn, _ in sorted(self._queue or ())]
-        self._queue = self._rounds = self.waiting = None
-        return waiting
+        queues, self._queues = self._queues or {}, None
+        return dict.fromkeys(turn for queue in queues.values() for turn in queue)
 
     def _run(self) -> None:
         # Turns do not inherit the context variables of the code that posted them.
@@ -170,7 +155,7 @@ class Mailbox:
                     break
         finally:
             self.running = self.task = None
-            if self._queue and not self.is_held:
+            if self._queues and not self.is_held:
                 self._run()
 
     def _finish_nested(self, turn: Turn) -> None:
@@ -182,20 +167,16 @@ class Mailbox:
         """Return the next turn that has not been abandoned."""
         if self.is_held:
             return None
-        while self._queue:
-            assert self._rounds is not None
-            self._round, _, turn, party = heappop(self._queue)
-            if self._rounds.get(party) == self._round:
-                del self._rounds[party]
-            if turn.party is not None:
-                assert self.waiting is not None
-                if (count := self.waiting[turn.party] - 1) > 0:
-                    self.waiting[turn.party] = count
-                else:
-                    del self.waiting[turn.party]
+        while self._queues:
+            party = next(iter(self._queues))
+            queue = self._queues.pop(party)
+            turn = queue.popleft()
+            if queue:
+                self._queues[party] = queue
+            if turn.party is EVERYONE and any(turn in each for each in self._queues.values()):
+                continue
             if not turn.is_abandoned:
                 return turn
             turn.end(None, asyncio.CancelledError())
-        self._queue = self._rounds = self.waiting = None
-        self._round = self._count = 0
+        self._queues = None
         return None

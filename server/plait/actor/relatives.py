@@ -1,4 +1,4 @@
-"""The threads that a thread has spawned, or that are told of its end, as its turns use them."""
+"""The family of a thread, as its turns and its end use it."""
 
 from typing import Any, Protocol
 
@@ -6,7 +6,7 @@ from plait.actor.outcome import Done
 from plait.actor.turn import Turn, latest_turn
 from plait.store.protocol import ThreadKey
 
-__all__ = ["Relatives", "find_parent"]
+__all__ = ["Relatives", "wait_for_birth"]
 
 
 class Relatives(Protocol):
@@ -18,10 +18,6 @@ class Relatives(Protocol):
     async def say_destroyed(self) -> None:
         """Tell them that it was destroyed."""
 
-    def is_unborn(self, key: ThreadKey) -> bool:
-        """Whether a thread is a child of this one that is not born yet, and the calling code does not bear it."""
-        ...
-
     async def wait_until_born(self, *children: str) -> None:
         """Wait until children are born. Raises Indeterminate if that fails, or takes longer than `turn_timeout`."""
 
@@ -32,11 +28,9 @@ class Relatives(Protocol):
         """Call `done` with the outcome of a turn: a result, when the children that it has spawned are born."""
 
 
-def find_parent(key: ThreadKey) -> Relatives | None:
-    """Return the family in which a thread is not born yet, if a turn of the calling code's chain is of the parent."""
-    if (latest := latest_turn()) is not None:
-        for turn in latest.chain():
-            relatives: Relatives | None = getattr(turn.actor, "relatives", None)
-            if relatives is not None and relatives.is_unborn(key):
-                return relatives
-    return None
+async def wait_for_birth(key: ThreadKey) -> None:
+    """Wait until a thread is born that the calling turn, or one that waits for it, calls as its child."""
+    latest = latest_turn()
+    for turn in () if latest is None else latest.chain():
+        if (relatives := getattr(turn.actor, "relatives", None)) is not None:
+            await relatives.wait_until_born(str(key))

@@ -200,7 +200,7 @@ class Sockets(Connections):
 
         trace = _find_trace(connection, request)
         turn = Turn("on_connect", work, actor=self._actor, connection=connection, request=request, trace=trace)
-        turns.begin(turn, finish, size=0)
+        turns.begin(turn, finish, size=0, party=connection.party)
 
 
 def _find_trace(connection: Connection, request: Request) -> object:

@@ -88,18 +88,17 @@ class StreamRunner:
 
     async def run(self, method: Method, thread: object, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Run the method to its end."""
+        stream, result = self._stream, None
         if method.stream_parameter is None:
             await self._yield(method, thread, args, kwargs)
-            return
-        stream = self._stream
-        args, kwargs = method.insert_stream(args, kwargs, stream)
-        try:
-            result = await maybe_await(method.function(thread, *args, **kwargs))
-        except Exception as error:
-            if not stream.is_ended:
-                raise
-            self._report(error, self._connection)
-            return
+        else:
+            args, kwargs = method.insert_stream(args, kwargs, stream)
+            try:
+                result = await maybe_await(method.function(thread, *args, **kwargs))
+            except Exception as error:
+                if not stream.is_ended:
+                    raise
+                self._report(error, self._connection)
         if self.births is not None:
             await self.births()
         if not stream.is_ended:
@@ -135,9 +134,6 @@ class StreamRunner:
                 count += 1
                 if count % _CHUNKS_AT_ONCE == 0:
                     await asyncio.sleep(0)
-        if self.births is not None:
-            await self.births()
-        self._stream.end()
 
     def _is_ahead(self) -> bool:
         """Whether the stream must wait for its reader."""

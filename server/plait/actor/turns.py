@@ -15,7 +15,7 @@ from plait.actor.call_chain import find_refusal
 from plait.actor.connection import Connection, Lease
 from plait.actor.endpoints import EndpointMethod
 from plait.actor.logs import about, log_error
-from plait.actor.mailbox import SERVER, Mailbox
+from plait.actor.mailbox import Mailbox
 from plait.actor.outcome import Done, RunningCall
 from plait.actor.relatives import Relatives
 from plait.actor.rpc import Arguments, Method, StreamSink
@@ -193,7 +193,7 @@ class TurnRunner:
     ) -> None:
         """Run a turn, and call `done` when it has ended, or, if gated, when the changes before its end are durable.
 
-        It runs after the earlier turns of `party`, by default of the one that is charged, or of its connection.
+        It runs after the earlier turns of the party that is charged, or else of `party`.
         With a `size`, its connection is charged for a message of this many bytes until it ends. Calls of `on_destroyed`
         to its own thread are answered at once, as they can make no change.
         """
@@ -219,9 +219,7 @@ class TurnRunner:
             turn.end(None, excess)
         else:
             self._actor.usage.watch()  # The node checks its `turn_timeout`.
-            if party is None:
-                party = turn.party or (SERVER if turn.connection is None else turn.connection.party)
-            self.mailbox.post(turn, party)
+            self.mailbox.post(turn, turn.party or party)
 
     def post(
         self,
@@ -240,7 +238,7 @@ class TurnRunner:
             return None
         work = partial(getattr(self._thread, name), *args)
         turn = Turn(name, work, actor=self._actor, connection=connection, by_client=by_client, trace=trace)
-        self.begin(turn, partial(self.report_turn, turn), size=size)
+        self.begin(turn, partial(self.report_turn, turn), size=size, party=connection.party)
         return turn
 
     def report(self, error: BaseException, connection: Connection | None, trace: object = None) -> None:

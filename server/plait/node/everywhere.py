@@ -1,13 +1,11 @@
 """The threads of all nodes: here, or at the node that owns them."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from plait.actor.handle import ThreadCalls
 from plait.actor.kind import Kind
-from plait.actor.relatives import find_parent
 from plait.cluster.owners import NodeId
 from plait.node.forking import Fork
 from plait.node.importing import Import
@@ -33,13 +31,9 @@ class Everywhere:
     def find(self, kind: Kind, key: ThreadKey) -> ThreadCalls:
         """Return the calls of a thread. Raises RuntimeError in another event loop than the app's."""
         self._node.check_loop()
-        calls: ThreadCalls
         if self._is_here(key):
-            calls = LocalThread(self._node, kind, key)
-        else:
-            calls = RemoteThread(self.nodes, kind, key, self._node.limits, env=self._node.env)
-        parent = find_parent(key)
-        return calls if parent is None else cast(ThreadCalls, _Unborn(calls, partial(parent.wait_until_born, str(key))))
+            return LocalThread(self._node, kind, key)
+        return RemoteThread(self.nodes, kind, key, self._node.limits, env=self._node.env)
 
     async def call_part(self, key: ThreadKey, part: str, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a part of a thread, even of a kind that plait itself uses."""
@@ -103,26 +97,3 @@ class Everywhere:
             owners.check(key)
             return True
         return owners.find(key) == owners.node
-
-
-class _Unborn:
-    """The calls of a child that is not born yet: they wait for that."""
-
-    def __init__(self, calls: ThreadCalls, wait: Callable[[], Awaitable[None]]) -> None:
-        self._calls = calls
-        self._wait = wait
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._calls, name)
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            await self._wait()
-            return await method(*args, **kwargs)
-
-        async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
-            await self._wait()
-            async with aclosing(method(*args, **kwargs)) as found:
-                async for each in found:
-                    yield each
-
-        return stream if name.startswith("stream") else call

@@ -14,6 +14,7 @@ from plait.actor.events import Events
 from plait.actor.handle import Handle
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import Failures
+from plait.actor.relatives import wait_for_birth
 from plait.actor.thread import Thread
 from plait.actor.turn import check_may_write, current_turn, find_client_turn
 from plait.actor.turn import find_user as find_calling_user
@@ -200,6 +201,7 @@ class Node:
         for a thread that is not stored, before `on_start`.
         Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
         """
+        await wait_for_birth(key)
         while True:
             slot = self._threads.find_unfilled(key)
             if slot.phase is Phase.AWAKE and not slot.waiters:

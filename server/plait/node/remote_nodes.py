@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from plait.actor.relatives import wait_for_birth
 from plait.actor.turn import Turn, current_turn
 from plait.cluster.owners import NodeId, Owners
 from plait.errors import PlaitError, Unavailable
@@ -80,6 +81,8 @@ class RemoteNodes:
     ) -> bytes:
         """Return the answer to a request; one that only `reads` is repeated if the node is lost."""
         peers = self._find_peers()
+        if isinstance(to, ThreadKey):
+            await wait_for_birth(to)
         return await peers.call(self._make(to, request, reads=reads)._replace(upload=upload))
 
     async def ask_others(self, request: Request) -> list[bytes]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from plait.actor.kind import Kind
+from plait.actor.relatives import wait_for_birth
 from plait.actor.rpc import Method
 from plait.agents.agent import AgentMethod, Given
 from plait.backoff import Backoff
@@ -91,6 +92,7 @@ class RemoteThread:
 
     async def stream(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any]:
         type_ = find_method_result(method)
+        await wait_for_birth(self._key)
         async with aclosing(self._nodes.stream(self._key, self._make_call(method, args, kwargs))) as chunks:
             async for chunk in chunks:
                 yield decode_result(chunk, type_, method.name)
@@ -114,6 +116,7 @@ class RemoteThread:
     async def stream_part(
         self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> AsyncGenerator[bytes]:
+        await wait_for_birth(self._key)
         request = StreamPart(self._key, part, method, encode_arguments(f"{part}.{method}", args, kwargs))
         async with aclosing(self._nodes.stream(self._key, request, reads=True)) as chunks:
             async for chunk in chunks:

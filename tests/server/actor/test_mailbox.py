@@ -238,16 +238,16 @@ async def test_turns_run_in_order_of_arrival_and_never_overlap() -> None:
         ("a1 a2 a3 b1 b2", "a1 b1 a2 b2 a3"),
         ("a1 a2 a3 b1 c1 b2 c2", "a1 b1 c1 a2 b2 c2 a3"),
         ("a1 a2 a3 *1 a4 b1", "a1 b1 a2 a3 *1 a4"),
-        ("a1 b1 b2 *1 c1 c2 c3 *2", "a1 b1 c1 b2 *1 c2 c3 *2"),
-        ("*1 *2 a1", "*1 *2 a1"),
+        ("a1 b1 b2 *1 c1 c2 c3 *2", "a1 b1 c1 b2 c2 *1 c3 *2"),
+        ("*1 *2 a1", "*1 a1 *2"),
     ],
 )
 async def test_parties_take_turns_and_each_has_its_own_in_order(posted: str, expected: str) -> None:
     mailbox, begun = make_mailbox(), list[str]()
     mailbox.is_held = True
     for name in posted.split():
-        turn = Turn(name, partial(begun.append, name), actor=ACTOR)
-        mailbox.post(turn, EVERYONE if name[0] == "*" else name[0])
+        party = EVERYONE if name[0] == "*" else name[0]
+        mailbox.post(Turn(name, partial(begun.append, name), actor=ACTOR, party=party), party)
     mailbox.is_held = False
     post(mailbox, lambda: None)
     await outcome(until_idle(mailbox))

@@ -20,7 +20,7 @@ def name_of(connection: Connection) -> str:
 
 
 class Room(Thread[dict[str, Any]]):
-    initial_state: ClassVar[Any] = {"n": 0}
+    initial_state = {"n": 0}  # noqa: RUF012
     begun: ClassVar[list[str]]
     versions: ClassVar[list[int]]
 

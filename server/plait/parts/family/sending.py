@@ -23,7 +23,6 @@ from plait.parts.family.store import HEAD, Changes, FamilyStore
 from plait.parts.part import find_parts
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
-from plait.store.protocol import ThreadKey
 
 __all__ = ["EVERY_CHILD", "MOST_CHILDREN", "MOST_WAITING", "ItemSender"]
 
@@ -284,36 +283,32 @@ class ItemSender(Timed):
         if row is None or row.child.is_destroyed:
             raise Conflict(f"{reference} is not a child of {self._actor.key}, or was destroyed")
 
-    def is_unborn(self, key: ThreadKey) -> bool:
-        is_own = latest_turn() is self._busy.get(to := str(key))
-        return not is_own and not self._actor.is_ending and self._has_birth(to)
-
     async def wait_until_born(self, *children: str) -> None:
-        child = ""
-        try:
-            async with asyncio.timeout(self._actor.thread.turn_timeout):
-                for child in children:
+        for child in children:
+            # What bears it, or destroys this thread, must not wait for that.
+            if not self._has_birth(child) or self._actor.is_ending or latest_turn() is self._busy.get(child):
+                continue
+            try:
+                async with asyncio.timeout(self._actor.thread.turn_timeout):
                     await self.wait_for_birth(child)
-        except Exception as error:  # Its `on_start` may raise anything.
-            reason = f": {error}" if isinstance(error, PlaitError) else ""
-            raise Indeterminate(f"{child} was spawned, but is not born yet{reason}") from error
+            except Exception as error:  # Its `on_start` may raise anything.
+                reason = f": {error}" if isinstance(error, PlaitError) else ""
+                raise Indeterminate(f"{child} was spawned, but is not born yet{reason}") from error
 
     async def wait_for_births(self, turn: Turn) -> None:
-        if births := self._find_births(turn):
-            await self.wait_until_born(*births)
+        await self.wait_until_born(*[to for to, spawning in self._spawning.items() if spawning is turn])
 
     def answer(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
-        if error is not None or not self._find_births(turn):
+        if error is not None or turn not in self._spawning.values():
             done(result, error)
             return
-        # What the turn did is durable: an error must not say that nothing is.
-        waiting = self._actor.begin(
-            "births", partial(self.wait_for_births, turn), partial(_pass, done, result), is_used=False
-        )
-        waiting.has_stored = True
 
-    def _find_births(self, turn: Turn) -> list[str]:
-        return [to for to, spawning in self._spawning.items() if spawning is turn]
+        async def wait() -> Any:
+            await self.wait_for_births(turn)
+            return result
+
+        # What the turn did is durable: an error must not say that nothing is.
+        self._actor.begin("births", wait, done, is_used=False).has_stored = True
 
     def _has_birth(self, reference: str) -> bool:
         return any(isinstance(item.body, Birth) for item in self._store.outbox.find(reference).values())
@@ -356,7 +351,3 @@ class ItemSender(Timed):
         except Exception as error:
             text = "a thread that is destroyed could not tell others: %s"
             log.info(text, error, exc_info=error, extra=about(self._actor.key))
-
-
-def _pass(done: Done, result: Any, _: object, error: BaseException | None) -> None:
-    done(result if error is None else None, error)
