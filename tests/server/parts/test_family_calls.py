@@ -1,4 +1,4 @@
-"""Children that are called as soon as somebody knows their names."""
+"""Children that are called as soon as their names are known."""
 
 import asyncio
 from collections.abc import AsyncIterator
