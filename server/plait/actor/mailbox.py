@@ -167,13 +167,14 @@ class Mailbox:
         """Return the next turn that has not been abandoned."""
         if self.is_held:
             return None
-        while self._queues:
-            party = next(iter(self._queues))
-            queue = self._queues.pop(party)
+        while queues := self._queues:
+            party, queue = next(iter(queues.items()))
             turn = queue.popleft()
-            if queue:
-                self._queues[party] = queue
-            if turn.party is EVERYONE and any(turn in each for each in self._queues.values()):
+            if not queue:
+                del queues[party]
+            elif len(queues) > 1:
+                queues[party] = queues.pop(party)
+            if turn.party is EVERYONE and any(turn in each for each in queues.values()):
                 continue
             if not turn.is_abandoned:
                 return turn
