@@ -652,7 +652,7 @@ async def begin_waiting(desk: Desk, what: str) -> asyncio.Task[httpx.Response]:
 async def until_queued(desk: Desk) -> None:
     """Wait until a turn or a run waits for another one."""
     actor = await desk.app._node.actor(ThreadKey("table", "one"))
-    await until(lambda: bool(actor.turns.mailbox._queue or _QUEUE.of(actor)._waiting))
+    await until(lambda: bool(actor.turns.mailbox.length or _QUEUE.of(actor)._waiting))
 
 
 async def test_a_client_is_disconnected_by_the_id_of_its_connection(served: Served) -> None:

@@ -308,9 +308,9 @@ async def test_a_cancelled_call_that_has_not_begun_is_skipped(nodes: Nodes) -> N
         await thread.reached.wait()
         waiting = asyncio.create_task(room.record())
         mailbox = thread._actor.turns.mailbox
-        while not mailbox._queue:  # noqa: ASYNC110
+        while not mailbox.length:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        (turn,) = mailbox._queue
+        ((turn,),) = mailbox._queues.values()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
