@@ -152,7 +152,6 @@ class Actor:
         self.timer = self.state.timer = Timer(loop, host.timer_interval)
         self.state.due = 0 if stored is None else stored.due
         self.usage = Usage(self, host.watch, None if stored is None else stored.due)
-        # Set by its family, if it has one.
         self.relatives: Relatives | None = None
         self.termination = Termination(key, self.state, self.records, self.timer)
         self.ending = Ending(self)
