@@ -26,7 +26,7 @@ _EVERY: Final = 0.1
 _LATE: Final = 0.25
 # The folders of code that is not the author's.
 _LIBRARIES: Final = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-# The function of Python that imports a module, the outermost of which is the one that code has asked for.
+# The function of Python that imports a module. The outermost call imports the one that code has asked for.
 _IMPORTING: Final = "_find_and_load"
 _INSTALLED: Final = ("<", *(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], *_LIBRARIES)))
 
