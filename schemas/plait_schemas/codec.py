@@ -1,6 +1,5 @@
 """Encodes and decodes JSON, and finds what JSON text must not contain."""
 
-import json
 import re
 from collections.abc import Callable
 from functools import partial
@@ -21,10 +20,8 @@ __all__ = [
     "convert",
     "decode_json",
     "decoded",
-    "encode_crossing",
-    "encode_finite",
     "encode_json",
-    "has_non_finite",
+    "encode_whole",
     "is_large",
     "make_decoder",
     "nests_deeper",
@@ -37,6 +34,7 @@ __all__ = [
 ]
 
 encode_json = msgspec.json.Encoder(enc_hook=models.dump).encode
+encode_whole = msgspec.json.Encoder(enc_hook=partial(models.dump, is_whole=True)).encode
 decode_json = msgspec.json.Decoder().decode
 
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -74,7 +72,6 @@ _LONG_NUMBER_WEIGHT: Final = 2_000
 _LONG_TEXT: Final = 16 * 1024
 _COLONS: Final = bytes.maketrans(b":", b",")
 _AROUND_SCALARS: Final = b"[]{} \t\r\n"
-_dump_finite: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
 def check_json(data: bytes) -> None:
@@ -223,45 +220,3 @@ def complete_pairs(data: bytes) -> bytes | None:
 def printable(text: str) -> str:
     """Return text with each half of a surrogate pair escaped, as neither sockets nor most logs can encode it."""
     return text.encode(errors="backslashreplace").decode()
-
-
-def has_non_finite(value: Any, data: bytes) -> bool:
-    """Tell whether `value`, whose JSON is `data`, contains a NaN or an infinity, which msgspec writes as null.
-
-    JSON has none, so what was decoded from JSON, and is equal to what `data` stands for, has none either.
-    """
-    if b"null" not in data or decode_json(data) == value:
-        return False
-    try:
-        _dump_finite(msgspec.to_builtins(value, str_keys=True, enc_hook=_leave_out_raw))
-    except ValueError:
-        return True
-    return False
-
-
-def _leave_out_raw(value: Any) -> Any:
-    return models.dump_python(value) if models.is_model(type(value)) else None
-
-
-def encode_finite(value: Any) -> bytes:
-    """Return `value` as JSON. Raises ValueError if it contains a NaN or an infinity."""
-    data = encode_json(value)
-    if has_non_finite(value, data):
-        raise ValueError("JSON has no number that is infinite or not a number")
-    return data
-
-
-def encode_crossing(what: str, value: object) -> bytes:
-    """Return a value that crosses between threads as JSON; `what` names it in errors.
-
-    Raises TypeError, or ValueError for a number that is infinite or not a number.
-    """
-    try:
-        return encode_finite(value)
-    except ValueError as error:
-        if type(error) is ValueError:
-            raise ValueError(f"{what} cannot be sent: {error}") from None
-        raise
-    except UNENCODABLE as error:
-        text = "a function" if callable(value) else str(error)
-        raise TypeError(f"{what} cannot be sent, as it is not JSON: {text}") from None

@@ -5,14 +5,15 @@ from typing import Any, Final, SupportsIndex
 
 import msgspec
 
-from plait_schemas.codec import decode_json, has_non_finite, to_builtins
+from plait_schemas.codec import decode_json, to_builtins
 from plait_schemas.diff import diff, replace
 from plait_schemas.elements import Keys
+from plait_schemas.encoding import EncodeError, encode_given
 from plait_schemas.members import attributes
 from plait_schemas.models import dump
 from plait_schemas.patch import Op, escape, splice, splice_text
 
-__all__ = ["Draft", "DraftList", "DraftObject", "NotFinite", "draft", "recorded"]
+__all__ = ["Draft", "DraftList", "DraftObject", "draft", "recorded"]
 
 _CONTAINERS: Final = (dict, list, tuple)
 
@@ -30,14 +31,6 @@ def draft(document: Any, keys: Keys | None = None) -> "Draft":
     root = _wrap(document, None, "")
     root._log.keys = keys
     return root
-
-
-class NotFinite(ValueError):
-    """A value that was assigned in a draft contains a NaN or an infinity, at or inside `path`."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(f"the value at {path} has a number that is infinite or not a number")
-        self.path = path
 
 
 class _Log(list[Op]):
@@ -139,11 +132,11 @@ class Draft:
         self._log.append(Op(op, self._path(key), value, moved or msgspec.UNSET))
 
     def _convert(self, key: str | int, value: Any) -> Any:
-        """Return a value that is assigned to a key, converted to JSON's types. Raises TypeError or NotFinite."""
-        data = _encode(value)
-        if has_non_finite(value, data):
-            raise NotFinite(self._path(key))
-        return decode_json(data)
+        """Return a value that is assigned to a key, converted to JSON's types. Raises EncodeError with the path."""
+        try:
+            return decode_json(encode_given(value, _encode))
+        except EncodeError as error:
+            raise type(error)(error.message, self._path(key) + error.path) from None
 
 
 class DraftObject(Draft, MutableMapping[str, Any]):
@@ -373,7 +366,7 @@ def _immutable(value: Any) -> Any:
 def _unwrap(value: Any) -> Any:
     if isinstance(value, Draft):
         return value._container
-    return dump(value)
+    return dump(value, is_whole=True)
 
 
 _encode = msgspec.json.Encoder(enc_hook=_unwrap).encode

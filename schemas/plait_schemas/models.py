@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from inspect import signature
 from itertools import chain
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
@@ -16,6 +17,7 @@ __all__ = [
     "dump",
     "dump_python",
     "expand",
+    "fields",
     "find_input_names",
     "inner_types",
     "is_model",
@@ -26,6 +28,8 @@ __all__ = [
 
 _decode: Final = msgspec.json.Decoder().decode
 _check: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+_WHOLE: Final = {"polymorphic_serialization": True}
 
 
 class ModelError(ValueError):
@@ -45,8 +49,10 @@ def is_model(type_: Any) -> bool:
 # Values
 
 
-def dump(value: Any) -> msgspec.Raw:
+def dump(value: Any, *, is_whole: bool = False) -> msgspec.Raw:
     """Return a model as JSON that it can read again: by its aliases, and without computed fields.
+
+    With `is_whole`, models in it are written with the fields that their class has in addition to the declared one.
 
     A text of a class of its own, as LangChain and MarkupSafe make them, is a text. Raises TypeError for anything else.
     """
@@ -54,16 +60,30 @@ def dump(value: Any) -> msgspec.Raw:
         return msgspec.Raw(msgspec.json.encode(str.__str__(value)))
     if not is_model(type(value)):
         raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
-    data = value.model_dump_json(by_alias=True, round_trip=True, warnings=False).encode()
+    options = _WHOLE if is_whole and _can_be_whole(type(value)) else {}
+    data = value.model_dump_json(by_alias=True, round_trip=True, warnings=False, **options).encode()
     if b"NaN" in data or b"Infinity" in data:  # A model may be configured to write numbers that JSON does not have.
         _check(data)
     return msgspec.Raw(data)
 
 
+@lru_cache(maxsize=1024)
+def _can_be_whole(model: Any) -> bool:
+    """Tell whether this version of Pydantic can write the fields of subclasses."""
+    return _WHOLE.keys() <= signature(model.model_dump_json).parameters.keys()
+
+
 def dump_python(value: Any) -> Any:
     """Return a model as dicts and lists, with the numbers that JSON does not have; JSON may have null for them."""
     model: Any = type(value)
-    return _lenient_serializer(model).to_python(value, mode="json")
+    return _lenient_serializer(model).to_python(value, mode="json", by_alias=True, round_trip=True)
+
+
+def fields(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a model consists of, with the names in JSON; that of a root is empty."""
+    names = {name: field.serialization_alias or name for name, field in type(value).model_fields.items()}
+    for name, each in chain(vars(value).items(), (value.__pydantic_extra__ or {}).items()):
+        yield "" if is_root(type(value)) else names.get(name, name), each
 
 
 def validate(model: Any, data: bytes) -> Any:

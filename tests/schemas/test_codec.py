@@ -1,10 +1,7 @@
 """What JSON text may not hold, held against slower ways to tell."""
 
 import json
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import msgspec
@@ -17,14 +14,11 @@ from plait_schemas.codec import (
     check_json,
     complete_pairs,
     decode_json,
-    encode_finite,
     encode_json,
-    has_non_finite,
     nests_deeper,
     printable,
     weigh,
 )
-from plait_schemas.patch import Op
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.text('[]{}()"\\/\n\t\bnu0é', max_size=10)
 DOCUMENTS = st.recursive(
@@ -94,50 +88,6 @@ def test_many_values_side_by_side_are_not_deep() -> None:
     assert nests_deeper(data, 3)
 
 
-class Struct(msgspec.Struct):
-    value: Any
-
-
-@dataclass
-class Plain:
-    value: Any
-
-
-@dataclass(slots=True)
-class Slotted:
-    value: Any
-
-
-@pytest.mark.parametrize("wrap", [list, tuple, set, frozenset, lambda v: {"a": v[0]}])
-@pytest.mark.parametrize("inside", [Struct, Plain, Slotted, lambda value: [value]])
-def test_a_number_that_is_not_finite_is_found_wherever_it_is(wrap: Any, inside: Any) -> None:
-    for number in (float("nan"), float("inf"), float("-inf")):
-        for value in (wrap([number]), inside(wrap([number])), {"a": [inside(number)]}):
-            assert has_non_finite(value, encode_json(value))
-    for value in (wrap([1.5]), inside(wrap([1e308])), wrap([None]), inside(wrap([None]))):
-        assert not has_non_finite(value, encode_json(value))
-
-
-@given(DOCUMENTS)
-def test_json_has_only_finite_numbers(document: Any) -> None:
-    assert not has_non_finite(document, encode_json(document))
-
-
-class Measure(Enum):
-    UNKNOWN = math.nan
-    NONE = None
-
-
-@pytest.mark.parametrize("number", [Measure.UNKNOWN, [Measure.UNKNOWN], {"a": (None, Measure.UNKNOWN)}])
-def test_a_member_of_an_enum_that_is_not_finite_is_found(number: Any) -> None:
-    assert has_non_finite(number, encode_json(number))
-
-
-def test_nulls_of_other_values_than_numbers_are_accepted() -> None:
-    for value in (Measure.NONE, {1: None}, {"a": {None}}, [msgspec.Raw(b"null")], {math.nan: None}, "null", b"null"):
-        assert not has_non_finite(value, encode_json(value))
-
-
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "1e400", "[-1e999]", '{"a": 1e309}'])
 def test_json_with_a_number_that_is_not_finite_is_not_decoded(text: str) -> None:
     with pytest.raises(msgspec.DecodeError):
@@ -147,14 +97,6 @@ def test_json_with_a_number_that_is_not_finite_is_not_decoded(text: str) -> None
 @given(DOCUMENTS.filter(lambda document: "e" not in str(document)))
 def test_what_is_encoded_is_decoded_as_it_was(document: Any) -> None:
     assert decode_json(encode_json(document)) == document
-
-
-@pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_encoding_refuses_what_would_become_null(number: float) -> None:
-    for value in (number, [None, (number,)], {"a": {number}}, Op("add", "/n", number)):
-        with pytest.raises(ValueError, match="infinite or not a number"):
-            encode_finite(value)
-    assert encode_finite([None, "null", 1.5]) == b'[null,"null",1.5]'
 
 
 # Halves of surrogate pairs

@@ -13,7 +13,8 @@ import pytest
 from tests.schedules import play_seeds
 
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.draft import Draft, DraftList, DraftObject, NotFinite, draft, recorded
+from plait_schemas.draft import Draft, DraftList, DraftObject, draft, recorded
+from plait_schemas.encoding import EncodeError
 from plait_schemas.patch import Op, apply
 
 
@@ -351,8 +352,11 @@ class Point(msgspec.Struct, frozen=True):
     x: float
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, [None, {"x": math.nan}], Point(math.nan)])
-def test_a_number_that_json_does_not_have_is_refused_at_its_place(value: Any) -> None:
+@pytest.mark.parametrize(
+    ("value", "inside"),
+    [(math.nan, ""), (math.inf, ""), (-math.inf, ""), ([None, {"x": math.nan}], "/1/x"), (Point(math.nan), "/x")],
+)
+def test_a_number_that_json_does_not_have_is_refused_at_its_place(value: Any, inside: str) -> None:
     made: Any = draft({"a": 1, "list": [1, 2]})
     changes: dict[str, list[Callable[[], object]]] = {
         "/a": [lambda: made.__setitem__("a", value), lambda: setattr(made, "a", value)],
@@ -366,9 +370,9 @@ def test_a_number_that_json_does_not_have_is_refused_at_its_place(value: Any) ->
     }
     for path, each in changes.items():
         for change in each:
-            with pytest.raises(NotFinite, match=path) as raised:
+            with pytest.raises(EncodeError, match=path) as raised:
                 change()
-            assert raised.value.path == path
+            assert raised.value.path == path + inside
     assert recorded(made) == []
     assert made == {"a": 1, "list": [1, 2]}
 

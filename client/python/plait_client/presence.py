@@ -7,7 +7,8 @@ import msgspec
 from plait_client.errors import TooLarge
 from plait_client.events import Dropped
 from plait_client.outbox import check_size, is_too_large
-from plait_schemas.codec import decode_json, encode_finite
+from plait_schemas.codec import decode_json
+from plait_schemas.encoding import encode_given
 from plait_schemas.messages import Presence, PresenceDiff
 
 __all__ = ["Presences"]
@@ -24,7 +25,7 @@ class Presences:
 
     def set(self, data: Any, max_frame: float) -> Presence:
         """Set this client's presence; return the frame to send. Raises TooLarge."""
-        frame = Presence(msgspec.Raw(encode_finite(data)))
+        frame = Presence(msgspec.Raw(encode_given(data)))
         check_size(frame, max_frame)
         self._own = None if data is None else frame
         self._is_told = False

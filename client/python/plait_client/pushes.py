@@ -10,7 +10,8 @@ from plait_client.events import Acked, Changed, Nacked
 from plait_client.fold import Fold, Pending
 from plait_client.outbox import is_too_large
 from plait_client.window import SendWindow
-from plait_schemas.codec import encode_finite, encode_json
+from plait_schemas.codec import encode_json
+from plait_schemas.encoding import encode_given
 from plait_schemas.messages import Ack, Joined, Nack, Push
 from plait_schemas.patch import Op, PatchError, decode_ops, without_own
 
@@ -62,7 +63,7 @@ class Pushes:
 
         Raises PatchError, and changes nothing, where they do not fit, and ValueError where JSON cannot hold them.
         """
-        push = self.fold.add(self._next, decode_ops(encode_finite(ops)), check)
+        push = self.fold.add(self._next, decode_ops(encode_given(ops)), check)
         self._next += 1
         return push
 

@@ -23,7 +23,7 @@ from plait_client.presence import Presences
 from plait_client.sending import Sending, Unsent
 from plait_client.sent_messages import SentMessage
 from plait_schemas import codes, messages
-from plait_schemas.codec import encode_finite
+from plait_schemas.encoding import encode_given
 from plait_schemas.messages import ServerMessage
 from plait_schemas.patch import Op, PatchError
 
@@ -203,8 +203,8 @@ class Session(ClientState):
 
         Only for a session that has joined.
         """
-        values = {name: msgspec.Raw(encode_finite(value)) for name, value in (kwargs or {}).items()}
-        raw = [msgspec.Raw(encode_finite(value)) for value in args]
+        values = {name: msgspec.Raw(encode_given(value)) for name, value in (kwargs or {}).items()}
+        raw = [msgspec.Raw(encode_given(value)) for value in args]
         ref = self._sending.calls.add(method, raw, values, self._pushes.last, self._sending.max_frame)
         self.flush()
         return ref
@@ -218,7 +218,7 @@ class Session(ClientState):
 
     def send(self, data: Any) -> None:
         """Send an ordinary message, after the pushes so far. Only for a session that has joined. Raises TooLarge."""
-        self._message(messages.Message(msgspec.Raw(encode_finite(data))))
+        self._message(messages.Message(msgspec.Raw(encode_given(data))))
 
     def send_binary(self, data: bytes) -> None:
         """Send a binary message, after the pushes so far. Only for a session that has joined. Raises TooLarge."""

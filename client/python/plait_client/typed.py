@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from plait_schemas.codec import decode_json, encode_finite
+from plait_schemas.codec import decode_json, encode_whole
 from plait_schemas.diff import diff
 from plait_schemas.elements import Keys, id_of
+from plait_schemas.encoding import encode_given
 from plait_schemas.members import attributes
 from plait_schemas.models import dump
 from plait_schemas.patch import escape
@@ -41,7 +42,7 @@ def written(new: Any, old: Any, document: Any, keys: Keys | None = None, path: s
 
 
 def _json(value: Any) -> Any:
-    return decode_json(encode_finite(value))
+    return decode_json(encode_given(value, encode_whole))
 
 
 def _members(value: Any) -> Any:

@@ -13,6 +13,7 @@ from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.revision import Revision
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
+from plait_schemas.encoding import encode_given
 from plait_schemas.messages import PresenceDiff
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Rights",
     "Source",
     "Wire",
+    "prepare_message",
 ]
 
 Gate = Callable[[Callable[[PlaitError | None], None]], None]
@@ -146,6 +148,14 @@ class PlainWire:
 
 
 PLAIN: Final = PlainWire()
+
+
+def prepare_message(data: object) -> object:
+    """Return a message for `encode_message`: a str or bytes as it is, anything else as JSON. Raises EncodeError."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return data
+    encoded = encode_given(data)
+    return data if isinstance(data, str) else msgspec.Raw(encoded)
 
 
 class Connection:
@@ -269,7 +279,7 @@ class Connection:
 
         The message is sent when all changes of the thread made so far are durable, and dropped if they fail.
         """
-        self.send_frame(self.wire.encode_message(data))
+        self.send_frame(self.wire.encode_message(prepare_message(data)))
 
     def send_frame(self, frame: Frame) -> None:
         """Send a frame when all changes made so far are durable."""

@@ -13,7 +13,8 @@ from plait.actor.url_patterns import UrlPattern, decode_segments
 from plait.errors import InvalidArguments, escape_traceback
 from plait.limits import Limits
 from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON, encode_json, has_non_finite, make_decoder, nests_deeper
+from plait_schemas.codec import NOT_JSON, make_decoder, nests_deeper
+from plait_schemas.encoding import EncodeError, encode_given
 from plait_schemas.models import check_type
 
 __all__ = ["EndpointMethod", "Endpoints", "HttpMethod", "Parameter", "endpoint"]
@@ -207,8 +208,10 @@ class EndpointMethod:
         except msgspec.ValidationError as error:
             message, path = parse_json_error(error)
             raise InvalidArguments(f"{name}{path}: {message}", path=f"/{name}{path}") from None
-        if has_non_finite(made, encode_json(made)):
-            raise InvalidArguments(f"{name}: the number is infinite or not a number", path=f"/{name}")
+        try:
+            encode_given(made)
+        except EncodeError as error:
+            raise InvalidArguments(f"{name}: {error}", path=f"/{name}{error.path}") from None
         return made
 
     def _read_body(self, parameter: Parameter, body: bytes, depth: int) -> Any:

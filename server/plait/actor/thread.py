@@ -3,10 +3,11 @@
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from plait.actor.connection import Connection, Source
+from plait.actor.connection import Connection, Source, prepare_message
 from plait.actor.connections import Connections
 from plait.actor.handle import Handle
 from plait.actor.kind import Kind
@@ -25,7 +26,7 @@ from plait.state.transaction import Transaction
 from plait.state.undo import redo, undo
 from plait.state.update import splice, update
 from plait.store.protocol import ThreadKey
-from plait_schemas.codec import encode_json
+from plait_schemas.encoding import encode_given
 
 __all__ = ["Thread", "ThreadActor"]
 
@@ -257,7 +258,8 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
 
         It is sent after all changes made so far.
         """
-        self._actor.sockets.broadcast(lambda wire: wire.encode_message(data), without=without)
+        message = prepare_message(data)
+        self._actor.sockets.broadcast(lambda wire: wire.encode_message(message), without=without)
 
     def emit(self, name: str, data: object = None, *, without: Collection[Connection] = ()) -> None:
         """Send an event to every connection, after all changes made so far; the Cloudflare protocol has no events.
@@ -266,7 +268,9 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
         """
         if self.events and name not in self.events:
             raise ValueError(f"{name!r} is not one of the events of {type(self).__name__}: {', '.join(self.events)}")
-        self._actor.sockets.broadcast(lambda wire: wire.encode_event(name, data), without=without)
+        encode_given(name)
+        encoded = Raw(encode_given(data))
+        self._actor.sockets.broadcast(lambda wire: wire.encode_event(name, encoded), without=without)
 
     def presence(self) -> dict[str, Any]:
         """Return the presence of each connection and agent, by connection id or the name passed to `set_presence`."""
@@ -274,8 +278,8 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
 
     def set_presence(self, name: str, data: object) -> None:
         """Set the presence of a member without a connection, such as an agent; None removes it. It is never stored."""
-        encode_json(name)  # Raises for a name that could not be sent.
-        encoded = None if data is None else encode_json(data)
+        encode_given(name)  # Raises for a name that could not be sent.
+        encoded = None if data is None else encode_given(data)
         presence = self._actor.sockets.presence
         self._actor.state.after(lambda error: presence.set(name, encoded) if error is None else None)
 

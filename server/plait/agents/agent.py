@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import GenericAlias
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
@@ -16,15 +17,8 @@ from plait.actor.kind import Kind
 from plait.actor.rpc import Arguments, Method
 from plait.errors import InvalidArguments, escape_traceback
 from plait.state.types import parse_json_error
-from plait_schemas.codec import (
-    NOT_JSON,
-    UNENCODABLE,
-    encode_crossing,
-    encode_json,
-    has_non_finite,
-    make_decoder,
-    nests_deeper,
-)
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json, make_decoder, nests_deeper
+from plait_schemas.encoding import encode_crossing
 
 __all__ = ["INTERRUPT", "Agent", "AgentMethod", "Given", "Multitask"]
 
@@ -152,10 +146,9 @@ class Agent:
                 raise TypeError(
                     f"the agent {self.name} {what} a value that does not fit its annotation: {error}"
                 ) from None
-        if type(value) not in _FINITE and _has_non_finite(value):
-            raise ValueError(
-                f"the agent {self.name} {what} a number that is infinite or not a number, which JSON does not have"
-            )
+        if type(value) not in _FINITE:
+            with suppress(TypeError):  # Only server code gets a value that is not JSON.
+                encode_crossing(f"what the agent {self.name} {what}", value)
         return value
 
     def call(self, context: Any, input: Any) -> Any:
@@ -237,11 +230,3 @@ class AgentMethod(Method):
         if len(given) > 1 or (kwargs and [*kwargs] != [name]):
             raise InvalidArguments(f"{self.name} takes one argument, {name!r}")
         return given[0] if given else default
-
-
-def _has_non_finite(value: object) -> bool:
-    """Whether a value contains a NaN or an infinity; False for one that is not JSON, which only server code gets."""
-    try:
-        return has_non_finite(value, encode_json(value))
-    except UNENCODABLE:
-        return False

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from plait.code.child import finish
 from plait.code.code_result import CodeLog, CodeResult
 from plait.errors import PlaitError
-from plait_schemas.codec import UNENCODABLE, encode_json
+from plait_schemas.codec import UNENCODABLE
+from plait_schemas.encoding import encode_given
 
 __all__ = ["MOST_OUTPUT", "CodeHost", "CodeRun", "Memory", "Program", "Report", "TooMuchOutput", "answer_call"]
 
@@ -185,7 +186,7 @@ async def answer_call(call: Callable[[], Any]) -> dict[str, Any]:
     """Call a function for a program. Of an error, the program learns the class, and the text only of a PlaitError."""
     try:
         value = call()
-        return {"value": msgspec.Raw(encode_json(await value if isawaitable(value) else value))}
+        return {"value": msgspec.Raw(encode_given(await value if isawaitable(value) else value))}
     except BaseException as error:
         task = asyncio.current_task()
         if isinstance(error, KeyboardInterrupt | SystemExit) or (task is not None and task.cancelling()):

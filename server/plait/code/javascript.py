@@ -14,7 +14,8 @@ from plait.code.code_result import CodeResult, CodeStatus
 from plait.code.code_run import MOST_OUTPUT, CodeRun, Memory, TooMuchOutput, answer_call
 from plait.errors import TooLarge
 from plait.limits import Limits, check_weight
-from plait_schemas.codec import NOT_JSON, encode_json
+from plait_schemas.codec import NOT_JSON
+from plait_schemas.encoding import encode_given
 
 __all__ = ["MEMORY", "JavaScript", "find_deno"]
 
@@ -168,7 +169,7 @@ def find_deno() -> str:
 
 
 def _encode(value: Any) -> bytes:
-    return encode_json(value) + b"\n"
+    return encode_given(value) + b"\n"
 
 
 async def _write(child: Child, data: bytes) -> None:

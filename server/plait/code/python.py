@@ -11,7 +11,8 @@ import msgspec
 
 from plait.code.code_result import CodeResult
 from plait.code.code_run import MOST_OUTPUT, CodeRun, Memory, TooMuchOutput, answer_call
-from plait_schemas.codec import UNENCODABLE, decode_json, encode_json
+from plait_schemas.codec import decode_json
+from plait_schemas.encoding import EncodeError, encode_given
 
 __all__ = ["PYTHON_MEMORY", "Python"]
 
@@ -41,7 +42,7 @@ class Python:
         self._memory = int(msgspec.convert(memory_limit, Memory))
         given = msgspec.convert(globals, dict[str, Any])
         self._functions = {name: value for name, value in given.items() if callable(value)}
-        self._values = {name: decode_json(encode_json(each)) for name, each in given.items() if not callable(each)}
+        self._values = {name: decode_json(encode_given(each)) for name, each in given.items() if not callable(each)}
 
     async def run(self, run: CodeRun) -> CodeResult:
         """Run the program, and return its outcome, without what it has logged. Raises what `Program.run` raises."""
@@ -69,7 +70,7 @@ class Python:
             loop.call_soon_threadsafe(partial(count, run.add_log, level, text, size=size))
 
         def report(value: Any) -> None:
-            data = encode_json(value)
+            data = encode_given(value)
             loop.call_soon_threadsafe(partial(count, run.add_report, decode_json(data), size=len(data)))
 
         functions = {name: _lend(each, calls) for name, each in self._functions.items()}
@@ -123,8 +124,8 @@ def _lend(function: Callable[..., Any], calls: set[asyncio.Task[Any]]) -> Callab
 
 def _read(value: Any) -> CodeResult:
     try:
-        data = encode_json(value)
-    except UNENCODABLE as error:
+        data = encode_given(value)
+    except EncodeError as error:
         return CodeResult("error", error=f"SerializationError: {error}")
     if len(data) > MOST_OUTPUT:
         return CodeResult("error", error=f"SerializationError: {len(data)} bytes are over the limit of {MOST_OUTPUT}")

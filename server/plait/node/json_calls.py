@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from plait.actor.rpc import Arguments, Method
-from plait_schemas.codec import NOT_JSON, decode_json, encode_crossing, make_decoder
+from plait_schemas.codec import NOT_JSON, decode_json, make_decoder
+from plait_schemas.encoding import encode_crossing
 from plait_schemas.rpc import find_result_type
 
 __all__ = [

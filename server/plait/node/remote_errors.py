@@ -12,7 +12,8 @@ from plait.actor.logs import log_internal
 from plait.agents.run import Interrupted
 from plait.errors import CallFailed, MigrationFailed, PlaitError
 from plait.store.protocol import ThreadKey
-from plait_schemas.codec import UNENCODABLE, decode_json, encode_crossing, encode_json, printable
+from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, printable
+from plait_schemas.encoding import encode_crossing
 
 __all__ = ["decode_error", "encode_error"]
 

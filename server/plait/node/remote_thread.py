@@ -36,12 +36,14 @@ from plait.parts.env.env import Env
 from plait.parts.env.user_env import UserEnv
 from plait.parts.files.file import CHUNK, cut_content
 from plait.parts.part import Part
+from plait.parts.sql.database import read_arguments
 from plait.parts.sql.reading import convert_rows, pack, unpack
 from plait.parts.sql.sql import Sql
 from plait.parts.values import Values
 from plait.parts.values_ops import call_change
 from plait.store.protocol import ThreadKey
-from plait_schemas.codec import decode_json, encode_crossing, encode_json
+from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.encoding import encode_crossing
 
 __all__ = ["RemoteThread"]
 
@@ -173,7 +175,7 @@ class RemoteThread:
         self, part: str, method: str, statement: str, *args: object, into: type[Any] | None = None
     ) -> Any:
         """Do what `ThreadSql` does, with rows that become objects of `into` here."""
-        given = EncodedArguments([encode_json(statement), encode_json(pack(args))])
+        given = EncodedArguments([encode_json(statement), encode_json(pack(read_arguments(args, statement)))])
         request = CallPart(self._key, part, method, given)
         answer = await self._nodes.ask(self._key, request, reads=method == "read_packed")
         return convert_rows(unpack(decode_result(answer, bytes, f"{part}.{method}")), into, statement)

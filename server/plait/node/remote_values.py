@@ -9,7 +9,8 @@ from typing import Any, Final, get_type_hints
 from plait.agents.run import Interruption
 from plait.node.json_calls import EncodedArguments, decode_value, find_decoder
 from plait.parts.part import Part
-from plait_schemas.codec import NOT_JSON, decode_json, encode_crossing, encode_json
+from plait_schemas.codec import NOT_JSON, decode_json, encode_json
+from plait_schemas.encoding import encode_crossing
 from plait_schemas.rpc import find_result_type
 
 __all__ = [

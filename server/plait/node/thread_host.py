@@ -24,7 +24,7 @@ from plait.node.remote_requests import ListThreads
 from plait.parts.files.thread_files import find_files
 from plait.state.migrations import Outcome, migrate_all
 from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
-from plait_schemas.codec import encode_json
+from plait_schemas.encoding import encode_given
 
 __all__ = ["ThreadHost"]
 
@@ -192,7 +192,7 @@ def _make_query(
         kind=_kind_name(kind),
         is_of_user=user_id is not msgspec.UNSET,
         user_id=user,
-        metadata=encode_json(dict(metadata)),
+        metadata=encode_given(dict(metadata)),
         **options,
     )
 

@@ -9,7 +9,8 @@ from plait.errors import CorruptThread
 from plait.state.types import parse_json_error
 from plait.store.protocol import ThreadKey
 from plait.store.thread_rows import Record
-from plait_schemas.codec import HALF_PAIR, NOT_JSON, UNENCODABLE, check_json, encode_json, has_non_finite, nests_deeper
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, check_json, nests_deeper
+from plait_schemas.encoding import encode_given
 
 __all__ = ["DEEPEST", "check_seconds", "check_type", "decode_record", "encode_key", "encode_named", "read_back"]
 
@@ -52,9 +53,8 @@ def encode_named(name: str, value: object) -> bytes:
             check_json(data)  # A msgspec.Raw in the value may be anything.
         return data
     except UNENCODABLE as error:
-        why = HALF_PAIR if isinstance(error, UnicodeError) else str(error)
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"the value {name!r} is not JSON: {why}") from None
+        raise kind(f"the value {name!r} is not JSON: {error}") from None
 
 
 def decode_record(record: Record, key: ThreadKey, decode: Callable[[bytes], T]) -> T:
@@ -81,9 +81,7 @@ def read_back(record: S, decode: Callable[[bytes], S]) -> S:
 
 
 def _encode(value: object) -> bytes:
-    data = encode_json(value)
+    data = encode_given(value)
     if nests_deeper(data, DEEPEST):
         raise ValueError(f"it is nested more than {DEEPEST} deep")
-    if has_non_finite(value, data):
-        raise ValueError("it has a number that is infinite or not a number")
     return data

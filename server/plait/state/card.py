@@ -11,7 +11,7 @@ from plait.limits import Limits
 from plait.state.revision import Revision
 from plait.store.protocol import Write
 from plait.store.thread_rows import Record
-from plait_schemas.codec import encode_json
+from plait_schemas.encoding import encode_given
 
 __all__ = ["CARD", "Card"]
 
@@ -67,7 +67,7 @@ class Card:
     def _encode(self, revision: Revision) -> bytes | None:
         if self._make is None or not revision.has_state or (card := self._make(revision.copy())) is None:
             return None
-        data = encode_json(card)
+        data = encode_given(card)
         if len(data) > (most := self._limits.card):
             raise TooLarge(f"the card has {len(data)} bytes, the limit is {most}", limit="card")
         return data

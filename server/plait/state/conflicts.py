@@ -8,8 +8,9 @@ import msgspec
 
 from plait.errors import Conflict, InvalidState
 from plait.state.budget import Budget
-from plait_schemas.codec import decode_json, decoded, encode_json, has_non_finite
+from plait_schemas.codec import decode_json, decoded, encode_json, encode_whole
 from plait_schemas.elements import Id, Keys, id_of, ids_of
+from plait_schemas.encoding import EncodeError, encode_given
 from plait_schemas.patch import Op, find, parse
 from plait_schemas.rebase import Rebased, rebase
 from plait_schemas.step import is_place
@@ -125,9 +126,10 @@ def _resolve(op: Op, origin: Origin, base: Any, document: Any, resolve: Resolve)
     value = resolve(_copy_json(before), _copy_json(current), _copy_json(op.value), op.path)
     if value is None and (is_inserted or op.op == "remove"):
         return None if is_inserted else op
-    data = encode_json(value)
-    if has_non_finite(value, data):
-        raise InvalidState("resolve_conflict returned a number that is infinite or not a number", path=op.path)
+    try:
+        data = encode_given(value, encode_whole)
+    except EncodeError as error:
+        raise InvalidState(f"resolve_conflict: {error.message}", path=op.path + error.path) from None
     return Op("add" if op.op == "add" else "replace", op.path, decode_json(data))
 
 

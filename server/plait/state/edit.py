@@ -10,7 +10,8 @@ from plait.state.change_log import ChangeLog
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
 from plait.store.thread_rows import ChangeRow
-from plait_schemas.draft import Draft, NotFinite, draft, recorded
+from plait_schemas.draft import Draft, draft, recorded
+from plait_schemas.encoding import EncodeError
 from plait_schemas.patch import Op
 
 __all__ = ["Edit"]
@@ -70,8 +71,8 @@ class Edit:
     ) -> None:
         assert self._draft is not None
         ops = recorded(self._draft)
-        if isinstance(error, NotFinite):
-            raise InvalidState(str(error), path=error.path) from error
+        if isinstance(error, EncodeError) and not isinstance(error, TypeError):
+            raise InvalidState(error.message, path=error.path) from error
         if error is not None:
             return
         budget = Budget()

@@ -13,8 +13,9 @@ from plait.state.state_history import StateHistory, replay_document
 from plait.state.types import StateType, explain_invalid_state
 from plait.store.protocol import Store, StoredThread, ThreadKey, ThreadQuery, ThreadRow, Write
 from plait.store.thread_rows import ChangeRow, Snapshot
-from plait_schemas.codec import decode_json, encode_json, has_non_finite
+from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
+from plait_schemas.encoding import encode_given
 
 __all__ = [
     "Outcome",
@@ -113,15 +114,13 @@ def migrate_state(key: ThreadKey, kind: StateClass, stored: StoredThread) -> byt
             raised = f"@migrate(from_={step}) raised {type(error).__name__}: {error}"
             raise MigrationFailed(what, detail=raised) from error
     try:
-        data = encode_json(document)
+        data = encode_given(document)
         state = kind.state_type.decode(data)
         # Encode the decoded state: the type adds default values that the migrations left out.
-        encoded = encode_json(state)
+        encoded = encode_given(state)
     except Exception as error:  # The type may run the author's code, such as `__post_init__`.
         returned = f"what the migrations return is not a state of {kind.cls.__name__}: {explain_invalid_state(error)}"
         raise MigrationFailed(what, detail=returned) from error
-    if has_non_finite(document, data) or has_non_finite(state, encoded):
-        raise MigrationFailed(what, detail="what the migrations return has a number that is infinite or not a number")
     return data if kind.state_type.is_plain else encoded
 
 

@@ -6,7 +6,8 @@ from typing import Any
 from plait.errors import InvalidState
 from plait.limits import Limits
 from plait.state.types import UNDECODED, StateType, parse_json_error
-from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, decoded, encode_json, has_non_finite
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, decoded, encode_json
+from plait_schemas.encoding import encode_given
 
 __all__ = ["ModelType"]
 
@@ -43,11 +44,9 @@ class ModelType(StateType):
     def _write(self, state: Any, data: bytes) -> tuple[Any, bytes]:
         """Return the JSON of a state that was made of `data`, and the state that it is when it is read."""
         try:
-            json = encode_json(state)
-            if json == data:
+            if encode_json(state) == data:
                 return state, data
-            if has_non_finite(state, json):
-                raise ValueError("it has a number that is infinite or not a number")
+            json = encode_given(state)
         except UNENCODABLE as error:
             raise InvalidState(f"what validation has made is not JSON: {error}", path="") from None
         try:

@@ -16,19 +16,19 @@ from plait.state.fields import check_fields, make_plan
 from plait.state.texts import find_texts
 from plait_schemas.codec import (
     NOT_JSON,
-    UNENCODABLE,
     check_json,
     convert,
     decode_json,
     decoded,
     encode_json,
-    has_non_finite,
+    encode_whole,
     is_large,
     make_decoder,
     nests_deeper,
 )
 from plait_schemas.diff import diff
 from plait_schemas.elements import Keys
+from plait_schemas.encoding import EncodeError, encode_given
 from plait_schemas.members import is_frozen
 from plait_schemas.models import ModelError
 from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, parse
@@ -246,13 +246,11 @@ def _apply_bounded(document: Any, ops: Sequence[Op], most_moved: int) -> Any:
 def encode_value(what: str, value: object, limits: Limits, path: str | None = None) -> bytes:
     """Encode a state, or a value that is set at a path in one. Raises InvalidState or TooLarge."""
     try:
-        data = encode_json(value)
-        check_depth(data, limits, path or "")
-        is_finite = not has_non_finite(value, data)
-    except UNENCODABLE as error:
-        raise InvalidState(f"the {what} is not JSON: {error}", path=path) from None
-    if not is_finite:
-        raise InvalidState(f"the {what} is not JSON: it has a number that is infinite or not a number", path=path)
+        data = encode_given(value, encode_whole)
+    except EncodeError as error:
+        at = f"{path or ''}{error.path}" or path
+        raise InvalidState(f"the {what} is not JSON: {error.message}", path=at) from None
+    check_depth(data, limits, path or "")
     return data
 
 

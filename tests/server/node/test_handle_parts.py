@@ -1,12 +1,16 @@
 """The parts of a thread as other server code reads and writes them, through a handle."""
 
-from datetime import UTC, datetime, timedelta
+import math
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from plait import MemoryStore, Messages, Plait, Schedule, SqliteStore, Store, Thread, Values, effect
+from plait import MemoryStore, Messages, Plait, Schedule, Sql, SqlError, SqliteStore, Store, Thread, Values, effect, rpc
 
 
 class Desk(Thread[Any]):
@@ -91,3 +95,58 @@ async def test_a_part_shares_no_object_with_other_code(store: Store) -> None:
             assert (found, message.metadata) == ([1], {"tags": ["a"]})
             found.append(2)
             message.metadata["tags"].append("b")
+
+
+class Size(IntEnum):
+    LARGE = 3
+
+
+class Color(StrEnum):
+    RED = "red"
+
+
+class Shape(Enum):
+    ROUND = "round"
+
+
+class Table(Thread[Any]):
+    sql = Sql(migrations=["create table things (value any) strict"])
+
+    @rpc
+    async def add(self, index: int) -> list[dict[str, Any]]:
+        return await self.sql(ADD, SQL_ARGUMENTS[index][0])
+
+
+ADD = "insert into things values (?) returning typeof(value) as type, hex(value) as value"
+SQL_ARGUMENTS: list[tuple[Any, str]] = [
+    *[(None, ""), (True, ""), (7, ""), (-(2**63), ""), (1.5, ""), (math.inf, ""), ("é", ""), (b"\xff", "")],
+    *[(bytearray(b"a"), ""), (memoryview(b"a"), ""), (Size.LARGE, ""), (Color.RED, "")],
+    (datetime(2026, 1, 2, 3, 4, tzinfo=UTC), "argument 1 of type 'datetime' is not supported: pass value.isoformat()"),
+    (date(2026, 1, 2), "argument 1 of type 'date' is not supported: pass value.isoformat()"),
+    (time(3, 4), "argument 1 of type 'time' is not supported: pass value.isoformat()"),
+    (timedelta(1), "argument 1 of type 'timedelta' is not supported: pass value.total_seconds()"),
+    (UUID(int=1), "argument 1 of type 'UUID' is not supported: pass str(value)"),
+    (Decimal("1.5"), "argument 1 of type 'Decimal' is not supported: pass str(value)"),
+    (Shape.ROUND, "argument 1 of type 'Shape' is not supported: pass value.value"),
+    ({"a": 1}, "argument 1 of type 'dict' is not supported: pass json.dumps(value)"),
+    ([1], "argument 1 of type 'list' is not supported: pass json.dumps(value)"),
+    (math.nan, "argument 1 is not a number, which would be stored as null: pass None"),
+    (2**63, "argument 1 is too large, as integers have 64 bits: pass str(value)"),
+    (2**64, "argument 1 is too large, as integers have 64 bits: pass str(value)"),
+    ("\ud83d", "argument 1 has half of a surrogate pair: surrogates are not allowed"),
+]
+
+
+async def test_arguments_of_sql_mean_the_same_in_the_thread_and_from_outside(store: Store) -> None:
+    async with Plait(Table, store=store) as app:
+        handle, inside, outside = app.thread(Table, "one"), list[Any](), list[Any]()
+        for index, (value, _) in enumerate(SQL_ARGUMENTS):
+            calls = [(inside, lambda at=index: handle.call(Table.add, at))]
+            calls.append((outside, lambda value=value: handle.part(Table.sql)(ADD, value)))
+            for found, call in calls:
+                try:
+                    found.append(await call())
+                except SqlError as error:
+                    found.append(str(error.detail).partition(f": {ADD}")[0])
+        assert inside == outside
+        assert [each if isinstance(each, str) else "" for each in inside] == [why for _, why in SQL_ARGUMENTS]

@@ -4,11 +4,20 @@ import datetime
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, RootModel, computed_field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    RootModel,
+    computed_field,
+    field_validator,
+    model_validator,
+)
 from tests.server.nodes import open_nodes
 
 from plait import (
@@ -512,3 +521,55 @@ async def test_a_model_has_no_number_that_json_does_not_have() -> None:
         with pytest.raises(InvalidState):
             await room.update("/n", 1)
         assert await room.state() == Number()
+
+
+class Creature(BaseModel):
+    name: str = ""
+
+
+class Hound(Creature):
+    tricks: list[str] = []
+
+
+class Owner(BaseModel):
+    pet: Creature = Creature()
+    pets: list[Creature] = []
+    named: dict[str, Creature | None] = {}
+    shown: Annotated[Creature, PlainSerializer(lambda pet: {"name": pet.name.upper()})] = Creature()
+    owner: "Owner | None" = None
+
+
+class OwnerRoom(Thread[Owner]):
+    initial_state = Owner()
+
+    @rpc
+    async def set_pet(self, field: str, *, is_deep: bool) -> None:
+        async with self.edit() as draft:
+            dog: Any = {"pet": Hound(), "pets": [Hound()], "named": {"a": Hound()}}[field]
+            if is_deep:
+                draft.owner = Owner(**{field: dog})
+            else:
+                draft[field] = dog
+
+
+@pytest.mark.parametrize(
+    ("field", "dog", "path"),
+    [("pet", Hound(), "/pet"), ("pets", [Hound()], "/pets/0"), ("named", {"a": Hound()}, "/named/a")],
+)
+async def test_fields_that_a_declared_type_lacks_are_refused_at_any_depth(field: str, dog: Any, path: str) -> None:
+    owner = Owner(**{field: dog})
+    async with Plait(OwnerRoom, store="memory://") as app:
+        room = app.thread(OwnerRoom, "one")
+        for place, change in (
+            ("", lambda: room.set_state(owner)),
+            ("/owner", lambda: room.set_state(Owner(owner=owner))),
+            ("", lambda: room.update(f"/{field}", dog)),
+            ("/owner", lambda: room.update("/owner", owner)),
+            ("", lambda: room.call(OwnerRoom.set_pet, field, is_deep=False)),
+            ("/owner", lambda: room.call(OwnerRoom.set_pet, field, is_deep=True)),
+        ):
+            with pytest.raises(InvalidState) as refused:
+                await change()
+            assert refused.value.path == f"{place}{path}/tricks"
+        await room.set_state(Owner(shown=Hound(name="rex", tricks=["sit"])))
+        assert await room.state() == Owner(shown=Creature(name="REX"))

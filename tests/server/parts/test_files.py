@@ -568,6 +568,21 @@ async def test_metadata_and_mime_types_are_checked(lab: FilesLab) -> None:
     assert await files.stat("a") is None
 
 
+async def test_a_file_that_cannot_be_stored_leaves_the_former_one(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    store = make_store(request, "sqlite", tmp_path)
+    async with open_lab(store) as lab:
+        files = (await lab.thread()).files
+        await files.write("a", "former")
+        with pytest.raises(ValueError, match="width"):
+            files.put("a", await files.receive("later"), width=10**5000)
+        assert await files.read("a") == b"former"
+        await files.write("b", "other")
+    async with open_lab(store) as lab:
+        assert await (await lab.thread()).files.read("a") == b"former"
+
+
 def test_a_class_has_one_files() -> None:
     with pytest.raises((TypeError, RuntimeError)) as caught:
 

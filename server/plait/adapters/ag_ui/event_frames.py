@@ -19,6 +19,7 @@ from ag_ui.encoder import EventEncoder
 from plait.errors import InvalidArguments
 from plait.state.revision import Revision
 from plait_schemas.codec import encode_json
+from plait_schemas.encoding import encode_given
 from plait_schemas.messages import Version
 from plait_schemas.patch import Op, decode_ops, find, parse
 
@@ -113,12 +114,15 @@ class EncodedEvent(NamedTuple):
 
 def encode(event: BaseEvent) -> bytes:
     """Return the frame of an event."""
-    return _ENCODER.encode(event).encode()
+    frame = _ENCODER.encode(event).encode()
+    if b"null" in frame:
+        encode_given(event)  # Refuses what Pydantic writes as null.
+    return frame
 
 
 def encode_custom(name: str, value: Any) -> bytes:
     """Return the frame of a CUSTOM event. Raises TypeError or ValueError for a value that cannot be JSON."""
-    return b'data: {"type":"CUSTOM","name":%b,"value":%b}\n\n' % (encode_json(name), encode_json(value))
+    return b'data: {"type":"CUSTOM","name":%b,"value":%b}\n\n' % (encode_given(name), encode_given(value))
 
 
 def encode_snapshot(epoch: str, revision: Revision) -> bytes:

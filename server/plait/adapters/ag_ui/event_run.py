@@ -25,7 +25,8 @@ from plait.adapters.ag_ui.event_frames import EncodedEvent, Opened, encode, enco
 from plait.adapters.ag_ui.shown_messages import MessagesSnapshot
 from plait.agents.run import Interruption
 from plait.errors import CallFailed, PlaitError, StoreError
-from plait_schemas.codec import to_builtins
+from plait_schemas.codec import decode_json
+from plait_schemas.encoding import encode_given
 
 __all__ = ["EventRun", "MessagesOpener"]
 
@@ -133,7 +134,7 @@ class EventRun(FeedRun):
         elif self.asked:
             outcome = RunFinishedInterruptOutcome(interrupts=self.asked)
         try:
-            plain = to_builtins(result)
+            plain = decode_json(encode_given(result))
             finished = encode(self._make_finished(plain, outcome))
         except (TypeError, ValueError) as failure:
             self._fail_with(CallFailed(f"the result is not JSON: {failure}"))

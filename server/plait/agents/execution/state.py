@@ -14,7 +14,7 @@ from plait.agents.execution.stops import Notes, Place
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.tasks.step import Step
-from plait_schemas.codec import encode_json
+from plait_schemas.encoding import encode_given
 
 __all__ = ["ExecutionState", "find_execution", "find_hooks"]
 
@@ -141,12 +141,12 @@ class ExecutionState:
 
         `type` is that of the value.
         """
-        before = encode_json(self.notes)
+        before = encode_given(self.notes)
 
         async def do() -> _Noted[T]:
             self._load(_decode_notes(before))
             value = await work()
-            if (after := encode_json(self.notes)) == before:
+            if (after := encode_given(self.notes)) == before:
                 return _Noted(value)
             self._noted = (self._noted[0], self._noted[1] + 1)
             return _Noted(value, _decode_notes(after), self._noted)

@@ -25,7 +25,7 @@ from plait.parts.part import require_role
 from plait.parts.tasks.rows import TaskRun
 from plait.parts.tasks.thread_tasks import ThreadTasks
 from plait.parts.written import Result
-from plait_schemas.codec import encode_json
+from plait_schemas.encoding import encode_given
 
 __all__ = ["SUPPLY", "ThreadAgents", "make_supply_method"]
 
@@ -91,7 +91,7 @@ class ThreadAgents:
         At rest, a run begins for it. Raises NotFound for an unknown tool, and what `messages.queue` raises.
         """
         self._definitions.find_tool(name)
-        call = {"name": name, "arguments": encode_json(dict(args)).decode()}
+        call = {"name": name, "arguments": encode_given(dict(args)).decode()}
         return self._messages.queue("", "system", silent=True, metadata=make_own({TOOL: call}))
 
     async def invoke_tool(self, name: str, args: Mapping[str, Any] = {}) -> ToolResult:
@@ -101,7 +101,7 @@ class ThreadAgents:
         """
         async with McpServers(self._actor.thread) as servers:
             invoker = Invoker(self._definitions, self._actor.thread, self._messages, servers)
-            return await invoker.invoke(self._definitions.tools, name, encode_json(dict(args)).decode())
+            return await invoker.invoke(self._definitions.tools, name, encode_given(dict(args)).decode())
 
     # Subagents
 

@@ -13,7 +13,8 @@ import msgspec
 from plait.actor.rpc import Method
 from plait.errors import InvalidArguments, PlaitError
 from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON, encode_json
+from plait_schemas.codec import NOT_JSON
+from plait_schemas.encoding import encode_given
 
 __all__ = [
     "CREATE",
@@ -136,7 +137,7 @@ def read_result(value: Any) -> ToolResult:
         return value
     if value is None:
         return ToolResult("The tool has returned nothing.")
-    return ToolResult(value if isinstance(value, str) else encode_json(value).decode())
+    return ToolResult(value if isinstance(value, str) else encode_given(value).decode())
 
 
 def tell_error(error: BaseException) -> str:

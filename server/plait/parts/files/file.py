@@ -16,6 +16,7 @@ __all__ = [
     "RemovedFile",
     "Upload",
     "cut_content",
+    "decode_file",
 ]
 
 CHUNK: Final = 256 * 1024
@@ -63,6 +64,9 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def show(self) -> "FileInfo":
         """Return what clients see."""
         return FileInfo(**{name: getattr(self, name) for name in FileInfo.__struct_fields__})
+
+
+decode_file: Final = msgspec.json.Decoder(File).decode
 
 
 class FileInfo(msgspec.Struct, frozen=True, kw_only=True):

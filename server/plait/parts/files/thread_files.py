@@ -13,9 +13,9 @@ from plait.actor.begun import Begun
 from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_wall_clock
 from plait.errors import NotFound, TooLarge
-from plait.parts.encoding import check_type, encode_named
+from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.files.contents import MARK
-from plait.parts.files.file import Content, File, FileInfo, FileMatch, FileStats, RemovedFile, Upload
+from plait.parts.files.file import Content, File, FileInfo, FileMatch, FileStats, RemovedFile, Upload, decode_file
 from plait.parts.files.files_draft import FilesDraft
 from plait.parts.files.images import MOST_IMAGE_BYTES, make_thumbnail, measure_image
 from plait.parts.files.index import INDEX, FileEdit
@@ -26,7 +26,6 @@ from plait.parts.part import ALL, Part, check_writable, find_role
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.store.thread_rows import Record, RecordRange
-from plait_schemas.codec import decode_json
 
 __all__ = ["Files", "ThreadFiles", "find_files"]
 
@@ -145,6 +144,7 @@ class ThreadFiles:
             etag=upload.content,
             chunk=upload.chunk,
         )
+        file = read_back(file, decode_file)
         contents = self._store.contents
 
         def put(edit: FileEdit) -> File:
@@ -343,5 +343,4 @@ def _check_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     data = encode_named("metadata", metadata)
     if len(data) > _MOST_METADATA:
         raise TooLarge(f"the metadata has {len(data):,} bytes; a file may have {_MOST_METADATA:,}", limit="record")
-    found: Mapping[str, Any] = decode_json(data)
-    return found
+    return metadata

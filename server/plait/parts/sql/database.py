@@ -1,12 +1,15 @@
 """One open local SQLite file: runs the author's statements, inside of savepoints of plait."""
 
+import re
 import sqlite3
-import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from math import inf
+from datetime import date, time, timedelta
+from enum import Enum
+from math import inf, isnan
 from threading import Event
+from time import thread_time
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -14,7 +17,7 @@ from plait.errors import SqlError
 from plait.parts.sql.authorizer import Access, Authorizer
 from plait.parts.sql.wal import PAGE_SIZE
 
-__all__ = ["Database", "Row", "make_error"]
+__all__ = ["Database", "Row", "make_error", "read_arguments"]
 
 Row = dict[str, Any]
 
@@ -54,6 +57,14 @@ _STEPS: Final = 1_000
 _GRACE: Final = 0.005
 # Of a statement that nothing is known of. It may write, and what it writes must be stored.
 _UNKNOWN: Final = Access(frozenset(), frozenset({"?"}))
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
+# The calls that make arguments of values of other types.
+_CALLS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
+    ((date, time), "value.isoformat()"),
+    (timedelta, "value.total_seconds()"),
+    (Enum, "value.value"),
+    ((Mapping, list, tuple, set, frozenset), "json.dumps(value)"),
+)
 _FAILURES: Final = (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError)
 
 
@@ -96,11 +107,11 @@ class Database:
 
         An error may have ended the transaction: see `is_in_transaction`.
         """
-        authorizer = self._authorizer
+        authorizer, args = self._authorizer, read_arguments(args, statement)
         authorizer.begin()
         if statement in _OWN:
             raise make_error("transactions are those of the thread: `with self.transaction():`", statement)
-        self._deadline, self._is_late, authorizer.is_off = time.thread_time() + seconds, False, False
+        self._deadline, self._is_late, authorizer.is_off = thread_time() + seconds, False, False
         cursor, is_done = self._db.cursor(), False
         try:
             cursor.execute(statement, args)
@@ -181,7 +192,7 @@ class Database:
 
     def _is_over(self) -> bool:
         """Whether the running statement is interrupted."""
-        if (now := time.thread_time()) <= self._deadline:
+        if (now := thread_time()) <= self._deadline:
             return False
         was_late, self._is_late, self._deadline = self._is_late, True, now + _GRACE
         return was_late
@@ -209,6 +220,33 @@ class Database:
         elif code == sqlite3.SQLITE_FULL:
             reason, limit = f"the tables would have more than {self._most_bytes} bytes, or the disk is full", "sql"
         return make_error(reason, statement, limit=limit)
+
+
+def read_arguments(args: Sequence[object], statement: str) -> list[object]:
+    """Return arguments as SQLite stores them, which is also how they travel to another process. Raises SqlError."""
+    return [_read_argument(f"argument {place}", each, statement) for place, each in enumerate(args, 1)]
+
+
+def _read_argument(what: str, value: object, statement: str) -> object:
+    match value:
+        case None:
+            return None
+        case str():
+            if value.isascii() or not _HALF_PAIR.search(value):
+                return str.__str__(value)
+            raise make_error(f"{what} has half of a surrogate pair: surrogates are not allowed", statement)
+        case int():
+            if -(2**63) <= value < 2**63:
+                return int(value)
+            raise make_error(f"{what} is too large, as integers have 64 bits: pass str(value)", statement)
+        case float():
+            if not isnan(value):
+                return float(value)
+            raise make_error(f"{what} is not a number, which would be stored as null: pass None", statement)
+        case bytes() | bytearray() | memoryview():
+            return bytes(value)
+    call = next((call for type_, call in _CALLS if isinstance(value, type_)), "str(value)")
+    raise make_error(f"{what} of type {type(value).__name__!r} is not supported: pass {call}", statement)
 
 
 def make_error(reason: str, statement: str, *, limit: str | None = None) -> SqlError:

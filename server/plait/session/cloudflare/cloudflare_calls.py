@@ -13,7 +13,8 @@ from plait.actor.transport import Frame, Transport
 from plait.errors import CallFailed, PlaitError
 from plait.instruments.protocol import find_outcome, tell_limit
 from plait_schemas.cloudflare import Call, Result, encode
-from plait_schemas.codec import UNENCODABLE, printable
+from plait_schemas.codec import printable
+from plait_schemas.encoding import EncodeError, encode_given
 
 __all__ = ["CloudflareCalls"]
 
@@ -82,7 +83,7 @@ class CloudflareCalls:
             self.fail(call, str(self._actor.explain(error, self._connection)))
         elif not method.is_stream:
             nothing = result is None and not method.returns_value
-            error = self._send(call, Result(call.id, True, msgspec.UNSET if nothing else result, done=True))
+            error = self._send(call, msgspec.UNSET if nothing else result)
         if not method.is_stream:
             self._actor.instruments.message_ended(trace, "ok" if error is None else find_outcome(error))
 
@@ -91,7 +92,7 @@ class CloudflareCalls:
             assert isinstance(value, str)
             send = partial(self.fail, call, printable(value))
         else:
-            send = partial(self._transport.send, Frame(encode(Result(call.id, True, value, done=what == "end"))))
+            send = partial(self._transport.send, _make_result(call, value, done=what == "end"))
         if what == "chunk":
             return send
 
@@ -101,13 +102,18 @@ class CloudflareCalls:
 
         return end
 
-    def _send(self, call: Call, result: Result) -> PlaitError | None:
+    def _send(self, call: Call, result: object) -> PlaitError | None:
         """Send a result; return the error that is sent instead if it is not JSON."""
         try:
-            data = encode(result)
-        except UNENCODABLE as error:
+            frame = _make_result(call, result, done=True)
+        except EncodeError as error:
             failure = CallFailed(f"the result of {call.method} is not JSON: {error}")
             self.fail(call, str(failure))
             return failure
-        self._transport.send(Frame(data))
+        self._transport.send(frame)
         return None
+
+
+def _make_result(call: Call, value: object, *, done: bool) -> Frame:
+    raw = msgspec.UNSET if value is msgspec.UNSET else msgspec.Raw(encode_given(value))
+    return Frame(encode(Result(call.id, True, raw, done=done)))

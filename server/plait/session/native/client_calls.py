@@ -12,7 +12,8 @@ from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame
 from plait.errors import CallFailed, InvalidArguments, PlaitError
 from plait.instruments.protocol import NO_INSTRUMENTS, find_outcome, tell_limit
-from plait_schemas.codec import UNENCODABLE, encode_json, printable
+from plait_schemas.codec import printable
+from plait_schemas.encoding import EncodeError, encode_given
 from plait_schemas.frames import encode
 from plait_schemas.messages import Call, Error, Result
 
@@ -90,7 +91,7 @@ class ClientCalls:
             nothing = result is None and not method.returns_value
             try:
                 self._send(_make_result(ref, msgspec.UNSET if nothing else result, done=True))
-            except UNENCODABLE as failure:
+            except EncodeError as failure:
                 error = CallFailed(f"the result of {method.name} is not JSON: {failure}")
         if error is not None:
             tell_limit(self._actor.instruments, error)
@@ -121,5 +122,5 @@ class ClientCalls:
 
 
 def _make_result(ref: int, value: object, *, done: bool) -> Frame:
-    raw = msgspec.UNSET if value is msgspec.UNSET else msgspec.Raw(encode_json(value))
+    raw = msgspec.UNSET if value is msgspec.UNSET else msgspec.Raw(encode_given(value))
     return Frame(encode(Result(ref, done, raw)))

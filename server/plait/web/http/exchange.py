@@ -20,7 +20,7 @@ from plait.web.fairness import LARGE
 from plait.web.http.streamed import ResponseLines
 from plait.web.http.streamed_call import Encode, StreamedCall
 from plait.web.server_context import ServerContext, find_lease, find_party
-from plait_schemas.codec import UNENCODABLE, encode_json
+from plait_schemas.encoding import EncodeError, encode_given
 
 __all__ = ["Exchange", "answer_json", "read_tags"]
 
@@ -154,6 +154,6 @@ def read_tags(header: str | None) -> set[str]:
 def answer_json(value: object) -> Response:
     """Answer with a value. Raises CallFailed if it is not JSON."""
     try:
-        return Response(encode_json(value), media_type="application/json")
-    except UNENCODABLE as error:
+        return Response(encode_given(value), media_type="application/json")
+    except EncodeError as error:
         raise CallFailed(f"the result is not JSON: {error}") from None

@@ -26,7 +26,8 @@ from plait.errors import CallFailed, InvalidArguments, PlaitError
 from plait.web.http.exchange import Exchange
 from plait.web.http.streamed import ResponseAborted
 from plait.web.http.streamed_call import StreamedCall
-from plait_schemas.codec import UNENCODABLE, encode_json, nests_deeper
+from plait_schemas.codec import encode_json, nests_deeper
+from plait_schemas.encoding import EncodeError, encode_given
 
 __all__ = ["answer_mcp"]
 
@@ -136,6 +137,6 @@ def _make_result(text: str, *, is_error: bool = False) -> CallToolResult:
 def _to_text(value: object) -> str:
     """Return a text as it is, and anything else as JSON. Raises CallFailed."""
     try:
-        return value if isinstance(value, str) else encode_json(value).decode()
-    except UNENCODABLE as error:
+        return value if isinstance(value, str) else encode_given(value).decode()
+    except EncodeError as error:
         raise CallFailed(f"the result is not JSON: {error}") from None

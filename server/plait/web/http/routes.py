@@ -30,7 +30,8 @@ from plait.web.http.run_routes import interrupt, run_agent
 from plait.web.http.streamed import wants_events
 from plait.web.server_context import ServerContext
 from plait.web.thread_urls import find_place, read_address, read_kind
-from plait_schemas.codec import NOT_JSON, encode_json
+from plait_schemas.codec import NOT_JSON
+from plait_schemas.encoding import encode_given
 
 __all__ = ["ThreadRequests"]
 
@@ -211,7 +212,7 @@ class _Exchange(Exchange):
 
 def _encode_line(what: str, value: object) -> tuple[bytes, bool]:
     value = str(value) if isinstance(value, PlaitError) else value
-    return encode_json({what: value}) + b"\n", what != "chunk"
+    return encode_given({what: value}) + b"\n", what != "chunk"
 
 
 async def _answer_mcp(exchange: Exchange) -> Response:

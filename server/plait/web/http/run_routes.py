@@ -26,7 +26,8 @@ from plait.web.http.exchange import Exchange, answer_json
 from plait.web.http.streamed_call import Encode
 from plait.web.server_context import THREAD, ServerContext, error_body
 from plait.web.thread_urls import read_run
-from plait_schemas.codec import NOT_JSON, encode_json, nests_deeper
+from plait_schemas.codec import NOT_JSON, nests_deeper
+from plait_schemas.encoding import encode_given
 
 __all__ = ["RunRequests", "interrupt", "read_interrupt", "run_agent"]
 
@@ -233,12 +234,12 @@ def _choose_form(request: Request, agent: Agent) -> tuple[str, Encode]:
 def _encode_event(what: str, value: object) -> tuple[bytes, bool]:
     what, value = _describe(what, value)
     head = b"" if what == "chunk" else f"event: {what}\n".encode()
-    return head + b"data: " + encode_json(value) + b"\n\n", what != "chunk"
+    return head + b"data: " + encode_given(value) + b"\n\n", what != "chunk"
 
 
 def _encode_line(what: str, value: object) -> tuple[bytes, bool]:
     what, value = _describe(what, value)
-    return encode_json({what: value}) + b"\n", what != "chunk"
+    return encode_given({what: value}) + b"\n", what != "chunk"
 
 
 def _encode_text(what: str, value: object) -> tuple[bytes | None, bool]:

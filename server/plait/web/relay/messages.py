@@ -9,6 +9,7 @@ import msgspec
 from starlette.types import Scope
 
 from plait.cluster.owners import NodeId
+from plait_schemas.encoding import EncodeError, encode_given
 
 __all__ = [
     "BACKED",
@@ -209,8 +210,8 @@ def _encode_session(session: Any) -> bytes | None:
         return None
     getattr(session, "mark_accessed", bool)()  # For Starlette, the answer depends on it.
     try:
-        return msgspec.json.encode(session)
-    except (TypeError, ValueError):
+        return encode_given(session)
+    except EncodeError:
         return None
 
 
