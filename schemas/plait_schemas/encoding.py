@@ -83,9 +83,9 @@ def _may_repeat(data: bytes) -> bool:
     """Tell whether an object in JSON has two members with the same name, one of which was a number."""
     if data.translate(_ZEROS).rfind(_NUMBER_KEY) < 0 or len(encode_json(decode_json(data))) == len(data):
         return False
-    repeated: list[int] = []
-    json.loads(data, object_pairs_hook=lambda pairs: len({*dict(pairs)}) < len(pairs) and repeated.append(1))
-    return bool(repeated)
+    repeated: list[bool] = []
+    json.loads(data, object_pairs_hook=lambda pairs: repeated.append(len(dict(pairs)) < len(pairs)))
+    return True in repeated
 
 
 def _make_error(value: Any, encode: Encode, error: Exception) -> EncodeError:

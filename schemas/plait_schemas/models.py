@@ -11,6 +11,7 @@ import msgspec
 from msgspec import NODEFAULT, inspect
 
 __all__ = [
+    "MODEL_TIMES",
     "ModelError",
     "allows_extra",
     "check_type",
@@ -19,6 +20,7 @@ __all__ = [
     "expand",
     "fields",
     "find_input_names",
+    "find_times",
     "inner_types",
     "is_model",
     "is_root",
@@ -26,9 +28,14 @@ __all__ = [
     "validate",
 ]
 
+MODEL_TIMES: Final = 10
+"""How much JSON of a model weighs: validating it takes longer than decoding it, and each of its errors takes memory."""
+
 _decode: Final = msgspec.json.Decoder().decode
 _check: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
+# With more errors, none of them is told, as Pydantic makes all of them at once.
+_MOST_ERRORS: Final = 1_000
 _WHOLE: Final = {"polymorphic_serialization": True}
 
 
@@ -60,7 +67,8 @@ def dump(value: Any, *, is_whole: bool = False) -> msgspec.Raw:
         return msgspec.Raw(msgspec.json.encode(str.__str__(value)))
     if not is_model(type(value)):
         raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
-    options = _WHOLE if is_whole and _can_be_whole(type(value)) else {}
+    model: Any = type(value)
+    options = _WHOLE if is_whole and _can_be_whole(model) else {}
     data = value.model_dump_json(by_alias=True, round_trip=True, warnings=False, **options).encode()
     if b"NaN" in data or b"Infinity" in data:  # A model may be configured to write numbers that JSON does not have.
         _check(data)
@@ -88,15 +96,29 @@ def fields(value: Any) -> Iterator[tuple[str, Any]]:
 
 def validate(model: Any, data: bytes) -> Any:
     """Return the model that JSON is. Raises ModelError."""
+    found = _try_to_validate(model, data)
+    if type(found) is not ModelError:
+        return found
+    try:
+        raise found
+    finally:
+        del found  # An error that refers to the frame in which it was raised stays in memory for long.
+
+
+def _try_to_validate(model: Any, data: bytes) -> Any:
+    """Return the model that JSON is, or a ModelError that does not keep those of Pydantic, which may be many."""
     try:
         return model.model_validate_json(data)
-    except ValueError as error:
-        errors = getattr(error, "errors", None)
-        if errors is None:
+    except ValueError as failure:
+        error: Any = failure
+        if not hasattr(error, "error_count"):
             raise
-        first = errors(include_url=False, include_context=False, include_input=False)[0]
-        parts = _find_place(first["loc"], data, is_missing=first["type"] == "missing")
-        raise ModelError(first["msg"], parts) from None
+        if (count := error.error_count()) > _MOST_ERRORS:
+            return ModelError(f"it has {count} errors", ())
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        del error
+    parts = _find_place(first["loc"], data, is_missing=first["type"] == "missing")
+    return ModelError(first["msg"], parts)
 
 
 def _find_place(location: Sequence[str | int], data: bytes, *, is_missing: bool) -> list[str]:
@@ -144,6 +166,24 @@ def allows_extra(model: Any) -> bool:
 def find_input_names(model: Any) -> Iterator[str]:
     """Yield the names by which a model reads its fields."""
     return chain.from_iterable(_input_names(model, *item) for item in model.model_fields.items())
+
+
+def find_times(type_: Any) -> int:
+    """Return how much JSON of a type weighs in comparison with JSON without one.
+
+    What does not fit a union of models has the errors of all of them.
+    """
+    try:
+        parts = [*types_in(inspect.type_info(type_), expands=True)]
+    except (TypeError, NameError, NotImplementedError):
+        return 1  # Decoding the type says what is wrong with it.
+    is_plain = not any(is_model(getattr(each, "cls", None)) for each in parts)
+    return 1 if is_plain else MODEL_TIMES * max(map(_count_models, parts))
+
+
+def _count_models(info: inspect.Type) -> int:
+    models = [*filter(is_model, [getattr(each, "cls", None) for each in inner_types(info)])]
+    return max(len(models), 1) if isinstance(info, inspect.UnionType) else 1
 
 
 def check_type(type_: Any) -> None:

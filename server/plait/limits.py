@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from plait.errors import TooLarge
-from plait_schemas.codec import weigh
+from plait.errors import InvalidArguments, TooLarge
+from plait_schemas.codec import nests_deeper, weigh
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -17,6 +17,7 @@ __all__ = [
     "RateLimiter",
     "TokenBucket",
     "TokenBuckets",
+    "check_json",
     "check_weight",
     "count_extra_messages",
     "explain_limit",
@@ -157,11 +158,22 @@ UNLIMITED: Final = Limits(
 """The meaning of `limits=None`: only the limits that keep the server itself working."""
 
 
-def check_weight(what: str, data: bytes, limits: Limits) -> None:
-    """Raise TooLarge for JSON that would cost too much when it is decoded."""
-    if len(data) * WEIGHT_PER_BYTE > limits.weight and (weight := weigh(data, limits.weight)) > limits.weight:
+def check_weight(what: str, data: bytes, limits: Limits, times: int = 1) -> None:
+    """Raise TooLarge for JSON that would cost too much when it is decoded: `times` as much as JSON without a type."""
+    most = limits.weight // times
+    if len(data) * WEIGHT_PER_BYTE > most and (weight := weigh(data, most)) > most:
         parts = "its commas, 2 for each list, 6 for each object and 2,000 for 200 digits of an integer"
-        raise TooLarge(f"the {what} has a weight of {weight} ({parts}), the limit is {limits.weight}", limit="weight")
+        model = f", {times} times for a model" if times > 1 else ""
+        text = f"the {what} has a weight of {times * weight} ({parts}{model}), the limit is {limits.weight}"
+        raise TooLarge(text, limit="weight")
+
+
+def check_json(what: str, data: bytes | msgspec.Raw, limits: Limits, times: int = 1, *, path: str = "") -> None:
+    """Check JSON that is to be decoded as a type. Raises InvalidArguments if it is too deep, and TooLarge."""
+    if len(data) > (depth := limits.depth) and nests_deeper(bytes(data), depth):
+        raise InvalidArguments(f"{what} is nested more than {depth} deep", path=path)
+    if times > 1:  # The message that it is a part of was weighed.
+        check_weight(what, bytes(data), limits, times)
 
 
 class TokenBucket:

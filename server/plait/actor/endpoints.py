@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from plait.actor.url_patterns import UrlPattern, decode_segments
 from plait.errors import InvalidArguments, escape_traceback
-from plait.limits import Limits
+from plait.limits import Limits, check_json
 from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON, make_decoder, nests_deeper
+from plait_schemas.codec import NOT_JSON, make_decoder
 from plait_schemas.encoding import EncodeError, encode_given
-from plait_schemas.models import check_type
+from plait_schemas.models import check_type, find_times
 
 __all__ = ["EndpointMethod", "Endpoints", "HttpMethod", "Parameter", "endpoint"]
 
@@ -139,6 +139,7 @@ class EndpointMethod:
         # The parameter that gets the body, if there is one, and what decodes that; None for bytes.
         self.body = bodies[0] if bodies else None
         self._decode = None if self.body is None or self.body.type is bytes else make_decoder(self.body.type)
+        self._times = 1 if self.body is None else find_times(self.body.type)
 
     @property
     def has_result(self) -> bool:
@@ -163,7 +164,7 @@ class EndpointMethod:
                 "that is not decoded, as bytes or Request, may have more"
             )
 
-    def arguments(self, values: Mapping[str, Any], request: Request, body: bytes, *, depth: int) -> dict[str, Any]:
+    def arguments(self, values: Mapping[str, Any], request: Request, body: bytes, *, limits: Limits) -> dict[str, Any]:
         """Return the arguments for a request with these values in its path. Raises InvalidArguments."""
         found: dict[str, Any] = {}
         for each in self.parameters:
@@ -173,7 +174,7 @@ class EndpointMethod:
                 case "path":
                     found[each.name] = self._convert(each, values[each.name])
                 case "body" if body or each.is_required:
-                    found[each.name] = body if self._decode is None else self._read_body(each, body, depth)
+                    found[each.name] = body if self._decode is None else self._read_body(each, body, limits)
                 case "query" if each.name in request.query_params:
                     given = request.query_params.getlist(each.name)
                     found[each.name] = self._convert(each, given if each.is_list else given[-1])
@@ -214,10 +215,9 @@ class EndpointMethod:
             raise InvalidArguments(f"{name}: {error}", path=f"/{name}{error.path}") from None
         return made
 
-    def _read_body(self, parameter: Parameter, body: bytes, depth: int) -> Any:
+    def _read_body(self, parameter: Parameter, body: bytes, limits: Limits) -> Any:
         assert self._decode is not None
-        if len(body) > depth and nests_deeper(body, depth):
-            raise InvalidArguments(f"the body is nested more than {depth} deep", path="")
+        check_json("the body", body, limits, self._times)
         try:
             return self._decode(body)
         except NOT_JSON as error:

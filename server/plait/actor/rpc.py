@@ -8,9 +8,10 @@ from typing import Any, Literal, TypeVar, get_type_hints, overload
 import msgspec
 
 from plait.errors import InvalidArguments, escape_traceback
+from plait.limits import Limits, check_json
 from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON, make_decoder, nests_deeper
-from plait_schemas.models import check_type
+from plait_schemas.codec import NOT_JSON, make_decoder
+from plait_schemas.models import check_type, find_times
 from plait_schemas.rpc import RPC_MARK, RpcOptions
 from plait_schemas.schema import components
 
@@ -117,6 +118,8 @@ class Method:
         # The number of required positional arguments; None if a keyword-only argument is required.
         self._enough: int | None = 0
         self._decode: dict[str, Callable[[msgspec.Raw], Any]] = {}
+        # How much each weighs, in comparison with JSON without a type.
+        self._times: dict[str, int] = {}
         # The parameter that takes a Stream, if there is one.
         self.stream_parameter: str | None = None
         self._stream_place = 0
@@ -126,12 +129,12 @@ class Method:
         self.is_concurrent = concurrent or self.is_stream
 
     def arguments(
-        self, args: Sequence[msgspec.Raw], kwargs: Mapping[str, msgspec.Raw] | None = None, *, depth: int
+        self, args: Sequence[msgspec.Raw], kwargs: Mapping[str, msgspec.Raw] | None = None, *, limits: Limits
     ) -> Arguments:
-        """Decode the positional and keyword arguments, which may be nested `depth` deep. Raises InvalidArguments."""
+        """Decode the positional and keyword arguments, within the limits. Raises InvalidArguments and TooLarge."""
         if len(args) > len(self._positional):
             raise InvalidArguments(f"{self.name} takes {len(self._positional)} arguments, {len(args)} were given")
-        positional = [self._convert(name, raw, depth) for name, raw in zip(self._positional, args, strict=False)]
+        positional = [self._convert(name, raw, limits) for name, raw in zip(self._positional, args, strict=False)]
         if not kwargs and self._enough is not None and len(args) >= self._enough:
             return positional, {}
         values = dict(zip(self._positional, positional, strict=False))
@@ -139,7 +142,7 @@ class Method:
             if name in values or name not in self._decode:
                 what = "is given twice" if name in values else "is not an argument"
                 raise InvalidArguments(f"{self.name}: {name!r} {what}", path=f"/{name}")
-            values[name] = self._convert(name, raw, depth)
+            values[name] = self._convert(name, raw, limits)
         if missing := self._required - values.keys():
             raise InvalidArguments(f"{self.name}: {min(missing)!r} is missing", path=f"/{min(missing)}")
         return [], values
@@ -174,10 +177,8 @@ class Method:
             return [*args[: self._stream_place], stream, *args[self._stream_place :]], kwargs
         return args, {**kwargs, self.stream_parameter: stream}
 
-    def _convert(self, name: str, raw: msgspec.Raw, depth: int) -> Any:
-        # JSON that is nested deeper than `depth` has more bytes than that.
-        if len(raw) > depth and nests_deeper(bytes(raw), depth):
-            raise InvalidArguments(f"{self.name}: {name}: nested more than {depth} deep", path=f"/{name}")
+    def _convert(self, name: str, raw: msgspec.Raw, limits: Limits) -> Any:
+        check_json(f"{self.name}: {name}", raw, limits, self._times[name], path=f"/{name}")
         try:
             return self._decode[name](raw)
         except NOT_JSON as error:
@@ -208,6 +209,7 @@ class Method:
                 self._required.add(parameter.name)
                 self._enough = None if parameter.kind is parameter.KEYWORD_ONLY else len(self._positional)
             self._decode[parameter.name] = make_decoder(annotation)
+            self._times[parameter.name] = find_times(annotation)
 
 
 def find_methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]:

@@ -16,9 +16,11 @@ import msgspec
 from plait.actor.kind import Kind
 from plait.actor.rpc import Arguments, Method
 from plait.errors import InvalidArguments, escape_traceback
+from plait.limits import Limits, check_json
 from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json, make_decoder, nests_deeper
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, encode_json, make_decoder
 from plait_schemas.encoding import encode_crossing
+from plait_schemas.models import find_times
 
 __all__ = ["INTERRUPT", "Agent", "AgentMethod", "Given", "Multitask"]
 
@@ -105,17 +107,16 @@ class Agent:
             raise TypeError(f"the durable agent {name!r} must not stream: it is called again after a crash")
         self._read_signature(input, output)
 
-    def decode(self, data: msgspec.Raw | bytes, *, depth: int) -> Any:
+    def decode(self, data: msgspec.Raw | bytes, *, limits: Limits) -> Any:
         """Return the input from JSON that a client sent, which is empty if there is none.
 
-        Raises InvalidArguments with the path.
+        Raises InvalidArguments with the path, and TooLarge.
         """
         if not len(data):
             return self.convert(msgspec.UNSET)
         if not self.takes_input and bytes(data) != b"null":
             raise InvalidArguments(f"{self.name} takes no input", path="")
-        if len(data) > depth and nests_deeper(bytes(data), depth):
-            raise InvalidArguments(f"{self.name}: the input is nested more than {depth} deep", path="")
+        check_json(f"{self.name}: the input", data, limits, self._times)
         return self._check(lambda: self._decode(data))
 
     def convert(self, value: Any) -> Any:
@@ -177,7 +178,7 @@ class Agent:
             returned = get_args(returned)[0]
         self.input_type: Any = annotated if input is msgspec.UNSET else input
         self.output_type: Any = returned if output is msgspec.UNSET else output
-        self._decode = make_decoder(self.input_type)
+        self._decode, self._times = make_decoder(self.input_type), find_times(self.input_type)
         self._decode_output = make_decoder(self.output_type)
         self.parameter = parameters[1].name if self.takes_input else "input"
         default = parameters[1].default if self.takes_input else None
@@ -209,10 +210,10 @@ class AgentMethod(Method):
         self.returns_value = True
 
     def arguments(
-        self, args: Sequence[msgspec.Raw], kwargs: Mapping[str, msgspec.Raw] | None = None, *, depth: int
+        self, args: Sequence[msgspec.Raw], kwargs: Mapping[str, msgspec.Raw] | None = None, *, limits: Limits
     ) -> Arguments:
         """Decode the input. Raises InvalidArguments."""
-        return [Given(input=self.agent.decode(self._find_input(args, kwargs or {}, msgspec.Raw()), depth=depth))], {}
+        return [Given(input=self.agent.decode(self._find_input(args, kwargs or {}, msgspec.Raw()), limits=limits))], {}
 
     def convert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the run that is called with an input. Raises InvalidArguments."""

@@ -12,6 +12,7 @@ from plait.agents.agent import Agent, Given
 from plait.agents.run import Run
 from plait.agents.runs import Runs
 from plait.errors import Busy, CallFailed, InvalidArguments, TooMany, Unavailable
+from plait.limits import Limits
 from plait.parts.attempts import Uncounted
 from plait.parts.messages.caller import FAILED, QUEUE, TaskCaller
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
@@ -60,10 +61,10 @@ class AgentTask(Task):
             raise RuntimeError(f"the agent {self.name} has failed: {run.error}")
         return run.result
 
-    def decode(self, args: bytes, *, depth: int) -> list[Any]:
+    def decode(self, args: bytes, *, limits: Limits) -> list[Any]:
         """Return the input of the agent, from a JSON array."""
         given = _decode_array(args)
-        return [self._agent.decode(given[0] if given else msgspec.Raw(), depth=depth)]
+        return [self._agent.decode(given[0] if given else msgspec.Raw(), limits=limits)]
 
     def find_identity(self, thread: Thread[Any], key: str | None) -> tuple[str, str | None]:
         """Return the queue's own run for each agent of an execution.

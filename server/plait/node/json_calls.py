@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from plait.actor.rpc import Arguments, Method
+from plait.limits import Limits
 from plait_schemas.codec import NOT_JSON, decode_json, make_decoder
 from plait_schemas.encoding import encode_crossing
 from plait_schemas.rpc import find_result_type
@@ -40,18 +41,18 @@ def encode_arguments(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     return EncodedArguments(positional, named)
 
 
-def decode_arguments(method: Method, given: EncodedArguments, depth: int) -> Arguments:
+def decode_arguments(method: Method, given: EncodedArguments, limits: Limits) -> Arguments:
     """Return the arguments of a call as the method's annotations say. Raises InvalidArguments."""
     return method.arguments(
         [msgspec.Raw(each) for each in given.positional],
         {name: msgspec.Raw(each) for name, each in given.named.items()},
-        depth=depth,
+        limits=limits,
     )
 
 
-def pass_arguments(method: Method, args: Sequence[Any], kwargs: Mapping[str, Any], depth: int) -> Arguments:
+def pass_arguments(method: Method, args: Sequence[Any], kwargs: Mapping[str, Any], limits: Limits) -> Arguments:
     """Return the arguments of a call as they arrive at a thread of the same process."""
-    return decode_arguments(method, encode_arguments(method.name, args, kwargs), depth)
+    return decode_arguments(method, encode_arguments(method.name, args, kwargs), limits)
 
 
 # Results

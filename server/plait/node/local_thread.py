@@ -162,7 +162,7 @@ class LocalThread:
     async def call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if method.is_run:  # The agent converts its input and output; attributes are objects of this process.
             return await self.call_typed(method, args, kwargs)
-        given = pass_arguments(method, args, kwargs, self._node.limits.depth)
+        given = pass_arguments(method, args, kwargs, self._node.limits)
         return pass_result(method, await self.call_typed(method, *given))
 
     async def call_typed(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -182,7 +182,7 @@ class LocalThread:
     async def stream(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any]:
         reader = _Reader()
         if not method.is_run:
-            args, kwargs = pass_arguments(method, args, kwargs, self._node.limits.depth)
+            args, kwargs = pass_arguments(method, args, kwargs, self._node.limits)
         turn = await self.begin_stream(
             method,
             args,

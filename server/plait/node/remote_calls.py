@@ -199,14 +199,14 @@ class RemoteCalls:
 
     async def _call(self, request: CallMethod, stream: CallStream) -> bytes:
         method = self._node.find_any_kind(request.key.kind).method(request.method, by_client=False)
-        args, kwargs = decode_arguments(method, request.arguments, self._node.limits.depth)
+        args, kwargs = decode_arguments(method, request.arguments, self._node.limits)
         return await self._finish(request.key, method, args, kwargs, stream)
 
     async def _run(self, request: RunAgent, stream: CallStream) -> bytes:
         method = self._node.find_any_kind(request.key.kind).method(f"run:{request.agent}")
         assert isinstance(method, AgentMethod)
         given = Given(
-            input=method.agent.decode(msgspec.Raw(request.input), depth=self._node.limits.depth),
+            input=method.agent.decode(msgspec.Raw(request.input), limits=self._node.limits),
             session_id=request.session_id,
             user_id=request.user_id,
             attributes=decode_attributes(request.attributes, request.typed),

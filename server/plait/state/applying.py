@@ -28,7 +28,13 @@ _PLAIN_SCALARS: Final = frozenset({int, bool, type(None), msgspec.UnsetType})
 
 
 def apply_ops(
-    type_: StateType, before: Revision, ops: Sequence[Op], *, drops_unknown: bool, most_moved: int | None
+    type_: StateType,
+    before: Revision,
+    ops: Sequence[Op],
+    limits: Limits,
+    *,
+    drops_unknown: bool,
+    most_moved: int | None,
 ) -> tuple[Revision, Sequence[Op]]:
     """Return the revision after operations, and the operations with their values converted to the type.
 
@@ -42,7 +48,7 @@ def apply_ops(
             ops = [*_add_omitted(before, ops), *map(_decode_value, ops)]
     tree = _find_tree(type_, before, ops)
     patched = type_.apply(tree, ops, drops_unknown=drops_unknown, most_moved=most_moved)
-    state, document = type_.check(patched, is_whole=any(op.path == "" for op in ops))
+    state, document = type_.check(patched, limits, is_whole=any(op.path == "" for op in ops))
     if type_.is_plain:
         if type(document) is msgspec.Raw:
             return Revision(type_, json=bytes(document)), ops

@@ -189,7 +189,9 @@ class Pipeline(CommitQueue):
         ops = check_ops(ops, self._limits)
         try:
             most_moved = None if isinstance(source, str) else MOST_MOVED
-            after, ops = apply_ops(self._type, before, ops, drops_unknown=drops_unknown, most_moved=most_moved)
+            after, ops = apply_ops(
+                self._type, before, ops, self._limits, drops_unknown=drops_unknown, most_moved=most_moved
+            )
         except PatchError as error:
             raise Conflict(str(error), path=ops[0].path if [op.op for op in ops] == ["splice"] else None) from None
         ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]

@@ -30,7 +30,7 @@ from plait_schemas.diff import diff
 from plait_schemas.elements import Keys
 from plait_schemas.encoding import EncodeError, encode_given
 from plait_schemas.members import is_frozen
-from plait_schemas.models import ModelError
+from plait_schemas.models import ModelError, find_times
 from plait_schemas.patch import Op, Owned, PatchError, apply, escape, find, parse
 from plait_schemas.text_patch import TextDiff
 
@@ -100,6 +100,8 @@ class StateType:
         # The members that identify elements of lists, if they are not the usual ones, and the texts.
         self.keys = Keys(list_keys or {}, self.texts) if list_keys or self.texts else None
         self.decode = make_decoder(type_)
+        # How much its JSON weighs, in comparison with JSON without a type.
+        self.times = find_times(type_)
         # Whether a state cannot be changed in place, so that it may be shared and compared by identity.
         self.is_immutable = _describes(type_, _never_changes)
         # The most bytes of JSON of a state that is compared with what authors were shown; more in development.
@@ -120,7 +122,7 @@ class StateType:
         A plain state is left UNDECODED; its new parts are checked when it is compared with the previous state. Unknown
         fields are refused, or dropped with `drops_unknown`. Raises InvalidState or TooLarge.
         """
-        check_weight("state", data, limits)
+        check_weight("state", data, limits, self.times)
         if self.is_plain:
             data = data.strip()
             if data[:1] not in self._openings:
@@ -175,7 +177,7 @@ class StateType:
             check_fields(self._fields, document)
         return document
 
-    def check(self, document: Any, *, is_whole: bool) -> tuple[Any, Any]:
+    def check(self, document: Any, limits: Limits, *, is_whole: bool) -> tuple[Any, Any]:
         """Return the state and the document that the type makes of a document after operations.
 
         The state of a plain type is UNDECODED. `is_whole` tells whether an operation has replaced the whole.

@@ -127,7 +127,7 @@ class AgUi:
         body = await exchange.body()
         await self._context.scheduler.wait_for_slot()
         with self._context.scheduler.measure():
-            given = read_input(body, self._context.limits.depth)
+            given = read_input(body, self._context.limits)
         input = exchange.agent.convert(self._make_input(given) if exchange.agent.takes_input else None)
         if exchange.agent.is_durable and given.resume:
             await exchange.check("approve")
@@ -189,7 +189,7 @@ class AgUi:
 
     async def _interrupt(self, exchange: _RunExchange) -> Response:
         await exchange.check("call")
-        message = read_interrupt(await exchange.body(), self._context.limits.depth)
+        message = read_interrupt(await exchange.body(), self._context.limits)
         if exchange.agent.is_durable:
             thread = self._app.thread(exchange.agent.kind.cls, exchange.key.name)
             return JSONResponse({"interrupted": await thread.call(STOP)})

@@ -110,7 +110,7 @@ class Dispatcher:
 
     def _decode(self, tool: Tool, arguments: str) -> dict[str, Any]:
         try:
-            return tool.decode(arguments, depth=self._thread._actor.limits.depth)
+            return tool.decode(arguments, limits=self._thread._actor.limits)
         except InvalidArguments as error:
             raise Refused(str(error)) from None
 

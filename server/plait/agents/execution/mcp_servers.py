@@ -18,11 +18,12 @@ from plait.agents.execution.definitions import AnyTool, Mcp, find_tool
 from plait.agents.execution.mcp import LentTool, McpFailed, McpResult
 from plait.agents.execution.tools import NO_ARGUMENTS, Refused, Tool, ToolResult, ToolSpec, fail
 from plait.errors import InvalidArguments, PlaitError
+from plait.limits import Limits, check_json
 from plait.parts.env.secret import Secret
 from plait.parts.files.thread_files import find_files
 from plait.parts.part import find_role, require_role
 from plait.spelling import suggest
-from plait_schemas.codec import NOT_JSON, encode_json, nests_deeper
+from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = ["McpServers"]
 
@@ -185,10 +186,9 @@ class _ServerTool(Tool):
         self.timeout = mcp.timeout
         self._run = run
 
-    def decode(self, arguments: str | bytes, *, depth: int) -> dict[str, Any]:
+    def decode(self, arguments: str | bytes, *, limits: Limits) -> dict[str, Any]:
         given = arguments.encode() if isinstance(arguments, str) else arguments
-        if len(given) > depth and nests_deeper(given, depth):
-            raise InvalidArguments(f"{self.name}: the arguments are nested more than {depth} deep")
+        check_json(f"{self.name}: the arguments", given, limits)
         try:
             return _decode_object(given or b"{}")
         except NOT_JSON as error:

@@ -12,6 +12,7 @@ import msgspec
 
 from plait.actor.rpc import Method
 from plait.errors import InvalidArguments, PlaitError
+from plait.limits import Limits
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.encoding import encode_given
@@ -199,18 +200,18 @@ class Tool:
     def __call__(self, thread: Any, *args: Any, **kwargs: Any) -> Any:
         return self.function(thread, *args, **kwargs)
 
-    def decode(self, arguments: str | bytes, *, depth: int) -> dict[str, Any]:
+    def decode(self, arguments: str | bytes, *, limits: Limits) -> dict[str, Any]:
         """Return the arguments of a call, by name, from a JSON object. Raises InvalidArguments with the path."""
         try:
             given = _decode_object(arguments or b"{}")
         except NOT_JSON as error:
             message, path = parse_json_error(error)
             raise InvalidArguments(f"{self.name}: the arguments{path}: {message}", path=path) from None
-        return self._method.arguments([], given, depth=depth)[1]
+        return self._method.arguments([], given, limits=limits)[1]
 
     async def call(self, thread: Any, arguments: str | bytes) -> Any:
         """Call the function with arguments that are JSON, within its time. Raises what `decode` and `run` raise."""
-        decoded = self.decode(arguments, depth=thread._actor.limits.depth)
+        decoded = self.decode(arguments, limits=thread._actor.limits)
         async with asyncio.timeout(self.timeout):
             return await self.run(thread, decoded)
 

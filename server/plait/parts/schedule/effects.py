@@ -15,6 +15,7 @@ from plait.actor.rpc import Method
 from plait.actor.thread import Thread
 from plait.actor.turn import Turn, current_turn
 from plait.clock import read_due_clock
+from plait.limits import Limits
 from plait.parts.attempts import RetryPolicy
 from plait.parts.schedule.row_runner import RowRunner, RowsDraft
 from plait.parts.schedule.rows import EffectRun, Row, decode_row
@@ -84,9 +85,9 @@ class Effect:
         if self._method.is_stream:
             raise TypeError(f"the effect {name!r} must not stream: there is no reader")
 
-    def decode(self, args: bytes, *, depth: int) -> list[Any]:
+    def decode(self, args: bytes, *, limits: Limits) -> list[Any]:
         """Return the arguments of a JSON array. Raises InvalidArguments."""
-        found: Sequence[Any] = self._method.arguments(_decode_array(args), depth=depth)[0]
+        found: Sequence[Any] = self._method.arguments(_decode_array(args), limits=limits)[0]
         return list(found)
 
 
@@ -158,7 +159,7 @@ class EffectRunner(RowRunner[Row]):
         timer = self._watch(turn, effect)
         try:
             with stage.use():  # Tasks that it has started and left running stage nothing afterwards.
-                args = effect.decode(bytes(row.args), depth=self._actor.limits.depth)
+                args = effect.decode(bytes(row.args), limits=self._actor.limits)
                 if inspect.isawaitable(result := effect.function(self._actor.thread, *args)):
                     await result
                 timer.cancel()

@@ -200,7 +200,7 @@ class ThreadSchedule:
             names = ", ".join(self._effects) or "none"
             raise ValueError(f"there is no effect {name!r}; there are: {names}")
         data = encode_named("args", args)
-        effect.decode(bytes(data), depth=self._actor.limits.depth)
+        effect.decode(bytes(data), limits=self._actor.limits)
         if at > LATEST:
             raise ValueError(f"{name} would run after the year 9999")
         at = max(at, read_due_clock())  # As a due time, a time near or before the epoch has another meaning.

@@ -233,7 +233,7 @@ class TaskRunner(RowRunner[TaskRow]):
         """Call the method of a run, within its time; return None if it has ended before."""
         task, current = self._tasks[row.effect], asyncio.current_task()
         assert current is not None
-        args = task.decode(bytes(row.args), depth=self._actor.limits.depth)
+        args = task.decode(bytes(row.args), limits=self._actor.limits)
         left = (self._find_deadline(row) - read_due_clock()) / 1e6
         late = TimeoutError(f"the run has taken longer than {task.timeout} s")
         if left <= 0:

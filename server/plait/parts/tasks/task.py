@@ -9,6 +9,7 @@ import msgspec
 
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
+from plait.limits import Limits
 from plait.parts.encoding import check_seconds
 from plait.parts.tasks.rows import EndedRun
 from plait_schemas.rpc import RPC_MARK
@@ -74,9 +75,9 @@ class Task:
     def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
         """Write what follows from the end of a run, in the same write."""
 
-    def decode(self, args: bytes, *, depth: int) -> list[Any]:
+    def decode(self, args: bytes, *, limits: Limits) -> list[Any]:
         """Return the arguments of a JSON array. Raises InvalidArguments."""
-        found: Sequence[Any] = self._method.arguments(_decode_array(args), depth=depth)[0]
+        found: Sequence[Any] = self._method.arguments(_decode_array(args), limits=limits)[0]
         return list(found)
 
 

@@ -296,7 +296,7 @@ class ThreadTasks:
             raise ValueError(f"a key must have 1 to 400 bytes, and no control characters, not {key!r}")
         name, key = task.find_identity(self._actor.thread, key)
         data = encode_named("args", args)
-        task.decode(bytes(data), depth=self._actor.limits.depth)
+        task.decode(bytes(data), limits=self._actor.limits)
         now, created_at = read_due_clock(), max(read_wall_clock(), self._runner.newest + 1)
         self._runner.newest = created_at
         id = secrets.token_hex(12)

@@ -39,7 +39,7 @@ class CloudflareCalls:
         try:
             method = actor.kind.method(call.method)
             connection.rights.check_call(method)
-            arguments = method.arguments(call.args, depth=actor.limits.depth)
+            arguments = method.arguments(call.args, limits=actor.limits)
         except PlaitError as error:
             self.fail(call, str(error))
             actor.instruments.message_ended(connection.trace, error.code)

@@ -65,7 +65,7 @@ class ClientCalls:
             raise InvalidArguments(f"a call with the ref {call.ref} is already running")
         method = actor.kind.method(call.method)
         connection.rights.check_call(method)
-        arguments = method.arguments(call.args, call.kwargs, depth=actor.limits.depth)
+        arguments = method.arguments(call.args, call.kwargs, limits=actor.limits)
         done = partial(self._finish, call, method, connection.trace)
         sink = partial(self._stream, call) if method.is_stream else None
         self._calls[call.ref] = call

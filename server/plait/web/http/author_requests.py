@@ -54,7 +54,7 @@ async def _answer_by_endpoint(exchange: Exchange, endpoint: EndpointMethod, valu
     elif endpoint.body is not None:
         body = await exchange.raw_body()
     with context.scheduler.measure():
-        arguments = endpoint.arguments(values, request, body, depth=context.limits.depth)
+        arguments = endpoint.arguments(values, request, body, limits=context.limits)
     actor = await context.node.stored_actor(exchange.key)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     actor.turns.request(

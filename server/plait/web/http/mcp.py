@@ -90,7 +90,7 @@ class _Tools:
         exchange, limits = self._exchange, self._exchange.context.limits
         with exchange.context.scheduler.measure():
             raw = {name: Raw(encode_json(value)) for name, value in given.items()}
-            arguments = method.arguments([], raw, depth=limits.depth)
+            arguments = method.arguments([], raw, limits=limits)
         actor, connection = await exchange.enter(self._size)
         if method.is_stream:
             joined = _Joined()

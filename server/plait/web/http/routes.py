@@ -179,7 +179,7 @@ class _Exchange(Exchange):
                 f'the body must be {{"args": […], "kwargs": {{…}}}}: {parse_json_error(error)[0]}'
             ) from None
         with self.context.scheduler.measure():
-            arguments = method.arguments(call.args, call.kwargs, depth=self.context.limits.depth)
+            arguments = method.arguments(call.args, call.kwargs, limits=self.context.limits)
         if method.is_stream:
             return self.stream(actor, method, arguments, connection, _encode_line).answer("application/x-ndjson")
         return answer_json({"result": await self.call(actor, method, arguments, connection)})

@@ -18,6 +18,7 @@ from plait.agents.agent import Agent
 from plait.agents.run import Interruption
 from plait.agents.thread_ids import ThreadIds
 from plait.errors import Busy, Forbidden, InvalidArguments, NotFound, PlaitError, TooMany, Unavailable
+from plait.limits import Limits, check_json
 from plait.state.types import parse_json_error
 from plait.store.protocol import ThreadKey
 from plait.web.fairness import LARGE
@@ -26,7 +27,7 @@ from plait.web.http.exchange import Exchange, answer_json
 from plait.web.http.streamed_call import Encode
 from plait.web.server_context import THREAD, ServerContext, error_body
 from plait.web.thread_urls import read_run
-from plait_schemas.codec import NOT_JSON, nests_deeper
+from plait_schemas.codec import NOT_JSON
 from plait_schemas.encoding import encode_given
 
 __all__ = ["RunRequests", "interrupt", "read_interrupt", "run_agent"]
@@ -160,7 +161,7 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
         await context.scheduler.wait_for_slot()
     with context.scheduler.measure():
         method = agent.kind.method(f"run:{name}")
-        (given,), _ = method.arguments([msgspec.Raw(body.strip())], depth=context.limits.depth)
+        (given,), _ = method.arguments([msgspec.Raw(body.strip())], limits=context.limits)
     # Only for an input that fits, so that no other wakes a thread.
     actor, connection = await exchange.enter(0)
     if session_id is not None and exchange.principal is not None:
@@ -185,16 +186,15 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
 async def interrupt(exchange: Exchange) -> Response:
     """Interrupt the run of a thread, and answer whether there is one. Wakes no thread."""
     await exchange.check("call")
-    message = read_interrupt(await exchange.body(), exchange.context.limits.depth)
+    message = read_interrupt(await exchange.body(), exchange.context.limits)
     return JSONResponse({"interrupted": exchange.context.runs.interrupt(exchange.key, message)})
 
 
-def read_interrupt(body: bytes, depth: int) -> Any:
+def read_interrupt(body: bytes, limits: Limits) -> Any:
     """Return the message in the body of an interrupt; None if the body is empty. Raises InvalidArguments."""
     if not body.strip():
         return None
-    if len(body) > depth and nests_deeper(body, depth):
-        raise InvalidArguments(f"the message is nested more than {depth} deep", path="/message")
+    check_json("the message", body, limits, path="/message")
     try:
         return _decode_interrupt(body).message
     except NOT_JSON as error:
