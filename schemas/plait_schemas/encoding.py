@@ -61,12 +61,13 @@ def encode_given(value: Any, encode: Encode = encode_json) -> bytes:
 
 
 def encode_crossing(what: str, value: object) -> bytes:
-    """Return a value that crosses between threads as JSON; `what` names it in errors. Raises EncodeError."""
+    """Return a value that crosses between threads as JSON; `what` names it in errors. Raises TypeError, ValueError."""
     try:
         return encode_given(value)
     except EncodeError as error:
-        text = "a function" if callable(value) else error.message
-        raise type(error)(f"{what} cannot be sent, as it is not JSON: {text}", error.path) from None
+        text = "a function" if callable(value) else str(error)
+        kind = TypeError if isinstance(error, TypeError) else ValueError  # They also travel.
+        raise kind(f"{what} cannot be sent, as it is not JSON: {text}") from None
 
 
 def _may_lose(value: Any, data: bytes) -> bool:
@@ -177,7 +178,8 @@ def _members(value: Any) -> Iterator[tuple[str, Any]]:
             yield str(index), member
     elif (names := attributes(value)) is not None:
         for name, attribute in names.items():
-            yield name, getattr(value, attribute, None)
+            if (member := getattr(value, attribute, msgspec.UNSET)) is not msgspec.UNSET:
+                yield name, member
 
 
 def _describe(error: Exception, path: str = "") -> EncodeError:

@@ -15,7 +15,7 @@ from plait.store.protocol import Store, StoredThread, ThreadKey, ThreadQuery, Th
 from plait.store.thread_rows import ChangeRow, Snapshot
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
-from plait_schemas.encoding import encode_given
+from plait_schemas.encoding import EncodeError, encode_given
 
 __all__ = [
     "Outcome",
@@ -118,6 +118,8 @@ def migrate_state(key: ThreadKey, kind: StateClass, stored: StoredThread) -> byt
         state = kind.state_type.decode(data)
         # Encode the decoded state: the type adds default values that the migrations left out.
         encoded = encode_given(state)
+    except EncodeError as error:
+        raise MigrationFailed(what, detail=f"what the migrations return is not JSON: {error}") from error
     except Exception as error:  # The type may run the author's code, such as `__post_init__`.
         returned = f"what the migrations return is not a state of {kind.cls.__name__}: {explain_invalid_state(error)}"
         raise MigrationFailed(what, detail=returned) from error

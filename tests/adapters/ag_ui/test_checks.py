@@ -186,14 +186,14 @@ PART = {"type": "text", "text": ""}
 @pytest.mark.parametrize(
     "items",
     [
-        {"messages": [MESSAGE] * 5_001},
-        {"messages": [{"role": "nobody"}] * 5_001},
-        {"messages": [*[1] * 5_000, {**MESSAGE, "content": [PART]}]},
-        {"messages": [{**MESSAGE, "content": [PART] * 2_500}] * 2},
-        {"messages": [{"id": "", "role": "assistant", "toolCalls": [{}] * 5_000}]},
-        {"messages": [], "tools": [{}] * 3_000, "context": [{}] * 2_001},
-        {"messages": [], "resume": [{}] * 5_001},
-        {"messages": [{"id": "", "role": "assistant", "tool_calls": [{}] * 5_000}]},
+        {"messages": [MESSAGE] * 6_000},
+        {"messages": [{"role": "nobody"}] * 8_000},
+        {"messages": [*[1] * 52_000, {**MESSAGE, "content": [PART]}]},
+        {"messages": [{**MESSAGE, "content": [PART] * 3_300}] * 2},
+        {"messages": [{"id": "", "role": "assistant", "toolCalls": [{}] * 7_600}]},
+        {"messages": [], "tools": [{}] * 4_000, "context": [{}] * 3_600},
+        {"messages": [], "resume": [{}] * 7_600},
+        {"messages": [{"id": "", "role": "assistant", "tool_calls": [{}] * 7_600}]},
     ],
 )
 async def test_a_body_with_too_many_items_is_refused_before_each_is_validated(
@@ -201,7 +201,7 @@ async def test_a_body_with_too_many_items_is_refused_before_each_is_validated(
 ) -> None:
     answer = await served.web.post("/ag-ui/adder/one", json={**body(), **items})
     assert error_of(answer) == (413, "too_large")
-    assert "the limit is 5000" in answer.json()["error"]["message"]
+    assert "10 times for a model" in answer.json()["error"]["message"]
 
 
 async def test_the_state_and_forwarded_props_come_as_they_were_sent() -> None:

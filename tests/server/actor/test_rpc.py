@@ -8,12 +8,13 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import pytest
 
-from plait import Plait
+from plait import Limits, Plait
 from plait.actor.rpc import Method, Stream, find_methods, rpc
 from plait.actor.thread import Thread
 from plait.errors import InvalidArguments, MethodNotFound
 
 DEPTH = 8
+LIMITS = Limits(depth=DEPTH)
 
 
 class Move(msgspec.Struct):
@@ -44,7 +45,7 @@ def bind(
     """Return the arguments that a method is called with, by name."""
     found = method(function)
     raw_kwargs = {name: raw(value) for name, value in (kwargs or {}).items()} or None
-    positional, named = found.arguments([raw(each) for each in args], raw_kwargs, depth=DEPTH)
+    positional, named = found.arguments([raw(each) for each in args], raw_kwargs, limits=LIMITS)
     result: dict[str, Any] = function(None, *positional, **named)
     return result
 
@@ -250,9 +251,9 @@ def test_a_stream_is_no_argument_that_clients_give() -> None:
         pass
 
     with pytest.raises(InvalidArguments, match="1 arguments, 2 were given"):
-        method(by_hand).arguments([raw(1), raw(2)], depth=DEPTH)
+        method(by_hand).arguments([raw(1), raw(2)], limits=LIMITS)
     with pytest.raises(InvalidArguments, match="stream"):
-        method(by_hand).arguments([], {"stream": raw(1), "to": raw(1)}, depth=DEPTH)
+        method(by_hand).arguments([], {"stream": raw(1), "to": raw(1)}, limits=LIMITS)
 
 
 def test_a_stream_hands_on_what_it_is_given_until_it_ends() -> None:

@@ -166,7 +166,7 @@ async def test_a_number_that_json_does_not_have_is_refused_with_its_place(number
                     with thread.edit() as draft:
                         draft.title = "half"
                         draft.cards[1].n = [number]
-            assert refused.value.path == "/cards/1/n"
+            assert refused.value.path == "/cards/1/n/0"
         assert thread.version == 0
         assert thread.state["title"] != "half"
 

@@ -397,9 +397,9 @@ class LeftUndefined(Thread[Undefined]):
         (Missing, r": Missing has no @migrate\(from_=2\)$"),
         (Wrong, r": what the migrations return is not a state of Wrong: Expected `float`, got `str`, at /score$"),
         (Checked, r": what the migrations return is not a state of Checked: KeyError: 5\.0$"),
-        (NotJson, r": what the migrations return is not a state of NotJson: TypeError: "),
-        (NotFinite, r": what the migrations return has a number that is infinite or not a number$"),
-        (LeftUndefined, r": what the migrations return has a number that is infinite or not a number$"),
+        (NotJson, r": what the migrations return is not JSON: Encoding objects of type object is unsupported"),
+        (NotFinite, r": what the migrations return is not JSON: it has .* infinite or not a number, at /scores/0$"),
+        (LeftUndefined, r": what the migrations return is not JSON: it has .* infinite or not a number, at /score$"),
     ],
 )
 async def test_a_migration_that_fails_leaves_the_thread_as_it_was_and_only_the_log_says_why(

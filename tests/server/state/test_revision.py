@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.limits import UNLIMITED
 from plait.state.applying import apply_ops
 from plait.state.revision import Revision
 from plait.state.types import StateType
@@ -141,7 +142,7 @@ LARGE_ROWS = [{"id": at} for at in range(LARGE // 4)]
 def test_neither_a_state_nor_a_large_value_that_replaces_it_is_decoded() -> None:
     before = Revision(StateType(dict[str, Any]), json=b"undecodable")
     (op,) = read_ops(encode_json([Op("replace", "", {"rows": LARGE_ROWS})]))
-    after, _ = apply_ops(StateType(dict[str, Any]), before, [op], drops_unknown=False, most_moved=None)
+    after, _ = apply_ops(StateType(dict[str, Any]), before, [op], UNLIMITED, drops_unknown=False, most_moved=None)
     assert after.json == encode_json({"rows": LARGE_ROWS})
     assert after.state == {"rows": LARGE_ROWS}
 
@@ -165,7 +166,7 @@ class Table(msgspec.Struct):
 def count(revision: Revision, state_type: StateType, n: int) -> Revision:
     """Return the revision of the next change."""
     ops = [Op("replace", "/n", n)]
-    return apply_ops(state_type, revision, ops, drops_unknown=False, most_moved=None)[0]
+    return apply_ops(state_type, revision, ops, UNLIMITED, drops_unknown=False, most_moved=None)[0]
 
 
 @pytest.mark.parametrize("type_", [Table, dict[str, Any], Any])
@@ -180,7 +181,9 @@ def test_a_state_of_1_mib_takes_at_most_20_mb_when_clients_change_it_and_authors
             assert len(find(revision.tree, ["rows"])) == 60_000
             assert revision.state
             with pytest.raises(PatchError):  # A refused change needs the tree as well.
-                apply_ops(state_type, revision, [Op("remove", "/rows/60000")], drops_unknown=False, most_moved=None)
+                apply_ops(
+                    state_type, revision, [Op("remove", "/rows/60000")], UNLIMITED, drops_unknown=False, most_moved=None
+                )
             gc.collect()
             assert tracemalloc.get_traced_memory()[0] < 20_000_000
     finally:
@@ -205,8 +208,8 @@ def test_a_change_beside_a_large_part_keeps_it_undecoded_and_leads_to_the_same_s
     state_type = StateType(type_)
     before = Revision(state_type, json=encode_json({"n": 1}))
     ops = read_ops(encode_json([Op("add", "/rows", LARGE_ROWS)]))
-    large, _ = apply_ops(state_type, before, ops, drops_unknown=False, most_moved=None)
-    after, _ = apply_ops(state_type, large, [Op("replace", "/n", 2)], drops_unknown=False, most_moved=None)
+    large, _ = apply_ops(state_type, before, ops, UNLIMITED, drops_unknown=False, most_moved=None)
+    after, _ = apply_ops(state_type, large, [Op("replace", "/n", 2)], UNLIMITED, drops_unknown=False, most_moved=None)
     assert type(after.partial["rows"]) is msgspec.Raw
     assert after.document == {"n": 2, "rows": LARGE_ROWS}
     assert after.json == encode_json({"n": 2, "rows": LARGE_ROWS})

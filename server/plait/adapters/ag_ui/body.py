@@ -1,8 +1,7 @@
 """Reads the body of a request that runs an agent."""
 
-from typing import Final
+from typing import Any, Final
 
-import msgspec
 from ag_ui.core import RunAgentInput
 
 from plait.errors import InvalidArguments
@@ -17,7 +16,6 @@ __all__ = ["read_input", "read_last_text"]
 _FREE: Final = {"state": "state", "forwarded_props": "forwarded_props", "forwardedProps": "forwarded_props"}
 
 
-_decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_input: Final = make_decoder(RunAgentInput)
 
 
@@ -25,8 +23,9 @@ def read_input(body: bytes, limits: Limits) -> RunAgentInput:
     """Return the input in a body. Raises InvalidArguments with the path, and TooLarge."""
     check_json("the body", body, limits)
     try:
-        given = _decode_members(body)
-        free = {name: decode_json(given.pop(member)) for member, name in _FREE.items() if member in given}
+        given: Any = decode_json(body)
+        names = _FREE.items() if isinstance(given, dict) else ()
+        free = {name: given.pop(member) for member, name in names if member in given}
         check_weight("body without its state", rest := encode_json(given), limits, MODEL_TIMES)
         found: RunAgentInput = _decode_input(rest)
     except NOT_JSON as error:

@@ -4,10 +4,11 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from plait import Env, Family, InvalidArguments, Messages, NotFound, Plait, Tasks, Thread
+from plait import Env, Family, InvalidArguments, Limits, Messages, NotFound, Plait, Tasks, Thread
 from plait.agents.execution.definitions import Agent, Handoff, Model, Prompt, PromptTool, Side, Subagent
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.tools import Tool, ToolResult, Variable, tool
+from plait.limits import DEFAULT_LIMITS
 from plait.parts.part import find_role
 
 
@@ -71,8 +72,13 @@ async def test_a_tool_can_be_called_as_the_function_that_it_was() -> None:
 
 
 async def test_a_call_has_the_arguments_of_its_json() -> None:
-    assert await find_order.run(None, find_order.decode('{"number": 4, "deep": true}', depth=50)) == "4 True"
-    assert await book_order.run(None, book_order.decode('{"order": {"number": 1, "note": "x"}}', depth=50)) == "x"
+    assert (
+        await find_order.run(None, find_order.decode('{"number": 4, "deep": true}', limits=DEFAULT_LIMITS)) == "4 True"
+    )
+    assert (
+        await book_order.run(None, book_order.decode('{"order": {"number": 1, "note": "x"}}', limits=DEFAULT_LIMITS))
+        == "x"
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,13 +94,13 @@ async def test_a_call_has_the_arguments_of_its_json() -> None:
 )
 def test_a_call_with_wrong_arguments_says_what_is_wrong_and_where(arguments: str, path: str, text: str) -> None:
     with pytest.raises(InvalidArguments, match=text) as caught:
-        find_order.decode(arguments, depth=50)
+        find_order.decode(arguments, limits=DEFAULT_LIMITS)
     assert caught.value.path == path
 
 
 def test_arguments_nested_too_deep_are_refused() -> None:
     with pytest.raises(InvalidArguments, match="nested more than 5 deep"):
-        book_order.decode('{"order": ' + "[" * 9 + "]" * 9 + "}", depth=5)
+        book_order.decode('{"order": ' + "[" * 9 + "]" * 9 + "}", limits=Limits(depth=5))
 
 
 def silent(desk: Desk) -> str:
