@@ -28,7 +28,10 @@ from plait_schemas.likeness import (
 from plait_schemas.patch import Op, escape, splices
 from plait_schemas.text_diff import TextComparison
 
-__all__ = ["BoundedOps", "TooManyOps", "diff", "replace"]
+__all__ = ["MOST_OPS", "BoundedOps", "TooManyOps", "diff", "replace"]
+
+MOST_OPS: Final = 4_000
+"""The most operations of a push; a diff with more replaces the whole state, which holds the loop for a shorter time."""
 
 _MOST_ELEMENTS: Final = 200_000
 """Lists with more elements, both together, are not compared: the new one replaces the old one."""

@@ -156,6 +156,9 @@ export class Edits implements Editing {
   }
 }
 
+/** The most operations of a push, which the server accepts. */
+const MOST_OPS = 4_000;
+
 /** Throws a TypeError where a text is replaced whole, as all that others type in it would be lost. */
 function checkTexts(ops: readonly Op[], keys: Keys): void {
   if (keys.parts.text) return;
@@ -171,7 +174,9 @@ function checkTexts(ops: readonly Op[], keys: Keys): void {
  */
 function opsTo(next: Json, before: Document, shown: Document, keys: Keys): Op[] {
   const between = before === undefined ? [] : difference(before, shown, keys);
-  const { ops, isLost } = rebase(diff(before, next, keys), between, shown, keys.parts.text);
+  const made = diff(before, next, keys);
+  const few: Op[] = made.length > MOST_OPS ? [{ op: "replace", path: "", value: next }] : made;
+  const { ops, isLost } = rebase(few, between, shown, keys.parts.text);
   if (isLost) throw new PatchError("what this edit changes is gone");
   return ops;
 }

@@ -12,9 +12,9 @@ from plait.limits import WEIGHT_PER_BYTE, Limits, check_weight
 from plait.state.fields import check_fields, make_unknown_field_error
 from plait.state.member_types import NotTyped, find_fields, find_member_type, is_any_text, make_reader
 from plait.state.revision import Revision
-from plait.state.types import MOST_OPS, StateType, check_depth, encode_value, parse_json_error
+from plait.state.types import StateType, check_depth, encode_value, parse_json_error
 from plait_schemas.codec import LARGE, NOT_JSON, decode_json, decoded, encode_json, weigh
-from plait_schemas.diff import diff
+from plait_schemas.diff import MOST_OPS, diff
 from plait_schemas.patch import Op, Owned, PatchError, escape, find, index_in, own, parse, splice_text
 
 __all__ = ["apply_ops", "apply_typed", "apply_value", "check_ops", "measure_op", "weigh_change"]

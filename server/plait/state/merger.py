@@ -23,10 +23,11 @@ from plait.state.push_log import ClientPushes, PushLog
 from plait.state.revision import Revision
 from plait.state.source import Client, Source
 from plait.state.state_history import StateHistory
-from plait.state.types import MOST_OPS, StateType
+from plait.state.types import StateType
 from plait.store.protocol import Store
 from plait.store.thread_rows import ClientRow
 from plait_schemas.codec import encode_json
+from plait_schemas.diff import MOST_OPS
 from plait_schemas.messages import Push
 from plait_schemas.patch import Op, decode_ops, read_ops, without_own
 from plait_schemas.rebase import rebase

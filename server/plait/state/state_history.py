@@ -13,11 +13,11 @@ from plait.limits import Limits
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.revision import Revision
 from plait.state.source import HasUser
-from plait.state.types import MOST_OPS, UNDECODED, StateType, explain_invalid_state
+from plait.state.types import UNDECODED, StateType, explain_invalid_state
 from plait.store.protocol import StoredThread, ThreadKey, Write
 from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, Snapshot
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json, printable
-from plait_schemas.diff import diff
+from plait_schemas.diff import MOST_OPS, diff
 from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops
 from plait_schemas.text_patch import TextDiff
 

@@ -26,7 +26,7 @@ from plait_schemas.codec import (
     make_decoder,
     nests_deeper,
 )
-from plait_schemas.diff import diff
+from plait_schemas.diff import MOST_OPS, diff
 from plait_schemas.elements import Keys
 from plait_schemas.encoding import EncodeError, encode_given
 from plait_schemas.members import is_frozen
@@ -37,7 +37,6 @@ from plait_schemas.text_patch import TextDiff
 __all__ = [
     "MOST_COMPARED",
     "MOST_MOVED",
-    "MOST_OPS",
     "TOO_MANY_MOVED",
     "UNDECODED",
     "StateType",
@@ -54,9 +53,6 @@ UNDECODED: Final = object()
 
 MOST_COMPARED: Final = 16 * 1024
 """The most bytes of JSON of a state that is compared after each turn that has read it, to find changes in place."""
-
-MOST_OPS: Final = 5_000
-"""The most operations of a diff; above it the whole state is replaced, which stalls the loop for a shorter time."""
 
 MOST_MOVED: Final = 100_000_000
 """The most elements of arrays that one change of a client may move, which takes less than a tenth of a second."""

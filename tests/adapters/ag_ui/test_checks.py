@@ -188,7 +188,7 @@ PART = {"type": "text", "text": ""}
     [
         {"messages": [MESSAGE] * 6_000},
         {"messages": [{"role": "nobody"}] * 8_000},
-        {"messages": [*[1] * 52_000, {**MESSAGE, "content": [PART]}]},
+        {"messages": [*[1] * 53_000, {**MESSAGE, "content": [PART]}]},
         {"messages": [{**MESSAGE, "content": [PART] * 3_300}] * 2},
         {"messages": [{"id": "", "role": "assistant", "toolCalls": [{}] * 7_600}]},
         {"messages": [], "tools": [{}] * 4_000, "context": [{}] * 3_600},

@@ -10,10 +10,9 @@ from plait.adapters.ag_ui.event_frames import Cursor
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.state.commit import Commit
 from plait.state.revision import Revision
-from plait.state.types import MOST_OPS
 from plait.web.fairness import FairScheduler
 from plait_schemas.codec import encode_json
-from plait_schemas.diff import diff
+from plait_schemas.diff import MOST_OPS, diff
 from plait_schemas.patch import PatchError
 
 __all__ = ["push_state"]

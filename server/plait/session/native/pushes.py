@@ -18,6 +18,7 @@ from plait.errors import (
     Readonly,
     Reject,
     StoreError,
+    TooLarge,
     TooMany,
     Unanswerable,
 )
@@ -26,6 +27,7 @@ from plait.session.receive_queue import ReceiveQueue
 from plait.state.concurrent import ConcurrentOps, LoadedChanges, MissingChanges
 from plait.state.merger import AcceptedPush, Proposal
 from plait.state.push_log import MOST_PUSHES, ClientPushes
+from plait_schemas.diff import MOST_OPS
 from plait_schemas.frames import encode
 from plait_schemas.messages import Nack, Push
 from plait_schemas.patch import PatchError
@@ -145,6 +147,9 @@ class Pushes:
         try:
             if self._connection.readonly:
                 raise Readonly("Connection is readonly")
+            if (count := len(push.ops)) > MOST_OPS:
+                what = "replace what they change as a whole, or divide the push"
+                raise TooLarge(f"the push has {count} operations, the limit is {MOST_OPS}: {what}", limit="weight")
             proposal = Proposal(push, self._connection, self._unseen, loaded, self._charge)
             pushed = self._actor.state.push(proposal, partial(self._client.accept, push.ref))
         except (TooMany, Gap, Unanswerable) as error:  # Raised by a hook; a nack uses these codes otherwise.
