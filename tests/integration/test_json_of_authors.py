@@ -120,5 +120,5 @@ async def test_no_answer_has_what_json_does_not_have(fault: str) -> None:
                 told = (await web.post(path, json={"args": [fault]} if path.startswith("rpc") else fault)).text
                 assert "null" not in told
                 assert "error" in told
-            for path in (f"given?fault={fault}", f"?fault={fault}"):
+            for path in (f"given?fault={fault}", f"own?fault={fault}"):
                 assert (await web.get(path)).status_code == 500

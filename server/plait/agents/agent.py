@@ -32,8 +32,6 @@ Multitask = Literal["enqueue", "reject", "interrupt"]
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,127}")
 _STREAMS: Final = (AsyncIterator, collections.abc.AsyncGenerator, collections.abc.AsyncIterable)
-# Types without numbers that are infinite or NaN.
-_FINITE: Final = frozenset({str, int, bool, type(None)})
 INTERRUPT: Final = "run:interrupt"
 """The method by which clients interrupt a thread's run."""
 
@@ -147,9 +145,8 @@ class Agent:
                 raise TypeError(
                     f"the agent {self.name} {what} a value that does not fit its annotation: {error}"
                 ) from None
-        if type(value) not in _FINITE:
-            with suppress(TypeError):  # Only server code gets a value that is not JSON.
-                encode_crossing(f"what the agent {self.name} {what}", value)
+        with suppress(TypeError):  # Only server code gets a value that is not JSON.
+            encode_crossing(f"what the agent {self.name} {what}", value)
         return value
 
     def call(self, context: Any, input: Any) -> Any:

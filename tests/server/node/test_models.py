@@ -1,11 +1,13 @@
 """Pydantic models as states, arguments and results, in the own process and at another worker."""
 
 import datetime
+import gc
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
+import httpx
 import msgspec
 import pytest
 from pydantic import (
@@ -29,10 +31,13 @@ from plait import (
     NotFound,
     Plait,
     Thread,
+    TooLarge,
     Values,
+    endpoint,
     migrate,
     rpc,
 )
+from plait_schemas.models import ModelError
 from plait_schemas.patch import Op
 
 T = TypeVar("T")
@@ -573,3 +578,58 @@ async def test_fields_that_a_declared_type_lacks_are_refused_at_any_depth(field:
             assert refused.value.path == f"{place}{path}/tricks"
         await room.set_state(Owner(shown=Hound(name="rex", tricks=["sit"])))
         assert await room.state() == Owner(shown=Creature(name="REX"))
+
+
+class Heavy(BaseModel):
+    rows: list[int] = []
+
+
+class HeavyRoom(Thread[Heavy]):
+    initial_state = Heavy()
+
+    @rpc
+    def take(self, given: Heavy) -> int:
+        return len(given.rows)
+
+    @endpoint("POST", "/take")
+    def receive(self, given: Heavy) -> int:
+        return len(given.rows)
+
+
+HEAVY_BODY = {"rows": ["x"] * 60_000}
+
+
+async def test_a_model_weighs_ten_times_at_every_door_and_its_errors_do_not_stay() -> None:
+    app = Plait(HeavyRoom, store="memory://")
+
+    @app.agent("take", thread=HeavyRoom)
+    async def run(ctx: Context[HeavyRoom], given: Heavy) -> int:
+        return len(given.rows)
+
+    async with app, httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as web:
+        doors: list[tuple[str, str, Any]] = [
+            ("POST", "/rpc/take", {"args": [HEAVY_BODY]}),
+            ("POST", "/take", HEAVY_BODY),
+            ("POST", "/run/take", HEAVY_BODY),
+            ("PUT", "", HEAVY_BODY),
+        ]
+        for method, path, body in doors:
+            answer = await web.request(method, f"/threads/heavy-room/one{path}", json=body)
+            assert (answer.status_code, "10 times for a model" in answer.text) == (413, True), path
+        room = app.thread(HeavyRoom, "one")
+        await room.update("/rows", [1] * 30_000)
+        with pytest.raises(TooLarge, match="10 times for a model"):
+            await room.update("/rows", [1] * 60_000)
+        for rows in (["x"] * 40_000, ["x"]):
+            gc.collect()
+            gc.disable()
+            try:
+                for method, path, body in doors:
+                    given = {"args": [{"rows": rows}]} if "args" in body else {"rows": rows}
+                    answer = await web.request(method, f"/threads/heavy-room/one{path}", json=given)
+                    assert answer.status_code == 422, path
+                    assert ("40000 errors" in answer.text) == (len(rows) > 1)
+                found = [each for each in gc.get_objects() if isinstance(each, ModelError)]
+            finally:
+                gc.enable()
+            assert found == []

@@ -58,12 +58,15 @@ _GRACE: Final = 0.005
 # Of a statement that nothing is known of. It may write, and what it writes must be stored.
 _UNKNOWN: Final = Access(frozenset(), frozenset({"?"}))
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
-# The calls that make arguments of values of other types.
-_CALLS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
-    ((date, time), "value.isoformat()"),
+# What to pass instead of values that are not stored as they are.
+_CALLS: Final[tuple[tuple[Any, str], ...]] = (
+    (date | time, "value.isoformat()"),
     (timedelta, "value.total_seconds()"),
     (Enum, "value.value"),
-    ((Mapping, list, tuple, set, frozenset), "json.dumps(value)"),
+    (Mapping | list | tuple | set | frozenset, "json.dumps(value)"),
+    (float, "None"),  # SQLite stores NaN as null.
+    (str, "a text without halves of surrogate pairs"),
+    (object, "str(value)"),
 )
 _FAILURES: Final = (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError)
 
@@ -231,22 +234,16 @@ def _read_argument(what: str, value: object, statement: str) -> object:
     match value:
         case None:
             return None
-        case str():
-            if value.isascii() or not _HALF_PAIR.search(value):
-                return str.__str__(value)
-            raise make_error(f"{what} has half of a surrogate pair: surrogates are not allowed", statement)
-        case int():
-            if -(2**63) <= value < 2**63:
-                return int(value)
-            raise make_error(f"{what} is too large, as integers have 64 bits: pass str(value)", statement)
-        case float():
-            if not isnan(value):
-                return float(value)
-            raise make_error(f"{what} is not a number, which would be stored as null: pass None", statement)
+        case str() if value.isascii() or not _HALF_PAIR.search(value):
+            return str.__str__(value)
+        case int() if -(2**63) <= value < 2**63:
+            return int(value)
+        case float() if not isnan(value):
+            return float(value)
         case bytes() | bytearray() | memoryview():
             return bytes(value)
-    call = next((call for type_, call in _CALLS if isinstance(value, type_)), "str(value)")
-    raise make_error(f"{what} of type {type(value).__name__!r} is not supported: pass {call}", statement)
+    call = next(call for type_, call in _CALLS if isinstance(value, type_))
+    raise make_error(f"{what} is a {type(value).__name__} that cannot be stored as it is: pass {call}", statement)
 
 
 def make_error(reason: str, statement: str, *, limit: str | None = None) -> SqlError:

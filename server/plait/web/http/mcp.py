@@ -22,11 +22,12 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from plait.actor.rpc import Method
-from plait.errors import CallFailed, InvalidArguments, PlaitError
+from plait.errors import CallFailed, PlaitError
+from plait.limits import check_json
 from plait.web.http.exchange import Exchange
 from plait.web.http.streamed import ResponseAborted
 from plait.web.http.streamed_call import StreamedCall
-from plait_schemas.codec import encode_json, nests_deeper
+from plait_schemas.codec import encode_json
 from plait_schemas.encoding import EncodeError, encode_given
 
 __all__ = ["answer_mcp"]
@@ -34,9 +35,7 @@ __all__ = ["answer_mcp"]
 
 async def answer_mcp(exchange: Exchange) -> Response:
     """Answer one request of MCP. The caller checks whether the principal may call."""
-    body, depth = await exchange.body(), exchange.context.limits.depth
-    if len(body) > depth and nests_deeper(body, depth):
-        raise InvalidArguments(f"the body is nested more than {depth} deep", path="")
+    check_json("the body", body := await exchange.body(), exchange.context.limits)
     tools = _Tools(exchange, len(body))
     server: Server[Any] = Server(
         exchange.key.kind,

@@ -33,10 +33,10 @@ async def test_an_error_says_what_was_wrong_but_not_to_clients(store: Any) -> No
 @pytest.mark.parametrize(
     ("statement", "args", "reason"),
     [
-        ("select ?", ([1],), "type 'list' is not supported"),
-        ("select ?", (2**63,), "too large"),
-        ("select ?", ("\ud800",), "surrogates"),
-        ("select ?", (float("nan"),), "argument 1 is not a number"),
+        ("select ?", ([1],), "is a list that"),
+        ("select ?", (2**63,), "pass str"),
+        ("select ?", ("\ud800",), "surrogate pairs"),
+        ("select ?", (float("nan"),), "argument 1 is a float that"),
         ("select ?", (), "number of bindings"),
         ("select 1; select 2", (), "one statement"),
         ("select \x00", (), "null"),
