@@ -161,6 +161,22 @@ async def test_a_push_that_is_refused_says_why_and_changes_nothing(
     assert ("secret" in caplog.text) == (op == put("/n", "broken"))
 
 
+async def test_a_push_of_too_many_operations_is_refused_before_it_is_applied(house: House) -> None:
+    actor = await house.actor(Resolving)
+    actor.thread.set_state({"list": [], "n": 1})
+    guest = await joined(actor, "a")
+    guest.push(*[put("/n", n) for n in range(4_001)], base=1)
+    await answered(guest, 1)
+    refused = guest.frames[-1]
+    guest.push(*[put("/n", n) for n in range(4_000)], base=1)
+    await answered(guest, 2)
+    taken = guest.frames[-1]
+    assert (refused["type"], refused["code"]) == ("nack", "too_large")
+    assert "the push has 4001 operations, the limit is 4000" in refused["message"]
+    assert taken["type"] == "ack"
+    assert actor.thread.state["n"] == 3_999
+
+
 async def test_what_two_push_into_one_text_stays_and_is_told_as_splices(house: House) -> None:
     actor = await house.actor(Lists)
     a, b = await joined(actor, "a"), await joined(actor, "b")
