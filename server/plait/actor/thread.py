@@ -264,7 +264,7 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
     def emit(self, name: str, data: object = None, *, without: Collection[Connection] = ()) -> None:
         """Send an event to every connection, after all changes made so far; the Cloudflare protocol has no events.
 
-        Raises ValueError when the class has `events` and this is not one of them.
+        Raises ValueError when the class has `events` and this is not one of them, and EncodeError.
         """
         if self.events and name not in self.events:
             raise ValueError(f"{name!r} is not one of the events of {type(self).__name__}: {', '.join(self.events)}")
