@@ -46,8 +46,8 @@ class EncodeTypeError(EncodeError, TypeError):
 def encode_given(value: Any, encode: Encode = encode_json) -> bytes:
     """Return a value as JSON that says the same.
 
-    Raises EncodeError for numbers that are infinite or NaN, values that contain themselves, half surrogates, and keys
-    such as 1 and "1", which would be the same; EncodeTypeError for values of other types.
+    Raises EncodeError for numbers that are infinite or NaN, values that contain themselves, half surrogates, and equal
+    keys such as 1 and "1"; EncodeTypeError for values of other types.
     """
     try:
         data = encode(value)
@@ -81,7 +81,7 @@ def _may_lose(value: Any, data: bytes) -> bool:
 
 
 def _may_repeat(data: bytes) -> bool:
-    """Tell whether an object in JSON has two members with the same name, one of which was a number."""
+    """Tell whether an object in JSON has two members with the same name, after a number became a text."""
     if data.translate(_ZEROS).rfind(_NUMBER_KEY) < 0 or len(encode_json(decode_json(data))) == len(data):
         return False
     repeated: list[bool] = []
@@ -132,7 +132,7 @@ def _find_in_model(model: Any, path: str, above: AbstractSet[int], encode: Encod
             return found
     except UNENCODABLE as error:
         return _describe(error, path)
-    # Other models, in fields of any type, are written as their own configuration says, which may be as null.
+    # Other models, in fields of any type, are written by their own configuration, perhaps as null.
     for name, value in models.fields(model):
         place = f"{path}/{escape(name)}" if name else path
         for inner, each in _find_models(value, place):

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 MODEL_TIMES: Final = 10
-"""How much JSON of a model weighs: validating it takes longer than decoding it, and each of its errors takes memory."""
+"""The weight of JSON of a model, as a multiple: validating takes longer than decoding, and errors take memory."""
 
 _decode: Final = msgspec.json.Decoder().decode
 _check: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -106,7 +106,7 @@ def validate(model: Any, data: bytes) -> Any:
 
 
 def _try_to_validate(model: Any, data: bytes) -> Any:
-    """Return the model that JSON is, or a ModelError that does not keep those of Pydantic, which may be many."""
+    """Return the model that JSON is, or a ModelError, without those of Pydantic."""
     try:
         return model.model_validate_json(data)
     except ValueError as failure:
@@ -171,7 +171,7 @@ def find_input_names(model: Any) -> Iterator[str]:
 def find_times(type_: Any) -> int:
     """Return how much JSON of a type weighs in comparison with JSON without one.
 
-    What does not fit a union of models has the errors of all of them.
+    A value that fits no model of a union has the errors of all of them.
     """
     try:
         parts = [*types_in(inspect.type_info(type_), expands=True)]
