@@ -226,7 +226,7 @@ class Database:
 
 
 def read_arguments(args: Sequence[object], statement: str) -> list[object]:
-    """Return arguments as SQLite stores them, which is also how they travel to another process. Raises SqlError."""
+    """Return arguments as SQLite stores them, and as they travel to another process. Raises SqlError."""
     return [_read_argument(f"argument {place}", each, statement) for place, each in enumerate(args, 1)]
 
 
