@@ -48,7 +48,8 @@ def apply_ops(
             ops = [*_add_omitted(before, ops), *map(_decode_value, ops)]
     tree = _find_tree(type_, before, ops)
     patched = type_.apply(tree, ops, drops_unknown=drops_unknown, most_moved=most_moved)
-    state, document = type_.check(patched, limits, is_whole=any(op.path == "" for op in ops))
+    json = before.require_json() if before.has_state and type_.is_document and not type_.is_plain else b""
+    state, document = type_.check(patched, limits, json, is_whole=any(op.path == "" for op in ops))
     if type_.is_plain:
         if type(document) is msgspec.Raw:
             return Revision(type_, json=bytes(document)), ops

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from plait.errors import InvalidState
+from plait.errors import InvalidState, TooLarge
 from plait.limits import Limits, check_weight
 from plait.state.types import UNDECODED, StateType, parse_json_error
-from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, decoded, encode_json
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, decoded, encode_json, weigh
 from plait_schemas.encoding import encode_given
 
 __all__ = ["ModelType"]
@@ -27,10 +27,14 @@ class ModelType(StateType):
     def from_json(self, data: bytes, limits: Limits, *, drops_unknown: bool = False) -> tuple[Any, bytes]:
         return UNDECODED, super().from_json(data, limits, drops_unknown=drops_unknown)[1]
 
-    def check(self, document: Any, limits: Limits, *, is_whole: bool) -> tuple[Any, Any]:
+    def check(self, document: Any, limits: Limits, before: bytes, *, is_whole: bool) -> tuple[Any, Any]:
         """Return the state, which shares nothing with the document, and the document."""
         data = encode_json(document)
-        check_weight("state", data, limits, self.times)
+        try:
+            check_weight("state", data, limits, self.times)
+        except TooLarge:  # One that is too heavy already may become lighter.
+            if weigh(before, limits.weight) <= weigh(data, limits.weight):
+                raise
         try:
             state = self.decode(data)
         except NOT_JSON as error:

@@ -599,6 +599,18 @@ class HeavyRoom(Thread[Heavy]):
 HEAVY_BODY = {"rows": ["x"] * 60_000}
 
 
+async def test_a_stored_model_that_is_too_heavy_may_become_lighter(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/heavy.db"
+    async with Plait(HeavyRoom, store=store, limits=None) as app:
+        await app.thread(HeavyRoom, "one").update("/rows", [1] * 100_000)
+    async with Plait(HeavyRoom, store=store) as app:
+        room = app.thread(HeavyRoom, "one")
+        with pytest.raises(TooLarge, match="10 times for a model"):
+            await room.update("/rows/-", 1)
+        await room.update("/rows", [1] * 90_000)
+        assert len((await room.state()).rows) == 90_000
+
+
 async def test_a_model_weighs_ten_times_at_every_door_and_its_errors_do_not_stay() -> None:
     app = Plait(HeavyRoom, store="memory://")
 
