@@ -810,6 +810,17 @@ async def test_a_request_that_is_refused_for_the_time_being_is_made_again(server
     assert joining.result() == {"n": 1, "tags": ["a"], "by": {}}
 
 
+async def test_a_change_of_many_places_replaces_the_state(server: Server) -> None:
+    server.peer.state = {"n": 1, "rows": {str(n): n for n in range(4_001)}}
+    async with connect(server.url) as room:
+        await soon(room.set(lambda state: {**state, "rows": {name: n + 1 for name, n in state["rows"].items()}}))
+        await soon(room.set(lambda state: {**state, "rows": {**state["rows"], "0": 0}}))
+    assert [[(op.op, op.path) for op in push.ops] for push in server.frames(messages.Push)] == [
+        [("replace", "")],
+        [("replace", "/rows/0")],
+    ]
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 421, 426])
 async def test_an_answer_of_a_proxy_is_never_final(server: Server, status: int) -> None:
     server.status, server.answers = HTTPStatus(status), False

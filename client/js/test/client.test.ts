@@ -119,6 +119,14 @@ test("the elements of a list are told apart by the member that the server names"
   ]);
 });
 
+test("a change of many places replaces the state", async () => {
+  const list = Array.from({ length: 4_001 }, (_, n) => ({ id: `${n}`, n }));
+  const [client, peer] = await joined({}, { state: { n: 1, list } });
+  const next = { n: 1, list: list.map((each) => ({ ...each, n: each.n + 1 })) as never[] };
+  void client.set(next);
+  expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "", value: next }]);
+});
+
 test("a change that is made within another one stays, before it", async () => {
   const [client, peer] = await joined();
   const log = (text: string) => client.edit((draft) => void draft.list.push(text));

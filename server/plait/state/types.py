@@ -176,8 +176,8 @@ class StateType:
     def check(self, document: Any, limits: Limits, before: bytes, *, is_whole: bool) -> tuple[Any, Any]:
         """Return the state and the document that the type makes of a document after operations.
 
-        The state of a plain type is UNDECODED. `before` is the JSON of a model before the operations, and `is_whole` tells
-        whether one of them has replaced the whole.
+        The state of a plain type is UNDECODED. `before` is the JSON of a model before the operations; `is_whole`
+        tells whether one of them has replaced the whole.
 
         Raises InvalidState.
         """
