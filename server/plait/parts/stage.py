@@ -1,7 +1,7 @@
 """Keeps the writes of a run to the parts of its thread until they are committed."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -164,6 +164,8 @@ class Stage:
         self.queue: object = None
         # Whether the write that is being made ends the run, which has ended well.
         self.is_ending = False
+        # The names of the tools that the client of the run has, whose calls it answers.
+        self.client_tools: Collection[str] = ()
         # The ids of the users that have sent what it took last, from one commit to the next.
         self.senders: set[str | None] = set()
         # The last write.

@@ -55,6 +55,13 @@ def make_app(**settings: Any) -> Plait:
         function = {"name": "confirm", "arguments": "{}"}
         ctx.thread.messages.inject("assistant", tool_calls=[{"id": "c1", "type": "function", "function": function}])
 
+    @app.agent("write", thread=Desk)
+    async def write(ctx: Context[Desk]) -> None:
+        """Do the same with a message that is streamed."""
+        function = {"name": "confirm", "arguments": "{}"}
+        async with ctx.thread.messages.stream() as message:
+            message.finish(tool_calls=[{"id": "c1", "type": "function", "function": function}])
+
     @app.agent("chatter", thread=Desk)
     async def chatter(ctx: Context[Desk]) -> None:
         """Say more than clients are shown."""
@@ -98,12 +105,16 @@ def user(text: Any, id: str) -> dict[str, Any]:
     return {"id": id, "role": "user", "content": text}
 
 
-async def shown(web: httpx.AsyncClient, agent: str, *messages: dict[str, Any]) -> list[dict[str, Any]]:
+async def shown(web: httpx.AsyncClient, agent: str, *messages: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
     """Run an agent to the end, and return the messages that the client was shown first."""
-    async with begun(web, f"{agent}/one", messages=list(messages)) as stream:
+    async with begun(web, f"{agent}/one", messages=list(messages), **more) as stream:
         await stream.rest()
     assert stream.types[:2] == ["RUN_STARTED", "MESSAGES_SNAPSHOT"]
     return snapshots(stream)[-1]
+
+
+def tools(*names: str) -> list[dict[str, Any]]:
+    return [{"name": name, "description": "", "parameters": {}} for name in names]
 
 
 def snapshots(stream: Stream) -> list[list[dict[str, Any]]]:
@@ -143,24 +154,24 @@ async def test_what_the_client_says_of_earlier_messages_is_not_believed(desk: Se
 
 
 @pytest.mark.parametrize("has_tool", [True, False])
-async def test_a_result_without_a_call_is_refused_unless_a_tool_of_the_server_gave_it(
-    desk: Served, has_tool: bool
+@pytest.mark.parametrize("is_last", [True, False])
+async def test_a_result_without_a_call_is_left_out_and_refused_if_the_client_says_nothing_else(
+    desk: Served, has_tool: bool, is_last: bool
 ) -> None:
     function = {"name": "pay", "arguments": "{}"}
     call = {"id": "a1", "role": "assistant", "toolCalls": [{"id": "c9", "type": "function", "function": function}]}
-    tools = [{"name": "pay", "description": "", "parameters": {}}] if has_tool else []
-    sent = [user("one", "u1"), call, result("c9", "t1"), user("two", "u2")]
-    async with begun(desk.web, "echo/one", messages=sent, tools=tools) as stream:
+    sent = [user("one", "u1"), call, result("c9", "t1"), *([] if is_last else [user("two", "u2")])]
+    async with begun(desk.web, "echo/one", messages=sent, tools=tools("pay") if has_tool else []) as stream:
         await stream.rest()
-    if has_tool:
+    if is_last:
         assert stream.types == ["RUN_ERROR"]
         assert (stream.events[0]["code"], "c9" in stream.events[0]["message"]) == ("invalid_arguments", True)
     stored = [each.content for each in await listed(desk.app)]
-    assert stored == ([] if has_tool else ["two", "You said two."])
+    assert stored == ([] if is_last else ["two", "You said two."])
 
 
 async def test_a_result_of_an_old_call_is_added_and_a_made_up_one_is_not(desk: Served) -> None:
-    await shown(desk.web, "call", user("pay", "u1"))
+    await shown(desk.web, "call", user("pay", "u1"), tools=tools("confirm"))
     await shown(desk.web, "chatter")
     async with begun(desk.web, "echo/one", messages=[result("c2", "t1")]) as stream:
         assert await stream.rest() == ["RUN_ERROR"]
@@ -222,8 +233,19 @@ async def test_a_message_with_parts_comes_back_as_it_was(desk: Served) -> None:
     assert contents(await shown(desk.web, "echo"))[0] == parts
 
 
-async def test_a_tool_of_the_client_answers_a_call_that_is_open(desk: Served) -> None:
-    await shown(desk.web, "call", user("pay", "u1"))
+@pytest.mark.parametrize("has", [(), ("pay",)])
+@pytest.mark.parametrize("agent", ["call", "write"])
+async def test_a_client_answers_no_call_of_a_tool_that_it_did_not_have(
+    desk: Served, agent: str, has: tuple[str, ...]
+) -> None:
+    await shown(desk.web, agent, user("pay", "u1"), tools=tools(*has))
+    await shown(desk.web, "echo", result("c1", "t1"), tools=tools("confirm"))
+    assert [each.role for each in await listed(desk.app)] == ["user", "assistant", "assistant"]
+
+
+@pytest.mark.parametrize("agent", ["call", "write"])
+async def test_a_tool_of_the_client_answers_a_call_that_is_open(desk: Served, agent: str) -> None:
+    await shown(desk.web, agent, user("pay", "u1"), tools=tools("confirm"))
     paid = result("c1", "t1")
     found = await shown(desk.web, "echo", paid, result("c1", "t2", "twice"))
     assert [each["role"] for each in found] == ["user", "assistant", "tool"]

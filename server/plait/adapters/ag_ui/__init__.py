@@ -148,7 +148,7 @@ class AgUi:
                     await push_state(actor, given, connection, self._context.scheduler, charge)
                     await actor.state.store_thread(connection)  # Others may watch the first run of a thread, too.
                     attributes = read_attributes((run, given))
-                    start = Given(input=input, attributes=attributes, prepare=lambda context: run.start(context.thread))
+                    start = Given(input=input, attributes=attributes, prepare=partial(_prepare, run, given))
                     self._begin(exchange, actor, connection, run, start)
                 except PlaitError as error:
                     run.refuse(error)
@@ -248,6 +248,12 @@ class AgUi:
         lease.open(viewer.close, connection_id=id)
         lease.check()
         return viewer
+
+
+async def _prepare(run: EventRun, given: RunAgentInput, context: Context[Any]) -> None:
+    """Begin the events of a run, whose client answers the calls of the tools that it has."""
+    context._run.stage.client_tools = {tool.name for tool in given.tools or ()}
+    await run.start(context.thread)
 
 
 def _make_claim(exchange: _RunExchange, body: bytes) -> tuple[object, ...]:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from plait.adapters.message_history import Fields, Format
 from plait.errors import InvalidArguments, TooLarge
 from plait.parts.messages.message import Message
+from plait.parts.messages.own_metadata import CLIENT_CALLS, read_own
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait_schemas.codec import LARGE, encode_json
 
@@ -44,8 +45,6 @@ class Added(NamedTuple):
 
     item: Item
     fields: dict[str, Any]
-    # Whether it is the result of a tool of the server, which the client was only shown.
-    is_shown: bool
 
 
 class MessagesSnapshot(NamedTuple):
@@ -81,9 +80,6 @@ def read_added(given: RunAgentInput, most: int) -> list[Added]:
     sent = [*takewhile(lambda each: each.role in ("user", "tool"), reversed(given.messages))][::-1]
     if len(sent) > _MOST_ADDED:
         raise TooLarge(f"a run may add {_MOST_ADDED} messages; {len(sent)} follow the last one of the agent")
-    own = {tool.name for tool in given.tools or ()}
-    calls = [call for each in given.messages if each.role == "assistant" for call in each.tool_calls or ()]
-    shown = {call.id for call in calls if call.function.name not in own}
     added = []
     for each in sent:
         item = each.model_dump(mode="json", by_alias=True)
@@ -91,20 +87,20 @@ def read_added(given: RunAgentInput, most: int) -> list[Added]:
         size = len(encode_json(fields)) + _SPARE
         if size > most:
             raise TooLarge(f"a message has {size} bytes; a record may have {most}", limit="record")
-        added.append(Added(item, fields, item.get("toolCallId") in shown))
+        added.append(Added(item, fields))
     return added
 
 
 async def open_messages(messages: ThreadMessages, added: Sequence[Added]) -> MessagesSnapshot:
     """Add to the messages, in a run, what a client adds that is not stored, and return those that clients are shown.
 
-    Raises InvalidArguments for the result of a call that is not stored.
+    Raises InvalidArguments if the last one is the result of a call that is not stored.
     """
     calls = _Calls(messages)
     for each in added:
         if (id := await _find_id(messages, each.item)) is None:
             continue
-        if each.item["role"] == "tool" and not await calls.answer(each):
+        if each.item["role"] == "tool" and not await calls.answer(each.item["toolCallId"], is_last=each is added[-1]):
             continue
         fields = each.fields
         if id != _make_id(each.item["id"]):  # Another message has the client's id.
@@ -120,28 +116,33 @@ class _Calls:
     def __init__(self, messages: ThreadMessages) -> None:
         self._messages = messages
         self._found: set[str] = set()
+        # Those of the tools of clients, as the runs that have made them noted.
+        self._of_clients: set[str] = set()
         self._answered: set[str] = set()
         self._before: int | None = None
         # The number of messages that may still be read.
         self._left = _SEARCHED
 
-    async def answer(self, result: Added) -> bool:
-        """Return whether a result is to be added: its call has none. Raises InvalidArguments if there is no call."""
-        id = result.item["toolCallId"]
+    async def answer(self, id: str, *, is_last: bool) -> bool:
+        """Return whether the result of a call is to be added: the call is one of the client's, and has none.
+
+        Raises InvalidArguments if the client says nothing after it, and there is no such call.
+        """
         while id not in self._found and self._left:
             page = await self._messages.list(
                 min(_PAGE, self._left), order="desc", include_silent=False, before=self._before
             )
             for each in page.messages:
                 self._found |= each.tool_call_ids
+                self._of_clients.update(read_own(each).get(CLIENT_CALLS, ()))
                 self._answered |= {each.tool_call_id or ""}
                 self._before = each.position
             self._left = self._left - len(page.messages) if page.has_more else 0
-        if id not in self._found and not result.is_shown:
+        if is_last and id not in self._found:
             raise InvalidArguments(
                 f"there is a result of the tool call {id[:80]!r}, which no recent message of this thread has"
             )
-        is_open = id in self._found and id not in self._answered
+        is_open = id in self._of_clients and id not in self._answered
         self._answered.add(id)
         return is_open
 

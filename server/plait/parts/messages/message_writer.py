@@ -13,7 +13,9 @@ from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
 from plait.parts.messages.message import Message, Role, make_id
 from plait.parts.messages.message_hooks import MessageHooks, check_message
+from plait.parts.messages.own_metadata import note_client_calls
 from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State, StreamPlace
+from plait.parts.stage import find_stage
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
 
@@ -78,7 +80,9 @@ class MessageWriter:
 
     def check(self, message: Message) -> Message:
         """Return a message that is made, or whose text is complete, as its hook wants it. Raises what that raises."""
-        return self.hooks.create(self.actor.thread, message, self.actor.limits.record)
+        made = self.hooks.create(self.actor.thread, message, self.actor.limits.record)
+        stage = find_stage(self.actor) if made.tool_calls else None
+        return made if stage is None else note_client_calls(made, stage.client_tools)
 
     def write(self, work: Callable[[Changes], T], *, undo: Callable[[], None] | None = None) -> tuple[T, Commit]:
         """Store the changes that `work` makes, and return its result.
