@@ -268,21 +268,32 @@ async def test_approve_and_call_are_rights_of_their_own_by_every_door(tmp_path: 
             assert (await until(approver, more, lambda run: run.status == "cancelled")).result is None
 
 
-async def test_a_readonly_connection_sees_runs_and_changes_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("query", "token"), [("?readonly", "bob"), ("", "write")])
+async def test_a_readonly_connection_begins_no_run_and_decides_about_them_if_it_may_approve(
+    tmp_path: Path, query: str, token: str
+) -> None:
     async with running(make_app(tmp_path, may=may_all_but)) as address, asyncio.timeout(TIMEOUT):
         url = f"ws://{address}/threads/desk/one"
-        async with connect(url, token="ada") as ada, connect(f"{url}?readonly", token="bob") as reader:
-            id = await ada.tasks.run("publish", 1)
-            await until(reader, id, lambda run: run.value)
-            for refused in (
-                reader.tasks.run("publish", 1),
-                reader.tasks.approve(id, "publish"),
-                reader.tasks.cancel(id),
-            ):
+        refused = connect(f"{url}{query}", token=f"{token}-approve")
+        async with connect(url, token="ada") as ada, connect(f"{url}{query}", token=token) as reader, refused as other:
+            first, second = [await ada.tasks.run("publish", 1) for _ in range(2)]
+            await until(reader, second, lambda run: run.value)
+            with pytest.raises(CallError) as error:
+                await reader.tasks.run("publish", 1)
+            assert error.value.code == "readonly"
+            for refusing in (other.tasks.approve(first, "publish"), other.tasks.cancel(second)):
                 with pytest.raises(CallError) as error:
-                    await refused
-                assert error.value.code == "readonly"
-            assert len(reader.tasks.items) == 1
+                    await refusing
+                assert error.value.code == "forbidden"
+            assert await reader.tasks.approve(first, "publish")
+            assert await reader.tasks.cancel(second)
+            assert (await until(reader, first, lambda run: run.status == "done")).value == {"page": 1}
+            async with httpx.AsyncClient(headers={"authorization": f"Bearer {token}"}) as web:
+                third = await ada.tasks.run("publish", 1)
+                body = {"args": [third, "publish", {"approved": True}]}
+                answer = await web.post(f"http://{address}/threads/desk/one/rpc/tasks:send{query}", json=body)
+                assert answer.json() == {"result": True}
+            assert len(reader.tasks.items) == 3
 
 
 async def test_runs_are_listed_begun_and_decided_over_http(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A client's connection to a thread. No I/O except through its transport."""
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -82,13 +82,19 @@ class Rights(NamedTuple):
     may_send: bool = True
     # Whether it may write and remove files, and attach them to messages.
     may_upload: bool = True
-    # Whether it may send events to runs of tasks, and cancel them.
+    # Whether it may send events to runs of tasks, cancel them, and end what others have begun.
     may_approve: bool = False
 
     def check_call(self, method: Method) -> None:
         """Raise Forbidden if it may not call a method."""
         if not (self.may_approve if method.action == "approve" else self.may_call):
             raise Forbidden("Forbidden")
+
+    def check_end(self, users: Collection[str]) -> None:
+        """Raise Forbidden if it may not end a run that messages or calls of these users have begun."""
+        is_own = self.principal is not None and self.principal.id in users
+        if users and not (is_own or self.may_approve):
+            raise Forbidden("another user has begun the run: only those who may approve can end it, too")
 
 
 _EVERYTHING: Final = Rights()

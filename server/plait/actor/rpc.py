@@ -91,9 +91,10 @@ class Method:
     # Whether it runs an agent, for which others wait.
     is_run = False
 
-    # Whether clients may call it, and the action that they need for it.
+    # Whether clients may call it, and the action that they need for it. To "stop" is to call, and to approve if others
+    # have begun what it ends.
     is_for_clients = True
-    action: Literal["call", "approve"] = "call"
+    action: Literal["call", "approve", "stop"] = "call"
 
     def __init__(
         self,

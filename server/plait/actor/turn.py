@@ -13,7 +13,7 @@ import msgspec
 from starlette.requests import Request
 
 from plait.actor.begun import Begun, keep_begun
-from plait.actor.connection import Connection, Lease, Party
+from plait.actor.connection import Connection, Lease, Party, Rights
 from plait.actor.outcome import Done
 from plait.actor.turn_task import TurnTask
 from plait.errors import Indeterminate, PlaitError, Readonly, StoreError, Unauthenticated
@@ -27,6 +27,7 @@ __all__ = [
     "check_may_write",
     "current_turn",
     "find_client_turn",
+    "find_rights",
     "find_user",
     "latest_turn",
 ]
@@ -104,6 +105,8 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
     connection: Connection | None = None
     request: Request | None = None
     by_client: bool = False
+    # Whether its client may approve, and it needs no other right to do what it does.
+    approves: bool = False
     # The turn that waits for this one, if any.
     parent: "Turn | None" = None
     origin: "Turn | None" = None
@@ -298,6 +301,11 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
             self._is_counted = True
 
     @property
+    def is_readonly(self) -> bool:
+        """Whether what it does may not write."""
+        return self.connection is not None and self.connection.readonly and not self.approves
+
+    @property
     def user(self) -> str | None:
         """The id of the principal of its connection or request; None if there is none."""
         if self.connection is not None:
@@ -373,8 +381,12 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
 def check_may_write(key: ThreadKey) -> None:
     """Raise Readonly if a read-only client of this thread caused the calling code to run."""
     turn = find_client_turn()
-    if turn is None or turn.connection is None or not turn.connection.readonly:
-        return
     # The rights of a connection apply to its own thread only.
-    if turn.actor.key == key:
+    if turn is not None and turn.is_readonly and turn.actor.key == key:
         raise Readonly("Connection is readonly")
+
+
+def find_rights() -> Rights | None:
+    """Return the rights of the client that has called the method which runs; None for code of the server."""
+    turn = current_turn()
+    return turn.connection.rights if turn is not None and turn.by_client and turn.connection is not None else None

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any, Final
 
 from plait.actor.actor import Actor, find_actor
+from plait.actor.connection import Rights
 from plait.actor.events import Events
 from plait.actor.per_actor import PerActor
 from plait.actor.turn import Turn, current_turn
@@ -88,9 +89,14 @@ class ActiveRuns:
 
     # From outside
 
-    def interrupt(self, key: ThreadKey, message: Any = None) -> bool:
-        """Interrupt the run of a thread at its next checkpoint, or cancel the work after it; return if there is one."""
+    def interrupt(self, key: ThreadKey, message: Any = None, rights: Rights | None = None) -> bool:
+        """Interrupt the run of a thread at its next checkpoint, or cancel the work after it; return if there is one.
+
+        Raises Forbidden if a client's `rights` do not allow that.
+        """
         found = next((run for run in self._active if run.actor.key == key), None)
+        if found is not None and rights is not None:
+            rights.check_end(found.users)
         return found is not None and _interrupt(found, message)
 
     @property

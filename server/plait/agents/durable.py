@@ -8,6 +8,7 @@ import msgspec
 
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
+from plait.actor.turn import find_rights
 from plait.agents.agent import Agent, Given
 from plait.agents.run import Run
 from plait.agents.runs import Runs
@@ -16,7 +17,7 @@ from plait.limits import Limits
 from plait.parts.attempts import Uncounted
 from plait.parts.messages.caller import FAILED, QUEUE, TaskCaller
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
-from plait.parts.part import find_parts, find_role
+from plait.parts.part import find_parts, find_role, require_role
 from plait.parts.tasks.rows import EndedRun
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import Task
@@ -84,6 +85,10 @@ class AgentTask(Task):
             raise InvalidArguments(f"the agent {self.name!r} was stopped in {thread._actor.key}: {what}")
         return queue.caller.agent, QUEUE
 
+    def find_users(self, thread: Thread[Any], key: str | None) -> set[str]:
+        queues = _find_queues(thread, thread._actor.kind.agent_names or (self.name,)) if key == QUEUE else []
+        return {*super().find_users(thread, key)}.union(*(each.senders for each in queues))
+
     def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
         queues = _find_queues(thread, (self.name,)) if ended.row.key == QUEUE else []
         for queue in queues:
@@ -104,7 +109,7 @@ class AgentTask(Task):
         except (Busy, TooMany, Unavailable) as refusal:
             raise Uncounted from refusal
         run, output, error = context._run, None, None
-        run.is_repeated = True
+        run.is_repeated, run.users = True, step.users
         context.give_steps(step)
         token = context.enter()
         try:
@@ -132,13 +137,18 @@ def make_stop_methods() -> dict[str, Method]:
 
     async def stop(thread: Thread[Any]) -> bool:
         """Cancel the runs of this thread's durable agents, and begin none until a user writes or they are to go on."""
+        if (rights := find_rights()) is not None:
+            require_role(type(thread), "tasks").of(thread._actor).check_end(thread._actor.kind.tasks, rights)
         return any([await each.stop() for each in _find_queues(thread, thread._actor.kind.tasks)])
 
     async def go_on(thread: Thread[Any]) -> bool:
         """Have the durable agents of this thread go on after a stop; return whether there was one."""
         return any([await each.resume() for each in _find_queues(thread, thread._actor.kind.tasks)])
 
-    return {name: Method(name, name, each, concurrent=True) for name, each in ((STOP, stop), (CONTINUE, go_on))}
+    methods = [Method(name, name, each, concurrent=True) for name, each in ((STOP, stop), (CONTINUE, go_on))]
+    for each in methods:
+        each.action = "stop"
+    return {each.name: each for each in methods}
 
 
 def _is_late(run: Run) -> bool:

@@ -2,13 +2,13 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, Literal
 
 import msgspec
 
 from plait.actor.actor import Actor
-from plait.actor.turn import Turn
+from plait.actor.turn import Turn, find_user
 from plait.agents.agent import Agent
 from plait.agents.cut_off import Mark
 from plait.agents.session import Session
@@ -88,6 +88,8 @@ class Run:
         self.is_repeated = False
         # The id of the user whose session the thread is, if the message queue has begun the run.
         self.session_user: str | None = None
+        # The ids of the principals that have begun it, by a call or by messages.
+        self.users: Collection[str] = [] if (user := find_user()) is None else [user]
 
     @property
     def id(self) -> str:

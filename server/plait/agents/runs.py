@@ -12,7 +12,7 @@ from plait.actor.actor import Actor
 from plait.actor.events import Events
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
-from plait.actor.turn import current_turn
+from plait.actor.turn import current_turn, find_rights
 from plait.agents.active_runs import ActiveRuns
 from plait.agents.address import session_name
 from plait.agents.agent import INTERRUPT, Agent, AgentMethod, Given
@@ -22,6 +22,7 @@ from plait.agents.run_ends import RunEnds
 from plait.agents.session import Session
 from plait.agents.session_names import find_session, remember_session
 from plait.parts.attempts import Uncounted
+from plait.parts.messages.message_writer import MessageWriter
 from plait.spelling import find_nearest
 
 __all__ = ["Runs"]
@@ -60,9 +61,11 @@ class Runs(ActiveRuns):
 
         def interrupt(thread: Thread[Any], message: Any = None) -> bool:
             """Interrupt the run of this thread, or the work after it; return whether there is one."""
-            return self.interrupt(thread._actor.key, message)
+            return self.interrupt(thread._actor.key, message, find_rights())
 
-        return Method(INTERRUPT, INTERRUPT, interrupt, concurrent=True)
+        method = Method(INTERRUPT, INTERRUPT, interrupt, concurrent=True)
+        method.action = "stop"
+        return method
 
     def get(self, agent: str | Callable[..., Any]) -> Agent:
         """Return an agent by its name or its function. Raises ValueError."""
@@ -174,6 +177,7 @@ class Runs(ActiveRuns):
                 run.is_repeated = True
                 run.stage.queue = queue
                 run.session_user = user
+                run.users = queue.state.senders if isinstance(queue, MessageWriter) else ()
 
             if agent.is_stream:
                 async for _ in self.stream(agent, actor.thread, given, on_begin=note):

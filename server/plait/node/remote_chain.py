@@ -176,9 +176,7 @@ def _describe_client(turn: Turn) -> _Client:
     if connection is None:
         return _Client(None, None, readonly=False, party=repr(find_party(turn)))
     principal = connection.principal
-    return _Client(
-        connection.id, None if principal is None else principal.id, connection.readonly, repr(find_party(turn))
-    )
+    return _Client(connection.id, None if principal is None else principal.id, turn.is_readonly, repr(find_party(turn)))
 
 
 def _make_connection(client: _Client) -> Connection | None:

@@ -101,7 +101,7 @@ class Admission:
             principal,
             await identity.may(principal, key, "write"),
             await identity.may(principal, key, "call"),
-            may_approve=key.kind in self._context.tasks and await identity.may(principal, key, "approve"),
+            may_approve=self._context.has_runs(key.kind) and await identity.may(principal, key, "approve"),
         )
         if key.kind not in self._context.live_kinds:
             return rights

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Scope
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Party, Principal
+from plait.agents.agent import INTERRUPT
 from plait.agents.runs import Runs
 from plait.cluster.owners import Owners
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
@@ -212,6 +213,10 @@ class ServerContext:
         if not self.lists_kinds:
             self.identity.check_origin(request)
         self.node.kind(kind)
+
+    def has_runs(self, kind: str) -> bool:
+        """Whether threads of a kind have tasks or agents, whose runs clients may decide about."""
+        return kind in self.tasks or INTERRUPT in self.node.kind(kind).methods
 
     async def actor(self, principal: Principal | None, key: ThreadKey) -> Actor:
         """Return a thread that is stored or that the principal may begin; wake it if needed, as `Node.actor` does.

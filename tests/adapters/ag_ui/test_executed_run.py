@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic_ai.messages import ModelMessage, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from starlette.requests import Request
 from tests.adapters.ag_ui.lab import Gate
 from tests.adapters.ag_ui.streams import Served, Stream, begun
 from tests.integration.socket_client import http
@@ -23,6 +24,7 @@ from plait import (
     Messages,
     Model,
     Plait,
+    Principal,
     Prompt,
     Side,
     Subagent,
@@ -237,6 +239,45 @@ async def test_a_client_goes_on_at_the_url_of_the_class_after_a_handoff(
             async with begun(served.web, f"{agent}/{agent}", run="next", text="refund", resume=[entry]) as stream:
                 await stream.rest()
                 assert "paid back" in [each.get("content") for each in stream.events]
+
+
+async def test_who_may_approve_needs_no_other_right_and_a_refused_answer_uses_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_SOON", "_REST"):
+        monkeypatch.setattr(waits, name, 0.0)
+    staff = {"authorization": "staff"}
+
+    async def authenticate(request: Request) -> Principal:
+        return Principal(request.headers.get("authorization", "ada"))
+
+    async def authorize(principal: Principal, thread: object, action: str) -> bool:
+        return action in ("connect", "read", "approve", "messages") or principal.id == "ada"
+
+    async with serving(tmp_path, authenticate=authenticate, authorize=authorize) as served:
+        async with begun(served.web, "clerk/one", text="refund") as stream:
+            await stream.rest()
+            (asked,) = stream.events[-1]["outcome"]["interrupts"]
+        thread = served.app.thread(Desk, "one")
+        (call,) = [each for each in (await thread.part(Desk.messages).list()).messages if each.tool_calls]
+        served.web.headers.update(staff)
+        said = [{"id": call.id, "role": "assistant", "content": ""}]
+
+        def answer(id: str, payload: object) -> Any:
+            entry = {"interruptId": id, "status": "resolved", "payload": payload}
+            return begun(served.web, "clerk/one", runId="again", messages=said, resume=[entry])
+
+        for id, payload, code in [
+            (asked["id"], {"approved": "yes"}, "invalid_arguments"),
+            (asked["id"], None, "invalid_arguments"),
+            ("another", {"approved": True}, "forbidden"),
+        ]:
+            async with answer(id, payload) as stream:
+                assert await stream.rest() == ["RUN_ERROR"]
+                assert stream.events[-1]["code"] == code
+        async with answer(asked["id"], {"approved": True}) as stream:
+            await stream.rest()
+            assert "paid back" in [text for (text,) in pick(stream, "content")]
 
 
 async def test_who_may_not_approve_answers_no_interrupt(tmp_path: Path) -> None:

@@ -29,10 +29,11 @@ from plait.agents.context import Context, read_attributes
 from plait.agents.durable import STOP
 from plait.app import Plait
 from plait.errors import NotFound, PlaitError, Readonly
+from plait.parts.tasks.client_methods import SEND
 from plait.store.protocol import ThreadKey
 from plait.web.http.endpoint import Endpoint, Headers
 from plait.web.http.exchange import Exchange
-from plait.web.http.run_routes import read_interrupt
+from plait.web.http.run_routes import interrupt
 from plait.web.http.streamed import StreamedResponse
 from plait.web.server_context import ServerContext, find_lease
 from plait.web.thread_urls import split_path
@@ -122,17 +123,17 @@ class AgUi:
 
     async def _run(self, exchange: _RunExchange) -> Response:
         """Begin a run, and stream its events to the client that has requested it."""
-        await exchange.check("call")
         await exchange.check("read")
         body = await exchange.body()
         await self._context.scheduler.wait_for_slot()
         with self._context.scheduler.measure():
             given = read_input(body, self._context.limits)
+        # Who answers a run that waits needs no other right; without such a run, one begins.
+        approves = exchange.agent.is_durable and bool(given.resume)
+        await exchange.check("approve" if approves else "call")
         input = exchange.agent.convert(self._make_input(given) if exchange.agent.takes_input else None)
-        if exchange.agent.is_durable and given.resume:
-            await exchange.check("approve")
         added = await self._find_added(exchange, given)
-        actor, connection = await exchange.enter(0)
+        actor, connection = await exchange.enter(0, may_approve=approves)
         with actor.usage.keep_awake():
             feed, claim = feed_of(actor), _make_claim(exchange, body)
             if (begun := feed.find_run(given.run_id, claim)) is not None:
@@ -166,7 +167,10 @@ class AgUi:
         method, arguments = agent.kind.method(f"run:{agent.name}"), [given]
         if agent.is_durable:
             part = self._messages if self._has_messages(exchange) else None
-            method = Method(method.name, method.name, ExecutedRun(agent, run, part).show, concurrent=True)
+            send = partial(exchange.call, actor, agent.kind.method(SEND), connection=connection)
+            begins = partial(exchange.check, "call")
+            shown = ExecutedRun(agent, run, part, send=send, check_begin=begins)
+            method = Method(method.name, method.name, shown.show, concurrent=True)
             arguments = [given.input] if agent.takes_input else []
         actor.turns.call(
             method,
@@ -188,12 +192,12 @@ class AgUi:
             return _stream(await self._open(exchange, actor, cursor=cursor))
 
     async def _interrupt(self, exchange: _RunExchange) -> Response:
-        await exchange.check("call")
-        message = read_interrupt(await exchange.body(), self._context.limits)
-        if exchange.agent.is_durable:
-            thread = self._app.thread(exchange.agent.kind.cls, exchange.key.name)
-            return JSONResponse({"interrupted": await thread.call(STOP)})
-        return JSONResponse({"interrupted": await self._app.interrupt(exchange.key, message)})
+        if not exchange.agent.is_durable:
+            return await interrupt(exchange)
+        method = exchange.agent.kind.method(STOP)
+        may_approve = await exchange.check_call(method)
+        actor, connection = await exchange.enter(0, may_approve=may_approve)
+        return JSONResponse({"interrupted": await exchange.call(actor, method, ([], {}), connection)})
 
     # Inside
 
@@ -211,12 +215,15 @@ class AgUi:
     async def _find_added(self, exchange: _RunExchange, given: RunAgentInput) -> list[Added]:
         """Return the messages that a client adds. Raises Forbidden and TooLarge."""
         context = self._context
-        if not self._has_messages(exchange) or not given.messages or given.messages[-1].role not in ("user", "tool"):
+        if not self._has_messages(exchange):
             return []
-        await exchange.check("send")
+        roles = ("user",) if exchange.agent.is_durable else ("user", "tool")
         await context.scheduler.wait_for_slot()
         with context.scheduler.measure():
-            return read_added(given, context.limits.record)
+            added = read_added(given, context.limits.record, roles)
+        if added:
+            await exchange.check("send")
+        return added
 
     def _find_opener(self, exchange: _RunExchange, added: list[Added]) -> MessagesOpener | None:
         """Return what adds messages when a run begins, and makes the frame with those of the thread."""

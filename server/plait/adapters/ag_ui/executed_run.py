@@ -1,11 +1,13 @@
 """Shows a run of a durable agent: the messages that it writes, and the approvals that it waits for."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+import msgspec
 from ag_ui.core import (
     Interrupt,
+    ResumeEntry,
     TextMessageContentEvent,
     TextMessageEndEvent,
     TextMessageStartEvent,
@@ -16,6 +18,7 @@ from ag_ui.core import (
 )
 
 from plait.actor.actor import Actor
+from plait.actor.rpc import Arguments
 from plait.actor.thread import Thread
 from plait.adapters.ag_ui.event_run import EventRun
 from plait.agents.agent import Agent
@@ -23,6 +26,7 @@ from plait.agents.durable import begin_run
 from plait.agents.execution.subagents import VARIABLES
 from plait.agents.execution.thread_agents import SUPPLY
 from plait.agents.run import Interruption
+from plait.errors import InvalidArguments
 from plait.parts.messages.caller import QUEUE
 from plait.parts.messages.frames import ChunkFrame, EndFrame, Frame, InsertFrame, UpdateFrame
 from plait.parts.messages.message import Message
@@ -30,6 +34,7 @@ from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import read_call
 from plait.parts.stage import Stage, do_nothing
 from plait.parts.tasks.rows import TaskRun
+from plait.parts.tasks.step import Approval
 from plait.parts.tasks.thread_tasks import ThreadTasks, find_tasks_part
 
 __all__ = ["ExecutedRun"]
@@ -45,9 +50,20 @@ _ANSWER: Final = {
 class ExecutedRun:
     """Has a client follow a run of a durable agent, which it begins or whose approvals it answers."""
 
-    def __init__(self, agent: Agent, run: EventRun, part: str | None) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        run: EventRun,
+        part: str | None,
+        *,
+        send: Callable[[Arguments], Awaitable[Any]],
+        check_begin: Callable[[], Awaitable[None]],
+    ) -> None:
         self._agent = agent
         self._run = run
+        # Sends an event to a run, as the client; and raises Forbidden if the client may begin no run.
+        self._send = send
+        self._check_begin = check_begin
         # The name of the messages that are shown.
         self._part = part
         # The ids of the messages whose text is shown, and goes on.
@@ -62,11 +78,16 @@ class ExecutedRun:
         task = tasks.find(self._agent.name)
         assert task is not None
         name, _ = task.find_identity(thread, QUEUE)
+        answers = await self._find_answers(tasks, name)
+        if not answers:
+            await self._check_begin()
         await self._start(actor)
+        for answer in answers:
+            await self._send((answer, {}))
         messages: ThreadMessages | None = None if self._part is None else getattr(thread, self._part)
         if messages is not None and messages.is_stopped:
             messages.resume()
-        last = await self._follow(tasks, messages, await self._answer(tasks, name), input)
+        last = await self._follow(tasks, messages, answers[0][0] if answers else None, input)
         if last.ended_at is None:
             self._run.asked += map(_ask, filter(_is_for_people, tasks.find_awaited(last.id)))
         if last.status == "failed":
@@ -92,17 +113,14 @@ class ExecutedRun:
         finally:
             stage.leave()
 
-    async def _answer(self, tasks: ThreadTasks, name: str) -> str | None:
-        """Send the client's answers to the run that waits for them, and return its id."""
-        found = None
-        for run in await tasks.list(name, "sleeping"):
-            for entry in self._run.resume:
-                if (event := _APPROVAL + entry.interrupt_id) in tasks.find_awaited(run.id):
-                    payload = entry.payload if isinstance(entry.payload, dict) else {}
-                    approved = entry.status == "resolved" and payload.get("approved") is True
-                    tasks.send(run.id, event, {"approved": approved, "reason": str(payload.get("reason") or "")})
-                    found = run.id
-        return found
+    async def _find_answers(self, tasks: ThreadTasks, name: str) -> list[list[Any]]:
+        """Return the client's answers, each with its run, which waits for it, and the event.
+
+        Raises InvalidArguments.
+        """
+        entries = {_APPROVAL + each.interrupt_id: each for each in self._run.resume}
+        runs = [(run.id, tasks.find_awaited(run.id)) for run in await tasks.list(name, "sleeping")]
+        return [[id, event, _read(entries[event])] for id, events in runs for event in events if event in entries]
 
     async def _follow(self, tasks: ThreadTasks, messages: ThreadMessages | None, id: str | None, input: Any) -> TaskRun:
         """Return the run when it has ended or waits for people."""
@@ -168,6 +186,15 @@ class ExecutedRun:
 
 def _is_for_people(event: str) -> bool:
     return event.startswith((_APPROVAL, VARIABLES))
+
+
+def _read(entry: ResumeEntry) -> Approval:
+    if entry.status != "resolved":
+        return Approval(approved=False)
+    try:
+        return msgspec.convert(entry.payload, Approval)
+    except msgspec.ValidationError as error:
+        raise InvalidArguments(f"the answer to the interrupt {entry.interrupt_id[:80]!r}: {error}") from None
 
 
 def _ask(event: str) -> Interrupt:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
@@ -72,8 +72,8 @@ def has_messages(cls: type, part: str | None) -> bool:
     return isinstance(found, Messages) and found.is_live
 
 
-def read_added(given: RunAgentInput, most: int) -> list[Added]:
-    """Return what a client may add: what comes after the agent's last message in its list, by the user and by tools.
+def read_added(given: RunAgentInput, most: int, roles: Collection[str]) -> list[Added]:
+    """Return what a client may add: what comes after the agent's last message in its list, and has one of some roles.
 
     Raises TooLarge for too many messages, and for one that does not fit into a record of `most` bytes.
     """
@@ -82,6 +82,8 @@ def read_added(given: RunAgentInput, most: int) -> list[Added]:
         raise TooLarge(f"a run may add {_MOST_ADDED} messages; {len(sent)} follow the last one of the agent")
     added = []
     for each in sent:
+        if each.role not in roles:
+            continue
         item = each.model_dump(mode="json", by_alias=True)
         fields = _FORMAT.take(item)
         size = len(encode_json(fields)) + _SPARE

@@ -49,6 +49,11 @@ class MessageQueue:
         return self._writer.state.head.is_stopped if staged is None else staged.is_stopped
 
     @property
+    def senders(self) -> set[str]:
+        """The ids of the principals that have sent what is queued."""
+        return self._writer.state.senders
+
+    @property
     def agent(self) -> str | None:
         """The name of the agent that answers: that of the class, or the one to which the thread was handed over."""
         found = self._writer.state.head.agent

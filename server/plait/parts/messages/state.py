@@ -160,6 +160,11 @@ class State(msgspec.Struct, frozen=True):
     keys: SentKeys = SentKeys()
 
     @property
+    def senders(self) -> set[str]:
+        """The ids of the principals that have sent what is queued."""
+        return {each.sender for each in self.queue if each.sender is not None}
+
+    @property
     def oldest(self) -> int:
         """The position of the first message in the queue; 0 if there is none."""
         return self.queue[0].position if self.queue else 0

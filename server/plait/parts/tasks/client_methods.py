@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter
-from typing import Any, get_type_hints
+from typing import Any, Final, get_type_hints
 
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
@@ -12,7 +12,10 @@ from plait.parts.tasks.rows import TaskRun
 from plait.parts.tasks.task import Task
 from plait_schemas.task_run import TaskRun as ShownRun
 
-__all__ = ["make_methods", "show_run"]
+__all__ = ["SEND", "make_methods", "show_run"]
+
+SEND: Final = "tasks:send"
+"""The method by which clients send an event to a run."""
 
 
 def show_run(run: TaskRun, task: Task | None) -> ShownRun:
@@ -46,7 +49,7 @@ def make_methods(part: str, tasks: Mapping[str, Task], *, is_live: bool) -> Iter
             yield _make_begin(part, task)
     if is_live:
         yield Method("tasks:get", part, get, concurrent=True)
-    for name, function in (("tasks:send", send), ("tasks:cancel", cancel)):
+    for name, function in ((SEND, send), ("tasks:cancel", cancel)):
         method = Method(name, part, function, concurrent=True)
         method.action = "approve"
         yield method

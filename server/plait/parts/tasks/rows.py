@@ -58,6 +58,8 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
 
     most_crashes: ClassVar = 10
 
+    # The ids of the principals that have begun it.
+    users: tuple[str, ...] = ()
     # What `step.status` has told last, and how often it was called since the checkpoint.
     value: msgspec.Raw = NULL
     told: int = 0

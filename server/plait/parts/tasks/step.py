@@ -70,8 +70,9 @@ class Step:
         task = asyncio.current_task()
         assert task is not None
         self.id = row.id
-        # When the run was begun.
+        # When the run was begun, and the ids of the principals that have begun it.
         self.begun_at = row.created_at
+        self.users = row.users
         self._task_name = row.effect
         # Returns the row of a run that has not ended; and stores one, if it has changed, with its journal.
         self._find = find

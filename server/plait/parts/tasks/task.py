@@ -1,7 +1,7 @@
 """`@task`, which marks the methods of a Thread that its tasks may run."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter
 from typing import Any, Final, TypeVar, overload
 
@@ -9,6 +9,7 @@ import msgspec
 
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
+from plait.actor.turn import find_user
 from plait.limits import Limits
 from plait.parts.encoding import check_seconds
 from plait.parts.tasks.rows import EndedRun
@@ -71,6 +72,10 @@ class Task:
     def find_identity(self, thread: Thread[Any], key: str | None) -> tuple[str, str | None]:
         """Return the name and the key of a run that is begun. Raises InvalidArguments if it must not begin."""
         return self.name, key
+
+    def find_users(self, thread: Thread[Any], key: str | None) -> Iterable[str]:
+        """Return the ids of the principals that begin a run."""
+        return [] if (user := find_user()) is None else [user]
 
     def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
         """Write what follows from the end of a run, in the same write."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
+from plait.actor.connection import Rights
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_due_clock, read_wall_clock
@@ -282,6 +283,12 @@ class ThreadTasks:
             self._runner.cancel(id)
         return bool(ids)
 
+    def check_end(self, names: Collection[str], rights: Rights) -> None:
+        """Raise Forbidden if a client may not end the runs of these tasks."""
+        for row in self._runner.rows.values():
+            if row.effect in names:
+                rights.check_end(row.users)
+
     def find(self, name: str) -> Task | None:
         """Return a task of the class."""
         return self._tasks.get(name)
@@ -299,8 +306,16 @@ class ThreadTasks:
         task.decode(bytes(data), limits=self._actor.limits)
         now, created_at = read_due_clock(), max(read_wall_clock(), self._runner.newest + 1)
         self._runner.newest = created_at
-        id = secrets.token_hex(12)
-        row = TaskRow(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=now, due=now, key=key or "")
+        row = TaskRow(
+            id=secrets.token_hex(12),
+            effect=name,
+            args=msgspec.Raw(data),
+            created_at=created_at,
+            at=now,
+            due=now,
+            key=key or "",
+            users=(*{*task.find_users(self._actor.thread, key)},),
+        )
         row.check_room(self._actor.limits.record)
         return read_back(row, decode_row)
 

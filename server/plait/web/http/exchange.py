@@ -56,6 +56,16 @@ class Exchange:
         await self.context.identity.check(self.principal, self.key, action)
         find_lease(self.request).check()
 
+    async def check_call(self, method: Method | None) -> bool:
+        """Raise Forbidden if the principal may not call a method; return whether it may approve, if that counts."""
+        action = "call" if method is None else method.action
+        await self.check("approve" if action == "approve" else "call")
+        return action == "approve" or (action == "stop" and await self.may("approve"))
+
+    async def may(self, action: Action) -> bool:
+        """Return whether the principal may do something with the thread."""
+        return await self.context.identity.may(self.principal, self.key, action)
+
     async def body(self) -> bytes:
         """Return the body, and charge for its size."""
         body = await self.raw_body()
@@ -68,15 +78,14 @@ class Exchange:
         find_lease(self.request).check()
         return body
 
-    async def enter(self, size: int) -> tuple[Actor, Connection]:
+    async def enter(self, size: int, *, may_approve: bool = False) -> tuple[Actor, Connection]:
         """Return the thread, and a connection for this request, which has its rights and is the source of its change.
 
         A request with a large body, of `size` bytes, waits for the scheduler first.
         The caller must use the thread before it awaits anything else, as with `Node.actor`.
         """
-        may_write = await self.context.identity.may(self.principal, self.key, "write")
+        rights = Rights(self.principal, await self.may("write"), may_approve=may_approve)
         actor = await self.context.actor(self.principal, self.key)
-        rights = Rights(self.principal, may_write)
         connection = actor.sockets.make_connection(
             f"http-{os.urandom(8).hex()}", self._lines, rights=rights, party=self.party
         )

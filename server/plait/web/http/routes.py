@@ -167,10 +167,9 @@ class _Exchange(Exchange):
 
     async def call_rpc(self, name: str) -> Response:
         name = unquote(name)
-        found = self.context.node.kind(self.key.kind).methods.get(name)
-        await self.check("call" if found is None else found.action)
+        may_approve = await self.check_call(self.context.node.kind(self.key.kind).methods.get(name))
         body = await self.body()
-        actor, connection = await self.enter(len(body))
+        actor, connection = await self.enter(len(body), may_approve=may_approve)
         method = actor.kind.method(name)
         try:
             call = _decode_call(body) if body.strip() else CallBody()

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
-from plait.actor.connection import Principal
+from plait.actor.connection import Principal, Rights
 from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Arguments
 from plait.agents.address import session_name
-from plait.agents.agent import Agent
+from plait.agents.agent import INTERRUPT, Agent
 from plait.agents.run import Interruption
 from plait.agents.thread_ids import ThreadIds
 from plait.errors import Busy, Forbidden, InvalidArguments, NotFound, PlaitError, TooMany, Unavailable
@@ -30,7 +30,7 @@ from plait.web.thread_urls import read_run
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.encoding import encode_given
 
-__all__ = ["RunRequests", "interrupt", "read_interrupt", "run_agent"]
+__all__ = ["RunRequests", "interrupt", "run_agent"]
 
 _EVENTS: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
@@ -185,12 +185,13 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
 
 async def interrupt(exchange: Exchange) -> Response:
     """Interrupt the run of a thread, and answer whether there is one. Wakes no thread."""
-    await exchange.check("call")
-    message = read_interrupt(await exchange.body(), exchange.context.limits)
-    return JSONResponse({"interrupted": exchange.context.runs.interrupt(exchange.key, message)})
+    method = exchange.context.node.kind(exchange.key.kind).method(INTERRUPT)
+    rights = Rights(exchange.principal, may_approve=await exchange.check_call(method))
+    message = _read_interrupt(await exchange.body(), exchange.context.limits)
+    return JSONResponse({"interrupted": exchange.context.runs.interrupt(exchange.key, message, rights)})
 
 
-def read_interrupt(body: bytes, limits: Limits) -> Any:
+def _read_interrupt(body: bytes, limits: Limits) -> Any:
     """Return the message in the body of an interrupt; None if the body is empty. Raises InvalidArguments."""
     if not body.strip():
         return None
