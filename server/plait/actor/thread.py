@@ -62,6 +62,10 @@ class ThreadActor(ProgramActor, Protocol):
         """When the thread was terminated; None if it was not."""
         ...
 
+    def check_active(self) -> None:
+        """Raise Terminated if it takes no new work."""
+        ...
+
     def terminate(self) -> Commit:
         """Stop taking new work."""
         ...

@@ -97,10 +97,7 @@ function show(error) {
   } catch {
     // Its getters throw.
   }
-  const kept = String(text)
-    .split("\n")
-    .filter((line) => !/^ {4}at /.test(line) || line.includes("sandbox:"));
-  return kept.join("\n").replaceAll("sandbox:", "").slice(0, LONGEST_ERROR);
+  return String(text).replaceAll("sandbox:", "").slice(0, LONGEST_ERROR);
 }
 
 // Modules
@@ -125,7 +122,8 @@ function resolve(specifier, { parentURL }) {
 
 function load(url) {
   const source = sources[url];
-  if (source === undefined) throw new ReferenceError(`there is no module "${url.replace("sandbox:", "")}"`);
+  // Deno makes a TypeError of it, with its name in the message.
+  if (source === undefined) throw Object.assign(new Error(`there is no module "${url.slice(8)}"`), { name: "" });
   return { format: "module", source, shortCircuit: true };
 }
 
@@ -196,6 +194,21 @@ addEventListener("unhandledrejection", (event) => {
   event.preventDefault();
   fail(event.reason);
 });
+// Stacks do not show where the server is installed, whatever the program does to the functions of arrays and texts.
+const [{ apply }, describe, begins] = [Reflect, Error.prototype.toString, String.prototype.startsWith];
+function showStack(error, sites) {
+  let text = apply(describe, error, []);
+  for (let at = 0; at < sites.length; at++) {
+    const site = sites[at];
+    const file = site.getFileName();
+    const name = site.getFunctionName();
+    if (typeof file !== "string" || !apply(begins, file, ["sandbox:"])) continue;
+    const place = `${file}:${site.getLineNumber()}:${site.getColumnNumber()}`;
+    text += `\n    at ${site.isAsync() ? "async " : ""}${name ? `${name} (${place})` : place}`;
+  }
+  return text;
+}
+Object.defineProperty(Error, "prepareStackTrace", { get: () => showStack, set() {} });
 // Deno finds its hooks by way of arrays, which see accessors that a program adds.
 for (const each of [Object, Array]) Object.preventExtensions(each.prototype);
 for (const name of Object.getOwnPropertyNames(globalThis)) {

@@ -110,6 +110,33 @@ async def test_a_program_finds_no_way_out(source: str, outcome: str, tmp_path: P
     assert result.status in (("success",) if outcome in ("", "0", "mine") else ("error", "link_error"))
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "export default await given().catch((error) => error.stack)",
+        "try { report(1n) } catch (error) { report(error.stack) } export default 1",
+        "const found = {}; Error.captureStackTrace(found); export default found.stack",
+        "try { await import('./other') } catch (error) { report(error.stack + error.message) } export default 1",
+        "Error.prepareStackTrace = (_, sites) => sites.map((each) => each.getFileName());"
+        "export default await given().catch((error) => error.stack)",
+        "Object.defineProperty(Error, 'prepareStackTrace', { value: (_, sites) => sites[0].getFileName() });"
+        "export default new Error('no').stack",
+        "const seen = []; const keep = function () { seen.push(typeof this); return this };"
+        "Array.prototype.filter = Array.prototype.map = Function.prototype.call = String.prototype.at = keep;"
+        "String.prototype.startsWith = () => true;"
+        "export default await given().catch((error) => error.stack)",
+        "throw await given().catch((error) => error)",
+    ],
+)
+async def test_a_program_does_not_see_where_the_server_is_installed(source: str) -> None:
+    def fail() -> None:
+        raise LookupError("no")
+
+    run = CodeRun(lambda: JavaScript(source, globals={"given": fail}, language="javascript"), CodeHost(), timeout=30)
+    found = repr((await run, run.reports))
+    assert ("runner.js" in found, str(Path.cwd()) in found, "file:" in found) == (False, False, False)
+
+
 @pytest.mark.parametrize("at", ["# sourceMappingURL=", "@ sourceMappingURL=", "# sourceURL="])
 async def test_no_comment_of_a_program_names_a_file_that_is_read(at: str, tmp_path: Path) -> None:
     map = tmp_path / "program.map"

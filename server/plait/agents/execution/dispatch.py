@@ -130,7 +130,7 @@ class Dispatcher:
 
     async def _run(self, tool: Tool, arguments: Mapping[str, Any], answer: Message, put: Put) -> None:
         if await self._history.has(answer):
-            await put(read_result(await tool.run(self._thread, arguments)))
+            await put(read_result(await tool.call(self._thread, arguments)))
 
     async def _hand_over(self, agent: str, put: Put) -> None:
         self._messages.hand_over(agent)

@@ -38,6 +38,7 @@ class Invoker:
     async def invoke(self, tools: Mapping[str, AnyTool], name: str, arguments: str, *, depth: int = 0) -> ToolResult:
         """Call a tool with arguments, which are JSON: for code, or for a prompt that is nested `depth` deep."""
         try:
+            self._thread._actor.check_active()
             match await self._servers.find(tools, name):
                 case Handoff(agent=agent):
                     self._messages.hand_over(agent)
@@ -45,7 +46,7 @@ class Invoker:
                 case Tool(needs_approval=True) if depth:
                     raise Refused("it needs approval, for which only a run can wait")
                 case Tool() as tool:
-                    return read_result(await tool.call(self._thread, arguments))
+                    return read_result(await tool.invoke(self._thread, arguments))
                 case PromptTool() as tool:
                     return await self._ask(tool, arguments, depth)
                 case _:

@@ -5,9 +5,9 @@ from functools import partial
 from typing import Any
 
 from plait.actor.thread import Thread
-from plait.agents.execution.tools import Tool, ToolResult, tell_error
+from plait.agents.execution.tools import Tool, ToolResult
 from plait.code.javascript import MEMORY, find_deno
-from plait.errors import CallFailed, PlaitError
+from plait.errors import CallFailed
 from plait_schemas.codec import encode_json
 
 __all__ = ["RunCode"]
@@ -56,13 +56,8 @@ class RunCode(Tool):
 
 
 async def _call(thread: Thread[Any], tool: Tool, files: list[str], arguments: Any = None) -> Any:
-    """Call a tool for a program, and return its result. Raises only what the program may be told."""
-    try:
-        result = await tool.call(thread, encode_json({} if arguments is None else arguments))
-    except PlaitError:
-        raise
-    except Exception as error:
-        raise CallFailed(tell_error(error)) from error
+    """Call a tool for a program, and return its result. Raises CallFailed for a result that is an error."""
+    result = await tool.invoke(thread, encode_json({} if arguments is None else arguments))
     if not isinstance(result, ToolResult):
         return result
     if result.is_error:

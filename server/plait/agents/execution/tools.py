@@ -13,6 +13,9 @@ import msgspec
 from plait.actor.rpc import Method
 from plait.errors import InvalidArguments, PlaitError
 from plait.limits import Limits
+from plait.parts.encoding import encode_named
+from plait.parts.files.paths import clean_path
+from plait.parts.stage import Stage, do_nothing, find_stage
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.encoding import encode_given
@@ -107,12 +110,18 @@ class Variable(Checked, frozen=True):
 class ToolResult(Checked, frozen=True):
     """The result of a tool: the text for the model, and the paths of files of the thread.
 
-    With `is_error` the model is told that the call has failed, without an exception.
+    With `is_error` the model is told that the call has failed, without an exception. Raises ValueError for a path that
+    no file can have.
     """
 
     text: str = ""
     attachments: Sequence[str] = ()
     is_error: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for each in self.attachments:
+            clean_path(each)
 
 
 class ToolSpec(NamedTuple):
@@ -209,11 +218,27 @@ class Tool:
             raise InvalidArguments(f"{self.name}: the arguments{path}: {message}", path=path) from None
         return self._method.arguments([], given, limits=limits)[1]
 
-    async def call(self, thread: Any, arguments: str | bytes) -> Any:
-        """Call the function with arguments that are JSON, within its time. Raises what `decode` and `run` raise."""
-        decoded = self.decode(arguments, limits=thread._actor.limits)
-        async with asyncio.timeout(self.timeout):
-            return await self.run(thread, decoded)
+    async def invoke(self, thread: Any, arguments: str | bytes) -> Any:
+        """Call it, outside of a step, with arguments that are JSON, within its time.
+
+        What it writes to parts is stored when it returns, and dropped if it fails. Raises what `decode` and `call`
+        raise.
+        """
+        decoded, outer = self.decode(arguments, limits=thread._actor.limits), find_stage(thread._actor)
+        stage = Stage(thread._actor, do_nothing if outer is None else outer.check)
+        stage.refusal = "" if outer is None else outer.refusal
+        with stage.use():
+            async with asyncio.timeout(self.timeout):
+                result = await self.call(thread, decoded)
+            await stage.commit(is_last=True)
+        return result
+
+    async def call(self, thread: Any, arguments: Mapping[str, Any]) -> Any:
+        """Return what the function returns, if that can be stored. Raises Terminated, and what `run` raises."""
+        thread._actor.check_active()
+        result = await self.run(thread, arguments)
+        encode_named(self.name, result)
+        return result
 
     async def run(self, thread: Any, arguments: Mapping[str, Any]) -> Any:
         """Call the function, and return what it returns. Raises what it raises."""

@@ -8,7 +8,7 @@ import pytest
 from tests.server.agents.execution.lab import Desk, Lab, Said, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
-from plait import Conflict, InvalidArguments, Message, NotFound
+from plait import Conflict, InvalidArguments, Message, NotFound, RunCode, Terminated
 from plait.agents.execution.definitions import Agent, Handoff, PromptTool, Side
 from plait.agents.execution.stops import read_mark
 from plait.agents.execution.tools import Tool, ToolResult, tool
@@ -338,6 +338,71 @@ async def test_only_the_text_of_an_error_that_may_be_shown_is_told(
         told = f"Failed to execute tool: {text}"
         assert ((await lab.history())[2].content, invoked["text"]) == (told, told)
     assert str(error) in caplog.text
+
+
+@tool
+async def half(desk: Desk, result: str) -> Any:
+    """Write, and fail or return what cannot be stored."""
+    await desk.values.push("written", result)
+    desk.messages.inject("system", "Half.")
+    if result == "raises":
+        raise ValueError("no")
+    return {
+        "done": "done",
+        "above": ToolResult("", ["../etc/passwd"]) if result == "above" else None,
+        "nan": {"n": float("nan")},
+        "half": "\ud800",
+        "object": object(),
+    }[result]
+
+
+@pytest.mark.parametrize("result", ["done", "raises", "above", "nan", "half", "object"])
+@pytest.mark.parametrize("door", ["model", "queue", "rpc", "tool", "program"])
+async def test_what_a_failed_tool_has_written_is_dropped_by_each_door(tmp_path: Path, door: str, result: str) -> None:
+    @tool
+    async def outer(desk: Desk) -> str:
+        """Have another tool do it."""
+        found: ToolResult = await desk.agents.invoke_tool("half", {"result": result})
+        return str(found.is_error)
+
+    source = f"import {{ half }} from 'tools'; export default await half({{ result: '{result}' }})"
+    said = {"model": call("half", result=result), "tool": call("outer"), "program": call("run_code", source=source)}
+    script = Script(said.get(door, "Done."), "Done.")
+    async with open_lab(tmp_path, script, tools=[half, outer, RunCode([half])]) as lab:
+        if door == "rpc":
+            found = await lab.handle.call(Desk.invoke, "half", {"result": result})
+            assert found["is_error"] is (result != "done")
+        elif door == "queue":
+            await lab.handle.call(Desk.queue, "half", {"result": result})
+            await lab.rest()
+        else:
+            await lab.ask("Do it.")
+            await lab.rest()
+            (told,) = [each.content or "" for each in await lab.history() if each.role == "tool"]
+            assert ("True" in told or "Failed" in told or '"error"' in told) is (result != "done")
+        written = [result] if result == "done" else None
+        assert await lab.handle.values.get("written") == written
+        assert [each.content for each in await lab.history()].count("Half.") == (result == "done")
+
+
+async def test_tools_of_a_terminated_thread_do_not_run(tmp_path: Path) -> None:
+    called = []
+
+    @tool
+    def note(desk: Desk) -> None:
+        """Note."""
+        called.append(desk)
+
+    prompts = [make_prompt("clerk", note, PromptTool("clerk"))]
+    async with open_lab(tmp_path, Script("Done."), prompts=prompts) as lab:
+        thread = (await lab.app._node.actor(lab.handle._key)).thread
+        await thread.terminate()
+        for name, args in [("note", {}), ("clerk", {"message": "Hi."})]:
+            result = await thread.agents.invoke_tool(name, args)
+            assert (result.is_error, "Terminated" in result.text) == (True, True)
+        with pytest.raises(Terminated):
+            await note.invoke(thread, "{}")
+    assert called == []
 
 
 async def test_only_the_first_call_that_a_run_has_left_may_have_begun(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ SOURCE = """
     console.log("prices", prices);
     const failures = [];
     for (const work of [refuse, clash, () => find({ name: 7 }), () => find({ name: "wine" })]) {
-        await work().catch((error: Error) => failures.push(error.message));
+        await work().catch((error: Error) => failures.push(String(error)));
     }
     export default [await note({ sum: prices[0] + prices[1] }), failures];
 """
@@ -62,9 +62,9 @@ async def ask(folder: Path, source: str, **options: Any) -> tuple[Any, Any, Scri
 async def test_a_model_writes_a_program_over_its_tools(tmp_path: Path) -> None:
     found, values, script = await ask(tmp_path, SOURCE)
     failures = [
-        "not today",
-        "it has changed",
-        "find: name: Expected `str`, got `int`",
+        "CallFailed: not today",
+        "Conflict: it has changed",
+        "InvalidArguments: find: name: Expected `str`, got `int`",
         "KeyError",
     ]
     assert json.loads(found.content) == {
@@ -74,7 +74,7 @@ async def test_a_model_writes_a_program_over_its_tools(tmp_path: Path) -> None:
     }
     assert found.attachments == [{"path": "attachments/note.txt"}]
     assert found.metadata["plait"]["tool_status"] == "success"
-    assert values == ["tea", "cake", "wine"]
+    assert values == ["tea", "cake"]
     (described,) = [each for each in script.tools[0] if each.name == "run_code"]
     assert described.description is not None
     assert 'import { note } from "tools": await note(arguments). Write a note.' in described.description
@@ -87,6 +87,8 @@ async def test_a_model_writes_a_program_over_its_tools(tmp_path: Path) -> None:
         ("for (;;) {}", "terminated", "the program took longer than 0.5 s"),
         ("const a = []; for (;;) a.push(new Array(1e5).fill(1))", "memory", "the program needed more than"),
         ("import { pay } from 'tools'; pay()", "link_error", "does not provide an export named 'pay'"),
+        ("import { find } from 'tools'; await find({ name: 'wine' })", "error", '"error":"KeyError"'),
+        ("await import('./shapes')", "error", '"error":"TypeError: there is no module'),
     ],
 )
 async def test_a_model_is_told_how_its_program_has_failed(source: str, status: str, error: str, tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ async def test_a_model_is_told_how_its_program_has_failed(source: str, status: s
     )
     outcome = json.loads(found.content)
     assert outcome["status"] == status
-    assert error in outcome["error"]
+    assert error in (found.content if error.startswith('"error"') else outcome["error"])
     assert found.metadata["plait"]["tool_status"] == "error"
 
 
