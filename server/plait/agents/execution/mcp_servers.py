@@ -8,6 +8,7 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import blake2b
 from mimetypes import guess_extension
 from typing import Any, Final, Self
 
@@ -34,6 +35,8 @@ _LONGEST: Final = 100_000
 # Tools of a server, and characters of their descriptions.
 _MOST_TOOLS: Final = 200
 _MOST_DESCRIBED: Final = 1024 * 1024
+# Characters of a name, for all providers.
+_MOST_LETTERS: Final = 64
 
 log = logging.getLogger("plait.agents")
 
@@ -110,6 +113,10 @@ class McpServers:
                         return named
                     await self._close(mcp.name)
                 lent = await (await self._open(mcp)).list()
+                if missing := {*mcp.tools}.difference(names := [each.name for each in lent]):
+                    why = " and ".join(f"{each!r}{suggest(each, names)}" for each in sorted(missing))
+                    log.error("the MCP server %s has no tools with these names in tools=[…]: %s", mcp.name, why)
+                    raise McpFailed(f"it has no tools with these names: {why}")
                 named = self._lent[mcp.name] = _name(mcp, lent)
                 if len(named) < len(lent) and not mcp.tools:
                     log.warning("%s of %s tools of the MCP server %s are lent", len(named), len(lent), mcp.name)
@@ -140,9 +147,9 @@ class McpServers:
         except McpFailed as failure:
             await self._close(mcp.name)  # Its next use opens another session.
             return fail(await self._redact(str(failure)))
-        text = await self._redact(result.text)
-        if len(text) > _LONGEST:
-            text = f"{text[:_LONGEST]}\n\n[The result has {len(text)} characters; these are the first {_LONGEST}.]"
+        text, size = await self._redact(result.text), len(result.text)
+        if size > _LONGEST:
+            text = f"{text}\n\n[The result has {size} characters; these are the first {_LONGEST}.]"
         paths = [path for mime, data in result.files if (path := await self._store(mime, data))]
         if len(paths) < len(result.files):
             text = f"{text}\n\n[{len(result.files) - len(paths)} files could not be kept.]".strip()
@@ -164,9 +171,10 @@ class McpServers:
         return secret.reveal()
 
     async def _redact(self, text: str) -> str:
+        """Return the beginning of a text without secrets."""
         env = find_role(type(self._thread), "env")
-        redacted: str = text if env is None else await env.of(self._thread._actor).redact(text)
-        return redacted
+        redacted: str = text if env is None else await env.of(self._thread._actor).redact(text, most=_LONGEST)
+        return redacted[:_LONGEST]
 
 
 class _ServerTool(Tool):
@@ -205,14 +213,16 @@ async def _answer(result: ToolResult, arguments: Mapping[str, Any]) -> ToolResul
 def _name(mcp: Mcp, lent: Sequence[LentTool]) -> dict[str, LentTool]:
     """Return tools by the names that models call.
 
-    A tool whose name is taken or too long is left out, and so are those beyond the limits.
+    A name that is taken or too long ends with a hash of the server's own name. Tools beyond the limits are left out.
     """
     named: dict[str, LentTool] = {}
     size = 0
     for each in lent:
-        name = mcp.prefix + re.sub(r"[^a-zA-Z0-9_-]", "_", each.name)
-        if (mcp.tools and each.name not in mcp.tools) or name in named or len(name) > 64:
+        if mcp.tools and each.name not in mcp.tools:
             continue
+        name = mcp.prefix + re.sub(r"[^a-zA-Z0-9_-]", "_", each.name)
+        if name in named or len(name) > _MOST_LETTERS:
+            name = f"{name[: _MOST_LETTERS - 9]}_{blake2b(each.name.encode(), digest_size=4).hexdigest()}"
         size += len(each.description) + len(encode_json(each.schema))
         if len(named) == _MOST_TOOLS or size > _MOST_DESCRIBED:
             break

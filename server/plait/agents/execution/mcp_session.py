@@ -10,6 +10,7 @@ from typing import Any, Final
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    CONNECTION_CLOSED,
     AudioContent,
     BlobResourceContents,
     CallToolResult,
@@ -22,7 +23,7 @@ from mcp_types import (
 
 from plait.agents.execution.definitions import Mcp
 from plait.agents.execution.mcp import LentTool, McpFailed, McpResult
-from plait.agents.execution.mcp_transports import open_process, open_url
+from plait.agents.execution.mcp_transports import ServerMessages, open_process, open_url
 from plait_schemas.codec import encode_json
 
 __all__ = ["McpSession"]
@@ -42,6 +43,7 @@ class McpSession:
     def __init__(self, mcp: Mcp, variables: Mapping[str, str]) -> None:
         loop = asyncio.get_running_loop()
         self._closing = asyncio.Event()
+        self._messages = ServerMessages(mcp.name)
         self._ready: asyncio.Future[Client] = loop.create_future()
         name = f"plait MCP {mcp.name}"
         self._task = loop.create_task(self._hold(mcp, variables), name=name, context=Context())
@@ -60,7 +62,7 @@ class McpSession:
                 if (cursor := page.next_cursor) is None:
                     break
         except Exception as error:
-            raise McpFailed(_explain(error)) from None
+            raise McpFailed(self._explain(error)) from None
         return found
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> McpResult:
@@ -69,7 +71,7 @@ class McpSession:
             client = await asyncio.shield(self._ready)
             return _read_result(await client.call_tool(name, {**arguments}))
         except Exception as error:
-            raise McpFailed(_explain(error)) from None
+            raise McpFailed(self._explain(error)) from None
 
     def end(self) -> None:
         """Begin to end the session, and the process of the server."""
@@ -86,21 +88,29 @@ class McpSession:
 
     async def _hold(self, mcp: Mcp, variables: Mapping[str, str]) -> None:
         try:
-            async with Client(_open(mcp, variables)) as client:
+            async with Client(self._messages.open(_open(mcp, variables, self._messages))) as client:
                 self._ready.set_result(client)
                 await self._closing.wait()
         except Exception as error:  # After it was ready, the calls under way fail, too.
             if not self._ready.done():
-                self._ready.set_exception(McpFailed(_explain(error)))
+                self._ready.set_exception(McpFailed(self._explain(error)))
                 self._ready.exception()
         finally:
             self._ready.cancel()
 
+    def _explain(self, error: BaseException) -> str:
+        """Return what has failed, without texts that may have a part of a header; a group tells its first error."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED and self._messages.closed:
+            return self._messages.closed
+        return str(error) if isinstance(error, MCPError | McpFailed) else type(error).__name__
 
-def _open(mcp: Mcp, variables: Mapping[str, str]) -> AbstractAsyncContextManager[Any]:
+
+def _open(mcp: Mcp, variables: Mapping[str, str], messages: ServerMessages) -> AbstractAsyncContextManager[Any]:
     if isinstance(mcp.server, str):
-        return open_url(mcp.server, mcp.fill(mcp.headers, variables), timeout=mcp.timeout)
-    return open_process(mcp.server, mcp.fill(mcp.env, variables))
+        return open_url(mcp.server, mcp.fill(mcp.headers, variables), messages, timeout=mcp.timeout)
+    return open_process(mcp.server, mcp.fill(mcp.env, variables), messages)
 
 
 def _read_result(result: CallToolResult) -> McpResult:
@@ -121,10 +131,3 @@ def _read_result(result: CallToolResult) -> McpResult:
     if not result.content and result.structured_content is not None:
         texts.append(encode_json(result.structured_content).decode())
     return McpResult("\n\n".join(texts), files, result.is_error)
-
-
-def _explain(error: BaseException) -> str:
-    """Return what has failed, without texts that may have a part of a header; a group tells its first error."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return str(error) if isinstance(error, MCPError | McpFailed) else type(error).__name__

@@ -1,30 +1,39 @@
 """How MCP servers are reached, with bounded messages: by Streamable HTTP, or as a process that speaks over stdio."""
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Literal
 
 import anyio
 import httpx2
+import msgspec
+from anyio.abc import ObjectReceiveStream
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._stream_protocols import ReadStream
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
+from mcp_types import JSONRPCRequest, JSONRPCResponse, Tool, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from plait.agents.execution.mcp import McpFailed
 from plait.code.child import Child, open_child
 
-__all__ = ["open_process", "open_url"]
+__all__ = ["ServerMessages", "open_process", "open_url"]
 
-_ToClient = MemoryObjectSendStream[SessionMessage | Exception]
+log = logging.getLogger("plait.agents")
+
+Received = SessionMessage | Exception
+_ToClient = MemoryObjectSendStream[Received]
 _FromClient = MemoryObjectReceiveStream[SessionMessage]
 
 # Bytes of one message, or of one answer over HTTP.
 _MOST_BYTES: Final = 4 * 1024 * 1024
+_TOO_LARGE: Final = f"a message of the server has more than {_MOST_BYTES} bytes"
 # The processes of servers that may run at once.
 _processes: Final = asyncio.Semaphore(64)
 # Seconds to connect, and those that a process has to end when its input is closed.
@@ -32,38 +41,94 @@ _CONNECT: Final = 10.0
 _GRACE: Final = 2.0
 
 
+class ServerMessages(ObjectReceiveStream[Received]):
+    """The messages of a server, without the tools that it describes badly: these are logged, once."""
+
+    # Why no more of them come, if that is known.
+    closed = ""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._stream: ReadStream[Received]
+        self._bad: set[str] = set()
+
+    @asynccontextmanager
+    async def open(self, transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+        """Yield these messages, in place of those of a transport, and those for the server."""
+        async with transport as (self._stream, sent):
+            yield self, sent
+
+    async def receive(self) -> Received:
+        try:
+            received = await anext(self._stream)
+        except StopAsyncIteration:
+            raise anyio.EndOfStream from None
+        match received:
+            case SessionMessage(message=JSONRPCResponse(result={"tools": list() as tools} as result)):
+                result["tools"] = [each for each in tools if self._is_good(each)]
+        return received
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def _is_good(self, tool: Any) -> bool:
+        try:
+            Tool.model_validate(tool, by_name=False)
+            msgspec.convert(tool["inputSchema"], _Schema)
+        except (ValidationError, msgspec.ValidationError) as error:
+            name = str(tool.get("name"))[:80] if isinstance(tool, dict) else "without a name"
+            if name not in self._bad:
+                self._bad.add(name)
+                why = str(error) if isinstance(error, msgspec.ValidationError) else error.errors()[0]["msg"]
+                log.warning("the tool %s of the MCP server %s is left out: %s", name, self._name, why)
+            return False
+        return True
+
+
+class _Schema(msgspec.Struct):
+    """What models need of the schema of arguments."""
+
+    type: Literal["object"]
+    properties: dict[str, dict[str, Any] | bool] = {}
+    required: list[str] = []
+
+
 @asynccontextmanager
-async def open_url(url: str, headers: Mapping[str, str], *, timeout: float) -> AsyncIterator[Any]:
+async def open_url(
+    url: str, headers: Mapping[str, str], messages: ServerMessages, *, timeout: float
+) -> AsyncIterator[Any]:
     """Yield the messages of a server and those for it, over HTTP. A request with the headers leaves no other origin."""
     async with (
         httpx2.AsyncClient(
             headers={"accept-encoding": "identity", **headers},
             timeout=httpx2.Timeout(_CONNECT, read=timeout),
-            event_hooks={"response": [_limit]},
+            event_hooks={"response": [partial(_limit, messages)]},
         ) as client,
         streamable_http_client(url, http_client=client, max_sse_event_size=_MOST_BYTES) as streams,
     ):
         yield streams
 
 
-async def _limit(response: httpx2.Response) -> None:
+async def _limit(messages: ServerMessages, response: httpx2.Response) -> None:
     """Limit the bytes of an answer, which must not be compressed."""
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("the answer is compressed", request=response.request)
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    response.stream = _LimitedStream(response.stream)
+    response.stream = _LimitedStream(response.stream, messages)
 
 
 class _LimitedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, messages: ServerMessages) -> None:
         self._stream = stream
+        self._messages = messages
 
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
         size = 0
         async for chunk in self._stream:
             size += len(chunk)
             if size > _MOST_BYTES:
-                raise httpx2.ReadError(f"the answer has more than {_MOST_BYTES} bytes")
+                self._messages.closed = _TOO_LARGE
+                raise httpx2.ReadError(_TOO_LARGE)
             yield chunk
 
     async def aclose(self) -> None:
@@ -71,7 +136,9 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
 
 @asynccontextmanager
-async def open_process(command: Sequence[str], environment: Mapping[str, str]) -> AsyncIterator[Any]:
+async def open_process(
+    command: Sequence[str], environment: Mapping[str, str], messages: ServerMessages
+) -> AsyncIterator[Any]:
     """Start a server, and yield its messages and those for it; then end it, with all processes of its group.
 
     It inherits what a program needs, such as PATH, but no other variables. What it writes to standard error is dropped,
@@ -82,11 +149,11 @@ async def open_process(command: Sequence[str], environment: Mapping[str, str]) -
     environment = {**get_default_environment(), **environment}
     opening = open_child(command, environment=environment, limit=_MOST_BYTES, grace=_GRACE)
     async with _processes, _shield(opening) as child:
-        to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        to_client, from_server = anyio.create_memory_object_stream[Received](0)
         # Without a limit, so that a call can be cancelled if the server does not read: calls are few.
         to_server, from_client = anyio.create_memory_object_stream[SessionMessage](math.inf)
         async with from_server, to_server, anyio.create_task_group() as group:
-            group.start_soon(_read, child.stdout, child.stdin, to_client)
+            group.start_soon(_read, child.stdout, child.stdin, to_client, messages)
             group.start_soon(_write, child.stdin, from_client)
             try:
                 yield from_server, to_server
@@ -105,10 +172,12 @@ async def _shield(opening: AbstractAsyncContextManager[Child]) -> AsyncIterator[
             await opening.__aexit__(None, None, None)
 
 
-async def _read(output: asyncio.StreamReader, input: asyncio.StreamWriter, to_client: _ToClient) -> None:
+async def _read(
+    output: asyncio.StreamReader, input: asyncio.StreamWriter, to_client: _ToClient, messages: ServerMessages
+) -> None:
     async with to_client:
-        with suppress(ValueError, ConnectionError):  # A line that is too long ends the session.
-            async for line in output:
+        with suppress(ConnectionError):
+            async for line in _read_lines(output, messages):
                 try:
                     message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                 except ValidationError:
@@ -116,6 +185,15 @@ async def _read(output: asyncio.StreamReader, input: asyncio.StreamWriter, to_cl
                 if isinstance(message, JSONRPCRequest):
                     await input.drain()  # A server that does not read the answers gets no more of them.
                 await to_client.send(SessionMessage(message))
+
+
+async def _read_lines(output: asyncio.StreamReader, messages: ServerMessages) -> AsyncIterator[bytes]:
+    messages.closed = "the process of the server has ended"
+    try:
+        async for line in output:
+            yield line
+    except ValueError:  # A line that is too long ends the session.
+        messages.closed = _TOO_LARGE
 
 
 async def _write(input: asyncio.StreamWriter, from_client: _FromClient) -> None:

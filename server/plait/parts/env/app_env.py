@@ -1,8 +1,8 @@
 """The variables of an app, which are read from memory, and how those of its threads and users are opened."""
 
+import asyncio
 import json
-import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -12,6 +12,8 @@ from plait.parts.env.secret import Secret, Variable, check_variable, make_secret
 __all__ = ["AppEnv"]
 
 _SHOWN: Final = "***"
+# Characters that are searched in a thread, so that they do not hold the loop.
+_LARGE: Final = 64 * 1024
 _NOTHING: Final[Mapping[str, str]] = {}
 _NO_SECRET: Final = (
     "variables are encrypted with PLAIT_SECRET, which is not set: set it to the output of "
@@ -65,10 +67,18 @@ class AppEnv:
             if name not in self._variables
         }
 
-    def redact(self, text: str, found: Mapping[str, Variable], others: Mapping[str, str] = _NOTHING) -> str:
+    async def redact(
+        self,
+        text: str,
+        found: Mapping[str, Variable],
+        others: Mapping[str, str] = _NOTHING,
+        *,
+        most: int | None = None,
+    ) -> str:
         """Replace the values in a text that may not be shown: those of the app, of found variables, and of others.
 
-        A value is also found as it is within JSON; one of white space alone is not.
+        A value is also found as it is within JSON; one of white space alone is not. With `most`, the result has only so
+        many characters of the text, and of a value that begins in them nothing but the asterisks.
         """
         if not isinstance(text, str):
             raise TypeError(f"redact takes a str, not {type(text).__name__}")
@@ -77,7 +87,11 @@ class AppEnv:
         secrets += [secret for name, secret in own.items() if name not in found]
         values = {value for secret in secrets if (value := secret.reveal()).strip()}
         values |= {json.dumps(value, ensure_ascii=is_ascii)[1:-1] for value in values for is_ascii in (True, False)}
-        return _replace_all(text, values)
+        size, longest = sum(map(len, values)), max(map(len, values), default=0)
+        text, end = (text, len(text)) if most is None else (text[: most + longest], min(most, len(text)))
+        if len(text) + size < _LARGE:
+            return _replace_all(text, values, end)
+        return await asyncio.to_thread(_replace_all, text, values, end)
 
     def close(self) -> None:
         """Do nothing: the variables are those of the app, which may be started again."""
@@ -95,14 +109,48 @@ class AppEnv:
         return Sealer(self._secrets)
 
 
-def _replace_all(text: str, values: Collection[str]) -> str:
-    """Replace values; one may contain another one, or overlap it."""
-    # Each place, even within another match of the same value.
-    matches = [(each, re.finditer(f"(?={re.escape(each)})", text)) for each in values]
-    found = sorted((match.start(), match.start() + len(each)) for each, places in matches for match in places)
+def _replace_all(text: str, values: Collection[str], most: int) -> str:
+    """Replace values in the first `most` characters; one may contain another one, or overlap it."""
     pieces, end = list[str](), 0
-    for start, after in found:
+    for start, after in sorted(_find_all(text, values)):
+        if start >= most:
+            break
         if not pieces or start >= end:
             pieces += [text[end:start], _SHOWN]
         end = max(end, after)
-    return "".join([*pieces, text[end:]])
+    return "".join([*pieces, text[end:most]])
+
+
+def _find_all(text: str, values: Collection[str]) -> Iterator[tuple[int, int]]:
+    """Yield where values begin and end, of those that end at the same place the longest, in one pass over the text.
+
+    By the algorithm of Aho and Corasick: a node stands for what has matched so far, the beginning of a value.
+    """
+    # Of each node: those that follow it, by letters; the longest other one that its end matches; the length of the
+    # longest value at its end.
+    after: list[dict[str, int]] = [{}]
+    others, lengths = [0], [0]
+    for value in values:
+        node = 0
+        for letter in value:
+            if (node := after[node].setdefault(letter, len(after))) == len(after):
+                after.append({})
+                others.append(0)
+                lengths.append(0)
+        lengths[node] = len(value)
+    nodes = [*after[0].values()]
+    for node in nodes:
+        for letter, follower in after[node].items():
+            nodes.append(follower)
+            other = others[node]
+            while other and letter not in after[other]:
+                other = others[other]
+            others[follower] = other = after[other].get(letter, 0)
+            lengths[follower] = lengths[follower] or lengths[other]
+    node = 0
+    for end, letter in enumerate(text, 1):
+        while node and letter not in after[node]:
+            node = others[node]
+        node = after[node].get(letter, 0)
+        if lengths[node]:
+            yield end - lengths[node], end

@@ -91,9 +91,9 @@ class ThreadEnv:
         found = await self._find_stored(name)
         return "secret" if found is None else found.type
 
-    async def redact(self, text: str) -> str:
-        """Return a text with `***` in place of the values of all secrets that `get` returns."""
-        return self._app.redact(text, await self._find_all_stored(), self._find_others())
+    async def redact(self, text: str, *, most: int | None = None) -> str:
+        """Return a text, or its first `most` characters, with `***` in place of all secrets that `get` returns."""
+        return await self._app.redact(text, await self._find_all_stored(), self._find_others(), most=most)
 
     # Writing
 

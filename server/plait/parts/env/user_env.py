@@ -31,9 +31,9 @@ class UserEnv:
         found = await self._call("find", name)
         return "secret" if found is None else found.type
 
-    async def redact(self, text: str) -> str:
-        """Return a text with `***` in place of the values of all secrets that `get` returns."""
-        return self._app.redact(text, await self._call("find_all"))
+    async def redact(self, text: str, *, most: int | None = None) -> str:
+        """Return a text, or its first `most` characters, with `***` in place of all secrets that `get` returns."""
+        return await self._app.redact(text, await self._call("find_all"), most=most)
 
     def set(self, name: str, value: str | Secret, *, type: VariableType | None = None) -> Awaitable[None]:
         """Set a variable. Without `type`, it keeps its type; a new one is a `secret`."""

@@ -8,7 +8,20 @@ import sys
 import time
 from typing import Any
 
-__all__: list[str] = []
+__all__ = ["LONG", "answer_http"]
+
+LONG = ["long_" + "x" * 100 + end for end in ("a", "b")]
+"""The names of two tools of the odd server."""
+
+_GOOD = {"inputSchema": {"type": "object"}}
+_ODD = [
+    {"name": "without a schema"},
+    {"name": "text", "inputSchema": {"type": "string"}},
+    {"name": "list", "inputSchema": {"type": "object", "properties": []}},
+    {"name": 7, **_GOOD},
+    "not a tool",
+    *({"name": name, **_GOOD} for name in (*LONG, "pi.d", "pi/d")),
+]
 
 
 def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -18,7 +31,8 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
             return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
         case "tools/list":
             names = ("pid", "pour", "die", "hang", "babble", "fork", "ping", "draw")
-            return {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
+            tools = [*(_ODD if "odd" in sys.argv else ()), *({"name": name, **_GOOD} for name in names)]
+            return {"tools": tools + [{"name": "x" * 5_000_000, **_GOOD}] * ("large" in sys.argv)}
         case _ if params["name"] == "draw":  # One file is not base64, and the other one has no type.
             images = [("image/png", "x"), ("a\r\nb", "QUJD")]
             found = [{"type": "image", "mimeType": mime, "data": data} for mime, data in images]
@@ -29,6 +43,8 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
 
 def call(name: str) -> str:
     match name:
+        case _ if name in (*LONG, "pi.d", "pi/d"):
+            return f"It is {name}."
         case "pour":
             return "x" * 10_000_000
         case "die":
@@ -47,6 +63,27 @@ def call(name: str) -> str:
     return str(os.getpid())
 
 
+def answer_request(given: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"jsonrpc": "2.0", "id": given["id"]}
+    if given["method"] == "server/discover":  # Of a later version of MCP.
+        return {**found, "error": {"code": -32601, "message": "Method not found"}}
+    return {**found, "result": answer(given["method"], given.get("params") or {})}
+
+
+async def answer_http(scope: Any, receive: Any, send: Any) -> None:
+    """Answer over HTTP: an ASGI application."""
+    if scope["type"] != "http":
+        return
+    body = b""
+    while (message := await receive()).get("more_body"):
+        body += message["body"]
+    given = json.loads((body + message["body"]) or b"{}")
+    status, answer = (200, answer_request(given)) if "id" in given else (202 if given else 405, {})
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+
+
 if __name__ == "__main__":
     if "deaf" in sys.argv:
         while True:
@@ -54,10 +91,5 @@ if __name__ == "__main__":
     for line in sys.stdin:
         given = json.loads(line)
         if "id" in given:
-            found: dict[str, Any] = {"jsonrpc": "2.0", "id": given["id"]}
-            if given["method"] == "server/discover":  # Of a later version of MCP.
-                found["error"] = {"code": -32601, "message": "Method not found"}
-            else:
-                found["result"] = answer(given["method"], given.get("params") or {})
-            sys.stdout.write(json.dumps(found) + "\n")
+            sys.stdout.write(json.dumps(answer_request(given)) + "\n")
             sys.stdout.flush()

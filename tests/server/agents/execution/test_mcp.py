@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -188,6 +189,77 @@ async def test_only_the_tools_that_are_named_are_lent(tmp_path: Path) -> None:
     assert [each.name for each in script.tools[0]] == ["ref_add"]
 
 
+async def test_a_name_of_a_tool_that_no_server_has_is_an_error_at_the_first_connect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = Script("Done.")
+    async with reference() as url, open_shop(tmp_path, script, Mcp(url, name="ref", tools=["add", "drawing"])) as lab:
+        await run(lab)
+    (connect,) = script.tools[0]
+    told = "no tools with these names: 'drawing'; did you mean 'draw'?"
+    assert connect.name == "ref_connect"
+    assert told in str(connect.description)
+    assert [each.levelname for each in caplog.records if "'drawing'; did you mean 'draw'?" in each.message] == ["ERROR"]
+
+
+@asynccontextmanager
+async def odd(way: str, how: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Mcp]:
+    """A server that describes some of its tools badly, over stdio or HTTP."""
+    if way == "stdio":
+        yield Mcp([*SMALL, how], name="odd")
+    else:
+        monkeypatch.setattr(sys, "argv", [how])
+        async with running(small_mcp.answer_http) as address:
+            yield Mcp(f"http://{address}/mcp", name="odd")
+
+
+@pytest.mark.parametrize("way", ["stdio", "http"])
+async def test_a_tool_that_is_described_badly_is_left_out_alone(
+    tmp_path: Path, way: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script(call("odd_pid"), "Done.")
+    async with odd(way, "odd", monkeypatch) as mcp, open_shop(tmp_path, script, mcp) as lab:
+        assert (await run(lab))[0].isdigit()
+        names = [each.name for each in script.tools[0]]
+        assert (len(names), len({*names})) == (12, 12)
+        assert {"odd_draw", "odd_pi_d"} < {*names}
+        assert all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", each) for each in names)
+        long = [each for each in names if each.startswith(("odd_long", "odd_pi_d"))]
+        told = [(await lab.handle.call("invoke", name, {}))["text"] for name in long]
+        assert told == [f"It is {name}." for name in (*small_mcp.LONG, "pi.d", "pi/d")]
+    left_out = [each.getMessage() for each in caplog.records if "is left out" in each.getMessage()]
+    assert [*dict.fromkeys(each.partition(" of the MCP server odd is left out: ")[0] for each in left_out)] == [
+        f"the tool {name}" for name in ("without a schema", "text", "list", "7", "without a name")
+    ]
+    assert all(each.partition("left out: ")[2] for each in left_out)
+
+
+@pytest.mark.parametrize("way", ["stdio", "http"])
+async def test_a_page_that_is_too_large_says_so(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script("Done.")
+    async with odd(way, "large", monkeypatch) as mcp, open_shop(tmp_path, script, mcp) as lab:
+        await run(lab)
+    (connect,) = script.tools[0]
+    assert "a message of the server has more than 4194304 bytes" in str(connect.description)
+
+
+async def test_a_secret_at_the_end_of_what_is_kept_is_not_shown_in_part(tmp_path: Path) -> None:
+    script = Script(*(call("ref_echo", before=99_990 + at) for at in (0, 5, 10, 15)), "Done.")
+    server = make_server()
+
+    @server.tool()
+    async def echo(before: int) -> str:
+        return "x" * before + SECRET + "y" * 100_000
+
+    async with running(server.streamable_http_app()) as address:
+        mcp = Mcp(f"http://{address}/mcp", name="ref")
+        async with open_shop(tmp_path, script, mcp, env={"KEY": SECRET}) as lab:
+            results = await run(lab)
+    shown = [each.partition("\n")[0].lstrip("x") for each in results]
+    assert shown == ["***", "***", "", ""]
+    assert all("has 200" in each for each in results)
+
+
 class Stock(Thread[dict[str, Any]]):
     initial_state = {"pen": 7}  # noqa: RUF012
 
@@ -349,7 +421,8 @@ async def test_a_process_that_ends_or_pours_is_started_again(tmp_path: Path) -> 
     script = Script([(name, {}) for name in names], "Done.")
     async with open_shop(tmp_path, script, Mcp(SMALL, name="ref")) as lab:
         first, died, second, poured, third = await run(lab)
-        assert died == poured == "Failed to execute tool: Connection closed"
+        assert died == "Failed to execute tool: the process of the server has ended"
+        assert poured == "Failed to execute tool: a message of the server has more than 4194304 bytes"
         assert len({first, second, third}) == 3
         for pid in (first, second, third):
             await until_ended(pid)
@@ -495,7 +568,7 @@ async def test_a_process_that_is_left_by_a_cancelled_scope_ends_without_work(mak
     async def leave() -> float:
         before = time.thread_time()
         with anyio.CancelScope() as scope:
-            async with mcp_transports.open_process([*SMALL, "deaf"], {}):
+            async with mcp_transports.open_process([*SMALL, "deaf"], {}, mcp_transports.ServerMessages("test")):
                 pids.extend(each.pid for each in psutil.Process().children() if "deaf" in read_command(each))
                 scope.cancel()
                 await anyio.sleep_forever()
@@ -515,7 +588,7 @@ def test_a_process_that_is_given_time_is_killed_if_the_loop_ends_before(tmp_path
     command = ["sh", "-c", 'cat; echo > "$0"; while true; do sleep 1; done', str(closed)]
 
     async def leave() -> None:
-        async with mcp_transports.open_process(command, {}):
+        async with mcp_transports.open_process(command, {}, mcp_transports.ServerMessages("test")):
             pass
 
     async def main() -> list[psutil.Process]:
@@ -534,7 +607,7 @@ def test_a_process_that_is_given_time_is_killed_if_the_loop_ends_before(tmp_path
 
 async def test_a_process_that_closes_its_output_still_has_its_time_to_end(tmp_path: Path) -> None:
     command = ["sh", "-c", 'cat; exec >&-; sleep 0.5; echo saved > "$0"', str(tmp_path / "saved")]
-    async with mcp_transports.open_process(command, {}):
+    async with mcp_transports.open_process(command, {}, mcp_transports.ServerMessages("test")):
         pass
     assert (tmp_path / "saved").read_text() == "saved\n"
 

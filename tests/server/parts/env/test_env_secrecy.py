@@ -4,7 +4,9 @@ import copy
 import json
 import logging
 import pickle
+import random
 import sys
+import time
 import traceback
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
@@ -174,9 +176,35 @@ async def test_redact_replaces_the_secrets_of_all_levels_and_keeps_texts(url: st
             await env.redact(7)  # type: ignore[arg-type]
 
 
-def test_redact_shows_no_part_of_secrets_that_overlap_and_keeps_white_space() -> None:
+async def test_redact_shows_no_part_of_secrets_that_overlap_and_keeps_white_space() -> None:
     env = AppEnv({"ONE": "abcdef", "TWO": "defghi", "TWICE": "xyx", "BLANK": " ", "STAR": "*"})
-    assert env.redact("an abcdefghi, xyxyx, abcdefdefghi and * end", {}) == "an ***, ***, ****** and *** end"
+    assert await env.redact("an abcdefghi, xyxyx, abcdefdefghi and * end", {}) == "an ***, ***, ****** and *** end"
+
+
+@pytest.mark.parametrize("most", [None, 0, 3, 6, 7, 20])
+async def test_redact_finds_what_a_search_for_each_secret_finds(most: int | None) -> None:
+    chance = random.Random(7)
+
+    def write(most: int) -> str:
+        return "".join(chance.choice("ab") for _ in range(chance.randint(1, most)))
+
+    for _ in range(100):
+        secrets, text = [write(6) for _ in range(5)], write(60)
+        shown = await AppEnv({f"S{number}": each for number, each in enumerate(secrets)}).redact(text, {}, most=most)
+        found = [(at, at + len(each)) for each in secrets for at in range(len(text)) if text.startswith(each, at)]
+        places = {at for start, end in found for at in range(start, end)}
+        kept = [letter for at, letter in enumerate(text[:most]) if at not in places]
+        assert shown.replace("*", "") == "".join(kept)
+        assert ("***" in shown) is bool(places & {*range(len(text) if most is None else most)})
+
+
+async def test_redact_holds_the_loop_for_no_longer_than_other_work() -> None:
+    env = AppEnv({f"S{number}": f"sk-proj-{number:032}" for number in range(200)})
+    text = f"{'sk-proj-' * 125_000} sk-proj-{7:032}"
+    before = time.thread_time()
+    shown = await env.redact(text, {})
+    assert time.thread_time() - before < 0.06
+    assert shown == f"{'sk-proj-' * 125_000} ***"
 
 
 # PLAIT_SECRET
