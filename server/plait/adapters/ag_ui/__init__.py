@@ -29,7 +29,6 @@ from plait.agents.context import Context, read_attributes
 from plait.agents.durable import STOP
 from plait.app import Plait
 from plait.errors import NotFound, PlaitError, Readonly
-from plait.parts.tasks.client_methods import SEND
 from plait.store.protocol import ThreadKey
 from plait.web.http.endpoint import Endpoint, Headers
 from plait.web.http.exchange import Exchange
@@ -167,9 +166,7 @@ class AgUi:
         method, arguments = agent.kind.method(f"run:{agent.name}"), [given]
         if agent.is_durable:
             part = self._messages if self._has_messages(exchange) else None
-            send = partial(exchange.call, actor, agent.kind.method(SEND), connection=connection)
-            begins = partial(exchange.check, "call")
-            shown = ExecutedRun(agent, run, part, send=send, check_begin=begins)
+            shown = ExecutedRun(agent, run, part, exchange=exchange, connection=connection)
             method = Method(method.name, method.name, shown.show, concurrent=True)
             arguments = [given.input] if agent.takes_input else []
         actor.turns.call(

@@ -1,7 +1,7 @@
 """Shows a run of a durable agent: the messages that it writes, and the approvals that it waits for."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +18,7 @@ from ag_ui.core import (
 )
 
 from plait.actor.actor import Actor
-from plait.actor.rpc import Arguments
+from plait.actor.connection import Connection
 from plait.actor.thread import Thread
 from plait.adapters.ag_ui.event_run import EventRun
 from plait.agents.agent import Agent
@@ -33,9 +33,11 @@ from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import read_call
 from plait.parts.stage import Stage, do_nothing
+from plait.parts.tasks.client_methods import SEND
 from plait.parts.tasks.rows import TaskRun
 from plait.parts.tasks.step import Approval
 from plait.parts.tasks.thread_tasks import ThreadTasks, find_tasks_part
+from plait.web.http.exchange import Exchange
 
 __all__ = ["ExecutedRun"]
 
@@ -51,19 +53,13 @@ class ExecutedRun:
     """Has a client follow a run of a durable agent, which it begins or whose approvals it answers."""
 
     def __init__(
-        self,
-        agent: Agent,
-        run: EventRun,
-        part: str | None,
-        *,
-        send: Callable[[Arguments], Awaitable[Any]],
-        check_begin: Callable[[], Awaitable[None]],
+        self, agent: Agent, run: EventRun, part: str | None, *, exchange: Exchange, connection: Connection
     ) -> None:
         self._agent = agent
         self._run = run
-        # Sends an event to a run, as the client; and raises Forbidden if the client may begin no run.
-        self._send = send
-        self._check_begin = check_begin
+        # By which the client answers.
+        self._exchange = exchange
+        self._connection = connection
         # The name of the messages that are shown.
         self._part = part
         # The ids of the messages whose text is shown, and goes on.
@@ -80,10 +76,10 @@ class ExecutedRun:
         name, _ = task.find_identity(thread, QUEUE)
         answers = await self._find_answers(tasks, name)
         if not answers:
-            await self._check_begin()
+            await self._exchange.check("call")
         await self._start(actor)
         for answer in answers:
-            await self._send((answer, {}))
+            await self._exchange.call(actor, actor.kind.method(SEND), (answer, {}), self._connection)
         messages: ThreadMessages | None = None if self._part is None else getattr(thread, self._part)
         if messages is not None and messages.is_stopped:
             messages.resume()

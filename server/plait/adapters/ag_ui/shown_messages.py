@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
@@ -14,8 +14,9 @@ from pydantic import TypeAdapter
 from plait.adapters.message_history import Fields, Format
 from plait.errors import InvalidArguments, TooLarge
 from plait.parts.messages.message import Message
-from plait.parts.messages.own_metadata import CLIENT_CALLS, read_own
+from plait.parts.messages.own_metadata import read_own
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
+from plait.parts.messages.tool_calls import CLIENT_CALLS
 from plait_schemas.codec import LARGE, encode_json
 
 __all__ = ["Added", "MessagesSnapshot", "has_messages", "open_messages", "read_added"]
@@ -116,30 +117,21 @@ class _Calls:
     """The calls of tools in the newest messages of a thread, which are read back as far as needed."""
 
     def __init__(self, messages: ThreadMessages) -> None:
-        self._messages = messages
+        self._messages = _read_back(messages, _SEARCHED)
         self._found: set[str] = set()
         # Those of the tools of clients, as the runs that have made them noted.
         self._of_clients: set[str] = set()
         self._answered: set[str] = set()
-        self._before: int | None = None
-        # The number of messages that may still be read.
-        self._left = _SEARCHED
 
     async def answer(self, id: str, *, is_last: bool) -> bool:
         """Return whether the result of a call is to be added: the call is one of the client's, and has none.
 
         Raises InvalidArguments if the client says nothing after it, and there is no such call.
         """
-        while id not in self._found and self._left:
-            page = await self._messages.list(
-                min(_PAGE, self._left), order="desc", include_silent=False, before=self._before
-            )
-            for each in page.messages:
-                self._found |= each.tool_call_ids
-                self._of_clients.update(read_own(each).get(CLIENT_CALLS, ()))
-                self._answered |= {each.tool_call_id or ""}
-                self._before = each.position
-            self._left = self._left - len(page.messages) if page.has_more else 0
+        while id not in self._found and (each := await anext(self._messages, None)) is not None:
+            self._found |= each.tool_call_ids
+            self._of_clients.update(read_own(each).get(CLIENT_CALLS, ()))
+            self._answered |= {each.tool_call_id or ""}
         if is_last and id not in self._found:
             raise InvalidArguments(
                 f"there is a result of the tool call {id[:80]!r}, which no recent message of this thread has"
@@ -166,24 +158,30 @@ def _make_id(*parts: Any) -> str:
     return f"ag-ui-{blake2b(encode_json(parts), digest_size=12).hexdigest()}"
 
 
+async def _read_back(messages: ThreadMessages, most: int) -> AsyncIterator[Message]:
+    """Yield the newest messages, the newest first."""
+    before, has_more = None, True
+    while has_more and most > 0:
+        page = await messages.list(min(_PAGE, most), order="desc", include_silent=False, before=before)
+        await asyncio.sleep(0)
+        has_more, most = page.has_more, most - len(page.messages)
+        for message in page.messages:
+            before = message.position
+            yield message
+
+
 async def _make_snapshot(messages: ThreadMessages) -> MessagesSnapshot:
     items, ids, size = list[bytes](), list[str](), 0
-    before, has_more = None, True
-    while has_more and len(ids) < _SHOWN and size < _SHOWN_BYTES:
-        page = await messages.list(_PAGE, order="desc", include_silent=False, before=before)
-        has_more = page.has_more
-        await asyncio.sleep(0)
-        for message in page.messages:
-            item = _show(message)
-            data = _ITEM.dump_json(_ITEM.validate_python(item), by_alias=True)
-            if len(data) >= LARGE:
-                await asyncio.sleep(0)
-            size += len(data)
-            if ids and (size > _SHOWN_BYTES or len(ids) == _SHOWN):
-                break
-            before = message.position
-            ids.append(item["id"])
-            items.append(data)
+    async for message in _read_back(messages, _SHOWN):
+        item = _show(message)
+        data = _ITEM.dump_json(_ITEM.validate_python(item), by_alias=True)
+        if len(data) >= LARGE:
+            await asyncio.sleep(0)
+        size += len(data)
+        if ids and size > _SHOWN_BYTES:
+            break
+        ids.append(item["id"])
+        items.append(data)
     return MessagesSnapshot(_FRAME % b",".join(items[::-1]), ids[::-1])
 
 

@@ -3,21 +3,21 @@
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import anyio
 import httpx2
-import msgspec
 from anyio.abc import ObjectReceiveStream
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._stream_protocols import ReadStream
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCRequest, JSONRPCResponse, Tool, jsonrpc_message_adapter
+from mcp_types import JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
+from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
 from plait.agents.execution.mcp import McpFailed
@@ -71,26 +71,25 @@ class ServerMessages(ObjectReceiveStream[Received]):
     async def aclose(self) -> None:
         await self._stream.aclose()
 
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """End the messages if a block has read a line that is too long."""
+        try:
+            yield
+        except ValueError:
+            self.closed = _TOO_LARGE
+
     def _is_good(self, tool: Any) -> bool:
         try:
-            Tool.model_validate(tool, by_name=False)
-            msgspec.convert(tool["inputSchema"], _Schema)
-        except (ValidationError, msgspec.ValidationError) as error:
+            validate_server_result("tools/list", "2025-11-25", {"tools": [tool]})
+            return True
+        except ValidationError as error:
             name = str(tool.get("name"))[:80] if isinstance(tool, dict) else "without a name"
             if name not in self._bad:
                 self._bad.add(name)
-                why = str(error) if isinstance(error, msgspec.ValidationError) else error.errors()[0]["msg"]
+                why = error.errors()[0]["msg"]
                 log.warning("the tool %s of the MCP server %s is left out: %s", name, self._name, why)
             return False
-        return True
-
-
-class _Schema(msgspec.Struct):
-    """What models need of the schema of arguments."""
-
-    type: Literal["object"]
-    properties: dict[str, dict[str, Any] | bool] = {}
-    required: list[str] = []
 
 
 @asynccontextmanager
@@ -176,8 +175,9 @@ async def _read(
     output: asyncio.StreamReader, input: asyncio.StreamWriter, to_client: _ToClient, messages: ServerMessages
 ) -> None:
     async with to_client:
-        with suppress(ConnectionError):
-            async for line in _read_lines(output, messages):
+        messages.closed = "the process of the server has ended"
+        with suppress(ConnectionError), messages.limited():
+            async for line in output:
                 try:
                     message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                 except ValidationError:
@@ -185,15 +185,6 @@ async def _read(
                 if isinstance(message, JSONRPCRequest):
                     await input.drain()  # A server that does not read the answers gets no more of them.
                 await to_client.send(SessionMessage(message))
-
-
-async def _read_lines(output: asyncio.StreamReader, messages: ServerMessages) -> AsyncIterator[bytes]:
-    messages.closed = "the process of the server has ended"
-    try:
-        async for line in output:
-            yield line
-    except ValueError:  # A line that is too long ends the session.
-        messages.closed = _TOO_LARGE
 
 
 async def _write(input: asyncio.StreamWriter, from_client: _FromClient) -> None:

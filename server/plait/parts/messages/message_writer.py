@@ -13,8 +13,8 @@ from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
 from plait.parts.messages.message import Message, Role, make_id
 from plait.parts.messages.message_hooks import MessageHooks, check_message
-from plait.parts.messages.own_metadata import note_client_calls
 from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State, StreamPlace
+from plait.parts.messages.tool_calls import note_client_calls
 from plait.parts.stage import find_stage
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record

@@ -1,33 +1,16 @@
 """The member of the metadata of messages that plait itself writes, and neither code nor clients can."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from plait.parts.messages.message import Message
-from plait.parts.messages.tool_calls import read_call
 
-__all__ = [
-    "CLIENT_CALLS",
-    "MARK",
-    "OwnMetadata",
-    "check_own",
-    "find_run",
-    "keep_own",
-    "make_own",
-    "merge_metadata",
-    "note_client_calls",
-    "read_own",
-]
+__all__ = ["MARK", "OwnMetadata", "check_own", "find_run", "keep_own", "make_own", "merge_metadata", "read_own"]
 
 _OWN: Final = "plait"
 
 MARK: Final = "execution"
 """The member of an answer that names its run and its step."""
-
-CLIENT_CALLS: Final = "client_calls"
-"""The member of a message with the ids of those of its calls that the client of its run answers."""
 
 
 class OwnMetadata(dict[str, Any]):
@@ -55,13 +38,6 @@ def find_run(message: Message) -> str | None:
     """Return the run whose answer a message is; None if it is no answer of an execution."""
     mark = read_own(message).get(MARK)
     return mark.get("run") if isinstance(mark, Mapping) else None
-
-
-def note_client_calls(message: Message, tools: Collection[str]) -> Message:
-    """Return a message with a note of its calls of tools that the client of its run has."""
-    ids = [id for id, name, _ in map(read_call, message.tool_calls or ()) if id and name in tools]
-    metadata = merge_metadata(message.metadata, make_own({CLIENT_CALLS: ids}))
-    return replace(message, metadata=metadata) if ids else message
 
 
 def check_own(metadata: object) -> None:

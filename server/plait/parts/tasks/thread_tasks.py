@@ -306,16 +306,9 @@ class ThreadTasks:
         task.decode(bytes(data), limits=self._actor.limits)
         now, created_at = read_due_clock(), max(read_wall_clock(), self._runner.newest + 1)
         self._runner.newest = created_at
-        row = TaskRow(
-            id=secrets.token_hex(12),
-            effect=name,
-            args=msgspec.Raw(data),
-            created_at=created_at,
-            at=now,
-            due=now,
-            key=key or "",
-            users=(*{*task.find_users(self._actor.thread, key)},),
-        )
+        id, users = secrets.token_hex(12), (*{*task.find_users(self._actor.thread, key)},)
+        row = TaskRow(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=now, due=now, users=users)
+        row = replace(row, key=key or "")
         row.check_room(self._actor.limits.record)
         return read_back(row, decode_row)
 
