@@ -1,4 +1,4 @@
-"""Who may end runs, by every door: those who have begun them, and those who may approve."""
+"""Who may end runs, by every door: clients that have begun them, and clients that may approve."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -94,7 +94,7 @@ class Rights(NamedTuple):
         """Raise Forbidden if it may not end a run that messages or calls of these users have begun."""
         is_own = self.principal is not None and self.principal.id in users
         if users and not (is_own or self.may_approve):
-            raise Forbidden("another user has begun the run: only those who may approve can end it, too")
+            raise Forbidden("another user has begun the run: ending it needs the right to approve")
 
 
 _EVERYTHING: Final = Rights()
