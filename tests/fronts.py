@@ -97,7 +97,7 @@ class Front:
         self._site = Site(context, app._store, settings, app._thread_ids, metrics=None, lifespan=self.lifespan)
         # The last one that is mounted is the first route.
         for route in reversed(app._site.asgi.router.routes):
-            if isinstance(route, Mount):
+            if isinstance(route, Mount) and route.path:  # Not `static`, which the Site mounts itself.
                 self._site.mount(route.path, self._take_over(route.app))
         self.addresses = context.addresses
 
@@ -148,8 +148,7 @@ class Front:
         elif scope["type"] == "lifespan":
             await self._site.asgi(scope, receive, send)
         else:
-            scope["app"] = self._site.asgi
-            await (self._site.find_endpoint(scope) or self._site.asgi)(scope, receive, send)
+            await self._site.answer(scope, receive, send)
 
 
 @contextmanager

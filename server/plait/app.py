@@ -148,6 +148,7 @@ class Plait(AgentHost, ThreadHost):
         if self._is_running:
             raise RuntimeError("this Plait is already running")
         self._warn_of_queues()
+        self._site.warn()
         self._check_executions()
         await self._store.__aenter__()
         try:
@@ -200,8 +201,12 @@ class Plait(AgentHost, ThreadHost):
         async with self._store:
             await self._check_finished()
 
-    def check_secret(self) -> None:
-        """Raise SettingError if the app has agents but no secret, which signs the ids of their threads."""
+    def check_settings(self) -> None:
+        """Raise SettingError if there is no folder `static`, or agents but no secret, which signs ids of threads.
+
+        Tests and commands, which do not call this, need neither.
+        """
+        self._site.check_static()
         if self._runs.agents and not self._thread_ids.has_secret:
             raise SettingError(
                 "the app has agents but no secret to sign the ids of their threads: set PLAIT_SECRET to the output of "
@@ -213,9 +218,9 @@ class Plait(AgentHost, ThreadHost):
         """Run while `app` runs: pass this as `lifespan=` to the Starlette or FastAPI app in which it is mounted.
 
         Until it ends, the garbage collector of the process runs less often, unless the process has set its thresholds.
-        Raises SettingError if the app has agents but no secret.
+        Raises SettingError if the app has agents but no secret, or no folder `static`.
         """
-        self.check_secret()
+        self.check_settings()
         with collect_rarely():
             async with self:
                 yield
@@ -227,9 +232,7 @@ class Plait(AgentHost, ThreadHost):
         elif scope["type"] == "lifespan":
             await run_lifespan(self._site.asgi, scope, receive, send)
         else:
-            site = self._site
-            scope["app"] = site.asgi
-            await (site.find_endpoint(scope) or site.asgi)(scope, receive, send)
+            await self._site.answer(scope, receive, send)
 
     async def disconnect(self, user: str | None = None, *, connection_id: str | None = None) -> int:
         """Close the sockets and streams of a user, by the id of its `Principal`, or those with a connection id.

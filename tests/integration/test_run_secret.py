@@ -104,7 +104,7 @@ def test_an_app_without_agents_needs_none() -> None:
     class Room(Thread[None]):
         pass
 
-    Plait(Room, store="memory://").check_secret()
+    Plait(Room, store="memory://").check_settings()
 
 
 # What it is

@@ -118,7 +118,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         try:
             for number, each in enumerate(plaits):
                 each.prepare_serving(self.host, number=number, in_development=self.in_development)
-                each.check_secret()
+                each.check_settings()
                 if not is_restart:
                     asyncio.run(each.check_store())
             return plaits[0].settings

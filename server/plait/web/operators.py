@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from plait.errors import InvalidState, PlaitError, Unauthenticated
+from plait.errors import InvalidState, Unauthenticated
 from plait.node.awake import MOST_AWAKE, AwakeReport, find_busiest, report_awake
 from plait.node.remote_requests import Disconnect, ReadAwake
 from plait.parts.tasks.thread_tasks import find_tasks_part
 from plait.settings import make_setting_error
 from plait.store.protocol import ThreadKey
-from plait.web.server_context import ServerContext, error_response
+from plait.web.server_context import ServerContext
 from plait_schemas.codes import UNAUTHENTICATED
 
 __all__ = ["ChangeRun", "ChangedRun", "Kick", "Kicked", "Operators", "disconnect", "disconnect_here"]
@@ -68,38 +68,32 @@ class Operators:
         self._context = context
         self._token = token.encode()
         self.routes = [
-            Route("/operator/awake", partial(self._answer, self._read_awake)),
-            Route("/operator/kick", partial(self._answer, self._kick), methods=["POST"]),
-            Route("/operator/tasks", partial(self._answer, self._change_run), methods=["POST"]),
+            Route("/operator/awake", partial(self.let_in, self._read_awake)),
+            Route("/operator/kick", partial(self.let_in, self._kick), methods=["POST"]),
+            Route("/operator/tasks", partial(self.let_in, self._change_run), methods=["POST"]),
         ]
 
-    async def _answer(self, do: Callable[[Request], Awaitable[msgspec.Struct]], request: Request) -> Response:
-        try:
-            self._check(request)
-            answer = msgspec.json.encode(await do(request))
-        except PlaitError as error:
-            return error_response(error)
-        return Response(answer, media_type="application/json", headers={"cache-control": "no-store"})
-
-    def _check(self, request: Request) -> None:
-        """Raise Unauthenticated unless the request has the token."""
+    async def let_in(self, answer: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
+        """Answer a request that has the token. Raises Unauthenticated for another one."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), self._token):
             raise Unauthenticated("this needs the operator's token")
+        return await answer(request)
 
-    async def _read_awake(self, _: Request) -> AwakeReport:
+    async def _read_awake(self, _: Request) -> Response:
         node = self._context.node
         own = await report_awake(node.actors, MOST_AWAKE)
         others = (await node.everywhere.nodes.ask_each(ReadAwake())).values()
         reports = [own, *(_decode_report(data) for data in others if data is not None)]
-        return AwakeReport(
+        report = AwakeReport(
             sum(each.threads for each in reports),
             sum(each.sockets for each in reports),
             find_busiest([row for each in reports for row in each.busiest], MOST_AWAKE),
             sum(data is None for data in others),
         )
+        return _answer(report)
 
-    async def _change_run(self, request: Request) -> ChangedRun:
+    async def _change_run(self, request: Request) -> Response:
         change, node = _decode(await request.body(), ChangeRun), self._context.node
         key = _read_key(change.thread)
         # A 404 would say that there is no operator's token.
@@ -107,10 +101,10 @@ class Operators:
             raise InvalidState(f"{change.thread!r} is no thread, given as kind/name")
         if (part := find_tasks_part(kind.cls)) is None:
             raise InvalidState(f"{key.kind} has no tasks")
-        return ChangedRun(await node.everywhere.call_part(key, part.name, change.do, change.run))
+        return _answer(ChangedRun(await node.everywhere.call_part(key, part.name, change.do, change.run)))
 
-    async def _kick(self, request: Request) -> Kicked:
-        return Kicked(await disconnect(self._context, _read_kick(await request.body())))
+    async def _kick(self, request: Request) -> Response:
+        return _answer(Kicked(await disconnect(self._context, _read_kick(await request.body()))))
 
 
 async def disconnect(context: ServerContext, target: Disconnect) -> int:
@@ -125,6 +119,10 @@ def disconnect_here(context: ServerContext, target: Disconnect) -> int:
     if target.thread is None:
         return context.leases.disconnect((target.user, target.connection_id))
     return context.node.close_sockets(target.thread, UNAUTHENTICATED, _KICKED)
+
+
+def _answer(value: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 def _read_kick(body: bytes) -> Disconnect:

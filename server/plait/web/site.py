@@ -1,6 +1,7 @@
 """The routes of a server: threads, runs, health, metrics, the JavaScript client and the app's own pages."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -21,13 +22,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from plait.agents.thread_ids import HEADER, ThreadIds
 from plait.cluster.gate import OPEN
-from plait.errors import StoreError
+from plait.errors import PlaitError, StoreError
 from plait.instruments.prometheus import Family, Metrics
 from plait.settings import Settings, make_setting_error
 from plait.store.outcomes import Unreachable
 from plait.store.protocol import Store
 from plait.web.hosts import Hosts
 from plait.web.http.endpoint import Endpoint, PathRoute
+from plait.web.http.heads import keep_private
 from plait.web.http.routes import ThreadRequests
 from plait.web.http.run_routes import RunRequests
 from plait.web.operators import Operators
@@ -35,6 +37,8 @@ from plait.web.server_context import ServerContext, error_body, error_response
 from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
 
 __all__ = ["Site"]
+
+log = logging.getLogger("plait")
 
 # The JavaScript client, and its parts for messages and listings, for pages without a build step.
 _CLIENT: Final = ("client.js", "messages.js", "tasks.js", "listing.js", "files.js")
@@ -69,8 +73,8 @@ class Site:
         self._metrics = metrics
         # Whether the store can store changes; the last look, which may not have ended.
         self._check: asyncio.Task[StoreError | None] | None = None
-        # `/metrics` asks for no credentials, even with `authenticate`.
-        self._metrics_hosts = Hosts(settings.allowed_hosts, is_guarded=False)
+        # `/metrics` asks for no credentials but the operator's token, even with `authenticate`.
+        self._metrics_hosts = Hosts(settings.allowed_hosts, is_guarded=bool(settings.operator_token))
         threads, runs = ThreadRequests(context), RunRequests(context, thread_ids)
         self._threads = Endpoint(context, find_thread, threads.answer, find_limit=threads.find_limit)
         self._runs = Endpoint(context, runs.find_place, runs.answer, locate=runs.locate)
@@ -78,7 +82,7 @@ class Site:
             routes=self._routes(),
             middleware=self._middleware(),
             lifespan=lifespan,
-            exception_handlers={HTTPException: _answer_error},
+            exception_handlers={HTTPException: _answer_error, PlaitError: _answer_error},
         )
         self.asgi.router.default = _answer_not_found
         self.asgi.router.redirect_slashes = False
@@ -88,17 +92,22 @@ class Site:
         self._context.hosts.listen(host, warns=warns)
         self._metrics_hosts.listen(host, warns=False)
 
+    def warn(self) -> None:
+        """Log a warning if every client may read the metrics."""
+        if self._metrics is not None and not self._settings.operator_token:
+            log.warning(
+                "every client that can connect may read /metrics: set operator_token (PLAIT_OPERATOR_TOKEN), and pass it "
+                "to Prometheus, or do not let a proxy pass the page on"
+            )
+
     def mount(self, path: str, app: ASGIApp) -> None:
         """Serve another ASGI application under a path."""
         self.asgi.router.routes.insert(0, Mount(path, app))
 
-    def find_endpoint(self, scope: Scope) -> Endpoint | None:
-        """Return the endpoint that answers a request directly, without middleware; None if there is none."""
-        if self._settings.allowed_origins:
-            return None
-        if is_thread_path(scope):
-            return self._threads
-        return self._runs if self._is_run_path(scope) else None
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request. Only static files may be kept by proxies, unless an answer has a `Cache-Control`."""
+        scope["app"] = self.asgi
+        await (self._find_endpoint(scope) or self.asgi)(scope, receive, keep_private(send, scope))
 
     async def stop(self) -> None:
         """End the look at the store, before it is closed."""
@@ -107,7 +116,22 @@ class Site:
             check.cancel()
             await asyncio.wait([check])
 
+    def check_static(self) -> None:
+        """Raise SettingError if there is no folder `static`."""
+        folder = self._settings.static
+        if folder is not None and not Path(folder).is_dir():
+            remedy = f"make it with `mkdir {Path(folder).resolve()}`, or name another"
+            raise make_setting_error("static", f"{folder!r} is not a folder: {remedy}")
+
     # Inside
+
+    def _find_endpoint(self, scope: Scope) -> Endpoint | None:
+        """Return the endpoint that answers a request directly, without middleware; None if there is none."""
+        if self._settings.allowed_origins:
+            return None
+        if is_thread_path(scope):
+            return self._threads
+        return self._runs if self._is_run_path(scope) else None
 
     def _routes(self) -> list[BaseRoute]:
         routes: list[BaseRoute] = [
@@ -117,17 +141,17 @@ class Site:
             Route("/readyz", self._get_readiness),
             *(Route(f"/plait/{name}", partial(_get_client, Path(__file__).parent / name)) for name in _CLIENT),
         ]
+        get_metrics = None if self._metrics is None else partial(self._get_metrics, self._metrics)
         if token := self._settings.operator_token:
-            routes += Operators(self._context, token).routes
-        if self._metrics is not None:
-            routes.append(Route("/metrics", partial(self._get_metrics, self._metrics)))
+            operators = Operators(self._context, token)
+            routes += operators.routes
+            get_metrics = get_metrics and partial(operators.let_in, get_metrics)
+        if get_metrics is not None:
+            routes.append(Route("/metrics", get_metrics))
         if (folder := self._settings.static) is not None:
             if not folder:
                 raise make_setting_error("static", "'' is not a folder; pass a folder or None")
-            if not Path(folder).is_dir():
-                remedy = f"make it with `mkdir {Path(folder).resolve()}`, or name another"
-                raise make_setting_error("static", f"{folder!r} is not a folder: {remedy}")
-            routes.append(Mount("/", _Pages(directory=folder, html=True)))
+            routes.append(Mount("/", _Pages(directory=folder, html=True, check_dir=False)))
         return routes
 
     def _middleware(self) -> list[Middleware]:
@@ -211,7 +235,7 @@ async def _get_health(request: Request) -> Response:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+    assert isinstance(error, HTTPException | PlaitError)
     return error_response(error)
 
 

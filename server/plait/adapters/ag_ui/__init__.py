@@ -32,6 +32,7 @@ from plait.errors import NotFound, PlaitError, Readonly
 from plait.store.protocol import ThreadKey
 from plait.web.http.endpoint import Endpoint, Headers
 from plait.web.http.exchange import Exchange
+from plait.web.http.heads import keep_private
 from plait.web.http.run_routes import interrupt
 from plait.web.http.streamed import StreamedResponse
 from plait.web.server_context import ServerContext, find_lease
@@ -94,7 +95,8 @@ class AgUi:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"AG-UI is only served over HTTP, not over {scope['type']}")
-        await self._endpoint(scope, receive, send)
+        # It may be mounted in another application than the Plait.
+        await self._endpoint(scope, receive, keep_private(send, scope))
 
     async def _answer(self, request: Request, headers: Headers) -> Response:
         context = self._context

@@ -17,6 +17,7 @@ from plait.instruments.protocol import TRACE
 from plait.session.leases import PrincipalLease
 from plait.store.protocol import ThreadKey
 from plait.web.gated import GatedSend, wait_until_open
+from plait.web.http.heads import check_head
 from plait.web.http.request import BodyLimit, LimitedRequest
 from plait.web.lost import SAFE, abort, make_lost
 from plait.web.relay.requests import SentRequest, relay_request
@@ -120,42 +121,42 @@ class Endpoint:
         async def send_observed(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
+                check_head(message)
                 status = message["status"]
             await send(message)
 
+        headers: Headers = []
         try:
-            await self._serve(request, send_observed, place, answer)
+            with self._context.hold_lease(request) as lease:
+                try:
+                    await _serve(await answer(request, headers), headers, request, send_observed, lease)
+                except Exception as error:
+                    if status:
+                        raise
+                    if not isinstance(error, ClientDisconnect):
+                        response = self._make_error(error, place)
+                        response.raw_headers.extend(headers)
+                        await response(scope, request.receive, send_observed)
         except BaseException:
             instruments.request_ended(trace, status or _FAILED)
             raise
         instruments.request_ended(trace, status or _DISCONNECTED)
 
-    async def _serve(self, request: LimitedRequest, send: Send, place: ThreadKey | None, answer: Answer) -> None:
-        with self._context.hold_lease(request) as lease:
-            response = await self._make_response(request, place, answer)
-            if response is None:
-                return
-            if lease.principal is None or lease.is_open or hasattr(response, "body"):
-                await response(request.scope, request.receive, send)
-            else:
-                await _stream(response, request, send, lease)
-
-    async def _make_response(self, request: Request, place: ThreadKey | None, answer: Answer) -> Response | None:
-        """Return the answer to a request; None if its client has disconnected."""
-        headers: Headers = []
-        try:
-            response = await answer(request, headers)
-        except ClientDisconnect:
-            return None
-        except (PlaitError, HTTPException) as error:
+    def _make_error(self, error: Exception, place: ThreadKey | None) -> Response:
+        """Return the answer for an exception that was raised before there was another one."""
+        if isinstance(error, PlaitError | HTTPException):
             if isinstance(error, PlaitError) and error.limit is not None:
                 self._context.instruments.limit_hit(error.limit)
-            response = error_response(error)
-        except Exception as error:
-            explained = self._context.failures.explain(error, place)
-            response = JSONResponse(error_body("internal", str(explained)), 500)
-        response.raw_headers.extend(headers)
-        return response
+            return error_response(error)
+        return JSONResponse(error_body("internal", str(self._context.failures.explain(error, place))), 500)
+
+
+async def _serve(response: Response, headers: Headers, request: Request, send: Send, lease: PrincipalLease) -> None:
+    response.raw_headers.extend(headers)
+    if lease.principal is None or lease.is_open or hasattr(response, "body"):
+        await response(request.scope, request.receive, send)
+    else:
+        await _stream(response, request, send, lease)
 
 
 async def _stream(response: Response, request: Request, send: Send, lease: PrincipalLease) -> None:

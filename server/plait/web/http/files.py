@@ -132,7 +132,7 @@ async def _get(exchange: Exchange, path: str) -> Response:
 
 def _answer(request: Request, files: ThreadFiles, file: File) -> Response:
     headers, tag = request.headers, _tag(file)
-    answered = {"etag": tag, "cache-control": "private, no-cache"}
+    answered = {"etag": tag}
     if (wanted := read_tags(headers.get("if-match"))) and not wanted & {"*", tag}:
         raise Conflict("the file is not the one in If-Match")
     if read_tags(headers.get("if-none-match")) & {"*", tag}:

@@ -371,5 +371,6 @@ _PHRASES: Final = {
     431: b"Request Header Fields Too Large",
 }
 _ANSWER: Final = (
-    b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+    b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\ncache-control: no-store\r\n"
+    b"connection: close\r\n\r\n%b"
 )

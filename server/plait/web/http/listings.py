@@ -48,7 +48,7 @@ class ListingRequests:
         listing = Listing(context.node, kind, query, charge=partial(self._charge, request, principal))
         page = await make_page(listing, context.identity, principal, query.limit)
         find_lease(request).check()
-        return Response(page, media_type="application/json", headers={"cache-control": "no-store"})
+        return Response(page, media_type="application/json")
 
     # Inside
 

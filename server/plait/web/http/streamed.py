@@ -16,8 +16,8 @@ from plait.web.lost import abort
 __all__ = ["ResponseAborted", "ResponseLines", "StreamedResponse", "wants_events"]
 
 
-# No cache and no proxy holds the answer back.
-_HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
+# No proxy holds the answer back.
+_HEADERS: Final = {"x-accel-buffering": "no"}
 
 
 def wants_events(request: Request) -> bool:

@@ -1,0 +1,44 @@
+"""The heads of answers: whether a server can send them, and who may keep the answers."""
+
+import re
+from collections.abc import Awaitable
+from typing import Final
+
+from starlette.staticfiles import StaticFiles
+from starlette.types import Message, Scope, Send
+
+__all__ = ["check_head", "keep_private"]
+
+_NOT_IN_NAMES: Final = re.compile(rb"[^!#$%&'*+.^_`|~0-9A-Za-z-]")
+_NOT_IN_VALUES: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def check_head(head: Message) -> None:
+    """Raise ValueError for a status or a header that HTTP does not have, which uvicorn finds after it has begun."""
+    if not 200 <= (status := head["status"]) < 600:
+        raise ValueError(f"{status} is not the status of an answer")
+    for name, value in head["headers"]:
+        if not name or _NOT_IN_NAMES.search(name):
+            raise ValueError(f"{name.decode('latin-1')!r} is not the name of a header")
+        if _NOT_IN_VALUES.search(value):
+            raise ValueError(f"the header {name.decode()} has a line break or another control character")
+
+
+def keep_private(send: Send, scope: Scope) -> Send:
+    """Return a `send` that adds a `Cache-Control` to an answer without one, so that no proxy gives it to others.
+
+    Static files stay as they are, but not their errors.
+    """
+
+    def send_private(message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start" and not (
+            message["status"] < 400 and isinstance(scope.get("endpoint"), StaticFiles)
+        ):
+            headers = message.get("headers", ())
+            names = {name.lower() for name, _ in headers}
+            if b"cache-control" not in names:
+                value = b"private, no-cache" if b"etag" in names else b"no-store"
+                message = {**message, "headers": [*headers, (b"cache-control", value)]}
+        return send(message)
+
+    return send_private
