@@ -77,6 +77,7 @@ def test_the_nginx_file_is_well_formed_and_passes_sockets_on() -> None:
     # The port of the compose file is in the origin of a page, and must be in the host, too.
     for needed in ("Upgrade $http_upgrade", 'Connection "upgrade"', "Host $http_host", "X-Forwarded-For $remote_addr"):
         assert f"proxy_set_header {needed};" in text
+    assert re.search(r"location = /metrics {\s+return 404;", text)
 
 
 def haproxy(*arguments: str, **options: Any) -> subprocess.Popen[str]:

@@ -293,7 +293,6 @@ def test_a_module_that_raises_is_shown_by_its_own_lines(folder: Path, source: st
         ("app = Plait(int)", "line 3: Plait takes subclasses of Thread, not <class 'int'>"),
         ("app = Plait()", "line 3: Plait() needs at least one Thread class"),
         ("app = Plait(Room, store='nonsense://')", "line 3: store: unknown store URL 'nonsense://'"),
-        ("app = Plait(Room, static='missing')", "line 3: static: 'missing' is not a folder: make it with `mkdir /"),
         ("app = Plait(Room, limits=Limits(frame=0))", "line 3: Limits(frame=0): must be at least 1000"),
         ("class Late(Room):\n    retention = 5", "line 3: Late.retention must be a Retention, for example"),
         ("class Late(Thread[int]):\n    initial_state = '1'", "line 3: Late.initial_state does not fit int: Expected"),

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
-from tests.integration.socket_client import http
+from tests.integration.socket_client import bare_socket, http
 from tests.running import begin, running
 from tests.told import check_internal
 
@@ -148,10 +148,10 @@ async def test_what_a_login_answers_is_not_kept(tmp_path: Path) -> None:
 
 
 async def test_a_request_that_cannot_be_read_is_not_kept(web: httpx.AsyncClient) -> None:
-    reader, writer = await asyncio.open_connection(web.base_url.host, web.base_url.port)
-    writer.write(b"GET / HTTP/1.1\r\nnothing\r\n\r\n")
-    assert b"\r\ncache-control: no-store\r\n" in await reader.read()
-    writer.close()
+    loop = asyncio.get_running_loop()
+    with bare_socket(web.base_url.netloc.decode()) as bare:
+        await loop.sock_sendall(bare, b"GET / HTTP/1.1\r\nnothing\r\n\r\n")
+        assert b"\r\ncache-control: no-store\r\n" in await loop.sock_recv(bare, 65536)
 
 
 @pytest.mark.parametrize("path", ["missing", *HEADS, *(f"wrong/{each}" for each in HEADS)])

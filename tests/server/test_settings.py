@@ -187,11 +187,6 @@ def test_the_variables_that_are_not_read_are_those_that_no_setting_limit_or_comm
     }
 
 
-def test_pages_that_are_not_there_are_an_error_that_names_the_setting(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^static: .*nowhere' is not a folder: make it with `mkdir /.*nowhere`"):
-        Plait(Room, store="memory://", static=tmp_path / "nowhere")
-
-
 # Stores
 
 

@@ -96,8 +96,8 @@ class Site:
         """Log a warning if every client may read the metrics."""
         if self._metrics is not None and not self._settings.operator_token:
             log.warning(
-                "every client that can connect may read /metrics: set operator_token (PLAIT_OPERATOR_TOKEN), and pass it "
-                "to Prometheus, or do not let a proxy pass the page on"
+                "every client that can connect may read /metrics: set operator_token (PLAIT_OPERATOR_TOKEN), which "
+                "Prometheus can send, or block the page in your proxy"
             )
 
     def mount(self, path: str, app: ASGIApp) -> None:

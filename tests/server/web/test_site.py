@@ -1,9 +1,12 @@
-"""Whether a process is ready is told of that process, and only while it cannot serve."""
+"""What is served beside threads: whether a process is ready, its metrics and its pages."""
 
 import asyncio
+from pathlib import Path
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from plait import MemoryStore, Plait, Thread
 from plait.cluster.gate import LeaseGate
@@ -132,3 +135,31 @@ async def test_an_engine_that_answers_and_stores_nothing_makes_its_nodes_unready
         assert await server.ready() == 503
         server.engine.failure = None
         assert await server.ready() == 200
+
+
+@pytest.mark.parametrize("path", ["", "/live"], ids=["alone", "mounted"])
+@pytest.mark.parametrize("token", ["", "the token of operators"], ids=["open", "token"])
+async def test_metrics_are_for_operators_if_there_is_a_token(
+    path: str, token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Plait(Room, store=MemoryStore(), metrics=True, operator_token=token)
+    site = Starlette(routes=[Mount("/live", app)]) if path else app
+    transport = httpx.ASGITransport(site)
+    async with app, httpx.AsyncClient(transport=transport, base_url=f"http://localhost{path}") as http:
+        assert (await http.get("/threads/room/one")).status_code == 404
+        bearer = {"Authorization": f"Bearer {token}"}
+        refused = await http.get("/metrics", headers={"Authorization": "Bearer another"})
+        answer = await http.get("/metrics", headers=bearer)
+        assert 'plait_requests_total{kind="room",method="GET",status="404"} 1.0' in answer.text
+        # A page whose name leads to this server cannot know the token.
+        foreign = await http.get("/metrics", headers=bearer | {"Host": "node.example"})
+    assert (refused.status_code, foreign.status_code) == ((401, 200) if token else (200, 421))
+    assert ("may read /metrics: set operator_token" in caplog.text) == (not token)
+
+
+async def test_a_folder_of_pages_may_be_missing_unless_the_app_is_served(tmp_path: Path) -> None:
+    app = Plait(Room, store=MemoryStore(), static=tmp_path / "dist")
+    async with app, httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+        assert (await http.get("/threads/room/one")).status_code == 404
+    with pytest.raises(ValueError, match=r"^static: .*dist' is not a folder: make it with `mkdir /.*dist`"):
+        await app.lifespan().__aenter__()
