@@ -148,7 +148,8 @@ class Plait(AgentHost, ThreadHost):
         if self._is_running:
             raise RuntimeError("this Plait is already running")
         self._warn_of_queues()
-        self._site.warn()
+        if self._is_first:
+            self._site.warn()
         self._check_executions()
         await self._store.__aenter__()
         try:

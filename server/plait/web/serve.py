@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from plait.limits import Limits
-from plait.web.addresses import Addresses, HalfOpen
+from plait.web.addresses import KEPT, Addresses, HalfOpen
 from plait.web.descriptors import Descriptors
 from plait.web.log_config import LogLevel
 from plait.web.sockets.handshake import Handshake
@@ -92,6 +92,7 @@ def serve(
         access_log=log_level == "debug",
         lifespan="on",
         backlog=_BACKLOG,
+        timeout_keep_alive=KEPT,
         proxy_headers=trusted_proxies is not None,
         forwarded_allow_ips=trusted_proxies,
         server_header=False,

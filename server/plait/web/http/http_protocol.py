@@ -14,7 +14,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from plait.web.addresses import HalfOpen
+from plait.web.addresses import KEPT, HalfOpen
 from plait.web.http.head_writer import HeadWriter
 from plait.web.lost import ABORT
 from plait.web.server_context import error_body
@@ -86,6 +86,8 @@ class HttpProtocol(HttpToolsProtocol):
         # The request that is being answered; `cycle` is the last one received.
         self._answered: RequestResponseCycle | None = None
         self._writer: HeadWriter | None = None
+        # The time of the loop until which the connection is kept without a request; 0 before the first answer.
+        self._kept_until = 0.0
         # Bytes of answers that the peer had not read at the last check, and the number of checks without progress.
         self._unread = 0
         self._looks = 0
@@ -198,6 +200,7 @@ class HttpProtocol(HttpToolsProtocol):
         # `HalfOpen` closes idle connections. uvloop runs timers before it reads: after a stall, uvicorn's timer would
         # reset connections although their requests have arrived; and it keeps a connection that a peer has reset.
         self._unset_keepalive_if_required()
+        self._kept_until = self.loop.time() + KEPT
         if self.transport.is_closing() or (self._part == _IDLE and not self._is_answering):
             self._wait()
         if self._rest:
@@ -250,7 +253,8 @@ class HttpProtocol(HttpToolsProtocol):
         if is_over or waits_for_app or (self._part == _IDLE and (unread or self._is_answering)):
             return
         if self._part == _IDLE:
-            self.transport.close()
+            if self.loop.time() >= self._kept_until:
+                self.transport.close()
         else:
             self._refuse(408, "request_timeout", "the rest of the request was not received in time")
 

@@ -476,6 +476,22 @@ async def test_a_connection_that_its_idle_peer_resets_is_not_kept(address: str) 
             gc.collect()
 
 
+async def test_a_connection_is_kept_after_an_answer_for_longer_than_before_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, request = asyncio.get_running_loop(), b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"
+    async with running(serve(), request_timeout=0.3) as address:
+        with bare_socket(address) as kept:
+            for _ in range(2):
+                await loop.sock_sendall(kept, request)
+                assert (await _read_answer(kept)).startswith(b"HTTP/1.1 200 ")
+                with bare_socket(address) as silent:  # Its time ends after that of the other connection.
+                    assert await _read_to_end(silent) == b""
+            monkeypatch.setattr("plait.web.http.http_protocol.KEPT", 0.5)
+            await loop.sock_sendall(kept, request)
+            assert (await _read_to_end(kept)).startswith(b"HTTP/1.1 200 ")
+
+
 # Inside
 
 
