@@ -1,4 +1,4 @@
-"""The heads of answers: which proxies may keep an answer, and heads of authors that cannot be sent."""
+"""Heads: which answers proxies may keep, conditions of requests, and heads of authors that cannot be sent."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -162,3 +162,16 @@ async def test_an_answer_of_an_author_that_cannot_be_sent_is_an_internal_error(
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal")
     check_internal(answer.json()["error"]["message"], caplog, "")
     assert (await web.get(f"{ROOM}/own")).text == "own"
+
+
+@pytest.mark.parametrize("url", [ROOM, f"{ROOM}/files/a.txt"])
+async def test_conditions_may_have_several_lines_and_weak_tags_match_only_what_is_read(
+    web: httpx.AsyncClient, url: str
+) -> None:
+    tag = (await web.get(url)).headers["etag"]
+    for lines, status in [((tag,), 304), (('"x"', f'"y", {tag}'), 304), (('"x"', f"W/{tag}"), 304), (('"x"',), 200)]:
+        answer = await web.get(url, headers=[("If-None-Match", line) for line in lines])
+        assert answer.status_code == status, lines
+    for lines, status in [((f"W/{tag}",), 412), (('"x"', f"W/{tag}"), 412), (("W/*",), 412), (('"x"', tag), 200)]:
+        answer = await web.put(url, content=b'{"n": 5}', headers=[("If-Match", line) for line in lines])
+        assert answer.status_code == status, lines

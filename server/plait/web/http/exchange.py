@@ -155,9 +155,10 @@ class Exchange:
         future.cancel()
 
 
-def read_tags(header: str | None) -> set[str]:
-    """Return the entity tags of a header; weak ones as strong ones."""
-    return {each.strip().removeprefix("W/") for each in header.split(",")} if header else set()
+def read_tags(request: Request, name: str) -> set[str]:
+    """Return the entity tags of a header; for `if-none-match`, weak ones as strong ones."""
+    tags = {each.strip() for line in request.headers.getlist(name) for each in line.split(",")} - {""}
+    return {each.removeprefix("W/") for each in tags} if name == "if-none-match" else tags
 
 
 def answer_json(value: object) -> Response:

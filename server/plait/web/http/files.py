@@ -107,7 +107,7 @@ async def _enter(exchange: Exchange, *, creates: bool = True) -> tuple[Actor, Co
 def _check_conditions(request: Request, file: File | None) -> None:
     """Raise Conflict unless the file is the one that the request expects."""
     tags = set() if file is None or file.is_directory else {"*", _tag(file)}
-    wanted, unwanted = (read_tags(request.headers.get(name)) for name in ("if-match", "if-none-match"))
+    wanted, unwanted = (read_tags(request, name) for name in ("if-match", "if-none-match"))
     if wanted and not wanted & tags:
         raise Conflict("the file is not the one in If-Match")
     if unwanted & tags:
@@ -133,9 +133,9 @@ async def _get(exchange: Exchange, path: str) -> Response:
 def _answer(request: Request, files: ThreadFiles, file: File) -> Response:
     headers, tag = request.headers, _tag(file)
     answered = {"etag": tag}
-    if (wanted := read_tags(headers.get("if-match"))) and not wanted & {"*", tag}:
+    if (wanted := read_tags(request, "if-match")) and not wanted & {"*", tag}:
         raise Conflict("the file is not the one in If-Match")
-    if read_tags(headers.get("if-none-match")) & {"*", tag}:
+    if read_tags(request, "if-none-match") & {"*", tag}:
         return Response(status_code=304, headers=answered)
     answered |= _SAFE | {"accept-ranges": "bytes"}
     answered["content-disposition"] += f"; filename*=UTF-8''{quote(file.name, safe='')}"

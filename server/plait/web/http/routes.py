@@ -131,7 +131,7 @@ class _Exchange(Exchange):
             raise NotFound(f"{self.key} has no state yet")
         current = tag(actor.state.epoch, revision.version)
         # If the type has gained a field, the same version may have another JSON than before.
-        if revision.is_stored and {"*", current} & read_tags(self.request.headers.get("if-none-match")):
+        if revision.is_stored and {"*", current} & read_tags(self.request, "if-none-match"):
             return Response(status_code=304, headers={"etag": current})
         return Response(revision.json, media_type="application/json", headers={"etag": current})
 
@@ -150,7 +150,7 @@ class _Exchange(Exchange):
         if connection.readonly:
             raise Readonly("Connection is readonly")
         epoch = actor.state.epoch
-        wanted = read_tags(self.request.headers.get("if-match"))
+        wanted = read_tags(self.request, "if-match")
         if wanted and not ({"*", tag(epoch, actor.state.current.version)} & wanted):
             raise Conflict(f"the state is at version {actor.state.current.version}, not the one in If-Match")
         try:
