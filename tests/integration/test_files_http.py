@@ -252,6 +252,55 @@ async def test_an_upload_that_breaks_off_leaves_no_file() -> None:
         assert (await client.get(f"{URL}/a.bin")).status_code == 404
 
 
+@pytest.mark.parametrize("body", [b"a", DATA, None], ids=["a byte", "three chunks", "more than is allowed"])
+async def test_an_upload_that_breaks_off_or_is_refused_leaves_no_thread(body: bytes | None) -> None:
+    app, cut = make_app(limits=Limits(file=SIZE)), asyncio.Event()
+    async with running(app) as address, http(address) as client:
+
+        async def broken() -> AsyncIterator[bytes]:
+            yield DATA + b"1" if body is None else body
+            await cut.wait()
+            raise LookupError
+
+        async def has_begun() -> bool:
+            return bool(app._context.uploads._counts)
+
+        async def has_ended() -> bool:
+            return not app._context.uploads._counts
+
+        upload = asyncio.create_task(client.put(f"{URL}/a.bin", content=broken()))
+        if body is not None:
+            await until(has_begun)
+        cut.set()
+        with pytest.raises((LookupError, httpx.HTTPError)):
+            await upload
+        await until(has_ended)
+        assert await app.thread(Room, "one").created_at() is None
+        assert (await client.put(f"{URL}/a.bin", content=DATA)).status_code == 201
+        assert (await client.get(f"{URL}/a.bin")).content == DATA
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-encoding": "gzip"}, 415),
+        ({"content-encoding": "br, gzip"}, 415),
+        ({"content-type": "multipart/form-data; boundary=x"}, 415),
+        ({"content-type": "Application/X-WWW-Form-URLencoded"}, 415),
+        ({"content-type": "x" * 300}, 422),
+        ({"content-encoding": "identity", "content-type": "text/plain"}, 201),
+    ],
+)
+async def test_what_is_not_the_file_itself_is_refused_and_leaves_no_thread(
+    client: httpx.AsyncClient, headers: dict[str, str], status: int
+) -> None:
+    answer = await client.put(f"{URL}/a", content=b"1", headers=headers)
+    assert answer.status_code == status, answer.text
+    if status == 415:
+        assert answer.json()["error"]["code"] == "unsupported_media_type"
+    assert (await client.get("/threads/room/one/changes")).status_code == (200 if status == 201 else 404)
+
+
 # Slow clients
 
 

@@ -1,15 +1,20 @@
-"""Counts the files that clients send at once."""
+"""The files that clients send: how many at once, and bodies that must be whole."""
 
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from tempfile import SpooledTemporaryFile
 from typing import Final
 
-from plait.errors import TooMany
+from plait.errors import StoreError, TooMany
 
-__all__ = ["MOST_UPLOADS", "Uploads"]
+__all__ = ["MOST_UPLOADS", "Uploads", "receive_whole"]
 
 MOST_UPLOADS: Final = 4
 """The maximum number of files that one principal, or one address without a principal, sends at once."""
+
+# Bytes of a body that are kept in memory, or read at once.
+_IN_MEMORY: Final = 1024 * 1024
 
 
 class Uploads:
@@ -32,3 +37,21 @@ class Uploads:
             self._counts[party] -= 1
             if not self._counts[party]:
                 del self._counts[party]
+
+
+@asynccontextmanager
+async def receive_whole(body: AsyncIterator[bytes]) -> AsyncIterator[AsyncGenerator[bytes]]:
+    """Receive a body, a large one into a temporary file, then run the block, which reads it. Raises StoreError."""
+    with SpooledTemporaryFile(max_size=_IN_MEMORY) as file:
+        async for data in body:
+            try:
+                await asyncio.to_thread(file.write, data)
+            except OSError as error:
+                raise StoreError(f"a temporary file cannot be written: {error}") from error
+        file.seek(0)
+
+        async def read() -> AsyncGenerator[bytes]:
+            while data := await asyncio.to_thread(file.read, _IN_MEMORY):
+                yield data
+
+        yield read()

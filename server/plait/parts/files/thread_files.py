@@ -27,7 +27,7 @@ from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.store.thread_rows import Record, RecordRange
 
-__all__ = ["Files", "ThreadFiles", "find_files"]
+__all__ = ["Files", "ThreadFiles", "check_mime", "find_files"]
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ class ThreadFiles:
         file = File(
             path=path,
             size=upload.size,
-            mime=_check_mime(mime or _guess_mime(path)[0] or "application/octet-stream"),
+            mime=check_mime(mime or _guess_mime(path)[0] or "application/octet-stream"),
             created_at=now,
             updated_at=now,
             width=found and _check_side("width", found[0]),
@@ -325,7 +325,8 @@ def _by_path(file: File) -> str:
     return file.path
 
 
-def _check_mime(mime: str) -> str:
+def check_mime(mime: str) -> str:
+    """Return a MIME type. Raises TypeError and ValueError for what is none."""
     check_type("mime", mime, str)
     if len(mime) > _MOST_MIME or not _MIME.fullmatch(mime):
         raise ValueError(f"mime must be a MIME type of at most {_MOST_MIME} characters, not {mime!r}")

@@ -6,6 +6,7 @@ from contextlib import aclosing, nullcontext
 from typing import Final
 from urllib.parse import quote, unquote
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -16,11 +17,12 @@ from plait.actor.outcome import wait_for_durable
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly
 from plait.parts.files.file import File
 from plait.parts.files.paths import clean_path
-from plait.parts.files.thread_files import ThreadFiles
+from plait.parts.files.thread_files import ThreadFiles, check_mime
 from plait.web.http.exchange import Exchange, read_tags
 from plait.web.http.request import BodyLimit
 from plait.web.http.streamed import ResponseAborted, StreamedResponse
 from plait.web.server_context import error_body, find_lease
+from plait.web.uploads import receive_whole
 from plait_schemas.codec import encode_json
 
 __all__ = ["answer_file", "parse_range"]
@@ -37,6 +39,7 @@ _SHOWN: Final = re.compile(
     r"(?:(?:image|audio|video|font)/[\w.+-]+|application/pdf|text/plain)(?:; ?charset=[\w-]+)?(?= ?(?:;|$))",
     re.IGNORECASE,
 )
+_FORM: Final = re.compile("multipart/|application/x-www-form-urlencoded", re.IGNORECASE)
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -64,21 +67,38 @@ async def _put(exchange: Exchange, path: str) -> Response:
     request, context = exchange.request, exchange.context
     if "content-range" in request.headers:
         return JSONResponse(error_body("bad_request", "a part of a file cannot be written: send the whole file"), 400)
+    mime = _read_mime(request)
     actor, connection, files = await _enter(exchange)
     BodyLimit(context.limits.file, "file").check(_read_length(request))
     _check_conditions(request, files.find_now(path))
     with context.uploads.enter(exchange.party), actor.usage.keep_awake():
-        await actor.state.store_thread(connection)  # A new thread is created for the user of the request.
-        upload = await files.receive(request.stream())
+        if actor.state.history.is_begun:
+            upload = await files.receive(request.stream())
+        else:  # A new thread is created for the user of the request, but not for a body that breaks off.
+            async with receive_whole(request.stream()) as body:
+                find_lease(request).check()
+                await actor.state.store_thread(connection)
+                upload = await files.receive(body)
     find_lease(request).check()
     before = files.find_now(path)
     _check_conditions(request, before)
     try:
-        file = await files.put(path, upload, mime=request.headers.get("content-type"))
+        file = await files.put(path, upload, mime=mime)
     except ValueError as error:
         raise InvalidArguments(str(error)) from None
     status, headers = 201 if before is None else 200, {"etag": _tag(file)}
     return Response(encode_json(file.show()), status, headers, media_type="application/json")
+
+
+def _read_mime(request: Request) -> str | None:
+    """Return the type of the file in a request. Raises HTTPException for a body that is not the file itself."""
+    mime = request.headers.get("content-type")
+    if request.headers.get("content-encoding", "identity") != "identity" or (mime and _FORM.match(mime)):
+        raise HTTPException(415, "send the bytes of the file as the body: without Content-Encoding, and not as a form")
+    try:
+        return None if mime is None else check_mime(mime)
+    except ValueError as error:
+        raise InvalidArguments(str(error)) from None
 
 
 async def _delete(exchange: Exchange, path: str) -> Response:
