@@ -15,6 +15,7 @@ __all__ = ["Hosts", "find_header"]
 log = logging.getLogger("plait.sockets")
 
 _LOCAL: Final = ("localhost", "*.localhost")
+_BRACKETS: Final = re.compile(r"\[([^\[\]]*)\](?::\d*)?", re.ASCII)
 _ANY: Final = frozenset({"", "0.0.0.0", "::"})
 
 
@@ -67,10 +68,10 @@ class Hosts:
             )
 
     def check(self, request: Request) -> None:
-        """Raise HTTPException if the request's host is not accepted."""
+        """Raise HTTPException if the request's host is none, or not accepted."""
         # A request without a Host header is not from a browser.
         host = find_header(request, b"host")
-        if self._takes_all or not host or host == self._last:
+        if not host or host == self._last:
             return
         if self._has(_name(host)):
             self._last = host
@@ -85,7 +86,7 @@ class Hosts:
         raise HTTPException(421, f"unknown host {host[:80]!r}; if it is a name of this server, add it to allowed_hosts")
 
     def _has(self, name: str) -> bool:
-        return name in self._names or name.endswith(self._suffixes) or (self._is_default and _is_ip(name))
+        return self._takes_all or name in self._names or name.endswith(self._suffixes) or (self._is_default and _is_ip(name))
 
 
 def _entry(text: str) -> str:
@@ -100,10 +101,12 @@ def _entry(text: str) -> str:
 
 
 def _name(host: str) -> str:
-    """Return the name in a `Host` header, without its port."""
+    """Return the name in a `Host` header, without its port. Raises HTTPException for what is no address in brackets."""
     host = host.lower()
     if host.startswith("["):
-        return host[1:].partition("]")[0]
+        if (match := _BRACKETS.fullmatch(host)) is None:
+            raise HTTPException(400, "the Host header is not a host")
+        return match[1]
     return host.removesuffix(f":{port}").rstrip(".") if (port := _port(host)) is not None else host.rstrip(".")
 
 

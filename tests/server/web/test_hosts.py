@@ -54,6 +54,16 @@ def test_a_server_that_asks_who_it_is_answers_to_every_name() -> None:
     assert takes(Hosts((), is_guarded=True), "example.com")
 
 
+@pytest.mark.parametrize("allowed", [(), ("*",), ("[::1]",)])
+@pytest.mark.parametrize("is_guarded", [False, True])
+@pytest.mark.parametrize("host", ["[::1].evil.example", "[::1]x", "[::1", "[::1]:8000x", "[::1]:80:80", "[[::1]]"])
+def test_what_is_no_host_is_a_bad_request(host: str, is_guarded: bool, allowed: tuple[str, ...]) -> None:
+    hosts, request = Hosts(allowed, is_guarded=is_guarded), {"type": "http", "headers": [(b"host", host.encode())]}
+    with pytest.raises(HTTPException) as refused:
+        hosts.check(Request(request))
+    assert refused.value.status_code == 400
+
+
 @pytest.mark.parametrize("is_guarded", [False, True])
 def test_the_names_that_are_given_are_all_that_are_answered_to(is_guarded: bool) -> None:
     hosts = Hosts(["Example.com", "*.example.org", "[::1]"], is_guarded=is_guarded)
