@@ -37,10 +37,8 @@ _PARAMETER: Final = re.compile(r"\{(.*?)\}")
 _USE: Final = "$use"
 
 
-def make_openapi(
-    kinds: Iterable[Kind], *, with_files: Collection[str] = (), title: str, version: str
-) -> dict[str, Any]:
-    """Return the document; `with_files` are the kinds whose threads have files.
+def make_openapi(kinds: Iterable[Kind], *, with_files: Collection[str] = ()) -> bytes:
+    """Return the document as JSON, with an empty `info`; `with_files` are the kinds whose threads have files.
 
     Raises NoTypes for a type that JSON Schema cannot describe.
     """
@@ -57,7 +55,7 @@ def make_openapi(
             document.add_tasks(kind.name, get_args(read_rpc_types(get_run).result)[0])
         if kind.name in with_files:
             document.add_files(kind.name)
-    return document.finish(title, version)
+    return document.finish()
 
 
 class _Document:
@@ -158,20 +156,18 @@ class _Document:
             }
             self._add(f"/threads/{kind}/{{thread}}/files/{{path}}", method, operation)
 
-    def finish(self, title: str, version: str) -> dict[str, Any]:
+    def finish(self) -> bytes:
         """Return the whole document."""
         schemas, named = components(self._types)
         error = {"description": "An error", "content": {_JSON: {"schema": _ERROR_SCHEMA}}}
         document = {
             "openapi": "3.1.0",
-            "info": {"title": title, "version": version},
+            "info": {},
             "paths": _fill(self._paths, schemas),
             "components": {"schemas": dict(sorted(named.items())), "responses": {"Error": error}},
         }
         # In JSON Schema, definitions are at another place.
-        data = msgspec.json.encode(document).replace(b'"#/$defs/', b'"#/components/schemas/')
-        found: dict[str, Any] = msgspec.json.decode(data)
-        return found
+        return msgspec.json.encode(document).replace(b'"#/$defs/', b'"#/components/schemas/')
 
     # Inside
 

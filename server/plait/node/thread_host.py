@@ -39,6 +39,8 @@ class ThreadHost:
     _node: Node
     _store: Store
     _kinds: list[Kind]
+    # What `openapi` has made, and of how many methods.
+    _openapi: tuple[int, bytes] | None = None
 
     def thread(self, kind: type[T], name: str) -> Handle[T]:
         """Return a handle of a thread, for server code. Raises NotFound."""
@@ -175,8 +177,12 @@ class ThreadHost:
 
         Raises NoTypes for a type that JSON Schema cannot describe.
         """
-        with_files = {kind.name for kind in self._kinds if find_files(kind.cls) is not None}
-        return make_openapi(self._kinds, with_files=with_files, title=title, version=version)
+        methods = sum(len(kind.methods) for kind in self._kinds)  # Agents may have been added.
+        if self._openapi is None or self._openapi[0] != methods:
+            with_files = {kind.name for kind in self._kinds if find_files(kind.cls) is not None}
+            self._openapi = methods, make_openapi(self._kinds, with_files=with_files)
+        document: dict[str, Any] = msgspec.json.decode(self._openapi[1])
+        return document | {"info": {"title": title, "version": version}}
 
 
 def _make_query(

@@ -86,7 +86,12 @@ class Hosts:
         raise HTTPException(421, f"unknown host {host[:80]!r}; if it is a name of this server, add it to allowed_hosts")
 
     def _has(self, name: str) -> bool:
-        return self._takes_all or name in self._names or name.endswith(self._suffixes) or (self._is_default and _is_ip(name))
+        return (
+            self._takes_all
+            or name in self._names
+            or name.endswith(self._suffixes)
+            or (self._is_default and _is_ip(name))
+        )
 
 
 def _entry(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
 import msgspec
@@ -281,3 +281,36 @@ def test_tasks_that_clients_see_are_read_and_those_that_they_begin_are_rpcs() ->
     assert answer["schema"] == {"$ref": "#/components/schemas/TaskRun"}
     arguments = document["paths"][rpcs[0]]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
     assert arguments["kwargs"]["properties"].keys() == {"pages", "key"}
+
+
+class Counted(BaseModel):
+    """A type that counts how often it is described."""
+
+    times: ClassVar[int] = 0
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
+        cls.times += 1
+        return handler(schema)
+
+
+def test_the_document_is_made_once_and_again_when_an_agent_is_added() -> None:
+    class Desk(Thread[None]):
+        @rpc
+        def file(self, note: Counted) -> None:
+            pass
+
+    app = Plait(Desk, store="memory://")
+    first = app.openapi()
+    times = Counted.times
+    first["paths"].clear()
+    assert (titled := app.openapi(title=TITLE))["info"] == {"title": TITLE, "version": "1"}
+    assert list(titled) == ["openapi", "info", "paths", "components"]
+    assert "/threads/desk/{thread}/rpc/file" in titled["paths"]
+    assert Counted.times == times > 0
+
+    @app.agent("sort", thread=Desk)
+    async def sort(ctx: Context[Desk]) -> int:
+        return 1
+
+    assert "/run/sort" in app.openapi()["paths"]
