@@ -1,7 +1,7 @@
 """Clients change only the places that `can_write` names, through every door."""
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.integration.native_client import NativeClient
 from tests.integration.socket_client import connected, http
 from tests.running import begin, running
 
-from plait import Context, MemoryStore, Plait, Principal, Thread, current, rpc
+from plait import Context, Forbidden, MemoryStore, Plait, Principal, Source, Thread, current, rpc
 from plait.adapters.ag_ui import AgUi
 from plait_schemas.patch import Op, apply
 
@@ -145,7 +145,7 @@ async def run_with_a_state(served: Served, change: Change, user: str) -> str | N
     state = await served.room.state()
     answer = await served.web.get("/threads/room/one", params={"user": user})
     version = answer.headers["etag"].strip('"')
-    body = {"threadId": "t", "runId": "r", "messages": [], "tools": [], "context": []}
+    body = {"threadId": "t", "runId": f"r{next(_numbers)}", "messages": [], "tools": [], "context": []}
     body |= {"state": apply(state, [to_op(change)]), "forwardedProps": {"stateVersion": version}}
     answer = await served.web.post("/ag-ui/show/one", params={"user": user}, json=body)
     if '"code":"forbidden"' in answer.text:
@@ -239,6 +239,119 @@ async def test_an_undo_by_a_client_is_bound_and_one_by_the_server_is_not() -> No
         assert await other.call("undo_mine") is not None
         assert (await served.room.state())["note"] == ""
         await other.close()
+
+
+class Archive(OpenRoom):
+    """Refuses to remove a player, however that is written."""
+
+    kind = "room"
+
+    def validate_state_change(self, next_state: Any, source: Source, before: Any = None) -> None:
+        players = next_state.get("players", {}) if isinstance(next_state, dict) else {}
+        if gone := before["players"].keys() - players.keys():
+            raise Forbidden("players are archived, not removed", path=f"/players/{min(gone)}")
+
+
+REMOVALS: list[Change] = [
+    ("remove", "/players/ada", None),
+    ("replace", "/players", {}),
+    ("replace", "/players", {"bob": {"x": 0}, "eve": {}}),
+    ("remove", "/players", None),
+    ("replace", "", {"note": "all gone"}),
+]
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_a_hook_that_takes_the_state_before_sees_what_a_client_removes_however_it_is_written(door: Door) -> None:
+    async with serving(Archive, authenticate=authenticate) as served:
+        before = await served.room.state()
+        for change in REMOVALS:
+            assert await door(served, change, "ada") is not None, change
+        assert {**await served.room.state(), "done": 0} == {**before, "done": 0}
+        assert await door(served, ("add", "/players/eve", {}), "ada") is None
+
+
+class Roles(Room):
+    """Says by the role of a user what it may change."""
+
+    kind = "room"
+    initial_state: Any = staticmethod(lambda: START | {"roles": {"ada": "player", "bob": "host", "cat": "watcher"}})
+    patterns: Any = {"host": ("/**",), "player": ["/players/{user}/**", "/note"], "watcher": ()}  # noqa: RUF012
+
+    def can_write(self, state: dict[str, Any], viewer: Principal | None) -> Sequence[str]:  # type: ignore[override]
+        if viewer is None:
+            return ()
+        role = state["roles"].pop(viewer.id, None)  # It is a copy.
+        patterns: Sequence[str] = self.patterns["host" if viewer.claims.get("staff") else role]
+        return patterns
+
+
+def authenticate_staff(request: Request) -> Principal | None:
+    user = request.query_params.get("user")
+    return None if user is None else Principal(user, claims={"staff": user == "root"})
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_a_method_decides_by_the_state_and_the_user_at_each_write(door: Door) -> None:
+    async with serving(Roles, authenticate=authenticate_staff) as served:
+        own, other, secret = ("/players/ada/x", "/players/bob/x", "/secret")
+        assert await door(served, ("replace", own, 1), "ada") is None
+        assert await door(served, ("replace", other, 1), "ada") == other
+        assert await door(served, ("replace", "/note", "hi"), "cat") == "/note"
+        assert await door(served, ("replace", secret, 1), "bob") is None
+        assert await door(served, ("replace", secret, 2), "root") is None
+        await served.room.change("/roles/ada", "host")
+        assert await door(served, ("replace", secret, 3), "ada") is None
+        await served.room.change("/roles/ada", "watcher")
+        assert await door(served, ("replace", own, 2), "ada") == own
+        state = await served.room.state()
+        assert (state["secret"], state["roles"]) == (3, {"ada": "watcher", "bob": "host", "cat": "watcher"})
+
+
+async def test_a_method_decides_about_the_undo_of_a_client() -> None:
+    async with serving(Roles, authenticate=authenticate_staff) as served:
+        client = NativeClient(served.address, "/threads/room/one?user=ada", "mine")
+        await client.join()
+        ref = await client.push(to_json(("replace", "/note", "hi")))
+        await client.until(lambda client: client.of("ack", ref=ref))
+        await served.room.change("/roles/ada", "watcher")
+        with pytest.raises(AssertionError, match="forbidden"):
+            await client.call("undo_mine")
+        await served.room.change("/roles/ada", "host")
+        assert await client.call("undo_mine") is not None
+        assert (await served.room.state())["note"] == ""
+        await client.close()
+
+
+async def patterns_later(*_: object) -> Any:
+    return ("/**",)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [lambda *_: None, lambda *_: "/note", lambda *_: {"/note"}, lambda *_: ("note",), lambda *_: (7,), patterns_later],
+    ids=["nothing", "text", "set", "no pointer", "number", "coroutine"],
+)
+@pytest.mark.filterwarnings("ignore:coroutine 'patterns_later' was never awaited")
+async def test_a_method_that_returns_no_patterns_lets_nobody_write(
+    found: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Wrong(Room):
+        kind = "room"
+
+        def can_write(self, state: dict[str, Any], viewer: Principal | None) -> Sequence[str]:  # type: ignore[override]
+            return found()  # type: ignore[no-any-return]
+
+    async with serving(Wrong, authenticate=authenticate) as served:
+        client = NativeClient(served.address, "/threads/room/one?user=ada", "mine")
+        await client.join()
+        ref = await client.push(to_json(("replace", "/note", "hi")))
+        await client.until(lambda client: client.of("nack", ref=ref))
+        assert (await served.room.state())["note"] == ""
+        await served.room.change("/note", "by the server")
+        await client.close()
+    errors = [str(each.exc_info[1]) for each in caplog.records if each.exc_info]
+    assert any("what Wrong.can_write returns" in each and "must be a" in each for each in errors), errors
 
 
 def to_json(change: Change) -> dict[str, Any]:

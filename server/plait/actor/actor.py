@@ -31,6 +31,7 @@ from plait.state.card import CARD, Card
 from plait.state.change_log import ChangeLog
 from plait.state.commit import Commit
 from plait.state.merger import Merger
+from plait.state.permissions import Permissions
 from plait.state.push_log import PushLog
 from plait.state.state_history import StateHistory
 from plait.state.thread_records import Records
@@ -360,6 +361,9 @@ class Actor:
 
     def _make_state(self, history: StateHistory, stored: StoredThread | None) -> Merger:
         kind, thread = self.kind, self.thread
+        rule = kind.permissions
+        if rule is not None and not isinstance(rule, Permissions):
+            rule = partial(rule, thread)
         return Merger(
             history,
             kind.state_type,
@@ -368,8 +372,8 @@ class Actor:
             policy=kind.policy(thread),
             clients=PushLog(self.log, () if stored is None else stored.clients),
             validate=thread.validate_state_change if "validate_state_change" in kind.overrides else None,
-            validates_ops=kind.validates_ops,
-            permissions=kind.permissions,
+            validated=kind.validated,
+            permissions=rule,
             on_commit=self.sockets.send_change,
             on_lost=self._drop,
             instruments=self.instruments,

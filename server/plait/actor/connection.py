@@ -26,6 +26,7 @@ __all__ = [
     "PlainWire",
     "Principal",
     "Rights",
+    "SentClient",
     "Source",
     "Wire",
     "prepare_message",
@@ -69,6 +70,19 @@ class Party(NamedTuple):
 
     user: str | None
     address: str = ""
+
+
+class SentClient(msgspec.Struct):
+    """A client, as handles send it to the node of a thread."""
+
+    id: str
+    principal: Principal | None
+    trace: object = None
+
+    @property
+    def user(self) -> str | None:
+        """The id of its principal; None if it has none."""
+        return None if self.principal is None else self.principal.id
 
 
 class Rights(NamedTuple):

@@ -2,17 +2,18 @@
 
 import inspect
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from msgspec.inspect import type_info
 
 from plait.spelling import find_misspelt, is_camel_case, suggest
 from plait.state.conflicts import Policy
+from plait.state.permissions import is_method
 from plait.state.retention import Retention
 from plait.state.storable import accepts_arguments
 
-__all__ = ["HOOKS", "check_attributes", "check_hooks", "validates_ops", "warn_of_near_misses"]
+__all__ = ["HOOKS", "check_attributes", "check_hooks", "find_validated", "warn_of_near_misses"]
 
 HOOKS: Final = (
     "card",
@@ -36,7 +37,10 @@ HOOKS: Final = (
 """The methods that plait calls."""
 
 # The hooks that are called while a change is made.
-_OF_CHANGES: Final = frozenset(("card", "validate_state_change", "resolve_conflict"))
+_OF_CHANGES: Final = frozenset(("card", "validate_state_change", "resolve_conflict", "can_write"))
+
+# The attributes that may be methods, and their parameters then.
+_RULES: Final = {"can_write": ("state", "viewer")}
 
 # The names of similar hooks in other libraries, and plait's names for them.
 _FOREIGN: Final = {
@@ -96,21 +100,23 @@ def check_hooks(cls: type, thread: type) -> None:
         if name.startswith("_") or name in options or (own := inspect.getattr_static(cls, name)) is original:
             continue
         if name in HOOKS:
-            _check_hook(cls, name, own, original)
+            _check_hook(cls, name, own, [*inspect.signature(original).parameters][1:])
         elif not callable(own) and not hasattr(own, "__get__"):
             remedy = "name it `initial_state`" if name == "state" else "give it another name"
             raise TypeError(f"{cls.__name__}.{name} is an attribute of Thread and cannot be {own!r}: {remedy}")
+    for name, parameters in _RULES.items():
+        if is_method(own := inspect.getattr_static(cls, name)):
+            _check_hook(cls, name, own, parameters)
 
 
-def validates_ops(cls: type) -> bool:
-    """Whether `validate_state_change` takes the operations of a change, too: as its parameter `ops`."""
+def find_validated(cls: type) -> frozenset[str]:
+    """Return which of "ops" and "before" are parameters of `validate_state_change`, which then gets them by name."""
     own = inspect.getattr_static(cls, "validate_state_change")
+    if not is_method(own):
+        return frozenset()
     function = getattr(own, "__func__", own)
-    return (
-        inspect.isfunction(function)
-        and "ops" in inspect.signature(function).parameters
-        and accepts_arguments(function, 3 - isinstance(own, staticmethod), "ops")
-    )
+    found = inspect.signature(function).parameters.keys() & {"ops", "before"}
+    return frozenset(found) if accepts_arguments(function, 3 - isinstance(own, staticmethod), *found) else frozenset()
 
 
 def warn_of_near_misses(cls: type, thread: type, rpcs: Collection[str], *, stacklevel: int) -> None:
@@ -153,7 +159,7 @@ def _has_own(cls: type, thread: type, name: str) -> bool:
     return any(name in vars(ancestor) for ancestor in cls.__mro__ if ancestor not in thread.__mro__)
 
 
-def _check_hook(cls: type, name: str, own: Any, original: Any) -> None:
+def _check_hook(cls: type, name: str, own: Any, parameters: Sequence[str]) -> None:
     function = getattr(own, "__func__", own)
     if not callable(function):
         raise TypeError(f"{cls.__name__}.{name} must be a method, not {own!r}")
@@ -163,11 +169,10 @@ def _check_hook(cls: type, name: str, own: Any, original: Any) -> None:
         raise TypeError(f"{cls.__name__}.{name} must not contain yield: it would never run")
     if name in _OF_CHANGES and inspect.iscoroutinefunction(function):
         raise TypeError(f"{cls.__name__}.{name} must not be `async def`: a change is made without awaiting")
-    parameters = list(inspect.signature(original).parameters)
-    if name == "validate_state_change" and validates_ops(cls):
+    if name == "validate_state_change" and find_validated(cls):
         return
-    if not accepts_arguments(function, len(parameters) - isinstance(own, staticmethod)):
-        raise TypeError(f"{cls.__name__}.{name} must accept these arguments: {name}({', '.join(parameters[1:])})")
+    if not accepts_arguments(function, len(parameters) + 1 - isinstance(own, staticmethod)):
+        raise TypeError(f"{cls.__name__}.{name} must accept these arguments: {name}({', '.join(parameters)})")
 
 
 def _is_bool(value: object) -> bool:

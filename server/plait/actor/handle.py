@@ -4,7 +4,7 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from plait.actor.connection import Connection
+from plait.actor.connection import Connection, SentClient
 from plait.actor.identity import Identity
 from plait.actor.kind import Kind
 from plait.actor.per_actor import PerActor
@@ -12,7 +12,6 @@ from plait.actor.rpc import Method, Stream
 from plait.actor.turn import begin_write
 from plait.spelling import find_nearest
 from plait.state.change_log import Change
-from plait.state.source import SentClient
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Handle", "ThreadCalls"]
@@ -119,7 +118,7 @@ class Handle(Generic[T_co]):
 
     async def undo(self, source: Connection | str) -> int | None:
         """Undo the last change of a source, as `Thread.undo` does; return the version. Raises what it raises."""
-        sent = source if isinstance(source, str) else SentClient(source.id, source.user)
+        sent = source if isinstance(source, str) else SentClient(source.id, source.principal)
         version: int | None = await self._calls.call_thread("undo", sent)
         return version
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, get_args
 
-from plait.actor.declaration import check_attributes, check_hooks, validates_ops, warn_of_near_misses
+from plait.actor.declaration import check_attributes, check_hooks, find_validated, warn_of_near_misses
 from plait.actor.endpoints import Endpoints
 from plait.actor.per_actor import PerActor
 from plait.actor.rpc import Method, find_methods
@@ -16,7 +16,7 @@ from plait.limits import Limits
 from plait.spelling import find_misspelt, find_nearest
 from plait.state.conflicts import Policy, Resolve
 from plait.state.migrations import find_migrations
-from plait.state.permissions import check_permissions
+from plait.state.permissions import find_permissions
 from plait.state.storable import check_initial_state, find_initial_state, read_state_type
 
 __all__ = ["Kind", "check_name", "kebab_case"]
@@ -89,8 +89,8 @@ class Kind:
         # The members that identify the elements of lists, by the JSON pointers of the lists.
         self.list_keys = _read_list_keys(cls)
         self.state_type = read_state_type(cls, _state_argument(cls, hooks), self.list_keys)
-        # What clients may change of the state; None for everything.
-        self.permissions = check_permissions(f"{cls.__name__}.can_write", cls.can_write)
+        # What clients may change of the state, or what asks a thread for that; None for everything.
+        self.permissions = find_permissions(cls, "can_write")
         self.state_version: int = cls.state_version
         # Seconds of idleness after which a thread is destroyed; None for never.
         self.expires_after: float | None = cls.expires_after
@@ -103,7 +103,8 @@ class Kind:
         )
         check_attributes(cls)
         check_hooks(cls, hooks)
-        self.validates_ops = validates_ops(cls)
+        # What `validate_state_change` takes by name besides the state and the source.
+        self.validated = find_validated(cls)
         warn_of_near_misses(cls, hooks, self.attributes, stacklevel=3)
         if self.has_initial_state and not callable(initial := find_initial_state(cls)):
             check_initial_state(cls, self.state_type, initial)

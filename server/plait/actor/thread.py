@@ -320,7 +320,8 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
     def validate_state_change(self, next_state: State, source: Source) -> None:
         """Raise to refuse a change, preferably a Reject. Called before the change is made; must not make another.
 
-        With a parameter `ops`, it also gets the operations that make the next state.
+        With a parameter `before`, it also gets the state that the change replaces, and with `ops` the operations that
+        make the next state of it, which show how the change was written.
         """
 
     def card(self, state: State) -> object:

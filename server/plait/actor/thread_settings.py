@@ -1,6 +1,6 @@
 """The settings of a class of threads, as attributes of the class, with their defaults."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from plait.state.conflicts import Policy
@@ -40,9 +40,10 @@ class ThreadSettings:
     # pointers in which `*` stands for any part, as in ("/note", "/cards/*/body").
     texts: ClassVar[Collection[str]] = ()
     # The places of the state that clients may change, as JSON pointers in which `*` stands for any part, `{user}` for
-    # the id of the client's principal, and `**` at the end for all that is below; None for everything. Code of the
-    # server may always change everything.
-    can_write: ClassVar[Sequence[str] | None] = None
+    # the id of the client's principal, and `**` at the end for all that is below; None for everything. Or a method
+    # `can_write(self, state, viewer)`, called at each write of a client, that returns them for its principal, or None.
+    # Code of the server may always change everything.
+    can_write: Sequence[str] | Callable[..., Sequence[str]] | None = None
     # The bounds of the log.
     retention: ClassVar[Retention] = DEFAULT_RETENTION
     # The version of the state's type; increase it by 1 with each `@migrate`.

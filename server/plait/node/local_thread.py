@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 import msgspec
 
 from plait.actor.actor import Actor
+from plait.actor.connection import SentClient
 from plait.actor.identity import Identity
 from plait.actor.kind import Kind
 from plait.actor.outcome import Done, RunningCall, make_resolver, wait_for_durable
@@ -22,7 +23,6 @@ from plait.node.remote_requests import Listed, ListThreads
 from plait.parts.env.app_env import AppEnv
 from plait.parts.part import Part
 from plait.state.change_log import Change
-from plait.state.source import SentClient
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 

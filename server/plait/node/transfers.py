@@ -108,7 +108,7 @@ class Transfers:
         actor = self._lifecycle.make_actor(work.key, work.kind, None, 0)
         if work.kind.has_initial_state:
             actor.state.start(work.kind.initial_state())
-        actor.state.validate(state, "server", [Op("add", "", state)])
+        actor.state.validate(state, "server", [Op("add", "", state)], actor.state.current)
 
     async def _fill(self, work: Filling, *, replace: bool) -> None:
         """Fill a thread, instead of a stored one if that is asked for. It ends when its caller is cancelled.

@@ -4,7 +4,7 @@ The operations that a client had not seen at a push are kept, and rebased over i
 next push after these, so that is rebased over the result (as in Jupiter: Nichols et al., 1995).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from plait.state.budget import FREE_OPS, MOST_PAIRS, PUSH_BUDGET, Budget
 from plait.state.commit import Commit
 from plait.state.concurrent import ConcurrentOp, ConcurrentOps, LoadedChanges, MissingChanges
 from plait.state.conflicts import Policy, Resolve, drop_known, drop_lost_moves, may_meet, merge
-from plait.state.permissions import Permissions
+from plait.state.permissions import FindPermissions, Permissions
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import ClientPushes, PushLog
 from plait.state.revision import Revision
@@ -78,8 +78,8 @@ class Merger(Pipeline):
         policy: Policy | Resolve,
         clients: PushLog,
         validate: Callable[..., object] | None,
-        validates_ops: bool = False,
-        permissions: Permissions | None = None,
+        validated: Collection[str] = (),
+        permissions: Permissions | FindPermissions | None = None,
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
@@ -91,7 +91,7 @@ class Merger(Pipeline):
             store,
             limits,
             validate=validate,
-            validates_ops=validates_ops,
+            validated=validated,
             permissions=permissions,
             on_commit=on_commit,
             on_lost=on_lost,

@@ -1,6 +1,7 @@
 """The places of a state that clients may change, by the patterns of a class."""
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from plait.errors import Forbidden
@@ -8,7 +9,7 @@ from plait.state.revision import Revision
 from plait.state.source import Client
 from plait_schemas.patch import Op, PatchError, is_index, parse
 
-__all__ = ["Permissions", "check_permissions"]
+__all__ = ["FindPermissions", "Permissions", "check_permissions", "find_permissions", "is_method"]
 
 _USER: Final = "{user}"
 _ANY: Final = "*"
@@ -36,6 +37,10 @@ class Permissions:
                 raise Forbidden("this client may not change this place", path=op.path)
 
 
+FindPermissions = Callable[..., Permissions]
+"""Asks a thread's method, with its arguments, what a client may do. Raises TypeError for a result that is none."""
+
+
 def _matches(pattern: Sequence[str], parts: Sequence[str], user: str | None, before: Revision) -> bool:
     if pattern and pattern[-1] == _REST:
         pattern = pattern[:-1]
@@ -51,10 +56,25 @@ def _matches(pattern: Sequence[str], parts: Sequence[str], user: str | None, bef
     return True
 
 
-def check_permissions(name: str, patterns: Any) -> Permissions | None:
-    """Return the permissions that a class declares; None if clients may change everything. Raises TypeError."""
-    if patterns is None:
-        return None
+def is_method(value: object) -> bool:
+    """Whether an attribute of a class, as `getattr_static` returns it, is a method."""
+    return inspect.isfunction(getattr(value, "__func__", value))
+
+
+def find_permissions(cls: Any, name: str) -> Permissions | FindPermissions | None:
+    """Return the permissions that a class declares: those of an attribute, or what asks a method of a thread.
+
+    None stands for everything. Raises TypeError for an attribute that is neither.
+    """
+    place, value = f"{cls.__name__}.{name}", getattr(cls, name)
+    if is_method(inspect.getattr_static(cls, name)):
+        found = f"what {place} returns"
+        return lambda thread, *args: check_permissions(found, getattr(thread, name)(*args))
+    return None if value is None else check_permissions(place, value)
+
+
+def check_permissions(name: str, patterns: Any) -> Permissions:
+    """Return the permissions of patterns. Raises TypeError."""
     if isinstance(patterns, str) or not isinstance(patterns, tuple | list):
         raise TypeError(f'{name} must be a tuple of JSON pointers such as ("/players/{{user}}/**",), not {patterns!r}')
     for pattern in patterns:

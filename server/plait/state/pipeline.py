@@ -4,7 +4,7 @@ Output of a thread waits for the changes made before it (an output gate): `after
 durable, and otherwise when the last change made so far is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -14,7 +14,7 @@ from plait.limits import WEIGHT_PER_BYTE, Limits
 from plait.state.applying import apply_ops, apply_value, check_ops, measure_op, weigh_change
 from plait.state.commit import Commit
 from plait.state.commit_queue import CommitQueue
-from plait.state.permissions import Permissions
+from plait.state.permissions import FindPermissions, Permissions
 from plait.state.revision import Revision
 from plait.state.shown_states import ShownStates
 from plait.state.source import Client, HasUser, Source
@@ -48,7 +48,7 @@ class Pipeline(CommitQueue):
         "_transaction",
         "_type",
         "_validate",
-        "_validates_ops",
+        "_validated",
         "shown_states",
     )
 
@@ -60,8 +60,8 @@ class Pipeline(CommitQueue):
         limits: Limits,
         *,
         validate: Callable[..., object] | None,
-        validates_ops: bool = False,
-        permissions: Permissions | None = None,
+        validated: Collection[str] = (),
+        permissions: Permissions | FindPermissions | None = None,
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
@@ -74,9 +74,9 @@ class Pipeline(CommitQueue):
         self._limits = limits
         # Raises to refuse a change, and must return None; None if the class does not validate changes.
         self._validate = validate
-        # Whether it takes the operations, too.
-        self._validates_ops = validates_ops
-        # What clients may change; None if they may change everything.
+        # What it takes besides: "ops", the operations, and "before", the state that they change.
+        self._validated = validated
+        # What clients may change, or what finds that; None if they may change everything.
         self._permissions = permissions
         # Whether the author's code is deciding about a change; it must not make another one.
         self._is_deciding = False
@@ -244,17 +244,19 @@ class Pipeline(CommitQueue):
         finally:
             self._is_deciding = False
 
-    def validate(self, state: Any, source: Source, ops: Sequence[Op]) -> None:
-        """Ask the class whether the state, the result of `ops`, may be set.
+    def validate(self, state: Any, source: Source, ops: Sequence[Op], before: Revision) -> None:
+        """Ask the class whether the state, the result of `ops` on `before`, may be set.
 
         Raises what refuses that, and TypeError for an answer.
         """
         if self._validate is None:
             return
-        validate = self._validate
-        if self._validates_ops:  # Their values may be undecoded JSON, or objects that are a part of the state.
-            validate = partial(validate, ops=decode_ops(encode_json(ops)))
-        answer = self.ask(validate, state, source)
+        more: dict[str, Any] = {}
+        if "ops" in self._validated:  # Their values may be undecoded JSON, or objects that are a part of the state.
+            more["ops"] = decode_ops(encode_json(ops))
+        if "before" in self._validated:
+            more["before"] = before.copy()
+        answer = self.ask(partial(self._validate, **more) if more else self._validate, state, source)
         if answer is not None:
             raise TypeError(
                 f"validate_state_change returned {type(answer).__name__}: it must raise an error, for example "
@@ -348,9 +350,12 @@ class Pipeline(CommitQueue):
                 raise RuntimeError("an undo is a change of its own: call it outside of the transaction")
             return transaction.add(after, ops)
         if self._permissions is not None and (bound := by or source) != "server":
-            self._permissions.check(ops, bound, before)
+            found = self._permissions
+            if not isinstance(found, Permissions):
+                found = self.ask(found, before.copy(), bound.principal)
+            found.check(ops, bound, before)
         if self._validate is not None:
-            self.validate(after.copy(), source, ops)
+            self.validate(after.copy(), source, ops, before)
         records = make_records()
         if not ops:
             return self._put(records, source)

@@ -2,9 +2,7 @@
 
 from typing import Literal, Protocol
 
-import msgspec
-
-__all__ = ["Client", "HasUser", "SentClient", "Source"]
+__all__ = ["Client", "HasUser", "Source"]
 
 
 class HasUser(Protocol):
@@ -22,20 +20,17 @@ class Client(Protocol):
     id: str
 
     @property
+    def principal(self) -> object:
+        """Its principal, which methods of the author get; None if it has none."""
+        ...
+
+    @property
     def user(self) -> str | None:
         """The id of its principal; None if it has none."""
         ...
 
     # The trace of its last message, which is the parent of the traces of its changes.
     trace: object
-
-
-class SentClient(msgspec.Struct):
-    """A client, as handles send it to the node of a thread."""
-
-    id: str
-    user: str | None
-    trace: object = None
 
 
 Source = Client | Literal["server"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import json
 from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ from tests.server.rooms import House, open_house
 from tests.server.sessions import make_connection
 
 from plait.actor.connection import Connection, Source
+from plait.actor.outcome import maybe_await
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import Conflict, InvalidState, NotFound, Readonly, Reject
@@ -105,6 +107,64 @@ async def test_only_a_parameter_named_ops_gets_the_operations(cls: type[Named], 
         thread = await awake(house, cls)
         await outcome(thread.update("/n", 1))
     assert Named.told[-1] == told
+
+
+class Archive(Thread[dict[str, Any]]):
+    """Has cards that are never removed."""
+
+    initial_state: Any = staticmethod(lambda: {"cards": {"a": {}}, "n": 0})
+    told: ClassVar[list[Any]] = []
+
+    def validate_state_change(
+        self, next_state: Any, source: Source, ops: Sequence[Op] = (), before: Any = None
+    ) -> None:
+        self.told.append([json.loads(json.dumps(before)), [op.path for op in ops]])
+        gone = before["cards"].keys() - next_state.get("cards", {}).keys()
+        before.clear()  # It is a copy.
+        if gone:
+            raise Reject(f"{sorted(gone)} are archived, not removed")
+
+    async def add(self, card: str) -> int:
+        return await self.update(f"/cards/{card}", {})
+
+    def delete(self) -> None:
+        with self.edit() as draft:
+            del draft["cards"]
+
+    def replace_in_steps(self) -> None:
+        with self.transaction():
+            self.update("/cards", {})
+            self.update("/cards/c", {})
+
+
+@pytest.mark.parametrize(
+    "remove",
+    [
+        lambda thread: thread.set_state({"cards": {}}),
+        lambda thread: thread.set_state(lambda state: {"cards": {}}),
+        lambda thread: thread.update("/cards", {"c": {}}),
+        Archive.delete,
+        Archive.replace_in_steps,
+        lambda thread: thread.revert(1),
+        lambda thread: thread.undo("server"),
+    ],
+    ids=["set", "function", "update", "edit", "transaction", "revert", "undo"],
+)
+async def test_a_hook_that_takes_the_state_before_sees_what_changes_however_it_is_written(remove: Any) -> None:
+    async with open_house(Archive) as house:
+        thread = await awake(house, Archive)
+        await outcome(thread.update("/n", 1))
+        await outcome(thread.add("b"))
+        state = {"cards": {"a": {}, "b": {}}, "n": 1}
+        Archive.told.clear()
+        with pytest.raises(Reject, match="are archived"):
+            await maybe_await(remove(thread))
+        assert [before for before, _ in Archive.told] == [state]
+        assert thread.state == state
+        with thread.transaction():
+            thread.update("/n", 2)
+            thread.update("/n", 3)
+        assert Archive.told[-1] == [state, ["/n"]]
 
 
 async def test_a_hook_that_takes_the_operations_gets_those_of_each_change() -> None:

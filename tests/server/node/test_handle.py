@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from tests.server.rooms import open_house
 
+from plait.actor.connection import Principal
 from plait.actor.current import current
 from plait.actor.handle import Handle
 from plait.actor.outcome import make_resolver
@@ -463,7 +464,7 @@ class Author:
     trace: object = None
 
     def __init__(self, user: str | None) -> None:
-        self.user = user
+        self.principal = None if user is None else Principal(user)
 
 
 async def test_an_undo_for_a_connection_is_bound_by_its_permissions() -> None:
