@@ -2,7 +2,7 @@
 
 from tests.typing.rooms import Arena, Cart, CartThread, Game, GameRoom, Lobby, Question, app, count, support, tick
 
-from plait import Context, Handle
+from plait import Context, Handle, Thread
 from plait.testing import Served
 from plait_client import Room, SyncRoom
 
@@ -179,3 +179,14 @@ async def misuse_served(t: Served) -> None:
     room.state.scor  # attr-defined, reportAttributeAccessIssue
     # a number for a text, from a client of a test
     await room.call(GameRoom.add_player, 5)  # call-overload, reportArgumentType
+
+
+class Wrong(Thread[Game]):
+    # a number for the places that clients may change
+    can_write = 7  # assignment, reportAssignmentType
+
+
+class Late(Thread[Game]):
+    # a method for these places that is async
+    async def can_write(self, state: Game, viewer: object) -> list[str]:  # override, reportIncompatibleVariableOverride
+        return []

@@ -5,7 +5,18 @@ from typing import Any, assert_type
 
 from tests.typing.rooms import Arena, Cart, CartThread, Game, GameRoom, Lobby, Question, app, count, support, tick
 
-from plait import Change, Context, Handle, Interruption, Principal, Thread, ThreadMessages, ThreadSchedule, ThreadValues
+from plait import (
+    Change,
+    Context,
+    Handle,
+    Interruption,
+    Principal,
+    Source,
+    Thread,
+    ThreadMessages,
+    ThreadSchedule,
+    ThreadValues,
+)
 from plait.testing import Served
 from plait_client import Connecting, Room, SyncRoom
 
@@ -140,3 +151,20 @@ async def use_served(t: Served) -> None:
         assert_type(lobby.state, dict[str, int])
     await t.clock.advance(60)
     assert_type(t.clock.now, float)
+
+
+class Listed(Thread[Game]):
+    can_write = ("/players",)
+
+
+class Ruled(Thread[Game]):
+    def can_write(self, state: Game, viewer: Principal | None) -> list[str]:
+        return [] if viewer is None else ["/players"]
+
+    def validate_state_change(self, next_state: Game, source: Source, before: Game | None = None) -> None:
+        assert before is None or before.score <= next_state.score
+
+
+class MoreRuled(Ruled):
+    def can_write(self, state: Game, viewer: Principal | None) -> list[str]:
+        return [*super().can_write(state, viewer), "/note"]

@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -103,6 +103,8 @@ def test_a_retention_that_is_no_number_is_refused() -> None:
         ("on_message", lambda self, data: None, "on_message(connection, data)"),
         ("on_start", lambda: None, "on_start()"),
         ("on_state_changed", lambda self, state, source, more: None, "on_state_changed(state, source)"),
+        ("can_write", lambda self, state: (), "can_write(state, viewer)"),
+        ("can_write", staticmethod(lambda self, state, viewer: ()), "can_write(state, viewer)"),
         ("on_close", staticmethod(lambda self, connection, code, reason: None), "on_close(connection, code, reason)"),
     ],
 )
@@ -122,7 +124,30 @@ def test_a_hook_may_take_its_arguments_as_it_likes() -> None:
         on_stop=classmethod(lambda cls: None),
         on_connect=lambda self, connection, request, more=1: None,
         on_close=Callable_(),
+        can_write=staticmethod(lambda state, viewer: ()),
     )
+
+
+async def can_write(self: object, state: object, viewer: object) -> tuple[str, ...]:
+    return ()
+
+
+def can_write_each(self: object, state: object, viewer: object) -> Iterator[str]:
+    yield "/**"
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (can_write, "must not be `async def`"),
+        (can_write_each, "must not contain yield"),
+        (property(can_write), "must be a tuple of JSON pointers"),
+        (7, "must be a tuple of JSON pointers"),
+    ],
+)
+def test_a_method_that_cannot_say_what_clients_may_write_is_refused(value: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=f"^Room.can_write {says}"):
+        make(can_write=value)
 
 
 # Names that are nearly a hook's

@@ -72,7 +72,7 @@ async def _put(exchange: Exchange, path: str) -> Response:
     BodyLimit(context.limits.file, "file").check(_read_length(request))
     _check_conditions(request, files.find_now(path))
     with context.uploads.enter(exchange.party), actor.usage.keep_awake():
-        if actor.state.history.is_begun:
+        if actor.state.is_stored:
             upload = await files.receive(request.stream())
         else:  # A new thread is created for the user of the request, but not for a body that breaks off.
             async with receive_whole(request.stream()) as body:
