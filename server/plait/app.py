@@ -148,8 +148,10 @@ class Plait(AgentHost, ThreadHost):
         if self._is_running:
             raise RuntimeError("this Plait is already running")
         self._warn_of_queues()
-        if self._is_first:
-            self._site.warn()
+        if self.settings.metrics and not self.settings.operator_token and self._is_first:
+            log.warning(
+                "every client may read /metrics: set operator_token (PLAIT_OPERATOR_TOKEN), or block it in a proxy"
+            )
         self._check_executions()
         await self._store.__aenter__()
         try:

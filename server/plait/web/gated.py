@@ -3,12 +3,13 @@
 import asyncio
 from functools import partial
 
+from starlette.requests import empty_receive
 from starlette.types import Message, Scope, Send
 
 from plait.cluster.gate import Gate
 from plait.errors import PlaitError, Unavailable
 from plait.web.lost import abort, make_lost
-from plait_schemas.codec import encode_json
+from plait.web.server_context import error_response
 
 __all__ = ["GatedSend", "wait_until_open"]
 
@@ -57,12 +58,7 @@ class GatedSend:
 
     async def _refuse(self, error: PlaitError) -> None:
         self._is_refused = True
-        body = encode_json({"error": {"code": error.code, "message": str(error)}})
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        if error.status == Unavailable.status:
-            headers.append((b"retry-after", b"1"))
-        await self._send({"type": "http.response.start", "status": error.status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
+        await error_response(error)(self._scope, empty_receive, self._send)
 
 
 async def _wait(gate: Gate, timeout: float | None) -> None:

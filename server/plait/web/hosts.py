@@ -15,7 +15,8 @@ __all__ = ["Hosts", "find_header"]
 log = logging.getLogger("plait.sockets")
 
 _LOCAL: Final = ("localhost", "*.localhost")
-_BRACKETS: Final = re.compile(r"\[([^\[\]]*)\](?::\d*)?", re.ASCII)
+# An address in brackets or a name, with or without a port; an address of IPv6 without brackets has none.
+_HOST: Final = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::[0-9]+)?|([^][]*)")
 _ANY: Final = frozenset({"", "0.0.0.0", "::"})
 
 
@@ -106,18 +107,10 @@ def _entry(text: str) -> str:
 
 
 def _name(host: str) -> str:
-    """Return the name in a `Host` header, without its port. Raises HTTPException for what is no address in brackets."""
-    host = host.lower()
-    if host.startswith("["):
-        if (match := _BRACKETS.fullmatch(host)) is None:
-            raise HTTPException(400, "the Host header is not a host")
-        return match[1]
-    return host.removesuffix(f":{port}").rstrip(".") if (port := _port(host)) is not None else host.rstrip(".")
-
-
-def _port(host: str) -> str | None:
-    name, colon, port = host.rpartition(":")
-    return port if colon and port.isascii() and port.isdigit() and ":" not in name else None
+    """Return the name in a `Host` header, without its port. Raises HTTPException for what is no host."""
+    if (match := _HOST.fullmatch(host.lower())) is None:
+        raise HTTPException(400, "the Host header is not a host")
+    return (match[1] or match[2] or match[3] or "").rstrip(".")
 
 
 def _is_ip(name: str) -> bool:

@@ -1,7 +1,6 @@
 """The routes of a server: threads, runs, health, metrics, the JavaScript client and the app's own pages."""
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -37,8 +36,6 @@ from plait.web.server_context import ServerContext, error_body, error_response
 from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
 
 __all__ = ["Site"]
-
-log = logging.getLogger("plait")
 
 # The JavaScript client, and its parts for messages and listings, for pages without a build step.
 _CLIENT: Final = ("client.js", "messages.js", "tasks.js", "listing.js", "files.js")
@@ -91,14 +88,6 @@ class Site:
         """Accept requests to the host that a server listens on; log the accepted hosts if there are many."""
         self._context.hosts.listen(host, warns=warns)
         self._metrics_hosts.listen(host, warns=False)
-
-    def warn(self) -> None:
-        """Log a warning if every client may read the metrics."""
-        if self._metrics is not None and not self._settings.operator_token:
-            log.warning(
-                "every client that can connect may read /metrics: set operator_token (PLAIT_OPERATOR_TOKEN), which "
-                "Prometheus can send, or block the page in your proxy"
-            )
 
     def mount(self, path: str, app: ASGIApp) -> None:
         """Serve another ASGI application under a path."""

@@ -1,14 +1,14 @@
 """The files that clients send: how many at once, and bodies that must be whole."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Iterator
+from contextlib import contextmanager
 from tempfile import SpooledTemporaryFile
 from typing import Final
 
-from plait.errors import StoreError, TooMany
+from plait.errors import TooMany
 
-__all__ = ["MOST_UPLOADS", "Uploads", "receive_whole"]
+__all__ = ["MOST_UPLOADS", "Uploads", "read_whole"]
 
 MOST_UPLOADS: Final = 4
 """The maximum number of files that one principal, or one address without a principal, sends at once."""
@@ -39,19 +39,12 @@ class Uploads:
                 del self._counts[party]
 
 
-@asynccontextmanager
-async def receive_whole(body: AsyncIterator[bytes]) -> AsyncIterator[AsyncGenerator[bytes]]:
-    """Receive a body, a large one into a temporary file, then run the block, which reads it. Raises StoreError."""
+async def read_whole(body: AsyncIterator[bytes], begin: Callable[[], Awaitable[None]]) -> AsyncGenerator[bytes]:
+    """Yield a body after all of it has arrived, a large one in a temporary file, and `begin` has returned."""
     with SpooledTemporaryFile(max_size=_IN_MEMORY) as file:
         async for data in body:
-            try:
-                await asyncio.to_thread(file.write, data)
-            except OSError as error:
-                raise StoreError(f"a temporary file cannot be written: {error}") from error
+            await asyncio.to_thread(file.write, data)
+        await begin()
         file.seek(0)
-
-        async def read() -> AsyncGenerator[bytes]:
-            while data := await asyncio.to_thread(file.read, _IN_MEMORY):
-                yield data
-
-        yield read()
+        while data := await asyncio.to_thread(file.read, _IN_MEMORY):
+            yield data

@@ -154,7 +154,7 @@ async def test_metrics_are_for_operators_if_there_is_a_token(
         # A page whose name leads to this server cannot know the token.
         foreign = await http.get("/metrics", headers=bearer | {"Host": "node.example"})
     assert (refused.status_code, foreign.status_code) == ((401, 200) if token else (200, 421))
-    assert ("may read /metrics: set operator_token" in caplog.text) == (not token)
+    assert ("every client may read /metrics: set operator_token" in caplog.text) == (not token)
 
 
 async def test_a_folder_of_pages_may_be_missing_unless_the_app_is_served(tmp_path: Path) -> None:

@@ -29,43 +29,32 @@ def find_limit(endpoints: Endpoints, method: str, rest: str) -> BodyLimit | None
 async def answer_by_author(exchange: Exchange, rest: str) -> Response:
     """Answer a request at a path below its thread, still encoded, that plait does not answer itself."""
     await exchange.check("request")
-    exchange.request.state.principal = exchange.principal
-    found = exchange.context.node.kind(exchange.key.kind).endpoints.find(exchange.request.method, rest)
-    if found is not None:
-        return await _answer_by_endpoint(exchange, *found)
-    user = None if exchange.principal is None else exchange.principal.id
-    actor = await exchange.context.node.actor(exchange.key, user=user)
+    node, key, request = exchange.context.node, exchange.key, exchange.request
+    request.state.principal = exchange.principal
+    endpoint, arguments = None, dict[str, Any]()
+    if (found := node.kind(key.kind).endpoints.find(request.method, rest)) is not None:
+        endpoint, arguments = found[0], await _read_arguments(exchange, *found)
+        actor = await node.stored_actor(key)
+    else:
+        actor = await node.actor(key, user=None if exchange.principal is None else exchange.principal.id)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    lease = find_lease(exchange.request)
-    actor.turns.request(exchange.request, make_resolver(future), party=exchange.party, lease=lease)
-    response = await future
-    if not isinstance(response, Response):
-        raise TypeError(
-            f"on_request of {exchange.key.kind} returned {type(response).__name__}; it must return a Response"
-        )
-    return response
+    lease = find_lease(request)
+    actor.turns.request(
+        request, make_resolver(future), party=exchange.party, lease=lease, endpoint=endpoint, arguments=arguments
+    )
+    result = await future
+    if isinstance(result, Response):
+        return result
+    if endpoint is None:
+        raise TypeError(f"on_request of {key.kind} returned {type(result).__name__}; it must return a Response")
+    return Response(status_code=_NO_CONTENT) if result is None and not endpoint.has_result else answer_json(result)
 
 
-async def _answer_by_endpoint(exchange: Exchange, endpoint: EndpointMethod, values: dict[str, Any]) -> Response:
-    context, request = exchange.context, exchange.request
+async def _read_arguments(exchange: Exchange, endpoint: EndpointMethod, values: dict[str, Any]) -> dict[str, Any]:
     body = b""
     if endpoint.is_json:
         body = await exchange.body()
     elif endpoint.body is not None:
         body = await exchange.raw_body()
-    with context.scheduler.measure():
-        arguments = endpoint.arguments(values, request, body, limits=context.limits)
-    actor = await context.node.stored_actor(exchange.key)
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    actor.turns.request(
-        request,
-        make_resolver(future),
-        party=exchange.party,
-        lease=find_lease(request),
-        endpoint=endpoint,
-        arguments=arguments,
-    )
-    result = await future
-    if isinstance(result, Response):
-        return result
-    return Response(status_code=_NO_CONTENT) if result is None and not endpoint.has_result else answer_json(result)
+    with exchange.context.scheduler.measure():
+        return endpoint.arguments(values, exchange.request, body, limits=exchange.context.limits)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing, nullcontext
+from functools import partial
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -22,7 +23,7 @@ from plait.web.http.exchange import Exchange, read_tags
 from plait.web.http.request import BodyLimit
 from plait.web.http.streamed import ResponseAborted, StreamedResponse
 from plait.web.server_context import error_body, find_lease
-from plait.web.uploads import receive_whole
+from plait.web.uploads import read_whole
 from plait_schemas.codec import encode_json
 
 __all__ = ["answer_file", "parse_range"]
@@ -72,13 +73,9 @@ async def _put(exchange: Exchange, path: str) -> Response:
     BodyLimit(context.limits.file, "file").check(_read_length(request))
     _check_conditions(request, files.find_now(path))
     with context.uploads.enter(exchange.party), actor.usage.keep_awake():
-        if actor.state.is_stored:
-            upload = await files.receive(request.stream())
-        else:  # A new thread is created for the user of the request, but not for a body that breaks off.
-            async with receive_whole(request.stream()) as body:
-                find_lease(request).check()
-                await actor.state.store_thread(connection)
-                upload = await files.receive(body)
+        # A new thread is created for the user of the request, but not for a body that breaks off.
+        body, begin = request.stream(), partial(actor.state.store_thread, connection)
+        upload = await files.receive(body if actor.state.is_stored else read_whole(body, begin))
     find_lease(request).check()
     before = files.find_now(path)
     _check_conditions(request, before)
