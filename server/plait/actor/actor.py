@@ -31,7 +31,6 @@ from plait.state.card import CARD, Card
 from plait.state.change_log import ChangeLog
 from plait.state.commit import Commit
 from plait.state.merger import Merger
-from plait.state.permissions import Permissions
 from plait.state.push_log import PushLog
 from plait.state.state_history import StateHistory
 from plait.state.thread_records import Records
@@ -360,25 +359,20 @@ class Actor:
         )
 
     def _make_state(self, history: StateHistory, stored: StoredThread | None) -> Merger:
-        kind, thread = self.kind, self.thread
-        rule = kind.permissions
-        if rule is not None and not isinstance(rule, Permissions):
-            rule = partial(rule, thread)
-        return Merger(
+        kind = self.kind
+        state = Merger(
             history,
             kind.state_type,
             self.host.store,
             self.limits,
-            policy=kind.policy(thread),
-            clients=PushLog(self.log, () if stored is None else stored.clients),
-            validate=thread.validate_state_change if "validate_state_change" in kind.overrides else None,
-            validated=kind.validated,
-            permissions=rule,
+            kind.rules(self.thread),
             on_commit=self.sockets.send_change,
             on_lost=self._drop,
             instruments=self.instruments,
             find_trace=find_trace,
         )
+        state.clients = PushLog(self.log, () if stored is None else stored.clients)
+        return state
 
     def _make_card(self) -> Card:
         state, turns = self.state, self.turns

@@ -65,12 +65,24 @@ def check_attributes(cls: Any) -> None:
         ("clients_may_destroy", _is_bool, "True or False"),
         ("listed", _is_bool, "True or False"),
         ("merge_whole_states", _is_bool, "True or False"),
-        ("idle_timeout", _is_idle_timeout, "a number of seconds, or None for never"),
-        ("expires_after", _is_idle_timeout, "a number of seconds, or None for never"),
-        ("turn_timeout", _is_turn_timeout, "a number of seconds above 0, or None for never"),
-        ("conflict", _is_policy, f"one of {', '.join(map(repr, get_args(Policy)))}"),
-        ("retention", _is_retention, "a Retention, for example Retention(changes={number})"),
-        ("events", _is_mapping, 'a dict of names and types, for example {{"moved": Move}}'),
+        ("idle_timeout", _is_seconds, "a number of seconds, or None for never"),
+        ("expires_after", _is_seconds, "a number of seconds, or None for never"),
+        (
+            "turn_timeout",
+            lambda own: own != 0 and _is_seconds(own),
+            "a number of seconds above 0, or None for never",
+        ),
+        ("conflict", lambda own: own in get_args(Policy), f"one of {', '.join(map(repr, get_args(Policy)))}"),
+        (
+            "retention",
+            lambda own: isinstance(own, Retention),
+            "a Retention, for example Retention(changes={number})",
+        ),
+        (
+            "events",
+            lambda own: isinstance(own, Mapping),
+            'a dict of names and types, for example {{"moved": Move}}',
+        ),
     ):
         if not is_right(value := getattr(cls, name)):
             number = value if type(value) is int and value > 0 else 1000
@@ -179,21 +191,5 @@ def _is_bool(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_idle_timeout(value: object) -> bool:
+def _is_seconds(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
-
-
-def _is_turn_timeout(value: object) -> bool:
-    return value != 0 and _is_idle_timeout(value)
-
-
-def _is_policy(value: object) -> bool:
-    return isinstance(value, str) and value in get_args(Policy)
-
-
-def _is_retention(value: object) -> bool:
-    return isinstance(value, Retention)
-
-
-def _is_mapping(value: object) -> bool:
-    return isinstance(value, Mapping)

@@ -5,6 +5,7 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final, get_args
 
 from plait.actor.declaration import check_attributes, check_hooks, find_validated, warn_of_near_misses
@@ -14,9 +15,9 @@ from plait.actor.rpc import Method, find_methods
 from plait.errors import MethodNotFound, NotFound
 from plait.limits import Limits
 from plait.spelling import find_misspelt, find_nearest
-from plait.state.conflicts import Policy, Resolve
 from plait.state.migrations import find_migrations
-from plait.state.permissions import find_permissions
+from plait.state.permissions import Permissions, find_permissions
+from plait.state.pipeline import Rules
 from plait.state.storable import check_initial_state, find_initial_state, read_state_type
 
 __all__ = ["Kind", "check_name", "kebab_case"]
@@ -168,13 +169,14 @@ class Kind:
         else:
             check_initial_state(self.cls, self.state_type, initial, limits)
 
-    def policy(self, thread: Any) -> Policy | Resolve:
-        """Return the policy for conflicts between a push and the changes of others."""
-        if "resolve_conflict" in self.overrides:
-            resolve: Resolve = thread.resolve_conflict
-            return resolve
-        policy: Policy = self.cls.conflict
-        return policy
+    def rules(self, thread: Any) -> Rules:
+        """Return what decides about the changes of a thread."""
+        permissions = self.permissions
+        if permissions is not None and not isinstance(permissions, Permissions):
+            permissions = partial(permissions, thread)
+        validate = thread.validate_state_change if "validate_state_change" in self.overrides else None
+        policy = thread.resolve_conflict if "resolve_conflict" in self.overrides else self.cls.conflict
+        return Rules(validate, self.validated, permissions, policy)
 
     @property
     def has_initial_state(self) -> bool:

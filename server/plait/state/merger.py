@@ -4,27 +4,21 @@ The operations that a client had not seen at a push are kept, and rebased over i
 next push after these, so that is rebased over the result (as in Jupiter: Nichols et al., 1995).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from plait.errors import Conflict, StoreError
-from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
-from plait.limits import Limits
+from plait.errors import Conflict
 from plait.state.budget import FREE_OPS, MOST_PAIRS, PUSH_BUDGET, Budget
 from plait.state.commit import Commit
 from plait.state.concurrent import ConcurrentOp, ConcurrentOps, LoadedChanges, MissingChanges
-from plait.state.conflicts import Policy, Resolve, drop_known, drop_lost_moves, may_meet, merge
-from plait.state.permissions import FindPermissions, Permissions
+from plait.state.conflicts import drop_known, drop_lost_moves, may_meet, merge
 from plait.state.pipeline import Pipeline
 from plait.state.push_log import ClientPushes, PushLog
 from plait.state.revision import Revision
-from plait.state.source import Client, Source
-from plait.state.state_history import StateHistory
-from plait.state.types import StateType
-from plait.store.protocol import Store
+from plait.state.source import Client
 from plait.store.thread_rows import ClientRow
 from plait_schemas.codec import encode_json
 from plait_schemas.diff import MOST_OPS
@@ -66,44 +60,10 @@ class AcceptedPush(NamedTuple):
 class Merger(Pipeline):
     """Makes the changes of one thread, and merges its clients' pushes with the changes that they had not seen."""
 
-    __slots__ = ("_policy", "_read_ops", "clients")
+    __slots__ = ("clients",)
 
-    def __init__(
-        self,
-        history: StateHistory,
-        state_type: StateType,
-        store: Store,
-        limits: Limits,
-        *,
-        policy: Policy | Resolve,
-        clients: PushLog,
-        validate: Callable[..., object] | None,
-        validated: Collection[str] = (),
-        permissions: Permissions | FindPermissions | None = None,
-        on_commit: Callable[[Commit], None],
-        on_lost: Callable[[StoreError], None],
-        instruments: Instruments = NO_INSTRUMENTS,
-        find_trace: Callable[[Instruments, Source], object] = lambda *_: None,
-    ) -> None:
-        super().__init__(
-            history,
-            state_type,
-            store,
-            limits,
-            validate=validate,
-            validated=validated,
-            permissions=permissions,
-            on_commit=on_commit,
-            on_lost=on_lost,
-            instruments=instruments,
-            find_trace=find_trace,
-        )
-        # The policy for a push that changes a place that others have changed since.
-        self._policy: Policy | Resolve = policy
-        # Decodes operations; large values are not decoded, if any JSON fits the type.
-        self._read_ops = read_ops if state_type.is_plain else decode_ops
-        # The clients that have joined, and their last pushes.
-        self.clients = clients
+    clients: PushLog
+    """The clients that have joined, and their last pushes."""
 
     def leave_client(self, client: ClientPushes) -> None:
         """Forget a client when its pushes so far are durable, and no other socket uses it."""
@@ -129,7 +89,7 @@ class Merger(Pipeline):
 
         Raises what Pipeline.change raises, and Conflict.
         """
-        history, policy = self.history, self._policy
+        history, policy = self.history, self.rules.policy
         current, encoded = history.current, _encode_ops(ops)
         json = current.require_json()
         most = min(MOST_OPS, MOST_PAIRS // max(len(ops), 1))
@@ -151,6 +111,11 @@ class Merger(Pipeline):
 
     # Inside
 
+    @property
+    def _read_ops(self) -> Callable[[bytes], Sequence[Op]]:
+        """Decodes operations; large values are not decoded, if any JSON fits the type."""
+        return read_ops if self._type.is_plain else decode_ops
+
     def _check(self, push: Push) -> None:
         """Raise Conflict for a push whose versions are not the thread's."""
         history = self.history
@@ -159,7 +124,7 @@ class Merger(Pipeline):
             raise Conflict("the epoch of its base is not the thread's current epoch; join again")
         if not 0 <= base <= history.current.version:
             raise Conflict("its base is not a version of this thread; join again")
-        if push.made is not None and self._policy != "last-writer":
+        if push.made is not None and self.rules.policy != "last-writer":
             if push.made[0] != epoch:
                 raise Conflict("the epoch in `made` is not the thread's current epoch; join again")
             if not 0 <= push.made[1] <= base:
@@ -176,7 +141,7 @@ class Merger(Pipeline):
         for op in push.ops:
             if op.op == "splice":
                 return False
-        if self._policy != "last-writer":
+        if self.rules.policy != "last-writer":
             return base == version and (push.made is None or push.made[1] == version)
         # After a version that its client has seen there may be other pushes of the same client.
         return base == version or (unseen.to == version and base >= unseen.since and not unseen.ops)
@@ -187,7 +152,7 @@ class Merger(Pipeline):
         `resolve_conflict` needs the state that the push was made on, if others may have changed the same place.
         """
         push, source, unseen, loaded, _ = proposal
-        history, policy = self.history, self._policy
+        history, policy = self.history, self.rules.policy
         after, made = max(push.base[1], unseen.to), (push.made or push.base)[1]
         if policy != "last-writer":
             after = min(after, made)
@@ -213,7 +178,7 @@ class Merger(Pipeline):
         rebased = rebased._replace(ops=list(without_own(rebased.ops)))
         over = zip(rebased.indices, rebased.over, strict=True)
         unseen = [ConcurrentOp(op, concurrent[index].version) for index, op in over]
-        policy = self._policy
+        policy = self.rules.policy
         origins = [] if policy == "last-writer" else self._origins(proposal, rebased.ops)
         ops = self.ask(partial(merge, rebased, origins, document=document, policy=policy, base=loaded.document))
         return self._apply(ops, without_own(push.ops), proposal, accept, unseen=unseen, is_rebased=bool(concurrent))

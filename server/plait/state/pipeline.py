@@ -6,7 +6,7 @@ durable, and otherwise when the last change made so far is.
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from plait.errors import Conflict, InvalidState, PlaitError, StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
@@ -14,6 +14,7 @@ from plait.limits import WEIGHT_PER_BYTE, Limits
 from plait.state.applying import apply_ops, apply_value, check_ops, measure_op, weigh_change
 from plait.state.commit import Commit
 from plait.state.commit_queue import CommitQueue
+from plait.state.conflicts import Policy, Resolve
 from plait.state.permissions import FindPermissions, Permissions
 from plait.state.revision import Revision
 from plait.state.shown_states import ShownStates
@@ -28,7 +29,7 @@ from plait_schemas.codec import encode_json
 from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, PatchError, decode_ops
 
-__all__ = ["Pipeline"]
+__all__ = ["Pipeline", "Rules"]
 
 T = TypeVar("T")
 
@@ -38,17 +39,28 @@ _IS_NONE: Final = (
 )
 
 
+class Rules(NamedTuple):
+    """What the class of a thread decides about changes; by default, every change is accepted."""
+
+    # Raises to refuse a change, and must return None.
+    validate: Callable[..., object] | None = None
+    # What it takes besides the state and the source: "ops", the operations, and "before", the state that they change.
+    validated: Collection[str] = ()
+    # What clients may change, or what finds that; None if they may change everything.
+    permissions: Permissions | FindPermissions | None = None
+    # The policy for a push that changes a place that others have changed since.
+    policy: Policy | Resolve = "last-writer"
+
+
 class Pipeline(CommitQueue):
     """Makes changes of one thread: they are stored in order, and sent when they are durable."""
 
     __slots__ = (
         "_is_deciding",
         "_limits",
-        "_permissions",
         "_transaction",
         "_type",
-        "_validate",
-        "_validated",
+        "rules",
         "shown_states",
     )
 
@@ -58,10 +70,8 @@ class Pipeline(CommitQueue):
         state_type: StateType,
         store: Store,
         limits: Limits,
+        rules: Rules,
         *,
-        validate: Callable[..., object] | None,
-        validated: Collection[str] = (),
-        permissions: Permissions | FindPermissions | None = None,
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
@@ -72,12 +82,7 @@ class Pipeline(CommitQueue):
         )
         self._type = state_type
         self._limits = limits
-        # Raises to refuse a change, and must return None; None if the class does not validate changes.
-        self._validate = validate
-        # What it takes besides: "ops", the operations, and "before", the state that they change.
-        self._validated = validated
-        # What clients may change, or what finds that; None if they may change everything.
-        self._permissions = permissions
+        self.rules = rules
         # Whether the author's code is deciding about a change; it must not make another one.
         self._is_deciding = False
         # What the author's code was shown, when it has read a state that it could change in place.
@@ -249,14 +254,16 @@ class Pipeline(CommitQueue):
 
         Raises what refuses that, and TypeError for an answer.
         """
-        if self._validate is None:
+        if (validate := self.rules.validate) is None:
             return
         more: dict[str, Any] = {}
-        if "ops" in self._validated:  # Their values may be undecoded JSON, or objects that are a part of the state.
+        if (
+            "ops" in self.rules.validated
+        ):  # Their values may be undecoded JSON, or objects that are a part of the state.
             more["ops"] = decode_ops(encode_json(ops))
-        if "before" in self._validated:
+        if "before" in self.rules.validated:
             more["before"] = before.copy()
-        answer = self.ask(partial(self._validate, **more) if more else self._validate, state, source)
+        answer = self.ask(partial(validate, **more), state, source)
         if answer is not None:
             raise TypeError(
                 f"validate_state_change returned {type(answer).__name__}: it must raise an error, for example "
@@ -349,12 +356,11 @@ class Pipeline(CommitQueue):
             if name is not None:
                 raise RuntimeError("an undo is a change of its own: call it outside of the transaction")
             return transaction.add(after, ops)
-        if self._permissions is not None and (bound := by or source) != "server":
-            found = self._permissions
+        if (found := self.rules.permissions) is not None and (bound := by or source) != "server":
             if not isinstance(found, Permissions):
                 found = self.ask(found, before.copy(), bound.principal)
             found.check(ops, bound, before)
-        if self._validate is not None:
+        if self.rules.validate is not None:
             self.validate(after.copy(), source, ops, before)
         records = make_records()
         if not ops:

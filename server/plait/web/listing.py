@@ -18,7 +18,7 @@ from plait.store.protocol import ThreadKey, ThreadRow
 from plait.web.authentication import Identity
 from plait_schemas.codec import encode_json
 
-__all__ = ["Entry", "Listing", "PageQuery", "make_page"]
+__all__ = ["Entry", "Listing", "PageQuery", "is_number", "make_page", "read_limit"]
 
 # The rows of a page, unless the client asks for another number, and the most that it gets.
 _ROWS: Final = 50
@@ -44,10 +44,8 @@ class PageQuery(NamedTuple):
     @classmethod
     def read(cls, kind: str, query: Mapping[str, str]) -> Self:
         """Read the parameters of a URL. Raises InvalidArguments."""
-        limit, after = query.get("limit", str(_ROWS)), query.get("after")
-        if not _is_number(limit) or int(limit) == 0:
-            raise InvalidArguments(f"limit={limit[:80]}: must be a whole number of at least 1", path="/limit")
-        return cls(min(int(limit), _MOST_ROWS), None if after is None else _read_cursor(kind, after))
+        limit, after = read_limit(query.get("limit", str(_ROWS))), query.get("after")
+        return cls(min(limit, _MOST_ROWS), None if after is None else _read_cursor(kind, after))
 
 
 class Entry(NamedTuple):
@@ -164,10 +162,18 @@ async def make_page(listing: _Entries, identity: Identity, principal: Principal 
 
 def _read_cursor(kind: str, text: str) -> ThreadRow:
     at, colon, name = text.partition(":")
-    if not colon or not _is_number(at):
+    if not colon or not is_number(at):
         raise InvalidArguments(f"after={text[:80]}: must be the `next` of the page before", path="/after")
     return ThreadRow(ThreadKey(kind, name), 0, 0, int(at))
 
 
-def _is_number(text: str) -> bool:
+def read_limit(text: str) -> int:
+    """Return the limit in a URL. Raises InvalidArguments."""
+    if not is_number(text) or int(text) == 0:
+        raise InvalidArguments(f"limit={text[:80]}: must be a whole number of at least 1", path="/limit")
+    return int(text)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text in a URL is a whole number; Python refuses to read one of thousands of digits."""
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS

@@ -125,7 +125,7 @@ class _Opening:
         """Accept the socket and close it with the code for `error`."""
         # It says nothing of a thread, so it may leave a process that is cut off.
         self._send, self._write_batcher = self._ungated, WriteBatcher()
-        socket = await self._accept(_do_nothing)
+        socket = await self._accept(lambda: None)
         if socket is not None:
             close_refused(socket, self._context, error)
             if isinstance(socket, AsgiSocket):
@@ -227,7 +227,3 @@ def _report_end(
     instruments.socket_closed(protocol, socket.code)
     if socket.hit is not None:
         instruments.limit_hit(socket.hit)
-
-
-def _do_nothing() -> None:
-    pass

@@ -12,7 +12,7 @@ from tests.server.owning import claim_now, submit
 from plait.errors import NotFound, StoreError
 from plait.limits import DEFAULT_LIMITS
 from plait.state.change_log import ChangeLog
-from plait.state.pipeline import Pipeline
+from plait.state.pipeline import Pipeline, Rules
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.state_history import StateHistory
 from plait.state.types import StateType
@@ -75,7 +75,7 @@ class Bench:
         history = StateHistory(KEY, ANY, stored, retention=retention, fence=claim_now(store, KEY))
         self.store = store
         self.pipeline = Pipeline(
-            history, ANY, store, DEFAULT_LIMITS, validate=None, on_commit=lambda _: None, on_lost=lambda _: None
+            history, ANY, store, DEFAULT_LIMITS, Rules(), on_commit=lambda _: None, on_lost=lambda _: None
         )
         self.change_log = ChangeLog(KEY, store, history)
 

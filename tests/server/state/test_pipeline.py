@@ -19,7 +19,7 @@ from plait.actor.connection import Connection, Source
 from plait.errors import Conflict, Fenced, Indeterminate, InvalidState, Reject, StoreError, TooLarge, Unavailable
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.state.commit import Commit
-from plait.state.pipeline import Pipeline
+from plait.state.pipeline import Pipeline, Rules
 from plait.state.revision import Revision
 from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction
@@ -49,7 +49,7 @@ class Bench:
             state_type,
             store,
             limits,
-            validate=self._validate if validates else None,
+            Rules(self._validate if validates else None),
             on_commit=lambda commit: self.told.append(("committed", commit.version)),
             on_lost=self._lose,
         )

@@ -21,7 +21,7 @@ from plait.actor.thread import Thread
 from plait.errors import Conflict, Readonly, Reject, StoreError
 from plait.limits import DEFAULT_LIMITS
 from plait.state.change_log import ChangeLog
-from plait.state.pipeline import Pipeline
+from plait.state.pipeline import Pipeline, Rules
 from plait.state.retention import Retention
 from plait.state.state_history import StateHistory
 from plait.state.types import StateType
@@ -106,7 +106,7 @@ class Table:
             self._type,
             self.store,
             DEFAULT_LIMITS,
-            validate=self._validate,
+            Rules(self._validate),
             on_commit=lambda _: None,
             on_lost=lambda _: None,
         )

@@ -15,6 +15,7 @@ from plait.session.event_stream import EventStream
 from plait.state.json_patch import to_json_patch
 from plait.web.addresses import Addresses
 from plait.web.http.streamed import StreamedResponse
+from plait.web.listing import is_number, read_limit
 from plait.web.server_context import find_lease
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Version
@@ -30,7 +31,7 @@ _JSON_PATCH: Final = "rfc6902"
 
 async def state_at(actor: Actor, version: str) -> Response:
     """Return the state at a version. Raises NotFound if it is not kept."""
-    if not _is_number(version):
+    if not is_number(version):
         raise InvalidArguments(f"at={version[:80]}: must be a whole number", path="/at")
     data = await actor.log.json(int(version))
     headers = {"etag": tag(actor.state.epoch, int(version))}
@@ -44,7 +45,7 @@ async def changes(actor: Actor, since: str | None, limit: str | None, patch: str
     """
     if patch not in (None, _JSON_PATCH):
         raise InvalidArguments(f"patch={patch[:80]}: must be {_JSON_PATCH}", path="/patch")
-    most = _MOST_CHANGES if limit is None else min(_read_limit(limit), _MOST_CHANGES)
+    most = _MOST_CHANGES if limit is None else min(read_limit(limit), _MOST_CHANGES)
     if since is None:
         after = await actor.log.start()
         while (rows := await actor.log.page(after, limit=most)) is None:
@@ -101,17 +102,6 @@ async def event_stream(actor: Actor, request: Request, principal: Principal | No
 
 def _read_version(text: str, name: str = "since") -> Version:
     epoch, _, version = text.rpartition(":")
-    if not epoch or not _is_number(version):
+    if not epoch or not is_number(version):
         raise InvalidArguments(f"{name}={text[:80]}: must be epoch:version, as sent by the server", path=f"/{name}")
     return epoch, int(version)
-
-
-def _read_limit(text: str) -> int:
-    if not _is_number(text) or int(text) == 0:
-        raise InvalidArguments(f"limit={text[:80]}: must be a whole number of at least 1", path="/limit")
-    return int(text)
-
-
-def _is_number(text: str) -> bool:
-    # Python refuses to read numbers with thousands of digits.
-    return text.isascii() and text.isdigit() and len(text) <= 100

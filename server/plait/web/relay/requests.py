@@ -163,24 +163,16 @@ class _RelayedRequest(Pipe):
                     return True
                 self.use(len(data))
             else:
-                await self._fail(is_lost=kind == LOST)
+                await self._fail()
                 return kind == FAILED
 
-    async def _fail(self, *, is_lost: bool) -> None:
+    async def _fail(self) -> None:
         """End the answer; one that has begun without its last part."""
         if self._is_left:
             await self._send({"type": "http.response.body", "body": b""})
         elif self._has_begun:
             abort(self._scope)
-        elif self._is_disconnected:
-            return
-        elif not is_lost:
-            # The owner has logged the exception.
-            text = b"Internal Server Error"
-            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(text))]
-            await self._send({"type": "http.response.start", "status": 500, "headers": headers})
-            await self._send({"type": "http.response.body", "body": text})
-        else:
+        elif not self._is_disconnected:
             raise make_lost(self._scope["method"], "the process that owns this thread has stopped")
 
     async def _upload(self, rest: bytes, *, is_whole: bool) -> None:
