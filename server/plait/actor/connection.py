@@ -76,13 +76,9 @@ class SentClient(msgspec.Struct):
     """A client, as handles send it to the node of a thread."""
 
     id: str
+    user: str | None
     principal: Principal | None
     trace: object = None
-
-    @property
-    def user(self) -> str | None:
-        """The id of its principal; None if it has none."""
-        return None if self.principal is None else self.principal.id
 
 
 class Rights(NamedTuple):

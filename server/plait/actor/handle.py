@@ -118,7 +118,7 @@ class Handle(Generic[T_co]):
 
     async def undo(self, source: Connection | str) -> int | None:
         """Undo the last change of a source, as `Thread.undo` does; return the version. Raises what it raises."""
-        sent = source if isinstance(source, str) else SentClient(source.id, source.principal)
+        sent = source if isinstance(source, str) else SentClient(source.id, source.user, source.principal)
         version: int | None = await self._calls.call_thread("undo", sent)
         return version
 

@@ -1,19 +1,21 @@
 """The places of a state that clients may change, by the patterns of a class."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from plait.errors import Forbidden
 from plait.state.revision import Revision
 from plait.state.source import Client
-from plait_schemas.patch import Op, PatchError, is_index, parse
+from plait_schemas.patch import Op, is_index, parse
 
 __all__ = ["FindPermissions", "Permissions", "check_permissions", "find_permissions", "is_method"]
 
 _USER: Final = "{user}"
 _ANY: Final = "*"
 _REST: Final = "**"
+_PATTERN: Final = re.compile(r"(/(\{user\}|\*|([^/~{*]|~[01])*))*(/\*\*)?")
 
 
 class Permissions:
@@ -78,12 +80,7 @@ def check_permissions(name: str, patterns: Any) -> Permissions:
     if isinstance(patterns, str) or not isinstance(patterns, tuple | list):
         raise TypeError(f'{name} must be a tuple of JSON pointers such as ("/players/{{user}}/**",), not {patterns!r}')
     for pattern in patterns:
-        try:
-            parts = parse(pattern) if isinstance(pattern, str) else [_REST, ""]
-        except PatchError:
-            parts = [_REST, ""]
-        strange = [part for part in parts if part not in (_USER, _ANY) and ("{" in part or "*" in part)]
-        if strange not in ([], [_REST]) or (strange and parts[-1] != _REST):
+        if not isinstance(pattern, str) or _PATTERN.fullmatch(pattern) is None:
             raise TypeError(
                 f"{name}: {pattern!r} must be a JSON pointer whose parts are names, {_USER}, {_ANY} for any part, or, "
                 f'at the end, {_REST} for any number of parts, such as "/players/{_USER}/**"'

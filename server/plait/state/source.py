@@ -14,7 +14,7 @@ class HasUser(Protocol):
         ...
 
 
-class Client(Protocol):
+class Client(HasUser, Protocol):
     """A connection, as far as the state layer knows it: its id is logged with its changes."""
 
     id: str
@@ -22,11 +22,6 @@ class Client(Protocol):
     @property
     def principal(self) -> object:
         """Its principal, which methods of the author get; None if it has none."""
-        ...
-
-    @property
-    def user(self) -> str | None:
-        """The id of its principal; None if it has none."""
         ...
 
     # The trace of its last message, which is the parent of the traces of its changes.

@@ -9,10 +9,7 @@ from plait.errors import TooMany
 __all__ = ["KEPT", "Addresses", "HalfOpen"]
 
 KEPT: Final = 120
-"""Seconds for which a connection is kept for another request.
-
-Proxies must close theirs first, as they would send a request into a connection that is being closed.
-"""
+"""Seconds for which a connection is kept for another request; a proxy should keep its own for less."""
 
 # If a check is this many seconds late, the loop was busy, and data that peers have sent is read first.
 _LATE: Final = 1.0

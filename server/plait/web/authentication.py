@@ -96,10 +96,9 @@ class Identity:
 
         Raises Unauthenticated.
         """
-        found = request.scope.get(PRINCIPAL)
-        if found is None and self._authenticate is None:
-            return None
-        if found is None and self._authenticate is not None:
+        if (found := request.scope.get(PRINCIPAL)) is None:
+            if self._authenticate is None:
+                return None
             found = await maybe_await(self._authenticate(request))
         if found is None:
             raise Unauthenticated("authentication required")

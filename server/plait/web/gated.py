@@ -1,7 +1,7 @@
 """Holds the answers to HTTP requests while this node may not serve."""
 
 import asyncio
-from functools import partial
+from contextlib import suppress
 
 from starlette.requests import empty_receive
 from starlette.types import Message, Scope, Send
@@ -62,11 +62,8 @@ class GatedSend:
 
 
 async def _wait(gate: Gate, timeout: float | None) -> None:
-    opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    gate.call_when_open(partial(_finish, opened))
-    await asyncio.wait([opened], timeout=timeout)
-
-
-def _finish(opened: asyncio.Future[None]) -> None:
-    if not opened.done():
-        opened.set_result(None)
+    opened = asyncio.Event()
+    gate.call_when_open(opened.set)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            await opened.wait()

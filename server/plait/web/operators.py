@@ -73,27 +73,29 @@ class Operators:
             Route("/operator/tasks", partial(self.let_in, self._change_run), methods=["POST"]),
         ]
 
-    async def let_in(self, answer: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
+    async def let_in(self, do: Callable[[Request], Awaitable[msgspec.Struct | Response]], request: Request) -> Response:
         """Answer a request that has the token. Raises Unauthenticated for another one."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), self._token):
             raise Unauthenticated("this needs the operator's token")
-        return await answer(request)
+        answer = await do(request)
+        if isinstance(answer, Response):
+            return answer
+        return Response(msgspec.json.encode(answer), media_type="application/json")
 
-    async def _read_awake(self, _: Request) -> Response:
+    async def _read_awake(self, _: Request) -> AwakeReport:
         node = self._context.node
         own = await report_awake(node.actors, MOST_AWAKE)
         others = (await node.everywhere.nodes.ask_each(ReadAwake())).values()
         reports = [own, *(_decode_report(data) for data in others if data is not None)]
-        report = AwakeReport(
+        return AwakeReport(
             sum(each.threads for each in reports),
             sum(each.sockets for each in reports),
             find_busiest([row for each in reports for row in each.busiest], MOST_AWAKE),
             sum(data is None for data in others),
         )
-        return _answer(report)
 
-    async def _change_run(self, request: Request) -> Response:
+    async def _change_run(self, request: Request) -> ChangedRun:
         change, node = _decode(await request.body(), ChangeRun), self._context.node
         key = _read_key(change.thread)
         # A 404 would say that there is no operator's token.
@@ -101,10 +103,10 @@ class Operators:
             raise InvalidState(f"{change.thread!r} is no thread, given as kind/name")
         if (part := find_tasks_part(kind.cls)) is None:
             raise InvalidState(f"{key.kind} has no tasks")
-        return _answer(ChangedRun(await node.everywhere.call_part(key, part.name, change.do, change.run)))
+        return ChangedRun(await node.everywhere.call_part(key, part.name, change.do, change.run))
 
-    async def _kick(self, request: Request) -> Response:
-        return _answer(Kicked(await disconnect(self._context, _read_kick(await request.body()))))
+    async def _kick(self, request: Request) -> Kicked:
+        return Kicked(await disconnect(self._context, _read_kick(await request.body())))
 
 
 async def disconnect(context: ServerContext, target: Disconnect) -> int:
@@ -119,10 +121,6 @@ def disconnect_here(context: ServerContext, target: Disconnect) -> int:
     if target.thread is None:
         return context.leases.disconnect((target.user, target.connection_id))
     return context.node.close_sockets(target.thread, UNAUTHENTICATED, _KICKED)
-
-
-def _answer(value: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 def _read_kick(body: bytes) -> Disconnect:

@@ -109,8 +109,9 @@ class Site:
         """Raise SettingError if there is no folder `static`."""
         folder = self._settings.static
         if folder is not None and not Path(folder).is_dir():
-            remedy = f"make it with `mkdir {Path(folder).resolve()}`, or name another"
-            raise make_setting_error("static", f"{folder!r} is not a folder: {remedy}")
+            raise make_setting_error(
+                "static", f"{folder!r} is not a folder: make it with `mkdir {Path(folder).resolve()}`"
+            )
 
     # Inside
 

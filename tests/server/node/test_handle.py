@@ -464,7 +464,7 @@ class Author:
     trace: object = None
 
     def __init__(self, user: str | None) -> None:
-        self.principal = None if user is None else Principal(user)
+        self.user, self.principal = user, None if user is None else Principal(user)
 
 
 async def test_an_undo_for_a_connection_is_bound_by_its_permissions() -> None:

@@ -1,8 +1,8 @@
 """The URLs of files, below `/threads/{kind}/{name}/files/`: upload, download, remove."""
 
 import re
-from collections.abc import AsyncIterator
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager, nullcontext
 from functools import partial
 from typing import Final
 from urllib.parse import quote, unquote
@@ -46,12 +46,8 @@ _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 async def answer_file(exchange: Exchange, path: str) -> Response:
     """Answer a request to the URL of a file, with its path as in the URL. Raises the error of one that is refused."""
-    try:
+    with _refusing():
         path = clean_path(unquote(path, errors="strict"))
-    except UnicodeDecodeError:
-        raise InvalidArguments("the path of the file is not UTF-8") from None
-    except ValueError as error:
-        raise InvalidArguments(str(error)) from None
     match exchange.request.method:
         case "PUT":
             return await _put(exchange, path)
@@ -79,10 +75,8 @@ async def _put(exchange: Exchange, path: str) -> Response:
     find_lease(request).check()
     before = files.find_now(path)
     _check_conditions(request, before)
-    try:
+    with _refusing():
         file = await files.put(path, upload, mime=mime)
-    except ValueError as error:
-        raise InvalidArguments(str(error)) from None
     status, headers = 201 if before is None else 200, {"etag": _tag(file)}
     return Response(encode_json(file.show()), status, headers, media_type="application/json")
 
@@ -92,19 +86,15 @@ def _read_mime(request: Request) -> str | None:
     mime = request.headers.get("content-type")
     if request.headers.get("content-encoding", "identity") != "identity" or (mime and _FORM.match(mime)):
         raise HTTPException(415, "send the bytes of the file as the body: without Content-Encoding, and not as a form")
-    try:
+    with _refusing():
         return None if mime is None else check_mime(mime)
-    except ValueError as error:
-        raise InvalidArguments(str(error)) from None
 
 
 async def _delete(exchange: Exchange, path: str) -> Response:
     *_, files = await _enter(exchange, creates=False)
     _check_conditions(exchange.request, files.find_now(path))
-    try:
+    with _refusing():
         is_removed = await files.unlink(path)
-    except ValueError as error:
-        raise InvalidArguments(str(error)) from None
     if not is_removed:
         raise NotFound(f"there is no file {path}")
     return Response(status_code=204)
@@ -229,6 +219,16 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 # Both
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise InvalidArguments for a ValueError of a block."""
+    try:
+        yield
+    except ValueError as error:
+        is_text = not isinstance(error, UnicodeDecodeError)
+        raise InvalidArguments(str(error) if is_text else "the path of the file is not UTF-8") from None
 
 
 def _find_files(exchange: Exchange, actor: Actor) -> ThreadFiles:

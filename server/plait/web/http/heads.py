@@ -27,14 +27,13 @@ def keep_private(send: Send, scope: Scope) -> Send:
     """
 
     def send_private(message: Message) -> Awaitable[None]:
-        if message["type"] == "http.response.start" and not (
-            message["status"] < 400 and isinstance(scope.get("endpoint"), StaticFiles)
-        ):
-            headers = message.get("headers", ())
+        if message["type"] == "http.response.start":
+            headers = [*message.get("headers", ())]
             names = {name.lower() for name, _ in headers}
-            if b"cache-control" not in names:
-                value = b"private, no-cache" if b"etag" in names else b"no-store"
-                message = {**message, "headers": [*headers, (b"cache-control", value)]}
+            is_static = message["status"] < 400 and isinstance(scope.get("endpoint"), StaticFiles)
+            if not is_static and b"cache-control" not in names:
+                headers.append((b"cache-control", b"private, no-cache" if b"etag" in names else b"no-store"))
+                message = {**message, "headers": headers}
         return send(message)
 
     return send_private

@@ -104,7 +104,9 @@ class RunRequests:
         exchange = Exchange(context, request, ThreadKey(agent.kind.name, name), principal)
         context.owners.check(exchange.key)
         try:
-            response = await _answer_with(exchange, agent_name, rest, session_id)
+            if rest not in ("", "interrupt"):
+                raise NotFound("there is nothing at this URL")
+            response = await (interrupt(exchange) if rest else run_agent(exchange, agent_name, session_id=session_id))
         except Exception as error:
             if exchange.has_called and not isinstance(error, Busy | TooMany | Unavailable):
                 headers += continuing  # The run has failed, but may have created the thread.
@@ -136,16 +138,6 @@ class RunRequests:
         if not session_id:
             raise InvalidArguments("a session id must not be empty", path="/session_id")
         return session_name(principal.id, session_id), []
-
-
-async def _answer_with(exchange: Exchange, agent: str, rest: str, session_id: str | None) -> Response:
-    match rest:
-        case "":
-            return await run_agent(exchange, agent, session_id=session_id)
-        case "interrupt":
-            return await interrupt(exchange)
-        case _:
-            raise NotFound("there is nothing at this URL")
 
 
 async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = None) -> Response:
@@ -245,14 +237,10 @@ def _encode_line(what: str, value: object) -> tuple[bytes, bool]:
 
 def _encode_text(what: str, value: object) -> tuple[bytes | None, bool]:
     what, value = _describe(what, value)
-    match what:
-        case "chunk":
-            assert isinstance(value, str)
-            return value.encode(), False
-        case "error" | "interrupted":
-            return None, True
-        case _:
-            return b"", True
+    if what == "chunk":
+        assert isinstance(value, str)
+        return value.encode(), False
+    return None if what in ("error", "interrupted") else b"", True
 
 
 def _describe(what: str, value: object) -> tuple[str, Any]:
