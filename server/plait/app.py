@@ -149,9 +149,7 @@ class Plait(AgentHost, ThreadHost):
             raise RuntimeError("this Plait is already running")
         self._warn_of_queues()
         if self.settings.metrics and not self.settings.operator_token and self._is_first:
-            log.warning(
-                "every client may read /metrics: set operator_token (PLAIT_OPERATOR_TOKEN), or block it in a proxy"
-            )
+            log.warning("every client may read /metrics: set operator_token (PLAIT_OPERATOR_TOKEN)")
         self._check_executions()
         await self._store.__aenter__()
         try:
@@ -205,11 +203,9 @@ class Plait(AgentHost, ThreadHost):
             await self._check_finished()
 
     def check_settings(self) -> None:
-        """Raise SettingError if there is no folder `static`, or agents but no secret, which signs ids of threads.
-
-        Tests and commands, which do not call this, need neither.
-        """
-        self._site.check_static()
+        """Raise SettingError if there is no folder `static`, or agents but no secret, which signs ids of threads."""
+        if (at := self.settings.static) is not None and not Path(at).is_dir():
+            raise make_setting_error("static", f"{at!r} is not a folder: make it with `mkdir {Path(at).resolve()}`")
         if self._runs.agents and not self._thread_ids.has_secret:
             raise SettingError(
                 "the app has agents but no secret to sign the ids of their threads: set PLAIT_SECRET to the output of "

@@ -35,12 +35,10 @@ __all__ = [
 Gate = Callable[[Callable[[PlaitError | None], None]], None]
 """Calls a function when all changes made so far are durable, or with the error if they could not be stored."""
 
-
 # The bytes that a turn is charged in addition to the message that caused it.
 _TURN: Final = 1024
 
 _CLOSE_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
-
 
 _FIELDS: Final = (
     ("id", str, "a str"),

@@ -40,7 +40,6 @@ class Permissions:
 
 
 FindPermissions = Callable[..., Permissions]
-"""Asks a thread's method, with its arguments, what a client may do. Raises TypeError for a result that is none."""
 
 
 def _matches(pattern: Sequence[str], parts: Sequence[str], user: str | None, before: Revision) -> bool:
@@ -64,10 +63,7 @@ def is_method(value: object) -> bool:
 
 
 def find_permissions(cls: Any, name: str) -> Permissions | FindPermissions | None:
-    """Return the permissions that a class declares: those of an attribute, or what asks a method of a thread.
-
-    None stands for everything. Raises TypeError for an attribute that is neither.
-    """
+    """Return what a class declares: patterns, a function that asks a thread's method, or None for everything."""
     place, value = f"{cls.__name__}.{name}", getattr(cls, name)
     if is_method(inspect.getattr_static(cls, name)):
         found = f"what {place} returns"

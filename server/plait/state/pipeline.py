@@ -263,7 +263,7 @@ class Pipeline(CommitQueue):
             more["ops"] = decode_ops(encode_json(ops))
         if "before" in self.rules.validated:
             more["before"] = before.copy()
-        answer = self.ask(partial(validate, **more), state, source)
+        answer = self.ask(partial(validate, **more) if more else validate, state, source)
         if answer is not None:
             raise TypeError(
                 f"validate_state_change returned {type(answer).__name__}: it must raise an error, for example "

@@ -40,12 +40,10 @@ __all__ = ["Site"]
 # The JavaScript client, and its parts for messages and listings, for pages without a build step.
 _CLIENT: Final = ("client.js", "messages.js", "tasks.js", "listing.js", "files.js")
 
-
 # Seconds after which the engine of a shared store is taken to give no answer.
 _CHECK: Final = 1.0
 # The code and the message for a process that serves nothing yet, or no longer.
 _STOPPED: Final = "unavailable", "the server is starting or shutting down"
-
 
 _decode_families: Final = msgspec.msgpack.Decoder(list[Family]).decode
 
@@ -105,14 +103,6 @@ class Site:
             check.cancel()
             await asyncio.wait([check])
 
-    def check_static(self) -> None:
-        """Raise SettingError if there is no folder `static`."""
-        folder = self._settings.static
-        if folder is not None and not Path(folder).is_dir():
-            raise make_setting_error(
-                "static", f"{folder!r} is not a folder: make it with `mkdir {Path(folder).resolve()}`"
-            )
-
     # Inside
 
     def _find_endpoint(self, scope: Scope) -> Endpoint | None:
@@ -131,13 +121,11 @@ class Site:
             Route("/readyz", self._get_readiness),
             *(Route(f"/plait/{name}", partial(_get_client, Path(__file__).parent / name)) for name in _CLIENT),
         ]
-        get_metrics = None if self._metrics is None else partial(self._get_metrics, self._metrics)
-        if token := self._settings.operator_token:
-            operators = Operators(self._context, token)
-            routes += operators.routes
-            get_metrics = get_metrics and partial(operators.let_in, get_metrics)
-        if get_metrics is not None:
-            routes.append(Route("/metrics", get_metrics))
+        operators = Operators(self._context, token) if (token := self._settings.operator_token) else None
+        routes += [] if operators is None else operators.routes
+        if self._metrics is not None:
+            answer = partial(self._get_metrics, self._metrics)
+            routes.append(Route("/metrics", answer if operators is None else partial(operators.let_in, answer)))
         if (folder := self._settings.static) is not None:
             if not folder:
                 raise make_setting_error("static", "'' is not a folder; pass a folder or None")

@@ -1,8 +1,9 @@
 """The functions that an app runs when it starts."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
+
+from plait.actor.outcome import maybe_await
 
 __all__ = ["StartupFunctions"]
 
@@ -23,6 +24,4 @@ class StartupFunctions:
         """Run the functions, one after the other. Raises what they raise."""
         for function, once in self._functions:
             if is_first or not once:
-                result = function()
-                if inspect.isawaitable(result):
-                    await result
+                await maybe_await(function())

@@ -35,7 +35,6 @@ Headers = list[tuple[bytes, bytes]]
 Answer = Callable[[Request, Headers], Awaitable[Response]]
 """Answers a request; the headers that it adds to the list are sent with its answer, or with that of its error."""
 
-
 Locate = Callable[[Request], Awaitable[ThreadKey | None]]
 """Returns the thread of a request; None if there is none."""
 

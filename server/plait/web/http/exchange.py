@@ -26,7 +26,6 @@ __all__ = ["Exchange", "answer_json", "read_tags"]
 
 T = TypeVar("T")
 
-
 # Seconds after which the server watches for a disconnect of the client; most calls end earlier.
 _SOON: Final = 0.1
 # Exceptions that end the waiting task, not the call.

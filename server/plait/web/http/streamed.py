@@ -15,7 +15,6 @@ from plait.web.lost import abort
 
 __all__ = ["ResponseAborted", "ResponseLines", "StreamedResponse", "wants_events"]
 
-
 # No proxy holds the answer back.
 _HEADERS: Final = {"x-accel-buffering": "no"}
 
