@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -91,10 +91,10 @@ class Site:
         """Serve another ASGI application under a path."""
         self.asgi.router.routes.insert(0, Mount(path, app))
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def answer(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer a request. Only static files may be kept by proxies, unless an answer has a `Cache-Control`."""
         scope["app"] = self.asgi
-        await (self._find_endpoint(scope) or self.asgi)(scope, receive, keep_private(send, scope))
+        return (self._find_endpoint(scope) or self.asgi)(scope, receive, keep_private(send, scope))
 
     async def stop(self) -> None:
         """End the look at the store, before it is closed."""

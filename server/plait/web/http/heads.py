@@ -9,15 +9,15 @@ from starlette.types import Message, Scope, Send
 
 __all__ = ["check_head", "keep_private"]
 
-_NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NOT_IN_NAMES: Final = re.compile(rb"[^!#$%&'*+.^_`|~0-9A-Za-z-]")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def check_head(head: Message) -> None:
     """Raise ValueError for a head that HTTP does not have, which uvicorn finds when it has begun to send it."""
-    wrong = [name for name, value in head["headers"] if not _NAME.fullmatch(name) or _CONTROL.search(value)]
-    if wrong or not 200 <= head["status"] < 600:
-        raise ValueError(f"the answer has an invalid status, {head['status']}, or invalid headers, {wrong}")
+    names, values = zip(*head["headers"], strict=True) if head["headers"] else ((), ())
+    if _NOT_IN_NAMES.search(b"".join(names)) or _CONTROL.search(b"".join(values)) or not 200 <= head["status"] < 600:
+        raise ValueError(f"HTTP has no answer with the status {head['status']} and values of the headers {names}")
 
 
 def keep_private(send: Send, scope: Scope) -> Send:
@@ -28,12 +28,11 @@ def keep_private(send: Send, scope: Scope) -> Send:
 
     def send_private(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
-            headers = [*message.get("headers", ())]
-            names = {name.lower() for name, _ in headers}
+            names = [name.lower() for name, _ in message.get("headers", ())]
             is_static = message["status"] < 400 and isinstance(scope.get("endpoint"), StaticFiles)
             if not is_static and b"cache-control" not in names:
-                headers.append((b"cache-control", b"private, no-cache" if b"etag" in names else b"no-store"))
-                message = {**message, "headers": headers}
+                value = b"private, no-cache" if b"etag" in names else b"no-store"
+                message["headers"] = [*message.get("headers", ()), (b"cache-control", value)]
         return send(message)
 
     return send_private
