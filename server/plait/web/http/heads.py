@@ -15,7 +15,7 @@ _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 def check_head(head: Message) -> None:
     """Raise ValueError for a head that HTTP does not have, which uvicorn finds when it has begun to send it."""
-    names, values = zip(*head["headers"], strict=True) if head["headers"] else ((), ())
+    names, values = zip(*(head.get("headers") or [(b"", b"")]), strict=True)
     if _NOT_IN_NAMES.search(b"".join(names)) or _CONTROL.search(b"".join(values)) or not 200 <= head["status"] < 600:
         raise ValueError(f"HTTP has no answer with the status {head['status']} and values of the headers {names}")
 
