@@ -9,9 +9,8 @@ from msgspec.inspect import type_info
 
 from plait.spelling import find_misspelt, is_camel_case, suggest
 from plait.state.conflicts import Policy
-from plait.state.permissions import is_method
 from plait.state.retention import Retention
-from plait.state.storable import accepts_arguments
+from plait.state.storable import accepts_arguments, is_method
 
 __all__ = ["HOOKS", "check_attributes", "check_hooks", "find_validated", "warn_of_near_misses"]
 

@@ -1,16 +1,18 @@
-"""The places of a state that clients may change, by the patterns of a class."""
+"""The places of a state that clients may change, by the patterns of a class, and the other rules of the class."""
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from plait.errors import Forbidden
+from plait.state.conflicts import Policy, Resolve
 from plait.state.revision import Revision
 from plait.state.source import Client
+from plait.state.storable import is_method
 from plait_schemas.patch import Op, is_index, parse
 
-__all__ = ["FindPermissions", "Permissions", "check_permissions", "find_permissions", "is_method"]
+__all__ = ["FindPermissions", "Permissions", "Rules", "check_permissions", "find_permissions"]
 
 _USER: Final = "{user}"
 _ANY: Final = "*"
@@ -57,11 +59,6 @@ def _matches(pattern: Sequence[str], parts: Sequence[str], user: str | None, bef
     return True
 
 
-def is_method(value: object) -> bool:
-    """Whether an attribute of a class, as `getattr_static` returns it, is a method."""
-    return inspect.isfunction(getattr(value, "__func__", value))
-
-
 def find_permissions(cls: Any, name: str) -> Permissions | FindPermissions | None:
     """Return what a class declares: patterns, a function that asks a thread's method, or None for everything."""
     place, value = f"{cls.__name__}.{name}", getattr(cls, name)
@@ -82,3 +79,16 @@ def check_permissions(name: str, patterns: Any) -> Permissions:
                 f'at the end, {_REST} for any number of parts, such as "/players/{_USER}/**"'
             )
     return Permissions(patterns)
+
+
+class Rules(NamedTuple):
+    """The decisions of a thread's class about changes. By default, every change is accepted."""
+
+    # Raises to refuse a change, and must return None.
+    validate: Callable[..., object] | None = None
+    # What it takes besides the state and the source: "ops", the operations, and "before", the state that they change.
+    validated: Collection[str] = ()
+    # What clients may change, or what finds that; None if they may change everything.
+    permissions: Permissions | FindPermissions | None = None
+    # The policy for a push that changes a place that others have changed since.
+    policy: Policy | Resolve = "last-writer"

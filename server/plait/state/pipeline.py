@@ -4,9 +4,9 @@ Output of a thread waits for the changes made before it (an output gate): `after
 durable, and otherwise when the last change made so far is.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from plait.errors import Conflict, InvalidState, PlaitError, StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
@@ -14,8 +14,7 @@ from plait.limits import WEIGHT_PER_BYTE, Limits
 from plait.state.applying import apply_ops, apply_value, check_ops, measure_op, weigh_change
 from plait.state.commit import Commit
 from plait.state.commit_queue import CommitQueue
-from plait.state.conflicts import Policy, Resolve
-from plait.state.permissions import FindPermissions, Permissions
+from plait.state.permissions import Permissions, Rules
 from plait.state.revision import Revision
 from plait.state.shown_states import ShownStates
 from plait.state.source import Client, HasUser, Source
@@ -29,7 +28,7 @@ from plait_schemas.codec import encode_json
 from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, PatchError, decode_ops
 
-__all__ = ["Pipeline", "Rules"]
+__all__ = ["Pipeline"]
 
 T = TypeVar("T")
 
@@ -37,19 +36,6 @@ _IS_NONE: Final = (
     "the next state is None: a function that is passed to `set_state` must return it, as in "
     '`lambda state: {**state, "n": 1}`'
 )
-
-
-class Rules(NamedTuple):
-    """What the class of a thread decides about changes; by default, every change is accepted."""
-
-    # Raises to refuse a change, and must return None.
-    validate: Callable[..., object] | None = None
-    # What it takes besides the state and the source: "ops", the operations, and "before", the state that they change.
-    validated: Collection[str] = ()
-    # What clients may change, or what finds that; None if they may change everything.
-    permissions: Permissions | FindPermissions | None = None
-    # The policy for a push that changes a place that others have changed since.
-    policy: Policy | Resolve = "last-writer"
 
 
 class Pipeline(CommitQueue):
