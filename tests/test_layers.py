@@ -9,7 +9,15 @@ from benchmarks.chains import MODULES, find_imports, is_in, longest_chain, longe
 # From the bottom to the top: what is in a row may import itself and the rows below it.
 LAYERS = (
     ("plait_schemas",),
-    ("plait.backoff", "plait.clock", "plait.errors", "plait.limits", "plait.settings", "plait.spelling"),
+    (
+        "plait.author_code",
+        "plait.backoff",
+        "plait.clock",
+        "plait.errors",
+        "plait.limits",
+        "plait.settings",
+        "plait.spelling",
+    ),
     ("plait.instruments",),
     ("plait.store",),
     ("plait.cluster",),

@@ -14,10 +14,11 @@ from plait.agents.execution.run_code import RunCode
 from plait.agents.execution.state import ExecutionState
 from plait.agents.execution.thread_agents import ThreadAgents
 from plait.agents.execution.tools import ToolResult, Variable, tool
-from plait.agents.run import Interrupted, Interruption
+from plait.agents.run import Interruption
 from plait.agents.session import Session
 from plait.agents.thread_ids import ThreadIdProvider
 from plait.app import Plait
+from plait.author_code import Interrupted
 from plait.code.code_result import CodeLog, CodeResult
 from plait.code.code_run import CodeRun
 from plait.errors import (

@@ -321,6 +321,8 @@ class RolledBack(StoreError):
 
 def is_outage(error: BaseException) -> bool:
     """Whether an error says that the store or the server was away, and nothing about the code that it ended."""
+    if isinstance(error, Indeterminate) and error.__cause__ is not None:
+        error = error.__cause__
     if isinstance(error, StoreError):
         return not isinstance(error, CorruptThread | MigrationFailed | NewerState | RolledBack)
     return isinstance(error, Unavailable)

@@ -24,6 +24,7 @@ from plait.actor.timer import Timer
 from plait.actor.turn import Turn
 from plait.actor.turns import TurnRunner, find_trace
 from plait.actor.usage import Usage
+from plait.author_code import call_now
 from plait.errors import InvalidState, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import Instruments
 from plait.limits import Limits
@@ -59,6 +60,11 @@ class AgentRuns(Protocol):
     @property
     def threads(self) -> Collection[ThreadKey]:
         """The threads with a run, or one that waits."""
+        ...
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server is shutting down."""
         ...
 
     def has_run(self, thread: ThreadKey | None = None) -> bool:
@@ -156,12 +162,17 @@ class Actor:
         self.termination = Termination(key, self.state, self.records, self.timer)
         self.ending = Ending(self)
         self.thread._actor = self
-        self.thread.__init__()  # type: ignore[misc]
+        call_now(self.thread.__init__)  # type: ignore[misc]
 
     @property
     def is_ending(self) -> bool:
         """Whether the thread is being destroyed: messages of clients are neither handled nor answered."""
         return self.ending.is_begun
+
+    @property
+    def is_shutting_down(self) -> bool:
+        """Whether the server is shutting down."""
+        return self.host.runs.is_draining
 
     @property
     def is_unused(self) -> bool:
@@ -250,7 +261,7 @@ class Actor:
         """
         if not self.state.history.current.has_state and self.kind.has_initial_state:
             try:
-                self.state.start(self.kind.initial_state())
+                self.state.start(call_now(self.kind.initial_state))
             except InvalidState as error:  # A mistake of the author; an InvalidState would blame the client.
                 raise TypeError(f"{self.kind.cls.__name__}.initial_state does not fit its type: {error}") from error
         creator = None if user is None or self.state.is_stored else Party(user)
@@ -388,9 +399,8 @@ class Actor:
         self.host.drop(self, error)
 
     def _post_terminated(self) -> None:
-        if self.hooks.has("on_terminated") and self.turns.refusal is None:
-            turn = Turn("on_terminated", self.thread.on_terminated, actor=self)
-            self.turns.begin(turn, partial(self.turns.report_turn, turn))
+        if self.hooks.has("on_terminated"):
+            self.turns.post("on_terminated")
 
 
 def find_actor(turn: Turn) -> Actor | None:

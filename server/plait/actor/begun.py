@@ -15,7 +15,7 @@ class Begun(Generic[T]):
     __slots__ = ("_is_awaited", "_task")
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
-        self._task = asyncio.get_running_loop().create_task(work)
+        self._task = asyncio.Task(work, loop=asyncio.get_running_loop())
         # Whether other code waits for its end, and gets its error.
         self._is_awaited = False
 

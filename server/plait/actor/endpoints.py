@@ -223,7 +223,7 @@ class EndpointMethod:
         except NOT_JSON as error:
             message, path = parse_json_error(error)
             raise InvalidArguments(f"the body{path}: {message}", path=path) from None
-        except Exception as error:  # The type may run the author's code, such as `__post_init__`.
+        except BaseException as error:  # The type may run the author's code, such as `__post_init__`.
             text = "the type of %s of %s raised %s"
             log.error(text, parameter.name, self._owner, type(error).__name__, exc_info=error)
             raise InvalidArguments("the body: refused by its type", path="") from None

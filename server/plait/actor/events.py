@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal, get_args
 
-from plait.actor.outcome import maybe_await
+from plait.author_code import call
 from plait.errors import escape_traceback
 from plait.spelling import find_nearest
 
@@ -37,7 +37,7 @@ async def call_listeners(event: str, listeners: list[Listener], *args: Any) -> N
     """Call listeners one after the other, in order; log their exceptions."""
     for listener in tuple(listeners):
         try:
-            await maybe_await(listener(*args))
+            await call(listener, *args)
         except Exception as error:
             log.error("a listener of %s raised %s", event, type(error).__name__, exc_info=error)
 

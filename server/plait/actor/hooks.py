@@ -112,27 +112,19 @@ class Hooks:
 
         if self.has("on_destroyed"):
             turn = make("on_destroyed", self._thread.on_destroyed, caller.trace)
-            try:
-                await self._run_last(turn, timeout)
-            except Exception as error:
-                await self._report_last(
-                    error, make("on_error", partial(self._thread.on_error, error, None), turn.trace), timeout
-                )
+            if (error := await self._run_last(turn, timeout)) is not None:
+                turn = make("on_error", partial(self._thread.on_error, error, None), turn.trace)
+                if (failure := await self._run_last(turn, timeout)) is not None:
+                    log_error(error, self._actor.key, None)
+                    log_error(failure, self._actor.key, None)
         if events.has("thread.destroyed"):
             tell = partial(events.emit, "thread.destroyed", self._thread)
-            try:
-                await self._run_last(make("thread.destroyed", tell, caller.trace), timeout)
-            except Exception as error:  # The listeners took too long.
+            # An error says that the listeners took too long.
+            if (error := await self._run_last(make("thread.destroyed", tell, caller.trace), timeout)) is not None:
                 log_error(error, self._actor.key, None)
 
-    async def _report_last(self, error: Exception, turn: Turn, timeout: float | None) -> None:
-        try:
-            await self._run_last(turn, timeout)
-        except Exception as failure:
-            log_error(error, self._actor.key, None)
-            log_error(failure, self._actor.key, None)
-
-    async def _run_last(self, turn: Turn, timeout: float | None) -> None:
+    async def _run_last(self, turn: Turn, timeout: float | None) -> Exception | None:
+        """Return the error of a turn."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         turn.on_end(make_resolver(future))
@@ -140,6 +132,9 @@ class Hooks:
         try:
             self._turns.run_last(turn)
             await future
+        except Exception as error:
+            return error
         finally:
             if expiry is not None:
                 expiry.cancel()
+        return None

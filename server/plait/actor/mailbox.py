@@ -47,7 +47,7 @@ class Mailbox:
         # EVERYONE is in all queues, and runs when it leaves the last one.
         self._queues: dict[Hashable, deque[Turn]] | None = None
         # The task that runs turns; None while there are none.
-        self.task: asyncio.Task[None] | None = None
+        self.task: TurnTask | None = None
         self.running: Turn | None = None
         # Turns that run nested in the running one, and a future that is done when one of them has ended.
         self.nested: tuple[Turn, ...] = ()
@@ -133,7 +133,7 @@ class Mailbox:
 
     def _run(self) -> None:
         # Turns do not inherit the context variables of the code that posted them.
-        self.task = self._loop.create_task(self._take_turns(), context=Context(), name="plait turns")
+        self.task = TurnTask(self._take_turns(), loop=self._loop, context=Context(), name="plait turns")
 
     async def _take_turns(self) -> None:
         """Run the waiting turns, many in one task, so that a burst of turns costs little."""
@@ -146,7 +146,7 @@ class Mailbox:
                     break
                 self.running = turn
                 self.started = self._loop.time()
-                await turn.run(TurnTask(task))
+                await turn.run(task)
                 while self.nested:
                     # The turn was cancelled, but not the turns nested in it: wait for them.
                     self._nested_ended = self._loop.create_future()

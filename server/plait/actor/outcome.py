@@ -1,12 +1,11 @@
 """The outcomes of hooks and turns, and the callbacks that receive them."""
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["Done", "RunningCall", "make_resolver", "maybe_await", "wait_for_durable"]
+__all__ = ["Done", "RunningCall", "make_resolver", "wait_for_durable"]
 
 T = TypeVar("T")
 
@@ -59,10 +58,3 @@ async def wait_for_durable(value: T, after: Callable[[Callable[[BaseException | 
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     after(partial(make_resolver(future), value))
     return await future
-
-
-async def maybe_await(value: Awaitable[T] | T) -> T:
-    """Return the result of a hook, which may be awaitable."""
-    if inspect.isawaitable(value):
-        return cast(T, await value)
-    return value

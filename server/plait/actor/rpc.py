@@ -185,7 +185,7 @@ class Method:
         except NOT_JSON as error:
             message, path = parse_json_error(error)
             raise InvalidArguments(f"{self.name}: {name}{path}: {message}", path=f"/{name}{path}") from None
-        except Exception as error:  # The type may run the author's code, such as `__post_init__`.
+        except BaseException as error:  # The type may run the author's code, such as `__post_init__`.
             text = "the type of %s of %s %s raised %s"
             log.error(text, name, self._noun, self.name, type(error).__name__, exc_info=error)
             raise InvalidArguments(f"{self.name}: {name}: refused by its type", path=f"/{name}") from None

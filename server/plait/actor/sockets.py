@@ -10,11 +10,12 @@ from starlette.requests import Request
 
 from plait.actor.connection import PLAIN, Connection, Principal, Rights, Wire
 from plait.actor.connections import Connections
-from plait.actor.outcome import make_resolver, maybe_await
+from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
 from plait.actor.transport import ClientSession, Transport
 from plait.actor.turn import Turn
 from plait.actor.turns import TurnActor, TurnRunner
+from plait.author_code import call
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE, find_outcome, tell_limit
 from plait_schemas.codec import encode_json
@@ -183,13 +184,13 @@ class Sockets(Connections):
 
         async def work() -> None:
             thread, turn.sees_durable = self._thread, True
-            connection.tags = tuple(await maybe_await(thread.connection_tags(connection, request)))
-            if await maybe_await(thread.should_be_readonly(connection, request)):
+            connection.tags = tuple(await call(thread.connection_tags, connection, request))
+            if await call(thread.should_be_readonly, connection, request):
                 connection.readonly = True
-            connection.protocol_enabled = await maybe_await(thread.should_send_protocol_messages(connection, request))
+            connection.protocol_enabled = await call(thread.should_send_protocol_messages, connection, request)
             turn.sees_durable = False
             if admit():
-                await maybe_await(thread.on_connect(connection, request))
+                await call(thread.on_connect, connection, request)
 
         def finish(_: object, error: BaseException | None) -> None:
             if (refusal := turns.refusal) is not None and error is not None:

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final, Protocol
 
 from plait.actor.connection import Connection, Gate
-from plait.actor.outcome import Done, maybe_await
+from plait.actor.outcome import Done
 from plait.actor.rpc import Method, Sent, Stream, StreamSink
+from plait.author_code import call
 from plait.errors import CallFailed, PlaitError, RolledBack, StoreError
 from plait_schemas.codec import UNENCODABLE, encode_json
 
@@ -94,7 +96,7 @@ class StreamRunner:
         else:
             args, kwargs = method.insert_stream(args, kwargs, stream)
             try:
-                result = await maybe_await(method.function(thread, *args, **kwargs))
+                result = await call(partial(method.function, thread, *args, **kwargs))
             except Exception as error:
                 if not stream.is_ended:
                     raise

@@ -16,7 +16,7 @@ from plait.actor.begun import Begun, keep_begun
 from plait.actor.connection import Connection, Lease, Party, Rights
 from plait.actor.outcome import Done
 from plait.actor.turn_task import TurnTask
-from plait.errors import Indeterminate, PlaitError, Readonly, StoreError, Unauthenticated
+from plait.errors import Indeterminate, PlaitError, Readonly, StoreError, Unauthenticated, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, find_outcome
 from plait.store.protocol import ThreadKey
 
@@ -29,10 +29,12 @@ __all__ = [
     "find_client_turn",
     "find_rights",
     "find_user",
+    "has_turn",
     "latest_turn",
 ]
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 log = logging.getLogger("plait.thread")
 
@@ -45,6 +47,11 @@ _NOT_AWAITABLE: Final = frozenset({type(None), bool, int, float, str, bytes, lis
 def latest_turn() -> "Turn | None":
     """Return the turn that runs the calling code or has started its task; the turn may have ended."""
     return _turn.get()
+
+
+def has_turn(context: Context) -> bool:
+    """Whether a turn runs code in a context, or has started its task."""
+    return _turn in context
 
 
 def current_turn() -> "Turn | None":
@@ -88,6 +95,11 @@ class TurnOwner(Protocol):
     @property
     def thread(self) -> object:
         """The instance of the author's class; None if it is in another process."""
+        ...
+
+    @property
+    def is_shutting_down(self) -> bool:
+        """Whether the server is shutting down, which may cancel tasks."""
         ...
 
 
@@ -173,7 +185,7 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
         for callback in callbacks:
             try:
                 callback(result, error)
-            except Exception:  # The later callbacks must still be called.
+            except BaseException:  # The later callbacks must still be called.
                 log.exception("a callback of the turn %s failed", self.name)
 
     def chain(self) -> Iterator["Turn"]:
@@ -198,7 +210,7 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context | None = None) -> None:
         """Run in a task of its own, concurrently with other turns, by default with the caller's context variables."""
-        self.task = TurnTask(loop.create_task(self._begin(), name=self.name, context=context))
+        self.task = TurnTask(self._begin(), loop=loop, name=self.name, context=context)
 
     async def _begin(self) -> None:
         assert self.task is not None
@@ -223,35 +235,26 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
             self.trace = instruments.turn_began(*self.actor.key, self.name, began - self.since, self.trace)
         result: Any = None
         error: BaseException | None = None
-        exiting: BaseException | None = None
         try:
             result = self.work() if self.lease is None or self.lease.holds else self._work_with_rights()
             if (made := type(result)) is CoroutineType or (made not in _NOT_AWAITABLE and inspect.isawaitable(result)):
                 result = await result
             if self.begun:
                 await self._finish_begun()
-        except asyncio.CancelledError as cancelled:
-            error = task.explain(cancelled, self.name)
-        except StopIteration as stop:  # A future cannot have this exception.
-            error = RuntimeError(f"{self.name} raised StopIteration")
-            error.__cause__ = stop
-        except (KeyboardInterrupt, SystemExit) as exit:
-            exiting, error = exit, asyncio.CancelledError()
-        except BaseException as failure:  # For example Interrupted, of the run that waits for this turn.
-            error = failure
+        except BaseException as failure:
+            error = task.explain(failure, self.name, is_cancelled=self.is_cancelled)
         finally:
             self.is_running = False
             self.task = None
             if task.cancellations:
                 task.leave()
-        error = None if error is None and self.loss is None else self._find_error(error)
+        if (error := self.loss or error) is not None:  # Its own outcome may depend on the lost change.
+            error = self.explain_loss(error)
         if is_told:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
-        if exiting is not None:
-            raise exiting
-        if task.task.cancelling():
-            # The task was cancelled from outside, as when the loop is closed.
+        if task.cancelling():
+            # The task was cancelled from outside, as when the loop is closed, or by the code of the turn.
             raise asyncio.CancelledError
 
     def _work_with_rights(self) -> object:
@@ -271,11 +274,6 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
         while self.begun:
             first, *self.begun = self.begun
             await first.finish()
-
-    def _find_error(self, error: BaseException | None) -> BaseException | None:
-        """Return the error that the turn ends with; `error` is what its code has raised, if anything."""
-        error = self.loss or error  # Its own outcome may depend on the lost change.
-        return self.explain_loss(error) if isinstance(error, StoreError) else error
 
     # Stored and lost changes
 
@@ -322,14 +320,17 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
             self._is_counted = False
             self.parent.decide_change(may_be_stored=False)
 
-    def explain_loss(self, failure: PlaitError) -> PlaitError:
-        """Return the error that the caller of the turn gets when the store has failed.
+    def explain_loss(self, failure: E) -> E | Indeterminate:
+        """Return the error that the caller of the turn gets for the one that has ended it.
 
-        A StoreError says that nothing was stored; an Indeterminate replaces it if a part was stored, or may be.
+        An Indeterminate replaces an error that says that nothing was done, if a part is stored, or may be.
         """
-        if type(failure) is not StoreError or not self.may_have_stored:
+        claims_nothing = isinstance(failure, StoreError | Unavailable) and not isinstance(failure, Indeterminate)
+        if not claims_nothing or not self.may_have_stored:
             return failure
-        return Indeterminate(f"a part of the changes of {self.name} is stored, or may be: {failure}")
+        made = Indeterminate(f"a part of the changes of {self.name} is stored, or may be: {failure}")
+        made.__cause__ = failure
+        return made
 
     def cut(self, failure: PlaitError) -> None:
         """Cancel the running turn; it ends with this error, and can make no change and send nothing."""
@@ -342,12 +343,13 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
         self.skip()
         # A task that is cancelled before its first step would never end the turn.
         if self.task is not None and self.is_running:
-            self.task.cancel()
+            self.task.cancel_turn()
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether plait has cancelled the turn; its code may have cancelled itself."""
-        return self.task is not None and self.task.cancellations > 0
+        """Whether plait or the ending loop has cancelled the running turn; its code may have cancelled itself."""
+        task = self.task
+        return task is not None and task.cancelling() > 0 and (task.cancellations > 0 or self.actor.is_shutting_down)
 
     def skip(self) -> None:
         """Skip the turn if it has not begun."""

@@ -226,7 +226,7 @@ class TurnRunner:
         self,
         name: str,
         *args: Any,
-        connection: Connection,
+        connection: Connection | None = None,
         by_client: bool = False,
         size: int = 0,
         trace: object = None,
@@ -301,7 +301,7 @@ class TurnRunner:
 
     async def wait(self) -> None:
         """Wait until the tasks of the running turns have ended; waiting turns may have started another one."""
-        tasks = [self.mailbox.task, *(turn.task.task for turn in self._concurrent if turn.task is not None)]
+        tasks = [self.mailbox.task, *(turn.task for turn in self._concurrent if turn.task is not None)]
         if running := [task for task in tasks if task is not None]:
             await asyncio.wait(running)
 
@@ -344,7 +344,7 @@ class TurnRunner:
         for turn in (self.mailbox.running, *self.mailbox.nested, *self._concurrent):
             if turn is None or not turn.is_running or turn.is_waiting:
                 continue
-            if turn.task is not None and turn.task.task not in told:
+            if turn.task is not None and turn.task not in told:
                 turn.cut(failure)
 
     # Inside
@@ -352,7 +352,12 @@ class TurnRunner:
     def _answer(self, turn: Turn, done: Done, result: object, error: BaseException | None) -> None:
         if error is not None and isinstance(error, asyncio.CancelledError):
             error = self.refusal or Unavailable("the server is shutting down")
-        self._actor.state.after(lambda failure: done(result, error if failure is None else turn.explain_loss(failure)))
+
+        def answer(failure: PlaitError | None) -> None:
+            found = failure or error
+            done(result, None if found is None else turn.explain_loss(found))
+
+        self._actor.state.after(answer)
 
     def _is_of_last(self, turn: Turn) -> bool:
         """Whether a turn is called by one that runs while the others are held."""

@@ -29,7 +29,7 @@ class ActiveRuns:
         self.events = events
         # The queues with an admitted or waiting run.
         self._queues: dict[Actor, RunQueue[Run]] = {}
-        self._is_draining = self._is_cutting_off = False
+        self.is_draining = self._is_cutting_off = False
         self._marks = Marks()
         self._mark = PerActor[Actor, Mark](lambda actor: Mark(actor, self._marks))
 
@@ -50,7 +50,7 @@ class ActiveRuns:
         """Wait until a run may begin, which must then `leave`. Raises TooMany, Busy and Unavailable."""
         agent, actor, turn = run.agent, run.actor, run.turn
         queue = _QUEUE.of(actor)
-        if self._is_draining and (
+        if self.is_draining and (
             self._is_cutting_off or not self._is_within(None if turn is None else turn.parent, run.caller)
         ):
             raise _shutting_down()
@@ -114,13 +114,13 @@ class ActiveRuns:
 
         Waiting runs raise Unavailable.
         """
-        self._is_draining = True
+        self.is_draining = True
         for queue in self._queues.values():
             queue.refuse(_shutting_down())
 
     def start(self) -> None:
         """Accept runs."""
-        self._is_draining = self._is_cutting_off = False
+        self.is_draining = self._is_cutting_off = False
         self._marks = Marks()  # The timer belongs to one loop.
 
     def has_run(self, thread: ThreadKey | None = None) -> bool:

@@ -159,7 +159,7 @@ class Agent:
         except NOT_JSON as error:
             message, path = parse_json_error(error)
             raise InvalidArguments(f"{self.name}: the input{path}: {message}", path=path) from None
-        except Exception as error:  # The type may run the author's code, such as `__post_init__`.
+        except BaseException as error:  # The type may run the author's code, such as `__post_init__`.
             log.error("the type of the input of %s raised %s", self.name, type(error).__name__, exc_info=error)
             raise InvalidArguments(f"{self.name}: the input is refused by its type", path="") from None
 

@@ -16,6 +16,7 @@ from plait.actor.thread import Thread
 from plait.actor.turn import Turn
 from plait.agents.run import Run
 from plait.agents.session import Session
+from plait.author_code import call
 from plait.kv.kv import KV
 from plait.kv.user import User
 from plait.parts.tasks.step import Step
@@ -280,7 +281,7 @@ class Context(Generic[ThreadT]):
 
     async def _work(self, coroutine: Coroutine[Any, Any, object]) -> None:
         try:
-            await coroutine
+            await call(lambda: coroutine)
         except Exception as error:
             self.logger.error("background work of %s raised %s", self.agent, type(error).__name__, exc_info=error)
 

@@ -10,8 +10,8 @@ from plait.actor.rpc import Method
 from plait.actor.thread import Thread
 from plait.actor.turn import find_rights
 from plait.agents.agent import Agent, Given
-from plait.agents.run import Run
 from plait.agents.runs import Runs
+from plait.author_code import call
 from plait.errors import Busy, CallFailed, InvalidArguments, TooMany, Unavailable
 from plait.limits import Limits
 from plait.parts.attempts import Uncounted
@@ -108,17 +108,18 @@ class AgentTask(Task):
             context = await runs.enter(agent, thread, Given(input=input))
         except (Busy, TooMany, Unavailable) as refusal:
             raise Uncounted from refusal
-        run, output, error = context._run, None, None
+        run, output = context._run, None
+        error: BaseException | None = None
         run.is_repeated, run.users = True, step.users
         context.give_steps(step)
         token = context.enter()
         try:
-            output = agent.check_output(await agent.call(context, input))
+            output = agent.check_output(await call(agent.call, context, input))
         except asyncio.CancelledError as failure:
             if step.is_closed:  # The run leaves the memory, or was cancelled.
                 runs.leave(run)
                 raise
-            error = failure if _is_late(run) else run.explain(failure, False)
+            error = failure
         except BaseException as failure:
             error = run.explain(failure, False)
         finally:
@@ -149,12 +150,6 @@ def make_stop_methods() -> dict[str, Method]:
     for each in methods:
         each.action = "stop"
     return {each.name: each for each in methods}
-
-
-def _is_late(run: Run) -> bool:
-    """Whether the task, not the turn, has cancelled a run: its time is over."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0 and run.turn is not None and not run.turn.is_cancelled
 
 
 def _find_queues(thread: Thread[Any], agents: Collection[str]) -> list[ThreadMessages]:

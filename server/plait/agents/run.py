@@ -12,25 +12,14 @@ from plait.actor.turn import Turn, find_user
 from plait.agents.agent import Agent
 from plait.agents.cut_off import Mark
 from plait.agents.session import Session
+from plait.author_code import Interrupted, find_error
 from plait.errors import TurnTimeout, Unavailable
 from plait.parts.stage import Stage
 
-__all__ = ["Interrupted", "Interruption", "Run"]
+__all__ = ["Interruption", "Run"]
 
 # The number of versions of a thread that need not be durable before its agent continues.
 _AHEAD: Final = 64
-
-
-class Interrupted(BaseException):
-    """Raised in an agent at its next checkpoint when its run is interrupted; `message` is that of the caller.
-
-    An agent may catch it to end in its own way; its result is then the output of the interruption. It is not an
-    Exception, so that code which handles errors does not catch it.
-    """
-
-    def __init__(self, message: Any = None) -> None:
-        super().__init__("the run was interrupted")
-        self.message = message
 
 
 class Interruption(msgspec.Struct, frozen=True):
@@ -162,8 +151,8 @@ class Run:
 
     def explain(self, failure: BaseException, has_expired: bool) -> BaseException | None:
         """Return the error of the run; None if it was interrupted. An inner run passes an interrupt on."""
-        if isinstance(failure, BaseExceptionGroup):
-            failure = _take_out_interrupts(failure)
+        name = f"the agent {self.agent.name}"
+        failure = find_error(failure, name, Interrupted, asyncio.CancelledError, GeneratorExit)
         if (isinstance(failure, Interrupted) and (self.outermost is not self or self.is_interrupted)) or (
             isinstance(failure, asyncio.CancelledError) and self.outermost.is_cut_off
         ):
@@ -175,32 +164,7 @@ class Run:
                 return Unavailable("the server is shutting down, or the thread was terminated")
             return None if self.outermost is self else failure
         if has_expired and isinstance(failure, TimeoutError | asyncio.CancelledError | GeneratorExit):
-            return TurnTimeout(f"the agent {self.agent.name} took longer than {self.agent.timeout:g} s")
-        error = None
-        if isinstance(failure, asyncio.CancelledError) and self._is_cancelled_by_itself:
-            error = RuntimeError(f"the agent {self.agent.name} was cancelled, by its own code or with what it awaited")
-        elif not isinstance(failure, Exception | asyncio.CancelledError | GeneratorExit):
-            # It would end the loop, and the caller would wait forever.
-            error = RuntimeError(f"the agent {self.agent.name} raised {type(failure).__name__}")
-        if error is None:
-            return failure
-        error.__cause__ = failure
-        return error
-
-    @property
-    def _is_cancelled_by_itself(self) -> bool:
-        """Whether plait has not cancelled the agent; an inner one may be cancelled by the agent that called it."""
-        return self.outermost is self and self.turn is not None and not self.turn.is_cancelled
-
-
-def _take_out_interrupts(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the group of a task group without its Interrupted errors, or an Interrupted if there are no others."""
-    interrupts, others = group.split(Interrupted)
-    if interrupts is None:
-        return group  # Keep the group's own class.
-    if others is not None:
-        return others
-    first: BaseException = interrupts
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first
+            return TurnTimeout(f"{name} took longer than {self.agent.timeout:g} s")
+        # An inner agent may be cancelled by the agent that called it.
+        is_cancelled = self.outermost is not self or self.turn is None or self.turn.is_cancelled
+        return find_error(failure, name, GeneratorExit, *((asyncio.CancelledError,) if is_cancelled else ()))

@@ -44,7 +44,10 @@ class RunEnds:
         if run.actor.is_ending and run.turn not in run.actor.ending.callers:
             error = Destroyed(f"{run.actor.key} was destroyed")  # Whatever its own error is.
         try:
-            if error is not None and (run.is_repeated or not (run.agent.is_stream or _is_of_caller(error))):
+            if error is not None and (
+                run.is_repeated
+                or not (run.agent.is_stream or isinstance(error, GeneratorExit | asyncio.CancelledError))
+            ):
                 run.stage.drop()
             if run.mark is not None:
                 run.mark.end(run.stage, is_cut_off=run.is_cut_off)
@@ -202,11 +205,3 @@ class _Bound:
         if not self._why and not self._is_over and self._task is not None:
             self._why = why
             self._task.cancel()
-
-
-def _is_of_caller(error: BaseException) -> bool:
-    """Whether a run ends because its own task was cancelled, not a task that it waited for."""
-    task = asyncio.current_task()
-    return isinstance(error, GeneratorExit) or (
-        isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-    )

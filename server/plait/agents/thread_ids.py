@@ -11,8 +11,8 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 
-from plait.actor.outcome import maybe_await
 from plait.agents.address import check_thread_id, make_thread_id
+from plait.author_code import call
 
 __all__ = ["COOKIE", "DEVELOPMENT_SECRET", "HEADER", "Signer", "ThreadIdProvider", "ThreadIds"]
 
@@ -78,7 +78,7 @@ class ThreadIds:
         """
         if self._provider is not None:
             try:
-                return check_thread_id(await maybe_await(self._provider(request)))
+                return check_thread_id(await call(self._provider, request))
             except ValueError as error:
                 raise ValueError(f"thread_ids: {error}") from error
         if (found := self._find_in_header(request) or self._find_in_cookie(request)) is not None:

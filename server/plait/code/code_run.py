@@ -3,12 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Callable, Generator
-from inspect import isawaitable
 from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
+from plait.author_code import call
 from plait.code.child import finish
 from plait.code.code_result import CodeLog, CodeResult
 from plait.errors import PlaitError
@@ -182,15 +182,11 @@ def _make(make: Callable[[], Program], timeout: float | None) -> Program | str:
         return f"InvalidCodeExecutionOptions: {error}"
 
 
-async def answer_call(call: Callable[[], Any]) -> dict[str, Any]:
+async def answer_call(function: Callable[[], Any]) -> dict[str, Any]:
     """Call a function for a program. Of an error, the program learns the class, and the text only of a PlaitError."""
     try:
-        value = call()
-        return {"value": msgspec.Raw(encode_given(await value if isawaitable(value) else value))}
-    except BaseException as error:
-        task = asyncio.current_task()
-        if isinstance(error, KeyboardInterrupt | SystemExit) or (task is not None and task.cancelling()):
-            raise
+        return {"value": msgspec.Raw(encode_given(await call(function)))}
+    except Exception as error:
         log.debug("a function that a program has called has raised", exc_info=error)
         text = str(error) if isinstance(error, PlaitError) else ""
         return {"error": {"name": type(error).__name__, "message": text}}

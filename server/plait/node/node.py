@@ -16,10 +16,11 @@ from plait.actor.kind import Kind, check_name
 from plait.actor.logs import Failures
 from plait.actor.relatives import wait_for_birth
 from plait.actor.thread import Thread
-from plait.actor.turn import check_may_write, current_turn, find_client_turn
+from plait.actor.turn import check_may_write, current_turn, find_client_turn, has_turn
 from plait.actor.turn import find_user as find_calling_user
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
+from plait.author_code import guard_tasks
 from plait.cluster.owners import ALONE, NotOwner, Owners
 from plait.errors import Destroyed, NotFound, TooMany, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, telling_store_errors
@@ -118,6 +119,7 @@ class Node:
         """Begin to stop idle threads, cancel slow turns, destroy expired threads, and wake those that are due."""
         self._loop, gate = asyncio.get_running_loop(), self._owners.gate
         self._os_thread = get_ident()
+        self._leave_tasks = guard_tasks(self._loop, has_turn)
         self._draining = None
         self._lifecycle.is_draining = False
         self._host.services[AppEnv] = self.env
@@ -317,6 +319,7 @@ class Node:
         self._sweeper.forget()
         while self._host.services:
             self._host.services.popitem()[1].close()
+        self._leave_tasks()
 
     # Inside
 

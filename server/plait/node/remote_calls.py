@@ -119,8 +119,6 @@ class RemoteCalls:
         except asyncio.CancelledError:  # The caller has left, or this node has to end.
             cut = Indeterminate("the call was cut off, and it is not known whether it has been done")
             return _make_reply(waiting, encode_error(cut, key), is_error=True)
-        except (KeyboardInterrupt, SystemExit):
-            raise
         except BaseException as error:  # Such as Interrupted, which the caller raises again.
             return _make_reply(waiting, encode_error(error, key), is_error=True)
         return _make_reply(waiting, result)

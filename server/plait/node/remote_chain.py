@@ -63,6 +63,7 @@ class _RemoteActor:
     """The thread of a turn of another process."""
 
     thread = None
+    is_shutting_down = False
 
     def __init__(self, key: ThreadKey, instruments: Instruments) -> None:
         self.key = key

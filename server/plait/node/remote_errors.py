@@ -9,7 +9,7 @@ import msgspec
 
 from plait import errors
 from plait.actor.logs import log_internal
-from plait.agents.run import Interrupted
+from plait.author_code import Interrupted
 from plait.errors import CallFailed, MigrationFailed, PlaitError
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, printable

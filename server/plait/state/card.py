@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from plait.author_code import call_now
 from plait.errors import TooLarge
 from plait.limits import Limits
 from plait.state.revision import Revision
@@ -49,7 +50,7 @@ class Card:
             return write
         self._revision = revision
         try:
-            card = self._encode(revision)
+            card = call_now(self._encode, revision)
         except Exception as error:  # The code of the author.
             self._tell(error)
             return write

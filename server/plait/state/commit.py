@@ -113,7 +113,7 @@ class Commit:
         for callback in callbacks:
             try:
                 callback(error)
-            except Exception:  # The callbacks after it must still be called.
+            except BaseException:  # The callbacks after it must still be called.
                 log.exception("a callback of a change failed")
 
     async def wait(self) -> None:

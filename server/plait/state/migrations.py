@@ -110,7 +110,7 @@ def migrate_state(key: ThreadKey, kind: StateClass, stored: StoredThread) -> byt
             raise MigrationFailed(what, detail=f"{kind.cls.__name__} has no @migrate(from_={step})")
         try:
             document = migrate(document)
-        except Exception as error:  # Whatever the author's function raises, the stored thread is left unchanged.
+        except BaseException as error:  # Whatever the author's function raises, the stored thread is left unchanged.
             raised = f"@migrate(from_={step}) raised {type(error).__name__}: {error}"
             raise MigrationFailed(what, detail=raised) from error
     try:
@@ -120,7 +120,7 @@ def migrate_state(key: ThreadKey, kind: StateClass, stored: StoredThread) -> byt
         encoded = encode_given(state)
     except EncodeError as error:
         raise MigrationFailed(what, detail=f"what the migrations return is not JSON: {error}") from error
-    except Exception as error:  # The type may run the author's code, such as `__post_init__`.
+    except BaseException as error:  # The type may run the author's code, such as `__post_init__`.
         returned = f"what the migrations return is not a state of {kind.cls.__name__}: {explain_invalid_state(error)}"
         raise MigrationFailed(what, detail=returned) from error
     return data if kind.state_type.is_plain else encoded

@@ -191,7 +191,7 @@ class Revision:
                 return None
             # Another order of members is no change.
             path = next((op.path for op in diff(decode_json(before), decode_json(after))), None)
-        except Exception:  # What was put into the state may be no JSON, and may run any code to be encoded.
+        except BaseException:  # What was put into the state may be no JSON, and may run any code to be encoded.
             path = ""
         self.discard_edits()
         return path

@@ -296,7 +296,7 @@ class StateHistory:
                 state, now = UNDECODED, data if self._type.is_plain else self._type.encode(state, data)
             else:
                 now = encode_json(state)
-        except Exception as error:  # The type may run the author's code, such as `__post_init__`.
+        except BaseException as error:  # The type may run the author's code, such as `__post_init__`.
             what = f"{self.key}: the stored state does not fit its class's type"
             raise CorruptThread(what, detail=explain_invalid_state(error)) from error
         revision = Revision(self._type, json=now, tree=state)

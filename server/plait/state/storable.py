@@ -79,7 +79,7 @@ def check_initial_state(cls: type, state_type: StateType, value: object, limits:
         ) from None
     except TooLarge as error:
         raise ValueError(f"{cls.__name__}.initial_state: {error.message}") from None
-    except Exception as error:  # The type may have code of its author's, such as `__post_init__`.
+    except BaseException as error:  # The type may have code of its author's, such as `__post_init__`.
         raise TypeError(
             f"{cls.__name__}.initial_state does not fit {_name(state_type.type)}: {explain_invalid_state(error)}"
         ) from error

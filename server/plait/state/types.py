@@ -78,7 +78,7 @@ def parse_json_error(error: Exception) -> tuple[str, str]:
     return message, "".join(f"/{escape(part)}" for part in parts)
 
 
-def explain_invalid_state(error: Exception) -> str:
+def explain_invalid_state(error: BaseException) -> str:
     """Return, for the log, why a value is not a valid state: msgspec's message, or the exception of the type's code."""
     if not isinstance(error, NOT_JSON):
         return f"{type(error).__name__}: {error}"

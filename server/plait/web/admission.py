@@ -13,7 +13,6 @@ from starlette.types import Scope
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
-from plait.actor.logs import log_internal
 from plait.errors import PlaitError, escape_traceback
 from plait.node.threads import SHUTTING_DOWN
 from plait.session.cloudflare.cloudflare_session import CLOUDFLARE, CloudflareSession
@@ -33,7 +32,7 @@ from plait.web.server_context import (
 )
 from plait.web.sockets.pending_join import OpenSocket, PendingJoin, SocketResources
 from plait.web.sockets.socket import ABNORMAL
-from plait_schemas.codes import GOING_AWAY, INTERNAL_ERROR
+from plait_schemas.codes import GOING_AWAY
 from plait_schemas.messages import SUBPROTOCOL
 
 __all__ = ["Admission", "close_refused", "join_in_task", "try_join"]
@@ -187,15 +186,12 @@ async def join_in_task(join: Join, socket: OpenSocket, resources: SocketResource
     assert task is not None
     try:
         await try_join(join, socket, context)
-    except asyncio.CancelledError as error:
+    except asyncio.CancelledError:
         if resources.joining is None:  # The peer has disconnected.
             if task.uncancel():
                 raise
             return
-        if task.cancelling():
-            socket.close(GOING_AWAY, SHUTTING_DOWN)
-        else:  # `authenticate` has raised the error.
-            socket.close(INTERNAL_ERROR, log_internal(error))
+        socket.close(GOING_AWAY, SHUTTING_DOWN)
         raise
     else:
         if resources.joining is None:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from plait.actor.connection import Principal
-from plait.actor.outcome import maybe_await
+from plait.author_code import call
 from plait.errors import Forbidden, Unauthenticated
 from plait.session.leases import EXPIRED, find_seconds_left
 from plait.state.storable import accepts_arguments
@@ -99,7 +99,7 @@ class Identity:
         if (found := request.scope.get(PRINCIPAL)) is None:
             if self._authenticate is None:
                 return None
-            found = await maybe_await(self._authenticate(request))
+            found = await call(self._authenticate, request)
         if found is None:
             raise Unauthenticated("authentication required")
         if not isinstance(found, Principal | Response):
@@ -112,7 +112,7 @@ class Identity:
     async def may(self, principal: Principal | None, thread: ThreadKey, action: Action) -> bool:
         """Return whether a principal may do something with a thread. Raises Unauthenticated if it has expired."""
         _check_expiry(principal)
-        return await maybe_await(self._authorize(principal, thread, action))
+        return bool(await call(self._authorize, principal, thread, action))
 
     async def check(self, principal: Principal | None, thread: ThreadKey, action: Action) -> None:
         """Raise Forbidden if a principal may not do something with a thread."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from plait.actor.outcome import maybe_await
+from plait.author_code import call
 
 __all__ = ["StartupFunctions"]
 
@@ -24,4 +24,4 @@ class StartupFunctions:
         """Run the functions, one after the other. Raises what they raise."""
         for function, once in self._functions:
             if is_first or not once:
-                await maybe_await(function())
+                await call(function)

@@ -17,12 +17,15 @@ from tests.server.session.guests import Guest
 from plait.actor.connection import Connection
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
-from plait.errors import Indeterminate, StoreError
+from plait.errors import Fenced, Indeterminate, StoreError, Unavailable
 from plait.parts.values import Values
 from plait.state.commit import Commit
+from plait.store.outcomes import Unreachable
 
 PATIENCE = 10.0
 FULL = "the disk is full"
+# The errors of a store that say that nothing was done.
+FAILURES = [StoreError(FULL), Unreachable("the engine is away"), Fenced("another process has written the thread")]
 
 
 async def outcome(awaitable: Awaitable[Any]) -> Any:
@@ -331,13 +334,13 @@ async def begin(house: House, method: str, *args: Any) -> tuple[Counter, asyncio
     return thread, task
 
 
-async def lose(house: House, change: Callable[[], Commit] | None = None) -> None:
+async def lose(house: House, change: Callable[[], Commit] | None = None, failure: StoreError | None = None) -> None:
     """Lose the waiting change, or else another one, which no running turn has made."""
     actor = await house.actor(Counter)
     if change is not None or actor.state.is_durable:
         house.store.is_held = True
         (change or cast(Counter, actor.thread).add)()
-    house.store.fail_next()
+    house.store.fail_next(failure)
     house.store.resume()
     await outcome(actor.state.wait_until_durable())
 
@@ -609,20 +612,22 @@ async def test_a_turn_whose_own_task_does_not_await_the_change_is_cut_short(meth
 # What is answered where a part is stored
 
 
-async def test_a_turn_of_which_a_change_is_stored_is_in_doubt() -> None:
+@pytest.mark.parametrize("failure", FAILURES[:2])
+async def test_a_turn_of_which_a_change_is_stored_is_in_doubt(failure: StoreError) -> None:
     async with open_house(Counter) as house:
         actor = await house.actor(Counter)
         call = asyncio.create_task(house.handle(Counter).call("add_twice"))
         await until(lambda: cast(Counter, actor.thread).said)
-        await lose(house, cast(Counter, actor.thread).add)
+        await lose(house, cast(Counter, actor.thread).add, failure)
         with pytest.raises(
-            Indeterminate, match="a part of the changes of rpc add_twice is stored, or may be: the disk"
+            Indeterminate, match=f"a part of the changes of rpc add_twice is stored, or may be: {failure}"
         ):
             await outcome(call)
         assert await outcome(house.handle(Counter).state()) == 1
 
 
-async def test_a_turn_that_has_ended_and_of_which_a_part_is_stored_is_in_doubt() -> None:
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_a_turn_that_has_ended_and_of_which_a_part_is_stored_is_in_doubt(failure: StoreError) -> None:
     async with open_house(Counter) as house:
         actor = await house.actor(Counter)
         await outcome(actor.state.store_thread())
@@ -631,14 +636,17 @@ async def test_a_turn_that_has_ended_and_of_which_a_part_is_stored_is_in_doubt()
         await until(lambda: len(house.store.waiting) == 2)
         house.store.resume(1)
         await until(lambda: actor.state.durable.state == 1)
-        house.store.fail_next()
+        house.store.fail_next(failure)
         house.store.resume()
         with pytest.raises(Indeterminate):
             await outcome(call)
         assert await outcome(house.handle(Counter).state()) == 1
 
 
-async def test_a_turn_that_raises_the_error_itself_and_of_which_a_part_is_stored_is_in_doubt() -> None:
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_a_turn_that_raises_the_error_itself_and_of_which_a_part_is_stored_is_in_doubt(
+    failure: StoreError,
+) -> None:
     async with open_house(Counter) as house:
         actor = await house.actor(Counter)
         await outcome(actor.state.store_thread())
@@ -647,11 +655,25 @@ async def test_a_turn_that_raises_the_error_itself_and_of_which_a_part_is_stored
         await until(lambda: house.store.waiting)
         house.store.resume(1)
         await until(lambda: house.store.waiting)
-        house.store.fail_next()
+        house.store.fail_next(failure)
         house.store.resume()
         with pytest.raises(Indeterminate):
             await outcome(call)
         assert await outcome(house.handle(Counter).state()) == 1
+
+
+@pytest.mark.parametrize(("method", "error"), [("add_twice", Indeterminate), ("wait", Unavailable)])
+async def test_a_turn_that_the_shutdown_cancels_is_in_doubt_if_a_part_is_stored(
+    method: str, error: type[Exception]
+) -> None:
+    async with open_house(Counter) as house:
+        actor = await house.actor(Counter)
+        thread = cast(Counter, actor.thread)
+        call = asyncio.create_task(house.handle(Counter).call(method))
+        await until(lambda: thread.waiting and actor.state.is_durable)
+        actor.cancel_turns()
+        with pytest.raises(error):
+            await outcome(call)
 
 
 @pytest.mark.parametrize("how", ["by a call", "deep", "by a change", "by a value", "by its end"])

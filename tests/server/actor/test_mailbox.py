@@ -14,6 +14,7 @@ from tests.schedules import play_seeds
 from plait.actor.mailbox import EVERYONE, Mailbox
 from plait.actor.outcome import Done, make_resolver
 from plait.actor.turn import Turn, current_turn
+from plait.author_code import Interrupted
 from plait.errors import TurnTimeout
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import DEFAULT_LIMITS
@@ -30,6 +31,7 @@ class Owner:
         self.limits = DEFAULT_LIMITS
         self.instruments: Instruments = NO_INSTRUMENTS
         self.thread: object = None
+        self.is_shutting_down = False
 
     def check_shown(self, turn: Turn) -> None:
         pass
@@ -142,10 +144,6 @@ async def test_the_end_of_a_turn_calls_everybody_once_in_order_though_one_of_the
     assert [record.exc_text is not None and "nobody takes it" in record.exc_text for record in caplog.records] == [True]
 
 
-class Panic(BaseException):
-    """No Exception, as agents' Interrupted."""
-
-
 def fail_at_once(error: BaseException) -> Callable[[], Any]:
     def work() -> None:
         raise error
@@ -164,7 +162,15 @@ def fail_later(error: BaseException) -> Callable[[], Any]:
 @pytest.mark.parametrize("is_concurrent", [False, True])
 @pytest.mark.parametrize(
     ("work", "outcome_is"),
-    [(fail_at_once(Panic()), Panic), (fail_later(Panic()), Panic), (fail_at_once(StopIteration()), RuntimeError)],
+    [
+        (fail_at_once(Interrupted()), Interrupted),
+        (fail_later(Interrupted()), Interrupted),
+        (fail_at_once(StopIteration()), RuntimeError),
+        (fail_at_once(SystemExit()), RuntimeError),
+        (fail_later(KeyboardInterrupt()), RuntimeError),
+        (fail_later(GeneratorExit()), RuntimeError),
+        (fail_later(asyncio.CancelledError()), RuntimeError),
+    ],
 )
 async def test_a_turn_ends_whatever_it_raises_and_the_next_one_begins(
     work: Callable[[], Any], outcome_is: type[BaseException], is_concurrent: bool
@@ -179,24 +185,6 @@ async def test_a_turn_ends_whatever_it_raises_and_the_next_one_begins(
     with pytest.raises(outcome_is):
         await outcome(future)
     assert await outcome(call(mailbox, lambda: "next")) == "next"
-
-
-@pytest.mark.parametrize("is_concurrent", [False, True])
-def test_what_ends_the_process_ends_the_turn_and_the_loop(is_concurrent: bool) -> None:
-    ended: list[type[BaseException] | type[None]] = []
-
-    async def main() -> None:
-        turn = Turn("turn", fail_later(SystemExit(3)), actor=ACTOR)
-        turn.on_end(lambda _, error: ended.append(type(error)))
-        if is_concurrent:
-            turn.start(asyncio.get_running_loop())
-        else:
-            make_mailbox().post(turn)
-        await asyncio.Event().wait()
-
-    with pytest.raises(SystemExit):
-        asyncio.run(main())
-    assert ended == [asyncio.CancelledError]
 
 
 async def test_a_turn_that_is_skipped_or_closed_tells_everybody_once_in_order() -> None:
@@ -622,7 +610,7 @@ async def test_a_cancellation_that_is_not_the_turns_own_does_not_stop_the_thread
 
     _, future = post(mailbox, wait_for_what_was_cancelled)
     _, following = post(mailbox, lambda: "following")
-    with pytest.raises(RuntimeError, match="a task or future that it awaited was cancelled") as raised:
+    with pytest.raises(RuntimeError, match="was cancelled, by its own code or with what it awaited") as raised:
         await outcome(future)
     assert isinstance(raised.value.__cause__, asyncio.CancelledError)
     assert await outcome(following) == "following"

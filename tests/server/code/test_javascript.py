@@ -115,7 +115,7 @@ async def test_logs_and_reports_are_kept_in_order() -> None:
         ("await refuse()", "error", "Reject: there is no such thing"),
         ("await unreadable()", "error", "TypeError"),
         ("await add(new Set(), 1)", "error", "SerializationError: JSON has no Set"),
-        ("await cancelled()", "error", "CancelledError"),
+        ("await cancelled()", "error", "RuntimeError"),
         ("await add(1)", "error", "TypeError"),
         ("const x = ;", "link_error", "SyntaxError: SyntaxError: Expression expected"),
         ("import { x } from 'nowhere'; x()", "link_error", 'there is no module "nowhere"'),

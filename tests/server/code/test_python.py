@@ -45,7 +45,7 @@ report({"sums": sums})
         ("x = (", "link_error", "SyntaxError: unexpected EOF"),
         ("\n1 / 0", "error", 'File "<runPython>", line 2'),
         ("await fail()", "error", "RuntimeError: KeyError"),
-        ("await cancelled()", "error", "RuntimeError: CancelledError"),
+        ("await cancelled()", "error", "RuntimeError: RuntimeError"),
         ("await refuse()", "error", "RuntimeError: Reject: there is no such thing"),
         ("'x' * 2_000_000", "error", "SerializationError: 2000002 bytes are over the limit"),
         ("a = []\nwhile True: a.append('x' * 100_000 + str(len(a)))", "memory", "the program needed more than"),

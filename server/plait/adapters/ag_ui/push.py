@@ -51,7 +51,7 @@ async def push_state(
         raise
     except PatchError as error:
         raise Conflict(str(error)) from None
-    except Exception as error:  # validate_state_change may refuse with any exception.
+    except BaseException as error:  # validate_state_change may refuse with any exception.
         raise Reject(str(actor.explain(error, connection))) from None
     if commit is not None:
         await commit

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from plait.actor.outcome import maybe_await
 from plait.agents.execution.definitions import Prompt, Speaker
 from plait.agents.execution.hooks import Block, call_hooks
 from plait.agents.execution.loading import load_model_call
@@ -18,6 +17,7 @@ from plait.agents.execution.run_pass import RunPass
 from plait.agents.execution.stops import BLOCKED, MARK, REMOVED, Below, Mark
 from plait.agents.execution.subagents import describe_subagents
 from plait.agents.execution.tool_specs import describe_tools
+from plait.author_code import call
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Message
 from plait.parts.messages.message_stream import MessageStream
@@ -119,7 +119,7 @@ class Asker:
     async def _view(self, prompt: Prompt, history: Sequence[Message], mark: Mark) -> list[Message]:
         """Return what the model gets, as the hooks want it. Raises Block."""
         thread, hooks = self._thread, self._state.hooks
-        text = await maybe_await(prompt.text(thread)) if callable(prompt.text) else prompt.text
+        text = await call(prompt.text, thread) if callable(prompt.text) else prompt.text
         text = await call_hooks("after_system_message", hooks, thread, text)
         shown = await call_hooks("filter_messages", hooks, thread, cut_history(history, mark.run, prompt.history))
         shown = [each for each in shown if each.content or each.tool_calls or REMOVED not in read_own(each)]

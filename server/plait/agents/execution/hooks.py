@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from plait.actor.logs import about
-from plait.actor.outcome import maybe_await
 from plait.actor.thread import Thread
 from plait.agents.execution.tools import ToolResult
+from plait.author_code import call, call_now
 from plait.parts.messages.message import Message
 from plait.parts.messages.message_hooks import MessageHooks
 from plait.parts.messages.own_metadata import read_own
@@ -114,7 +114,7 @@ async def call_hooks(name: str, hooks: Iterable[Hooks], thread: Thread[Any], *gi
     *first, value = given or (None,)
     for hook in _find(name, hooks):
         try:
-            made = await maybe_await(hook(thread, *first, value) if given else hook(thread))
+            made = await call(hook, thread, *first, *([value] if given else []))
             if name not in _TOLD and (made is not None or name in _REMOVING):
                 value = _check(name, made, value)
         except Exception as error:
@@ -140,14 +140,14 @@ def make_message_hooks(defined: Iterable[Hooks], find: Callable[[Any], Iterable[
 
     def create(thread: Any, message: Message) -> Message:
         for hook in _find("before_create_message", find(thread)):
-            made = hook(thread, message)
+            made = call_now(hook, thread, message)
             message = message if made is None else made
         return message
 
     def update(thread: Any, id: str, updates: Mapping[str, Any]) -> Mapping[str, Any]:
         for hook in _find("before_update_message", find(thread)):
             try:
-                made = hook(thread, id, updates)
+                made = call_now(hook, thread, id, updates)
                 updates = updates if made is None else _check("before_update_message", made, updates)
             except Exception:
                 _log("before_update_message", thread)

@@ -6,7 +6,6 @@ from contextlib import aclosing
 from typing import Any
 
 from plait.actor.logs import log_error
-from plait.actor.outcome import maybe_await
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import AnyTool, Handoff, Prompt, PromptTool
 from plait.agents.execution.loading import load_model_call
@@ -16,6 +15,7 @@ from plait.agents.execution.prompt_tools import DEEPEST, decode_question, join_r
 from plait.agents.execution.registry import Execution
 from plait.agents.execution.tool_specs import describe_tools
 from plait.agents.execution.tools import HANDED_OVER, Refused, Tool, ToolResult, fail, read_result, tell_error
+from plait.author_code import call
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
@@ -64,7 +64,7 @@ class Invoker:
         if depth >= DEEPEST:
             raise Refused(f"prompts that are tools can be nested {DEEPEST} deep")
         prompt, question = self._execution.prompts[tool.prompt], decode_question(tool.name, arguments)
-        text = await maybe_await(prompt.text(self._thread)) if callable(prompt.text) else prompt.text
+        text = await call(prompt.text, self._thread) if callable(prompt.text) else prompt.text
         seen = [Message(id="", role="system", content=text), Message(id="question", role="user", content=question)]
         answer = await self._call_model(prompt, seen)
         calls = [read_call(call)[1:] for call in answer.tool_calls or ()]

@@ -23,6 +23,7 @@ from plait.agents.execution.definitions import Model
 from plait.agents.execution.message_format import Known, link, read_history, write_message
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
 from plait.agents.execution.tools import ToolSpec
+from plait.author_code import call
 from plait.clock import read_due_clock
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import MODEL
@@ -59,13 +60,14 @@ async def call_model(
             async with asyncio.timeout_at(deadline):
                 # The packages of a provider are imported for its first model.
                 used = await asyncio.to_thread(infer_model, id) if isinstance(id, str) else id
-                stream = await stack.enter_async_context(
-                    model_request_stream(used, messages, model_settings=merged, model_request_parameters=parameters)
+                stream = await call(
+                    stack.enter_async_context,
+                    model_request_stream(used, messages, model_settings=merged, model_request_parameters=parameters),
                 )
             events = aiter(stream)
             while True:
                 async with asyncio.timeout_at(deadline):
-                    event = await anext(events, None)
+                    event = await call(anext, events, None)
                 if event is None:
                     break
                 if text := _find_text(event):

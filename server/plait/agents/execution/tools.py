@@ -4,13 +4,14 @@ import asyncio
 import inspect
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, Final, NamedTuple, TypeVar, overload
 
 import msgspec
 
 from plait.actor.rpc import Method
+from plait.author_code import call
 from plait.errors import InvalidArguments, PlaitError
 from plait.limits import Limits
 from plait.parts.encoding import encode_named
@@ -242,8 +243,7 @@ class Tool:
 
     async def run(self, thread: Any, arguments: Mapping[str, Any]) -> Any:
         """Call the function, and return what it returns. Raises what it raises."""
-        result = self.function(thread, **arguments)
-        return await result if isinstance(result, Awaitable) else result
+        return await call(partial(self.function, thread, **arguments))
 
 
 @overload

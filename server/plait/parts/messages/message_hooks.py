@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, get_args
 from msgspec.structs import replace
 
 from plait.actor.logs import about
+from plait.author_code import call_now
 from plait.parts.encoding import read_back
 from plait.parts.messages.message import Message, Role, check_size, decode_message, measure_message
 from plait.parts.messages.own_metadata import check_own, keep_own
@@ -61,7 +62,7 @@ class MessageHooks(NamedTuple):
         """Return a message that is made, or whose text is complete, as the author wants it: of `most` bytes."""
         if self.before_create_message is None:
             return message
-        made = self.before_create_message(thread, message)
+        made = call_now(self.before_create_message, thread, message)
         if made is None or made is message:
             return message
         if not isinstance(made, Message):
@@ -79,7 +80,7 @@ class MessageHooks(NamedTuple):
         if added.metadata:
             given["metadata"] = added.metadata
         try:
-            found = self.before_update_message(thread, added.id, given)
+            found = call_now(self.before_update_message, thread, added.id, given)
             if found is None:
                 return added
             changed = {**found, "metadata": keep_own(added.metadata, found.get("metadata", {}))}

@@ -10,6 +10,7 @@ from typing import Final, Protocol, cast
 import msgspec
 
 from plait.actor.thread import ThreadActor
+from plait.author_code import call, call_now
 from plait.parts.encoding import encode_named
 from plait.parts.stage import Stage, do_nothing
 from plait.parts.tasks.rows import JournalEntry
@@ -50,7 +51,7 @@ async def attempt_step(
     made: object = None
     entry: JournalEntry | None = None
     with suppress(_IsAwaitable), Transaction(actor.state, actor.key) as transaction:
-        made = function()
+        made = call_now(function)
         if inspect.isawaitable(made) and not isinstance(made, _WRITES):
             if not transaction.is_empty:
                 if inspect.iscoroutine(made):
@@ -74,7 +75,7 @@ async def _attempt_staged(
     stage.step_task = asyncio.current_task()
     with stage.use():
         async with asyncio.timeout(timeout):
-            entry = _finish(name, await work)
+            entry = _finish(name, await call(lambda: work))
         has_cancelled = stage.is_open and not steps.has_row  # In the block of its transaction.
         await stage.commit(is_last=True, end=do_nothing if has_cancelled else partial(steps.put, name, entry))
     return entry

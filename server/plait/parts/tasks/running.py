@@ -9,7 +9,6 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
-from plait.actor.turn import Turn
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import PlaitError, TooMany
 from plait.parts.attempts import RetryPolicy
@@ -268,6 +267,5 @@ class TaskRunner(RowRunner[TaskRow]):
         actor = self._actor
         if failure is None:
             actor.instruments.task_ended(actor.key.kind, run.name, run.status)
-        if failure is None and actor.hooks.has("on_task_end") and actor.turns.refusal is None:
-            turn = Turn("on_task_end", partial(actor.thread.on_task_end, run), actor=actor)
-            actor.turns.begin(turn, partial(actor.turns.report_turn, turn))
+            if actor.hooks.has("on_task_end"):
+                actor.turns.post("on_task_end", run)

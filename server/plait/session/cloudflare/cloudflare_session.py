@@ -273,7 +273,7 @@ class CloudflareSession:
         try:
             # Unknown fields are dropped, since the page may have been built for an earlier type.
             commit, is_as_sent = self._writes.write(data)
-        except Exception as error:  # validate_state_change may refuse with any exception.
+        except BaseException as error:  # validate_state_change may refuse with any exception.
             self._reject(REJECTED, error, trace)
             return
         self._forget_departure()

@@ -158,7 +158,7 @@ class Pushes:
             self._refuse(push.ref, error)
         except PatchError as error:
             self._refuse(push.ref, Conflict(str(error)))
-        except Exception as error:  # Any exception of a hook refuses the change.
+        except BaseException as error:  # Any exception of a hook refuses the change.
             self._refuse(push.ref, Reject(str(self._actor.explain(error, self._connection))))
         else:
             if isinstance(pushed, MissingChanges):

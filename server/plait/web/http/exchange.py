@@ -12,7 +12,8 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal, Rights
 from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Arguments, Method
-from plait.errors import CallFailed, PlaitError
+from plait.author_code import Interrupted
+from plait.errors import CallFailed
 from plait.instruments.protocol import TRACE
 from plait.store.protocol import ThreadKey
 from plait.web.authentication import Action
@@ -28,8 +29,6 @@ T = TypeVar("T")
 
 # Seconds after which the server watches for a disconnect of the client; most calls end earlier.
 _SOON: Final = 0.1
-# Exceptions that end the waiting task, not the call.
-_ENDINGS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
 class Exchange:
@@ -102,9 +101,7 @@ class Exchange:
         """Return the result of a call. Raises CallFailed in place of exceptions that are not plait's."""
         try:
             return await future
-        except (PlaitError, *_ENDINGS):
-            raise
-        except BaseException as error:
+        except (Exception, Interrupted) as error:
             raise self.context.failures.explain(error, self.key) from None
 
     async def outcome_unless_left(self, future: asyncio.Future[T], leave: Callable[[], object]) -> T:

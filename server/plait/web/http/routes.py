@@ -158,7 +158,7 @@ class _Exchange(Exchange):
                 commit = actor.state.put(body, connection)
         except PlaitError:
             raise
-        except Exception as error:  # `validate_state_change` may refuse with any exception.
+        except BaseException as error:  # `validate_state_change` may refuse with any exception.
             raise Reject(str(actor.explain(error, connection))) from None
         version = await commit
         await actor.state.store_thread(connection)  # The state may be the initial one, which is no change.

@@ -199,7 +199,7 @@ class RemoteSocket(FrameTransport, LinkedTransport):
                 receiver.pong(data)
             else:
                 self._end(*unpack_close(data))
-        except Exception as error:
+        except BaseException as error:
             self.close(INTERNAL_ERROR, log_internal(error))
 
     def _leave_group(self) -> None:

@@ -230,7 +230,7 @@ class Socket(FrameTransport, asyncio.Protocol):
                 self._end(close.code if close else _NO_CODE, close.reason if close else "")
             elif opcode is Opcode.PING:
                 self._write(serialize(data, _PONG_BYTE))
-        except Exception as error:
+        except BaseException as error:
             self.close(INTERNAL_ERROR, log_internal(error))
 
     def _send_replies(self) -> bool:
