@@ -50,6 +50,8 @@ S = TypeVar("S", bound=Service)
 class AgentRuns(Protocol):
     """The agents of an app, which its threads run."""
 
+    is_draining: bool
+
     def attempt(self, actor: "Actor", name: str, queue: object) -> Awaitable[bool]:
         """Run an agent in a thread, as `Actor.run_agent` does. Raises ValueError if the thread has no such agent."""
         ...
@@ -60,11 +62,6 @@ class AgentRuns(Protocol):
     @property
     def threads(self) -> Collection[ThreadKey]:
         """The threads with a run, or one that waits."""
-        ...
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether the server is shutting down."""
         ...
 
     def has_run(self, thread: ThreadKey | None = None) -> bool:
@@ -378,7 +375,7 @@ class Actor:
             self.limits,
             kind.rules(self.thread),
             on_commit=self.sockets.send_change,
-            on_lost=self._drop,
+            on_lost=partial(self.host.drop, self),
             instruments=self.instruments,
             find_trace=find_trace,
         )
@@ -386,17 +383,10 @@ class Actor:
         return state
 
     def _make_card(self) -> Card:
-        state, turns = self.state, self.turns
-        make = partial(state.ask, self.thread.card) if self.hooks.has("card") else None
-
-        def tell(error: Exception) -> None:
-            # Later, as the change that the card is of is being made.
-            self.loop.call_soon(turns.report, error, None, context=Context())
-
+        make = partial(self.state.ask, self.thread.card) if self.hooks.has("card") else None
+        # Later, as the change that the card is of is being made.
+        tell = partial(self.loop.call_soon, partial(self.turns.report, connection=None), context=Context())
         return Card(make, self.limits, tell=tell)
-
-    def _drop(self, error: StoreError) -> None:
-        self.host.drop(self, error)
 
     def _post_terminated(self) -> None:
         if self.hooks.has("on_terminated"):

@@ -239,7 +239,7 @@ class TurnRunner:
             return None
         work = partial(getattr(self._thread, name), *args)
         turn = Turn(name, work, actor=self._actor, connection=connection, by_client=by_client, trace=trace)
-        self.begin(turn, partial(self.report_turn, turn), size=size, party=connection.party)
+        self.begin(turn, partial(self.report_turn, turn), size=size, party=getattr(connection, "party", None))
         return turn
 
     def report(self, error: BaseException, connection: Connection | None, trace: object = None) -> None:
