@@ -1,7 +1,8 @@
 """The two clocks of a process, which alone read the time of day.
 
-Due times are compared with `read_due_clock`: it follows the wall clock forward, and never back, so a clock that is set
-back delays nothing. All else reads the wall clock: tokens, entries that expire, what is pruned, and times that are
+Due times are compared with `read_due_clock`: it follows a clock forward, and never back, so a clock that is set back
+delays nothing. That is the wall clock or, with a store that several machines share, the clock of its server, so that
+theirs need not agree. All else reads the wall clock: tokens, entries that expire, what is pruned, and times that are
 stored or shown. The time at which a thread expires is a due time.
 """
 
@@ -28,23 +29,42 @@ class Clock:
         """Read these clocks from now on, and forget by how much an earlier wall clock was ahead."""
         self._wall = wall
         self._steady = steady
-        # The most by which the wall clock was ever ahead of the steady one.
+        # The most by which the clock that is followed was ever ahead of the steady one; and whether it is a server's.
         self._base = wall() - steady()
+        self.follows_server = False
 
     def read_wall(self) -> int:
         """Return the time of day."""
         return self._wall() // 1000
 
     def read_due(self) -> int:
-        """Return the time for due times: the time of day, or a later one after the wall clock was set back."""
+        """Return the time for due times: the time of day, or a later one after the clock was set back."""
+        if self.follows_server:
+            return (self._steady() + self._base) // 1000
         # In this order: whatever time passes between the two, the base does not grow by it.
         ahead = self._wall() - (steady := self._steady())
         self._base = max(self._base, ahead)
         return (steady + self._base) // 1000
 
+    def read_steady(self) -> int:
+        """Return the nanoseconds of the steady clock."""
+        return self._steady()
+
+    def follow(self, at: int, asked: int) -> None:
+        """Follow the clock of a server, which has said, since it was `asked` by the steady clock, that it is `at`.
+
+        The answer is from the middle of that time, but only what is certain moves the clock: it is never set back.
+        """
+        steady, at = self._steady(), at * 1000
+        if not self.follows_server or at - steady > self._base:
+            self._base, self.follows_server = at - (asked + steady) // 2, True
+
     def find_offset(self) -> int:
-        """Return the nanoseconds by which the wall clock is ahead of the steady one: constant until it is set."""
-        return self._wall() - self._steady()
+        """Return the nanoseconds by which the clock of due times, when it is not set back, is ahead of the steady one.
+
+        They are constant until that clock is set.
+        """
+        return self._base if self.follows_server else self._wall() - self._steady()
 
 
 CLOCK: Final = Clock()
@@ -55,7 +75,7 @@ read_due_clock: Final = CLOCK.read_due
 
 
 class ClockWatch:
-    """Notices that the wall clock was set, or that the machine has slept."""
+    """Notices that the clock which due times follow was set, or that the machine has slept."""
 
     def __init__(self) -> None:
         self._offset = CLOCK.find_offset()
@@ -71,7 +91,7 @@ class ClockWatch:
             log.warning("the clock was set forward by %.3f s, or the machine has slept", jump / 1e9)
         else:
             log.warning("the clock was set back by %.3f s; what is due goes on by the time before", -jump / 1e9)
-        if ahead * 1e9 >= _JUMP:
+        if ahead * 1e9 >= _JUMP and not CLOCK.follows_server:
             text = "if the clock was wrong before, cron and at run %.0f s early until the server is restarted"
             log.error(text, ahead)
         return True

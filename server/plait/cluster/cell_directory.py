@@ -21,6 +21,7 @@ from plait.cluster.cell_content import CellContent, StoredNode, find_node_cell
 from plait.cluster.directory import DirectoryView, NodeRecord
 from plait.errors import StoreError
 from plait.store.cells import NO_CELL, Cell, Cells
+from plait.store.outcomes import Replaced
 
 __all__ = ["CellDirectory"]
 
@@ -67,6 +68,7 @@ class CellDirectory:
     async def join(self, node: NodeRecord) -> NodeRecord | None:
         async with self._alone(self._turn):
             self._content = None  # A node that joins again may have been lost with everything else.
+            await self._cells.confirm()
             found = await self._find()
             for cell in found.find_obsolete():
                 await self._swap(found, cell, None)
@@ -77,6 +79,7 @@ class CellDirectory:
 
     async def beat(self, id: str, *, is_leaving: bool = False, links: Sequence[str] = ()) -> bool:
         async with self._alone(self._beat_turn):
+            await self._beating.confirm()
             while True:
                 # It is not known after a conflict, or after a lost answer.
                 if (last := self._last.pop(id, None)) is None:
@@ -164,4 +167,5 @@ class CellDirectory:
         try:
             yield
         except StoreError as error:
-            raise StoreError(f"the directory of the nodes in {self._url} cannot be reached: {error}") from error
+            kind = Replaced if isinstance(error, Replaced) else StoreError
+            raise kind(f"the directory of the nodes in {self._url} cannot be reached: {error}") from error

@@ -94,7 +94,10 @@ NO_VIEW: Final = DirectoryView((), (FREE,) * SHARDS)
 
 
 class Directory(AbstractAsyncContextManager["Directory"], Protocol):
-    """Changes the directory, after it is entered. Every method raises StoreError if its outcome is not known."""
+    """Changes the directory, after it is entered. Every method raises StoreError if its outcome is not known.
+
+    To join and to beat raise it as well if the engine may not be used, and Replaced if another server is the primary.
+    """
 
     async def read(self) -> DirectoryView:
         """Return the directory as it is at one moment of this call."""

@@ -12,8 +12,10 @@ __all__ = ["OPEN", "Gate", "LeaseGate"]
 class Gate:
     """Whether anything may leave this process; always, if it shares its threads with no other."""
 
-    # Changes when everything must be dropped that waits, as this node was dead for the others.
-    generation = 0
+    @property
+    def generation(self) -> int:
+        """A number that changes when everything must be dropped that waits, as this node has lost what it has shown."""
+        return 0
 
     @property
     def is_open(self) -> bool:
@@ -39,7 +41,12 @@ class LeaseGate(Gate):
 
     def __init__(self) -> None:
         self._lease: NodeLease | None = None
+        self._followed = 0
         self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def generation(self) -> int:
+        return self._followed + (0 if self._lease is None else self._lease.ends)
 
     @property
     def is_open(self) -> bool:
@@ -52,8 +59,8 @@ class LeaseGate(Gate):
 
     def follow(self, lease: NodeLease) -> None:
         """Open and close with this lease from now on."""
+        self._followed = self.generation + 1 - lease.ends
         self._lease = lease
-        self.generation += 1
 
     def call_when_open(self, callback: Callable[[], None]) -> None:
         self._waiting.append(callback)

@@ -27,11 +27,13 @@ _read: Final = _find_clock()
 class NodeLease:
     """Whether this node may serve. Everything that leaves it, answers and writes, asks `holds` first."""
 
-    __slots__ = ("_clock", "_until")
+    __slots__ = ("_clock", "_until", "ends")
 
     def __init__(self, clock: Callable[[], float] = boot_time) -> None:
         self._clock = clock
         self._until = -math.inf
+        # How often it was ended before its time.
+        self.ends = 0
 
     @property
     def holds(self) -> bool:
@@ -48,5 +50,6 @@ class NodeLease:
         self._until = max(self._until, began + LEASE)
 
     def end(self) -> None:
-        """Stop serving: the node is dead for the others."""
+        """Stop serving: the node is dead for the others, or its store has lost what it has acknowledged."""
+        self.ends += 1
         self._until = min(self._until, self._clock())

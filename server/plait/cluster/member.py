@@ -20,6 +20,7 @@ from plait.cluster.lease import NodeLease, boot_time
 from plait.cluster.owners import NO_THREADS, Moves
 from plait.cluster.rendezvous import find_winner
 from plait.errors import StoreError, Unavailable
+from plait.store.outcomes import Replaced
 
 __all__ = ["SILENCE", "SINGLE", "Member"]
 
@@ -130,6 +131,9 @@ class Member:
             )
         except StoreError as error:
             self.failed_beats += 1
+            if isinstance(error, Replaced):  # What waits to be sent may be lost.
+                self.lease.end()
+                self._moves.lose()
             if began - self._logged >= _LOG_EVERY:
                 self._logged = began
                 log.warning("a beat of the node %s failed: %s", self.record.name, error)

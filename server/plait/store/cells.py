@@ -32,8 +32,17 @@ class Reading(NamedTuple):
 class Cells(AbstractAsyncContextManager["Cells"], Protocol):
     """One connection to the cells of a store's URL. Entering it connects, and makes what they need, or later calls do.
 
+    It shares with an open store what is known of the server: what one of them learns holds for both.
+
     Every method raises StoreError, and a call that is cancelled breaks nothing: the next one connects again if it must.
     """
+
+    async def confirm(self) -> None:
+        """Check the server, its clock and what it promises, as a new connection does.
+
+        Raises Unreachable if it may not be used, and Replaced if another one serves the store by now.
+        """
+        ...
 
     async def read(self, former: Reading | None = None) -> Reading:
         """Return all cells as they are at one moment of this call.

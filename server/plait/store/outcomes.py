@@ -11,6 +11,7 @@ __all__ = [
     "FileLost",
     "Health",
     "Outcome",
+    "Replaced",
     "Unreachable",
     "describe",
     "make_fenced",
@@ -33,6 +34,10 @@ class Unreachable(StoreError):
     """The engine of the store cannot be reached, or this process may not write: nothing was stored."""
 
     code = "unavailable"
+
+
+class Replaced(Unreachable):
+    """The server is replaced by another one, to which what it has acknowledged since may be unknown."""
 
 
 class FileLost(StoreError):

@@ -112,7 +112,7 @@ class Clock:
     def _begin(self) -> None:
         self._outer = {id(each): (each, each.when()) for each in self._loop._scheduled}
         start, wall = self._time(), CLOCK.read_wall() * 1000
-        steady = wall - CLOCK.find_offset()
+        steady = CLOCK.read_steady()
 
         def count() -> int:
             # Whole microseconds, as due times are.

@@ -3,14 +3,13 @@
 import asyncio
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.redis import Redis
+from tests.sentinels import Sentinels
 from tests.server.store.contract import ROOM, beginning, change
 from tests.server.store.writing import until
 
@@ -21,42 +20,13 @@ from plait.store.redis.store import RedisStore
 from plait.store.redis.url import RedisUrl
 
 
-class Servers:
-    """A primary, its replica, and a Sentinel."""
-
-    def __init__(self, primary: Redis, replica: Redis, sentinel: Redis) -> None:
-        self.primary = primary
-        self.replica = replica
-        self.sentinel = sentinel
-
-    @property
-    def url(self) -> str:
-        """The URL of a store; at the first port there is no Sentinel."""
-        return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.sentinel.port}/mymaster"
-
-    def find_primary(self) -> int:
-        """Return the port of the primary, as the Sentinel has it."""
-        return int(self.sentinel.execute("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")[1])
-
-
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Servers]:
-    with Redis(tmp_path / "primary") as primary, primary.replica(tmp_path / "replica") as replica:
-        settings = tmp_path / "sentinel.conf"
-        settings.write_text(
-            f"sentinel monitor mymaster 127.0.0.1 {primary.port} 1\n"
-            "sentinel down-after-milliseconds mymaster 300\nsentinel failover-timeout mymaster 3000\n"
-        )
-        with Redis.sentinel(tmp_path / "sentinel", settings) as sentinel:
-            found = Servers(primary, replica, sentinel)
-            deadline = time.monotonic() + 60
-            while f"{replica.port}" not in str(sentinel.execute("SENTINEL", "REPLICAS", "mymaster")):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            yield found
+def servers(tmp_path: Path) -> Iterator[Sentinels]:
+    with Sentinels.run(tmp_path) as found:
+        yield found
 
 
-async def test_a_store_follows_the_primary_that_the_sentinels_name(servers: Servers) -> None:
+async def test_a_store_follows_the_primary_that_the_sentinels_name(servers: Sentinels) -> None:
     losses: list[None] = []
     async with RedisStore(RedisUrl.parse(servers.url)) as store:
         store.watch_claims(lambda: losses.append(None))
@@ -78,7 +48,7 @@ async def test_a_store_follows_the_primary_that_the_sentinels_name(servers: Serv
         await store.submit(msgspec.structs.replace(change(1, epoch=stored.epoch), fence=fence))
 
 
-async def test_sentinels_that_do_not_answer_are_no_obstacle_for_a_cluster(servers: Servers) -> None:
+async def test_sentinels_that_do_not_answer_are_no_obstacle_for_a_cluster(servers: Sentinels) -> None:
     with ExitStack() as stack:
         silent = [stack.enter_context(closing(socket.create_server(("127.0.0.1", 0)))) for _ in range(2)]
         hosts = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in silent)
@@ -87,7 +57,7 @@ async def test_sentinels_that_do_not_answer_are_no_obstacle_for_a_cluster(server
             assert not (await directory.read()).nodes
 
 
-async def test_a_name_that_no_sentinel_knows_is_refused(servers: Servers) -> None:
+async def test_a_name_that_no_sentinel_knows_is_refused(servers: Sentinels) -> None:
     url = servers.url.replace("mymaster", "other")
     with pytest.raises(StoreError, match=r"No master found for 'other' by any of the Sentinels$"):
         await RedisStore(RedisUrl.parse(url)).__aenter__()

@@ -37,9 +37,10 @@ class MysqlCells(SqlCells):
 
     _make, _replace, _remove = _MAKE, _REPLACE, _REMOVE
 
-    def __init__(self, url: MysqlUrl) -> None:
-        self._dialect = MysqlDialect(url)
-        super().__init__(self._dialect)
+    _dialect: MysqlDialect
+
+    def __init__(self, url: MysqlUrl, engine: MysqlDialect | None = None) -> None:
+        super().__init__(engine or MysqlDialect(url))
 
     async def _create(self, db: Db) -> None:
         await self._dialect.prepare(db, readonly=False)

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar, cast
 
 from asyncmy.errors import MySQLError
 
+from plait.clock import CLOCK
 from plait.errors import StoreError
 from plait.store.mysql.connection import (
     DRIVER_ERRORS,
@@ -38,14 +39,16 @@ __all__ = ["MysqlDialect"]
 
 T = TypeVar("T")
 
-_SERVER: Final = """
-SELECT VERSION(), @@global.read_only, @@global.innodb_flush_log_at_trx_commit, @@global.log_bin, @@global.sync_binlog
+_NOW: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+_SERVER: Final = f"""
+SELECT {_NOW}, VERSION(), @@global.read_only, @@global.innodb_flush_log_at_trx_commit, @@global.log_bin,
+    @@global.sync_binlog
 """
 # A transaction whose connection is lost must not keep its locks for as long as the server takes to notice that.
 _BEGIN: Final = "SET SESSION wait_timeout = 3", "BEGIN"
 _END: Final = "SET SESSION wait_timeout = DEFAULT"
 # Microseconds since the epoch: a number is above those before it, also after a failover that has lost writes.
-_FENCE: Final = "(number << 52) + TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+_FENCE: Final = f"(number << 52) + {_NOW}"
 # It finds nothing on another server, and after a failover, until the timeline has been set. In the order of the
 # assignments, `origin` is still the former one where the epoch is chosen.
 _CLAIM: Final = f"""
@@ -125,7 +128,9 @@ class MysqlDialect(OriginWatch):
         return await connect_first(self.url.hosts, self._connect, errors=DRIVER_ERRORS, explain=explain)
 
     async def identify(self, db: Db) -> None:
-        ((version, is_readonly, flushes, has_binlog, syncs_binlog),) = await db.fetch(_SERVER)
+        asked = CLOCK.read_steady()
+        ((now, version, is_readonly, flushes, has_binlog, syncs_binlog),) = await db.fetch(_SERVER)
+        CLOCK.follow(now, asked)
         if str(is_readonly) not in ("0", "OFF"):  # It is a word in later versions of MariaDB.
             raise Unreachable("the server is a replica, which cannot be written (read_only)")
         self.identity = f"CONCAT(@@{'server_uid' if 'MariaDB' in version else 'server_uuid'}, '/', @@server_id)"
@@ -134,8 +139,6 @@ class MysqlDialect(OriginWatch):
             *_, (((number, server),), _) = await _run(
                 db, *(self._fill(sql).replace("%s", self.identity) for sql in _RAISE)
             )
-            if number < self._number and server != self._server:
-                raise Unreachable("a failover has replaced the server, as its timeline is an earlier one")
             origin = f"{number}:{server.decode()}"
             if not self._syncs:
                 token = secrets.token_bytes(16)
@@ -145,8 +148,8 @@ class MysqlDialect(OriginWatch):
             if get_code(error) != NO_TABLE:
                 raise
             return  # `prepare` comes next.
+        self.note(origin, db, is_older=number < self._number and server != self._server)
         self._number, self._server = number, server
-        self.note(origin)
 
     async def prepare(self, db: Db, *, readonly: bool) -> None:
         await prepare(cast(MysqlDb, db), self.tables, readonly=readonly)

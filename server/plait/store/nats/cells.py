@@ -1,7 +1,7 @@
 """The cells of a cluster's directory in NATS JetStream, in a stream beside that of the store."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from types import TracebackType
@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from plait.errors import StoreError
 from plait.store.cells import Cell, Reading
-from plait.store.nats.api import Publication, WrongSequence
+from plait.store.nats.api import Publication, Requests, WrongSequence
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.server_connection import ServerConnection
 from plait.store.nats.url import NatsUrl
@@ -26,7 +26,9 @@ _EMPTY_TTL: Final = 60
 class NatsCells:
     """The cells over a connection of their own; the revision of one is the sequence of its message."""
 
-    def __init__(self, url: NatsUrl) -> None:
+    def __init__(self, url: NatsUrl, engine: Callable[[Requests], Awaitable[None]] | None = None) -> None:
+        # Checks the stream of the store.
+        self._engine = engine
         self._connection = ServerConnection(url, patience=_PATIENCE)
         name = f"{url.stream}-directory"
         self._stream = JetStream(url, self._connection, name)
@@ -49,6 +51,12 @@ class NatsCells:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._connection.close()
+
+    async def confirm(self) -> None:
+        with self._dropping():
+            await self._stream.confirm()
+            if self._engine is not None:
+                await self._engine(self._connection)
 
     async def read(self, former: Reading | None = None) -> Reading:
         """Any copy of the stream may be read, and a former leader does not know that it is one.

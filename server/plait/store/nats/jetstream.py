@@ -5,12 +5,14 @@ import base64
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from itertools import count
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from plait.clock import CLOCK
 from plait.errors import StoreError
 from plait.store.nats.api import (
     ANSWER_TIMEOUT,
@@ -85,6 +87,8 @@ class JetStream:
         self._anchor = f"{self.name}.anchor"
         self._anchored = b""
         self._on_suspicion = on_suspicion
+        # The settings that the stream must have.
+        self._wanted: Mapping[str, Any] = {}
         # The most bytes of a message, when there has been a connection.
         self.max_payload = 0
         # The subject of a message that changes nothing.
@@ -100,7 +104,7 @@ class JetStream:
         Its messages have subjects that begin with its name.
         """
         line = requests or self._connection
-        wanted = {
+        self._wanted = wanted = {
             "name": self.name,
             "subjects": [f"{self.name}.>"],
             "num_replicas": self._url.replicas,
@@ -122,7 +126,17 @@ class JetStream:
                     hint = "" if self._url.replicas == 1 else ", or say ?replicas=1 in the URL if one copy is enough"
                     raise StoreError(f"the stream {self.name} cannot be made: {error}{hint}") from error
             info = await self.info(requests=line)
-        for name, value in wanted.items():
+        self._check(info)
+        with suppress(WrongSequence):
+            await self.publish(Publication(self._anchor, secrets.token_hex(8).encode(), 0), requests=line)
+        return info
+
+    async def confirm(self, requests: Requests | None = None) -> None:
+        """Check the settings of the stream again. Raises StoreError."""
+        self._check(await self.info(requests=requests))
+
+    def _check(self, info: StreamInfo) -> None:
+        for name, value in self._wanted.items():
             found = info.config.get(name)
             is_right = found == value or (value is None and not found)
             if name == "num_replicas":
@@ -135,9 +149,6 @@ class JetStream:
                     f"the stream {self.name} has {name}={msgspec.json.encode(found).decode()}, and plait needs "
                     f"{msgspec.json.encode(value).decode()}: choose another stream in the URL, change this one{hint}"
                 )
-        with suppress(WrongSequence):
-            await self.publish(Publication(self._anchor, secrets.token_hex(8).encode(), 0), requests=line)
-        return info
 
     async def read_format(self, requests: Requests) -> int:
         """Return the format that the stream's metadata tell; 0 if they tell none. Raises StoreError."""
@@ -160,7 +171,9 @@ class JetStream:
         found: list[str] = []
         while True:
             asked = {"subjects_filter": subjects, "offset": len(found)} if subjects is not None else {}
+            begun = CLOCK.read_steady()
             answer = await self.api(f"STREAM.INFO.{self.name}", asked, requests=requests)
+            CLOCK.follow(int(datetime.fromisoformat(answer["ts"]).timestamp() * 1e6), begun)
             found += answer["state"].get("subjects") or ()
             if subjects is None or len(found) >= answer.get("total", 0):
                 break

@@ -16,7 +16,7 @@ from plait.errors import CorruptThread, Fenced, Indeterminate, StoreError
 from plait.store.base import EngineStore
 from plait.store.batches import Batches, WriteGroup
 from plait.store.format import check_format
-from plait.store.nats.api import ApiError, Lost, Publication
+from plait.store.nats.api import ApiError, Lost, Publication, Requests
 from plait.store.nats.claims import Claims
 from plait.store.nats.commits import GroupCommitter
 from plait.store.nats.contents import Contents, read_head
@@ -102,6 +102,10 @@ class NatsStore(EngineStore):
     @property
     def is_shared(self) -> bool:
         return True
+
+    async def engine(self, requests: Requests) -> None:
+        """Check the settings of the stream again, for the cells of the store."""
+        await self._stream.confirm(requests)
 
     @property
     def durability(self) -> str:

@@ -1,7 +1,6 @@
 """The cells of a cluster's directory in PostgreSQL."""
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Any, Final
 
 import asyncpg
@@ -46,11 +45,16 @@ class PostgresCells(SqlCells):
 
     _make, _replace, _remove = _MAKE, _REPLACE, _REMOVE
 
-    def __init__(self, url: PostgresUrl) -> None:
+    def __init__(self, url: PostgresUrl, engine: PostgresDialect | None = None) -> None:
         self._tables = Tables(url.prefix, url.schema)
-        durable = copy(url)
-        durable.is_synchronous = True  # After a crash that loses a move, a shard would have two owners for a while.
-        super().__init__(PostgresDialect(durable))
+        self._has_session = url.has_session
+        super().__init__(engine or PostgresDialect(url))
+
+    async def _connect(self) -> Db:
+        db = await super()._connect()
+        if self._has_session:  # After a crash that loses a move, a shard would have two owners for a while.
+            await db.execute("SET synchronous_commit TO on")
+        return db
 
     async def _create(self, db: Db) -> None:
         await db.execute(self._tables.fill(_CREATE))

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
+from plait.clock import CLOCK
 from plait.errors import StoreError
 from plait.store.origins import OriginWatch
 from plait.store.outcomes import Unreachable, describe
@@ -28,7 +29,8 @@ TIMELINE: Final = "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)):
 _IDENTIFY: Final = f"""
 SELECT (SELECT system_identifier FROM pg_control_system()) AS server, {TIMELINE} AS timeline,
     (SELECT stats_reset::text FROM pg_stat_bgwriter) AS recovered,
-    current_setting('fsync') = 'on' AS syncs, current_setting('synchronous_standby_names') <> '' AS has_standby
+    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now, current_setting('fsync') = 'on' AS syncs,
+    current_setting('synchronous_standby_names') <> '' AS has_standby
 """
 # The errors of the driver before it sends a statement, when the connection has just been closed.
 _NOT_SENT: Final = ("cannot perform operation", "cannot switch to state")
@@ -82,17 +84,17 @@ class Engine(OriginWatch):
 
     async def identify(self, db: Db) -> None:
         """Check which server a connection leads to, and whether it keeps what the URL promises. Raises Unreachable."""
+        asked = CLOCK.read_steady()
         (found,) = await db.fetch(_IDENTIFY)
+        CLOCK.follow(found["now"], asked)
         if self.url.has_standby and not found["has_standby"]:
             raise Unreachable("the URL has standby=synchronous, but the server's synchronous_standby_names is empty")
-        if self.origin.startswith(f"{found['server']}:") and found["timeline"] < self.timeline:
-            raise Unreachable("a failover has replaced the server, as its timeline is an earlier one")
-        self.syncs = found["syncs"]
         origin = f"{found['server']}:{found['timeline']}"
         if not self.url.is_synchronous:
             origin += f":{found['recovered']}"
-        self.timeline = found["timeline"]
-        self.note(origin)
+        is_same = self.origin.startswith(f"{found['server']}:")
+        self.note(origin, db, is_older=is_same and found["timeline"] < self.timeline)
+        self.timeline, self.syncs = found["timeline"], found["syncs"]
 
     # Inside
 

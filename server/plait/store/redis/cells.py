@@ -6,6 +6,7 @@ from typing import Any, Final, Self
 from plait.store.cells import Cell, Reading
 from plait.store.redis.engine import Engine
 from plait.store.redis.layout import Keys
+from plait.store.redis.line import Line
 from plait.store.redis.reads import telling
 from plait.store.redis.scripts import READ_CELLS, SWAP_CELL
 from plait.store.redis.url import RedisUrl
@@ -17,21 +18,29 @@ _BITS: Final = 20
 
 
 class RedisCells:
-    """The cells over connections of their own. Revisions come from the counter of the fences, which never goes back."""
+    """The cells over a connection of their own, of the engine of a store if there is one.
 
-    def __init__(self, url: RedisUrl) -> None:
-        self._engine = Engine(url)
+    Revisions come from the counter of the fences, which never goes back.
+    """
+
+    def __init__(self, url: RedisUrl, engine: Engine | None = None) -> None:
+        self._engine = engine or Engine(url)
+        self._line: Line | None = None
         keys = Keys(url.prefix)
         self._keys = *self._engine.timeline_keys, keys("revisions"), keys("cells")
 
     async def __aenter__(self) -> Self:
-        self._engine.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._engine.close()
+        if self._line is not None:
+            self._line.terminate()
+
+    async def confirm(self) -> None:
+        with telling("the cells"):
+            await self._engine.confirm(await self._connect())
 
     async def read(self, former: Reading | None = None) -> Reading:
         former = former or Reading(0, {})
@@ -48,6 +57,14 @@ class RedisCells:
         found: int | None = await self._run(SWAP_CELL, timeline >> _BITS, cell, revision, *values)
         return found
 
+    # Inside
+
     async def _run(self, script: bytes, *values: object) -> Any:
         with telling("the cells"):
-            return await self._engine.run_durably(("EVAL", script, len(self._keys), *self._keys, *values))
+            command = "EVAL", script, len(self._keys), *self._keys, *values
+            return await self._engine.run_durably(command, await self._connect())
+
+    async def _connect(self) -> Line:
+        if self._line is None or self._line.is_lost:
+            self._line = await self._engine.connect()
+        return self._line

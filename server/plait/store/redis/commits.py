@@ -13,8 +13,9 @@ from plait.store.coalescing import coalesce
 from plait.store.outcomes import Outcome, Unreachable, make_fenced, make_indeterminate, make_refusal
 from plait.store.protocol import ThreadKey, Write
 from plait.store.reconnecting import Reconnector
-from plait.store.redis.engine import DRIVER_ERRORS, TOO_FEW, Engine, Line, explain, is_lost
+from plait.store.redis.engine import DRIVER_ERRORS, TOO_FEW, Engine, explain, is_lost
 from plait.store.redis.layout import Heads, Keys, RedisHead
+from plait.store.redis.line import Line
 from plait.store.redis.planning import Log, Plan
 from plait.store.redis.scripts import ASK, COMMIT, QUESTION
 from plait.store.thread_rows import Prune

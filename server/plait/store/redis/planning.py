@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 from plait.clock import read_wall_clock
 from plait.store.protocol import Write
 from plait.store.pruning import find_expired, find_oldest
-from plait.store.redis.engine import Command
 from plait.store.redis.layout import HEAD, Keys, RedisHead, encode_row, join
+from plait.store.redis.line import Command
 from plait.store.thread_rows import ChangeRow, Prune, Record
 
 __all__ = ["Log", "Plan"]

@@ -10,8 +10,9 @@ from plait.errors import CorruptThread, StoreError
 from plait.store.outcomes import Unreachable
 from plait.store.page import take_page
 from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey, ThreadView
-from plait.store.redis.engine import DRIVER_ERRORS, Command, Engine, explain, is_lost
+from plait.store.redis.engine import DRIVER_ERRORS, Engine, explain, is_lost
 from plait.store.redis.layout import Keys, decode, join, split, to_change, to_client
+from plait.store.redis.line import Command
 from plait.store.redis.planning import Log
 from plait.store.redis.scripts import CHANGES, LOAD, RECORDS
 from plait.store.spool import RecordSpool
@@ -37,7 +38,7 @@ _TRIES: Final = 20
 class Reads:
     """The methods of a store that read its threads."""
 
-    _engine: Engine
+    engine: Engine
     _keys: Keys
     # Waits until the server can be reached; None if nothing does.
     _recover: Callable[[], Awaitable[object]] | None
@@ -100,12 +101,12 @@ class Reads:
         if not commands:
             return []
         try:
-            return await self._engine.run(*commands)
+            return await self.engine.run(*commands)
         except (Unreachable, *DRIVER_ERRORS) as error:
             if self._recover is None or not (isinstance(error, Unreachable) or is_lost(error)):
                 raise
         await self._recover()
-        return await self._engine.run(*commands)
+        return await self.engine.run(*commands)
 
     def _make_load(self, key: ThreadKey, version: int | None, ranges: Sequence[RecordRange]) -> Command:
         """Return the command that loads a thread. Raises UnicodeEncodeError."""
@@ -186,7 +187,7 @@ def telling(what: object, failure: str = "cannot be read") -> Iterator[None]:
     try:
         yield
     except (StoreError, *ERRORS) as error:
-        kind = Unreachable if isinstance(error, Unreachable) or is_lost(error) else StoreError
+        kind = type(error) if isinstance(error, Unreachable) else Unreachable if is_lost(error) else StoreError
         raise kind(f"{what} {failure}: {explain(error)}") from error
 
 

@@ -16,9 +16,10 @@ from plait.store.format import check_format
 from plait.store.protocol import ALL_THREADS, DueThread, StoredThread, ThreadKey, ThreadQuery, ThreadRow
 from plait.store.reconnecting import Reconnector
 from plait.store.redis.commits import BatchCommitter
-from plait.store.redis.engine import Engine, Line, explain, is_lost
+from plait.store.redis.engine import Engine, explain, is_lost
 from plait.store.redis.exporting import Exports
 from plait.store.redis.layout import Heads, Keys, RedisHead, join, split
+from plait.store.redis.line import Line
 from plait.store.redis.listing import list_due, list_threads
 from plait.store.redis.reads import ERRORS, read_thread, telling
 from plait.store.redis.scripts import CLAIM, FORMAT
@@ -39,28 +40,28 @@ class RedisStore(Exports, RemoteStore[RedisHead]):
     def __init__(self, url: RedisUrl, *, readonly: bool = False) -> None:
         super().__init__(url, readonly=readonly)
         self._keys = Keys(url.prefix)
-        self._engine = Engine(url, self._on_loss, readonly=readonly)
+        self.engine = Engine(url, self._on_loss, readonly=readonly)
         self._heads: Heads = {}
         self._begin()
 
     def _begin(self) -> None:
         """Create the objects that live from open to close."""
-        self._line = Reconnector(self._engine.connect, Line.close, lambda line: line.is_lost, server="Redis")
+        self._line = Reconnector(self.engine.connect, Line.close, lambda line: line.is_lost, server="Redis")
         self._recover = None if self._readonly else self._line.wait
-        self._committer = BatchCommitter(self._engine, self._keys, self._line, self._heads, self._load_log)
+        self._committer = BatchCommitter(self.engine, self._keys, self._line, self._heads, self._load_log)
         self._commit = self._committer.commit
         self._upkeep = RedisUpkeep(self._run, self._keys, self._committer, self._batches.has_writes)
 
     @property
     def durability(self) -> str:
-        if self._engine.weakness:
+        if self.engine.weakness:
             return (
                 "changes survive a crash of the process; a crash of Redis loses the last ones, or all "
-                f"(durable=no, and {self._engine.weakness})"
+                f"(durable=no, and {self.engine.weakness})"
             )
         if not (replicas := self.url.replicas):
             return "changes survive crashes of the processes and machines, but a failover may lose the last ones"
-        where = "on their disks" if self._engine.can_wait_for_disks else "in memory"
+        where = "on their disks" if self.engine.can_wait_for_disks else "in memory"
         return (
             "changes survive crashes of the processes and machines, and a failover to one of the replicas that have "
             f"them {where} (replicas={replicas})"
@@ -68,8 +69,8 @@ class RedisStore(Exports, RemoteStore[RedisHead]):
 
     async def _open(self) -> None:
         self._begin()
-        self._engine.open()
-        line = await self._engine.connect()
+        self.engine.open()
+        line = await self.engine.connect()
         self._line.open(line)
         (found,) = await line.run(("GET", self._keys("format")))
         if found is None:
@@ -78,7 +79,7 @@ class RedisStore(Exports, RemoteStore[RedisHead]):
         if not self._readonly:
             self._upkeep.start()
             self._batches.open()
-            if self._engine.weakness:
+            if self.engine.weakness:
                 log.warning("the store %s is less durable than plait's default: %s", self.url, self.durability)
 
     def _explain(self, error: BaseException) -> str | None:
@@ -96,12 +97,12 @@ class RedisStore(Exports, RemoteStore[RedisHead]):
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
         with telling("a schema", "could not be written"):
-            await self._engine.run_durably(("HSETNX", self._keys("schemas"), join(kind, hash), schema))
+            await self.engine.run_durably(("HSETNX", self._keys("schemas"), join(kind, hash), schema))
 
     async def _probe(self, *, writes: bool) -> None:
         with telling("the store", "cannot be written"):
             await self._line.wait()
-            await (self._engine.run_durably(("SET", self._keys("check"), 1)) if writes else self._run(("PING",)))
+            await (self.engine.run_durably(("SET", self._keys("check"), 1)) if writes else self._run(("PING",)))
 
     async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
         with telling("the list of threads"):
@@ -121,14 +122,14 @@ class RedisStore(Exports, RemoteStore[RedisHead]):
         self, key: ThreadKey, ranges: Sequence[RecordRange] | None
     ) -> tuple[RedisHead, StoredThread | None]:
         with telling(key, "cannot be claimed"):
-            keys = *self._engine.timeline_keys, *self._keys.thread(key, "h")
+            keys = *self.engine.timeline_keys, *self._keys.thread(key, "h")
             claim = "EVAL", CLAIM, len(keys), *keys, secrets.token_hex(8)
             load = [] if ranges is None else [self._make_load(key, None, ranges)]
             (origin, row), *found = await self._run(claim, *load)
-        self._engine.note(origin.decode())
+        self.engine.note_claim(origin)
         return RedisHead.read(row), read_thread(key, found[0], None, ranges or ()) if found else None
 
     async def _close(self) -> None:
         await self._upkeep.stop()
         await self._line.close()
-        await self._engine.close()
+        await self.engine.close()

@@ -7,7 +7,8 @@ from typing import Any, Self, TypeVar
 
 from plait.errors import StoreError
 from plait.store.cells import Cell, Reading
-from plait.store.sql.db import Connector, Db
+from plait.store.sql.db import Db
+from plait.store.sql.dialect import Dialect
 
 __all__ = ["SqlCells"]
 
@@ -17,8 +18,8 @@ T = TypeVar("T")
 class SqlCells:
     """The cells over a connection that is replaced when it is lost. A subclass has the statements of an engine."""
 
-    def __init__(self, connector: Connector) -> None:
-        self._connector = connector
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
         self._db: Db | None = None
 
     async def __aenter__(self) -> Self:
@@ -28,6 +29,9 @@ class SqlCells:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._drop()
+
+    async def confirm(self) -> None:
+        await self._use(self._dialect.identify, None)
 
     async def read(self, former: Reading | None = None) -> Reading:
         cells = {} if former is None else dict(former.cells)
@@ -62,6 +66,10 @@ class SqlCells:
     # Its third value is the former revision.
     _remove: str
 
+    async def _connect(self) -> Db:
+        """Return a new connection, whose commits are durable."""
+        return await self._dialect.connect()
+
     async def _create(self, db: Db) -> None:
         """Make the table, unless it is there."""
         raise NotImplementedError
@@ -87,13 +95,13 @@ class SqlCells:
         """Do work; `missing` is its result if the table is not there, as no node has joined yet."""
         try:
             if self._db is None or self._db.is_closed():
-                self._db = await self._connector.connect()
+                self._db = await self._connect()
             return await work(self._db)
-        except self._connector.errors as error:
+        except self._dialect.errors as error:
             if self._is_missing(error):
                 return missing
             self._drop()
-            raise StoreError(self._connector.explain(error)) from error
+            raise StoreError(self._dialect.explain(error)) from error
         except BaseException:
             self._drop()  # A statement may be under way.
             raise

@@ -51,7 +51,7 @@ class SqlStore(RemoteStore[ClaimedHead]):
 
     def __init__(self, url: Any, *, readonly: bool = False) -> None:
         super().__init__(url, readonly=readonly)
-        self._dialect = dialect = self._make_dialect(url, self._on_loss)
+        self.engine = self._dialect = dialect = self._make_dialect(url, self._on_loss)
         self._errors: tuple[type[Exception], ...] = (*dialect.errors, OverflowError, TypeError, ValueError)
         self._known = Known()
         self._heads = self._known.heads
