@@ -201,6 +201,7 @@ async def test_a_server_that_is_ending_is_alive_but_not_ready() -> None:
         await app.__aenter__()
         assert (await web.get("/readyz")).json() == {
             "status": "ok",
+            "writes": "accepted",
             "durability": "changes are lost when the process ends",
         }
         work = asyncio.create_task(app.thread(Busy, "one").call(Busy.work))

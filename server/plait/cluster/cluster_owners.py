@@ -259,11 +259,12 @@ class ClusterOwners(Owners):
             return
         member = self._make_member()
         member.is_open, member.taken = self._member.is_open, self._member.taken
-        member.failed_beats = self._member.failed_beats
+        member.failed_beats, member.outage = self._member.failed_beats, self._member.outage
         try:
             await member.join(asyncio.sleep)
         except (StoreError, Unavailable) as error:
-            log.warning("the node %s cannot join again: %s", self._record.name, operator_message(error))
+            if member.outage.is_due(self._clock(), str(error)):
+                log.warning("the node %s cannot join again: %s", self._record.name, operator_message(error))
             return
         self._follow(member)
         await self._look()

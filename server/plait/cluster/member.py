@@ -7,7 +7,6 @@ read them, which is later. And only the owner of a shard, or who finds its owner
 
 import asyncio
 import logging
-import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
@@ -20,7 +19,7 @@ from plait.cluster.lease import NodeLease, boot_time
 from plait.cluster.owners import NO_THREADS, Moves
 from plait.cluster.rendezvous import find_winner
 from plait.errors import StoreError, Unavailable
-from plait.store.outcomes import Replaced
+from plait.store.outcomes import OutageLog, Replaced
 
 __all__ = ["SILENCE", "SINGLE", "Member"]
 
@@ -32,8 +31,6 @@ SILENCE: Final = 4.0
 SINGLE: Final = "single"
 """The name of a process that is no node of a cluster, and shares its store with no other."""
 
-# Seconds between log lines while beats fail.
-_LOG_EVERY: Final = 1.0
 _SHARED_AT_ONCE: Final = 16
 _GIVEN_AT_ONCE: Final = 64
 
@@ -77,8 +74,7 @@ class Member:
         self._waiting = 0
         # The shards without an owner that this node has taken, and the beats that have failed.
         self.taken = self.failed_beats = 0
-        # When a failed beat was logged last.
-        self._logged = -math.inf
+        self.outage = OutageLog()
         # State versions that are to be recorded next, and who records some now.
         self._unrecorded: dict[int, dict[str, int]] = {}
         self._recording = asyncio.Lock()
@@ -134,10 +130,10 @@ class Member:
             if isinstance(error, Replaced):  # What waits to be sent may be lost.
                 self.lease.end()
                 self._moves.lose()
-            if began - self._logged >= _LOG_EVERY:
-                self._logged = began
+            if self.outage.is_due(began, str(error)):
                 log.warning("a beat of the node %s failed: %s", self.record.name, error)
             return False
+        self.outage.end()
         if is_alive:
             self.lease.extend(began)
         else:
@@ -179,7 +175,8 @@ class Member:
         except StoreError as error:
             # Another node may be silent because the engine is: only time in which it answers counts.
             self._seen.clear()
-            log.warning("the node %s cannot read the directory: %s", self.record.name, error)
+            if self.outage.is_due(self._clock(), str(error)):
+                log.warning("the node %s cannot read the directory: %s", self.record.name, error)
 
     async def give_all(self) -> None:
         """Give all shards to the other nodes, some at a time, before this node stops. Raises StoreError."""

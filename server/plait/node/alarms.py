@@ -10,6 +10,7 @@ from typing import Final
 from plait.backoff import Backoff
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import PlaitError, StoreError, operator_message
+from plait.store.outcomes import Unreachable
 from plait.store.protocol import DueThread, Store, ThreadKey, ThreadQuery
 from plait.store.thread_rows import INCOMPLETE
 
@@ -171,7 +172,8 @@ class Alarms:
             self._failures += 1
             self._may_be_ahead = True
             rest = min(self._interval, _BACKOFF.delay(self._failures))
-            log.error("threads that are due are not woken: %s", operator_message(error))
+            if not isinstance(error, Unreachable):  # The lease tells of it.
+                log.error("threads that are due are not woken: %s", operator_message(error))
             self._horizon = now + int(rest * 1e6)
             return
         self._failures = 0

@@ -10,6 +10,7 @@ from plait.errors import Fenced, Indeterminate, StoreError
 __all__ = [
     "FileLost",
     "Health",
+    "OutageLog",
     "Outcome",
     "Replaced",
     "Unreachable",
@@ -21,8 +22,9 @@ __all__ = [
 
 log = logging.getLogger("plait.store")
 
-# Seconds between log lines while writes fail.
-_LOG_EVERY: Final = 1.0
+# Seconds between log lines while something fails, and between the last of them and the first of the next failure.
+_LOG_EVERY: Final = 60.0
+_LOG_AGAIN: Final = 1.0
 # Seconds after a failed write before a test write is made.
 _TRY_AFTER: Final = 5.0
 
@@ -75,8 +77,27 @@ def make_refusal(key: object, cause: Exception, why: str, *, is_unreachable: boo
     return error
 
 
+class OutageLog:
+    """Tells when to log a failure that lasts: at once, and then each minute; each text by itself."""
+
+    def __init__(self) -> None:
+        self._logged: dict[str, float] = {}
+        self._pause = _LOG_EVERY
+
+    def is_due(self, now: float, text: str = "") -> bool:
+        """Whether to log it now."""
+        if now - self._logged.get(text, -math.inf) < self._pause:
+            return False
+        self._logged[text], self._pause = now, _LOG_EVERY
+        return True
+
+    def end(self) -> None:
+        """Log the next failure at once."""
+        self._pause = _LOG_AGAIN
+
+
 class Health:
-    """Tracks failed writes, and logs them at most once a second, as every write fails when the disk is full.
+    """Tracks failed writes, and logs them at once and then each minute, as every write fails when the disk is full.
 
     `is_trouble` tells of the cause of a failed write whether it concerns the whole store, not one write or thread.
     """
@@ -86,7 +107,7 @@ class Health:
         # Why the store cannot be written; None while it can.
         self.trouble: str | None = None
         self._last_failure = 0.0
-        self._last_line = float("-inf")
+        self._outage = OutageLog()
         # Failed writes that have not been logged.
         self._failed = 0
 
@@ -102,12 +123,15 @@ class Health:
             self._record_failures(failed, now, has_stored=not is_lost and any(stored for stored, _ in outcomes))
         elif self.trouble is not None and not is_lost:
             self.record_success()
+        else:
+            self._outage.end()
 
     def record_success(self) -> None:
         """Record that the store can be written."""
         if self._failed:
             log.error("%d more changes are not stored", self._failed)
         log.warning("the store can be written again")
+        self._outage.end()
         self.trouble, self._failed = None, 0
 
     def should_try(self, now: float) -> bool:
@@ -123,9 +147,9 @@ class Health:
     def _record_failures(self, outcomes: Sequence[tuple[int, StoreError]], now: float, *, has_stored: bool) -> None:
         failed = [error for _, error in outcomes if not isinstance(error, Fenced)]
         self._failed += sum(count for count, error in outcomes if not isinstance(error, Fenced))
-        if failed and now - self._last_line >= _LOG_EVERY:
+        if failed and self._outage.is_due(now):
             log.error("%d changes are not stored; the last: %s", self._failed, failed[-1])
-            self._last_line, self._failed = now, 0
+            self._failed = 0
         causes = [each.__cause__ for each in failed if each.__cause__ is not None and self._is_trouble(each.__cause__)]
         if causes:
             self.trouble = str(causes[-1])

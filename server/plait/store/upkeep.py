@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from plait.backoff import Backoff
 from plait.errors import StoreError
+from plait.store.outcomes import Unreachable
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Head", "HeadUpkeep", "Upkeep"]
@@ -73,7 +74,8 @@ class Upkeep:
         try:
             await self._work()
         except self._errors as error:
-            log.warning("what is left to do after writes could not be done yet: %s", self._explain(error))
+            if not isinstance(error, Unreachable):  # The lease tells of it.
+                log.warning("what is left to do after writes could not be done yet: %s", self._explain(error))
             self._is_due.set()
             return False
         return True

@@ -24,7 +24,6 @@ from plait.cluster.gate import OPEN
 from plait.errors import PlaitError, StoreError
 from plait.instruments.prometheus import Family, Metrics
 from plait.settings import Settings, make_setting_error
-from plait.store.outcomes import Unreachable
 from plait.store.protocol import Store
 from plait.web.hosts import Hosts
 from plait.web.http.endpoint import Endpoint, PathRoute
@@ -42,8 +41,6 @@ _CLIENT: Final = ("client.js", "messages.js", "tasks.js", "listing.js", "files.j
 
 # Seconds after which the engine of a shared store is taken to give no answer.
 _CHECK: Final = 1.0
-# The code and the message for a process that serves nothing yet, or no longer.
-_STOPPED: Final = "unavailable", "the server is starting or shutting down"
 
 _decode_families: Final = msgspec.msgpack.Decoder(list[Family]).decode
 
@@ -67,7 +64,7 @@ class Site:
         # Served at `/metrics`, unless they are None.
         self._metrics = metrics
         # Whether the store can store changes; the last look, which may not have ended.
-        self._check: asyncio.Task[StoreError | None] | None = None
+        self._check: asyncio.Task[bool] | None = None
         # `/metrics` asks for no credentials but the operator's token, even with `authenticate`.
         self._metrics_hosts = Hosts(settings.allowed_hosts, is_guarded=bool(settings.operator_token))
         threads, runs = ThreadRequests(context), RunRequests(context, thread_ids)
@@ -149,34 +146,34 @@ class Site:
         return bool(self._context.runs.agents) and is_run_path(scope)
 
     async def _get_readiness(self, request: Request) -> Response:
-        if (refusal := await self._find_refusal()) is not None:
-            return JSONResponse(error_body(*refusal), 503)
-        return JSONResponse({"status": "ok", "durability": self._store.durability})
-
-    async def _find_refusal(self) -> tuple[str, str] | None:
-        """Return the code and the message that say why this process cannot serve; None if it can."""
+        """Answer 503 while this process cannot answer requests; what it cannot store is a field of the answer."""
         context, gate = self._context, self._context.owners.gate
-        if not context.node.is_serving:
-            return _STOPPED
-        if not gate.is_open:  # Requests are held, and answered if the store is back in time.
-            is_late = gate.closed_for >= context.links.hold
-            return ("unavailable", "this server is cut off from its store") if is_late else None
+        has_stopped, accepts = not context.node.is_serving, True
+        if not has_stopped and gate.is_open:
+            accepts = await self._accepts_writes()
+            has_stopped = not context.node.is_serving
+        if has_stopped:
+            return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
+        if gate.closed_for >= context.links.hold:  # Until then requests are held: the store may be back in time.
+            return JSONResponse(error_body("unavailable", "this server is cut off from its store"), 503)
+        writes = "accepted" if accepts else "refused"
+        return JSONResponse({"status": "ok", "writes": writes, "durability": self._store.durability})
+
+    async def _accepts_writes(self) -> bool:
+        """Whether the store can store changes, as far as it tells in time."""
+        gate = self._context.owners.gate
         if (check := self._check) is None or check.done():
-            check = self._check = asyncio.create_task(self._find_failure(), name="plait store check")
+            check = self._check = asyncio.create_task(self._try_to_write(), name="plait store check")
         # It is not cancelled, as that would end a write that waits for a standby.
         done, _ = await asyncio.wait([check], timeout=None if gate is OPEN else _CHECK)
-        if check.cancelled():
-            return _STOPPED
-        if not done or (failure := check.result()) is None or isinstance(failure, Unreachable):
-            return None  # The lease, which ends soon, tells of an engine that does not answer.
-        return "store_error", "the store cannot store changes; see the server's log"
+        return not done or check.cancelled() or check.result()
 
-    async def _find_failure(self) -> StoreError | None:
+    async def _try_to_write(self) -> bool:
         try:
             await self._store.check_writes()
-        except StoreError as error:
-            return error
-        return None
+        except StoreError:
+            return False
+        return True
 
     async def _get_metrics(self, metrics: Metrics, request: Request) -> Response:
         self._metrics_hosts.check(request)

@@ -207,15 +207,20 @@ async def test_a_node_measures_its_lease_its_beats_and_what_it_has_taken() -> No
         assert a.measure()["plait_beats_failed_total"] >= 2
 
 
-async def test_beats_that_fail_are_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+async def test_beats_and_looks_that_fail_are_logged_once_and_then_each_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now = 100.0
     directory = PromptDirectory()
     async with joined(directory, "a", clock=lambda: now) as a:
-        for _ in range(10):
-            directory.surprises = [StoreError("the engine is away")]
+        for _ in range(500):
+            directory.surprises = [StoreError("the engine is away")] * 2
             assert not await a._member.beat()
+            await a._member.observe()
             now += 0.25
-    assert caplog.text.count("a beat of the node a failed: the engine is away") == 3
+        assert [each for each in caplog.messages if "the engine is away" in each] == [
+            "a beat of the node a failed: the engine is away"
+        ] * 3
 
 
 class Gains(Moves):

@@ -73,16 +73,17 @@ def test_a_store_whose_file_is_lost_cannot_be_written_again(
     assert "the store can be written again" not in caplog.messages
 
 
-def test_of_writes_that_fail_there_is_a_line_a_second(health: Health, caplog: pytest.LogCaptureFixture) -> None:
+def test_of_writes_that_fail_there_is_a_line_at_once_and_then_each_minute(
+    health: Health, caplog: pytest.LogCaptureFixture
+) -> None:
     for number in range(250):
-        record(health, [FULL, FULL], number / 100)
+        record(health, [FULL, FULL], number / 2)
     lines = [record.getMessage() for record in caplog.records]
-    assert lines == [f"{count} changes are not stored; the last: {FULL}" for count in (2, 200, 200)]
-    record(health, [None], 2.5)
-    assert [record.getMessage() for record in caplog.records][3:] == [
-        "98 more changes are not stored",
-        "the store can be written again",
-    ]
+    assert lines == [f"{count} changes are not stored; the last: {FULL}" for count in (2, 240, 240)]
+    record(health, [None], 125)
+    assert caplog.messages[3:] == ["18 more changes are not stored", "the store can be written again"]
+    record(health, [FULL], 126)
+    assert caplog.messages[5:] == [f"1 changes are not stored; the last: {FULL}"]
 
 
 def test_a_write_is_tried_when_nobody_has_written_for_a_while(health: Health) -> None:

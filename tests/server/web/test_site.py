@@ -54,8 +54,12 @@ class Server:
 
     async def ready(self) -> int:
         """Return the status of `/readyz`."""
+        return (await self.ask()).status_code
+
+    async def ask(self) -> httpx.Response:
+        """Return the answer of `/readyz`."""
         async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://localhost") as http:
-            return (await http.get("/readyz")).status_code
+            return await http.get("/readyz")
 
 
 async def test_a_node_without_its_engine_is_ready_until_it_refuses_what_it_has_held() -> None:
@@ -128,13 +132,13 @@ def test_an_app_that_was_looked_at_is_started_and_stopped_in_another_loop() -> N
     asyncio.run(serve(is_asked=False))
 
 
-async def test_an_engine_that_answers_and_stores_nothing_makes_its_nodes_unready() -> None:
+async def test_a_node_that_can_answer_is_ready_and_says_whether_its_engine_refuses_changes() -> None:
     server = Server()
     async with server.app:
-        server.engine.failure = StoreError("the disk is full")
-        assert await server.ready() == 503
-        server.engine.failure = None
-        assert await server.ready() == 200
+        for failure, writes in ((StoreError("the disk is full"), "refused"), (None, "accepted")):
+            server.engine.failure = failure
+            answer = await server.ask()
+            assert (answer.status_code, answer.json()["status"], answer.json()["writes"]) == (200, "ok", writes)
 
 
 @pytest.mark.parametrize("path", ["", "/live"], ids=["alone", "mounted"])

@@ -93,7 +93,8 @@ class Engine(OriginWatch):
         """
         if self.url.service is not None and (primary := await find_primary(self.url)) != line.address:
             self.drop(is_replaced=True)
-            raise Replaced(f"the Sentinels name another primary, {primary[0]}:{primary[1]}")
+            where = f"{primary[0]}:{primary[1]}"
+            raise Replaced(f"the Sentinels name another primary, {where}: what was acknowledged since then is lost")
         await self._identify(line)
 
     async def run(self, *commands: Command) -> list[Any]:

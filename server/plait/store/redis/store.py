@@ -60,7 +60,8 @@ class RedisStore(Exports, RemoteStore[RedisHead]):
                 f"(durable=no, and {self.engine.weakness})"
             )
         if not (replicas := self.url.replicas):
-            return "changes survive crashes of the processes and machines, but a failover may lose the last ones"
+            text = "changes survive crashes of the processes and machines, but a failover, also a planned one"
+            return f"{text}, may lose the last ones{', of a few seconds' if self.url.service else ''}"
         where = "on their disks" if self.engine.can_wait_for_disks else "in memory"
         return (
             "changes survive crashes of the processes and machines, and a failover to one of the replicas that have "
@@ -79,7 +80,7 @@ class RedisStore(Exports, RemoteStore[RedisHead]):
         if not self._readonly:
             self._upkeep.start()
             self._batches.open()
-            if self.engine.weakness:
+            if self.engine.weakness or (self.url.service and not self.url.replicas):
                 log.warning("the store %s is less durable than plait's default: %s", self.url, self.durability)
 
     def _explain(self, error: BaseException) -> str | None:
