@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -63,6 +64,25 @@ async def test_a_server_that_is_killed_five_times_loses_nothing_that_was_acknowl
         await writing.check()
         assert writing.lost == 0
         await store.check_writes()
+
+
+async def test_a_write_on_a_connection_that_has_just_been_closed_is_made_on_the_next_one(redis_server: Redis) -> None:
+    async with RedisStore(RedisUrl.parse(new_store(redis_server.url))) as store:
+        fence = await store.claim(ROOM)
+        assert store._line.current is not None
+        connection = store._line.current._connection
+        send = connection.send_packed_command
+
+        async def close(*args: Any, **options: Any) -> None:
+            # The driver does not notice it, and uvloop raises RuntimeError.
+            connection._writer.transport.abort()
+            while not connection._reader.at_eof():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await send(*args, **options)
+
+        connection.send_packed_command = close
+        await store.submit(msgspec.structs.replace(beginning(), fence=fence))
+        assert (await store.load(ROOM)) is not None
 
 
 # Failover

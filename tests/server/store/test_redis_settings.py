@@ -12,11 +12,13 @@ import pytest
 from tests.certificates import make_certificate
 from tests.ports import hold_port
 from tests.redis import Redis, new_store
+from tests.server.cluster.contract import make_node
 from tests.server.store.contract import ROOM, beginning, change, outcomes
 from tests.server.store.contract_records import delete, put_records
 from tests.server.store.writing import until
 
 from plait.cluster.cell_directory import CellDirectory
+from plait.cluster.directories import find_directory
 from plait.errors import CorruptThread, StoreError
 from plait.store.protocol import ThreadKey
 from plait.store.redis import engine
@@ -40,9 +42,13 @@ def make(server: Redis, options: str = "") -> RedisStore:
     return RedisStore(RedisUrl.parse(new_store(server.url, options)))
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"), [("appendfsync", "everysec"), ("appendonly", "no"), ("maxmemory-policy", "allkeys-lru")]
+SETTINGS = (
+    *(("appendfsync", "everysec"), ("appendonly", "no"), ("maxmemory-policy", "allkeys-lru")),
+    ("save", "3600 1"),  # A snapshot that fails has Redis refuse all writes.
 )
+
+
+@pytest.mark.parametrize(("setting", "value"), SETTINGS)
 async def test_a_server_that_may_lose_changes_is_refused_unless_the_url_says_that_it_may(
     own_redis: Redis, setting: str, value: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -53,6 +59,30 @@ async def test_a_server_that_may_lose_changes_is_refused_unless_the_url_says_tha
     async with make(own_redis, "&durable=no") as store:
         assert f"its {setting} is {value}" in store.durability
         assert store.durability in caplog.text
+
+
+@pytest.mark.parametrize(("setting", "value"), SETTINGS)
+async def test_a_setting_that_changes_while_the_server_runs_is_found_by_the_next_beat(
+    own_redis: Redis, setting: str, value: str
+) -> None:
+    async with make(own_redis) as store, make(own_redis, "&durable=no") as other:
+        directories = [find_directory(each) for each in (store, other)]
+        for directory in directories:
+            assert directory is not None
+            async with directory:
+                await directory.join(make_node("a"))
+                assert await directory.beat("a-0")
+                (before,) = own_redis.execute("CONFIG", "GET", setting).values()
+                own_redis.execute("CONFIG", "SET", setting, value)
+                if directory is directories[0]:
+                    with pytest.raises(StoreError, match=f"its {setting} is {value}"):
+                        await directory.beat("a-0")
+                else:
+                    assert await directory.beat("a-0")
+                    assert f"its {setting} is {value}" in other.durability
+                own_redis.execute("CONFIG", "SET", setting, before)
+                assert await directory.beat("a-0")
+        assert "may lose the last ones" not in other.durability
 
 
 async def test_a_server_that_does_not_tell_its_settings_needs_a_url_that_does(own_redis: Redis) -> None:
