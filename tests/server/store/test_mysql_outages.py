@@ -12,7 +12,6 @@ from tests.server.store.contract import ROOM, beginning, change
 from tests.server.store.writing import KEYS, Writing, begin, survive_kills
 
 from plait.errors import StoreError
-from plait.store.mysql.dialect import MysqlDialect
 from plait.store.mysql.store import MysqlStore
 from plait.store.mysql.url import MysqlUrl
 
@@ -41,19 +40,6 @@ async def test_a_write_above_the_largest_packet_is_refused_and_the_connection_st
             *(store.submit(msgspec.structs.replace(each, fence=writing.fences[KEYS[0]])) for each in halves)
         )
         assert store._writer._dbs.current is db
-
-
-async def test_a_connection_that_has_just_been_closed_is_lost_before_anything_is_sent(mariadb: Mariadb) -> None:
-    dialect = MysqlDialect(MysqlUrl.parse(new_prefix(mariadb.url)))
-    db = await dialect.connect()
-    assert db._transport is not None
-    db._transport.abort()
-    for _ in range(3):  # The driver does not notice it, and uvloop raises RuntimeError.
-        await asyncio.sleep(0)
-    with pytest.raises(dialect.errors) as caught:
-        await db.fetch("SELECT 1")
-    assert dialect.is_lost(caught.value)
-    assert not dialect.was_sent(caught.value)
 
 
 async def test_a_claim_checks_the_timeline_in_its_own_statement(mariadb: Mariadb) -> None:

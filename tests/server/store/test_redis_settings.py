@@ -72,7 +72,7 @@ async def test_a_setting_that_changes_while_the_server_runs_is_found_by_the_next
             async with directory:
                 await directory.join(make_node("a"))
                 assert await directory.beat("a-0")
-                (before,) = own_redis.execute("CONFIG", "GET", setting).values()
+                _, before = own_redis.execute("CONFIG", "GET", setting)
                 own_redis.execute("CONFIG", "SET", setting, value)
                 if directory is directories[0]:
                     with pytest.raises(StoreError, match=f"its {setting} is {value}"):
@@ -173,6 +173,23 @@ async def test_a_server_is_reached_over_tls_and_its_certificate_is_checked(tmp_p
             await RedisStore(RedisUrl.parse(url)).__aenter__()
         async with RedisStore(RedisUrl.parse(f"{url}&ssl_ca_certs={certificate}")) as store:
             assert await store.claim(ROOM) > 0
+
+
+async def test_a_command_that_is_cancelled_at_any_step_is_cancelled(redis_server: Redis) -> None:
+    async with make(redis_server) as store:
+        for steps in range(100):
+            line = await store.engine.connect()
+            work = asyncio.create_task(line.run(("PING",)))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            is_done = work.done()
+            work.cancel()
+            await asyncio.wait([work])
+            assert work.cancelled() is not is_done
+            await line.close()
+            if is_done:
+                break
+        assert steps > 2
 
 
 # Owners

@@ -27,8 +27,8 @@ __all__ = [
     "was_sent",
 ]
 
-DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (MySQLError, OSError, RuntimeError)
-"""The errors of the driver, apart from those of arguments. RuntimeError is uvloop's, for a connection just closed."""
+DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (MySQLError, OSError)
+"""The errors of the driver, apart from those of arguments."""
 
 _PLACE: Final = re.compile(r"\$([0-9]+)")
 # Bytes that a statement needs beside its text, in a packet.
@@ -124,18 +124,21 @@ async def connect(url: MysqlUrl, host: str, port: int) -> MysqlDb:
         context = ssl.create_default_context(cafile=url.authorities) if url.has_tls else None
     except OSError as error:
         raise Unreachable(f"ssl_ca={url.authorities} cannot be read: {explain(error)}") from error
-    connection = await asyncmy.connect(
-        host=host,
-        port=port,
-        unix_socket=url.socket,
-        user=url.user,
-        password=url.password,
-        database=url.database,
-        ssl=context,
-        charset="utf8mb4",
-        autocommit=True,
-        client_flag=MULTI_STATEMENTS,
-    )
+    try:
+        connection = await asyncmy.connect(
+            host=host,
+            port=port,
+            unix_socket=url.socket,
+            user=url.user,
+            password=url.password,
+            database=url.database,
+            ssl=context,
+            charset="utf8mb4",
+            autocommit=True,
+            client_flag=MULTI_STATEMENTS,
+        )
+    except RuntimeError as error:
+        raise Unreachable(explain(error)) from error
     db = MysqlDb(connection, 2**20)
     try:
         *_, ((most,),) = [found.rows for found in await db.run(*_SESSION, "SELECT @@max_allowed_packet")]
@@ -179,12 +182,12 @@ def is_lost(error: BaseException, /, *, is_closed: bool = False) -> bool:
     """Whether an error means that the outcome of a statement is not known; `is_closed` tells of the connection."""
     if isinstance(error, MySQLError):
         return is_closed or get_code(error) in _LOST
-    return isinstance(error, OSError | RuntimeError | TimeoutError)
+    return isinstance(error, OSError | asyncio.TimeoutError)
 
 
 def was_sent(error: BaseException, /) -> bool:
     """Whether a statement that has failed with a lost connection may have reached the server."""
-    return not isinstance(error, InterfaceError | RuntimeError)
+    return not isinstance(error, InterfaceError)
 
 
 def explain(error: BaseException, /) -> str:

@@ -58,7 +58,7 @@ class Engine(OriginWatch):
             "db": url.database,
             "username": url.username,
             "password": url.password,
-            "socket_timeout": _ANSWER_TIMEOUT,
+            "timeout": _ANSWER_TIMEOUT,
             "socket_connect_timeout": _CONNECT_TIMEOUT,
         }
         if url.has_tls:

@@ -1,7 +1,8 @@
 """One connection to a Redis server. All that is not an answer of the server is one error."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from redis.asyncio.retry import Retry
@@ -20,15 +21,17 @@ Command = Sequence[object]
 class Line:
     """A connection, on which one caller at a time runs commands."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, timeout: float) -> None:
         self._connection = connection
+        # Seconds for which an answer is awaited. The driver has a timeout, too, which may swallow a cancellation.
+        self._timeout = timeout
 
     @classmethod
-    async def open(cls, kind: Any, host: str, port: int, **options: Any) -> Self:
+    async def open(cls, kind: Any, host: str, port: int, *, timeout: float, **options: Any) -> Self:
         """Connect, and log in. Raises LostError and ResponseError."""
-        retry = Retry(NoBackoff(), 0)
-        line = cls(kind(host=host, port=port, retry=retry, protocol=2, driver_info=None, **options))
-        with line._losing():
+        options |= {"retry": Retry(NoBackoff(), 0), "protocol": 2, "driver_info": None, "socket_timeout": None}
+        line = cls(kind(host=host, port=port, **options), timeout)
+        async with line._losing():
             await line._connection.connect()
         return line
 
@@ -45,7 +48,7 @@ class Line:
     async def run(self, *commands: Command) -> list[Any]:
         """Return the answers of commands that are sent together. Raises the error of the first that has failed."""
         connection, packed, found = self._connection, self._connection.pack_commands(commands), list[Any]()
-        with self._losing():
+        async with self._losing():
             if self.is_lost:
                 raise LostError("the connection is lost")
             await connection.send_packed_command(packed, check_health=False)
@@ -74,16 +77,18 @@ class Line:
 
     # Inside
 
-    @contextmanager
-    def _losing(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _losing(self) -> AsyncIterator[None]:
         """Close the connection after all but an answer, as answers may be left on it. Raises LostError then.
 
         The driver and uvloop have several errors for a lost connection, RuntimeError among them.
         """
         try:
-            yield
+            async with asyncio.timeout(self._timeout):
+                yield
         except BaseException as error:
             self.terminate()
             if isinstance(error, ResponseError | LostError) or not isinstance(error, Exception):
                 raise
-            raise LostError(describe(error)) from error
+            why = "the server does not answer in time" if isinstance(error, TimeoutError) else describe(error)
+            raise LostError(why) from error

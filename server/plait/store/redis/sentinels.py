@@ -41,7 +41,7 @@ async def find_primary(url: RedisUrl) -> tuple[str, int]:
 async def _ask(url: RedisUrl, host: str, port: int) -> tuple[str, int] | None:
     """Return the server that a Sentinel names; None if it names none, or does not answer."""
     try:
-        line = await Line.open(Connection, host, port, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT)
+        line = await Line.open(Connection, host, port, timeout=_TIMEOUT)
         try:
             (found,) = await line.run(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", url.service or ""))
         finally:
