@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from redis.asyncio import Connection, SSLConnection
+from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import MovedError, ReadOnlyError, RedisError, ResponseError
 
 from plait.clock import CLOCK
 from plait.errors import StoreError
 from plait.store.origins import OriginWatch
 from plait.store.outcomes import Replaced, Unreachable, describe
-from plait.store.redis.line import Command, Line, LostError
+from plait.store.redis.line import Command, Line
 from plait.store.redis.scripts import IDENTIFY
 from plait.store.redis.sentinels import find_primary
 from plait.store.redis.url import RedisUrl

@@ -12,7 +12,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from plait.store.outcomes import describe
 
-__all__ = ["Command", "Line", "LostError"]
+__all__ = ["Command", "Line"]
 
 Command = Sequence[object]
 """A command and its arguments: bytes, text and numbers."""

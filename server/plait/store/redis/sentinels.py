@@ -5,9 +5,10 @@ from collections import Counter
 from typing import Final
 
 from redis.asyncio import Connection
+from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import RedisError
 
-from plait.store.redis.line import Line, LostError
+from plait.store.redis.line import Line
 from plait.store.redis.url import RedisUrl
 
 __all__ = ["find_primary"]
