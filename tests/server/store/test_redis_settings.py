@@ -246,8 +246,8 @@ async def test_a_batch_is_one_script_and_a_change_two_commands(own_redis: Redis)
     async with make(own_redis) as store:
         keys = [ThreadKey("room", str(number)) for number in range(50)]
         fences = {key: await store.claim(key) for key in keys}
-        for key in keys:
-            store.submit(msgspec.structs.replace(beginning(key=key), fence=fences[key]))
+        begin = [msgspec.structs.replace(beginning(key=key), fence=fences[key]) for key in keys]
+        assert await outcomes([store.submit(write) for write in begin]) == [None] * len(keys)
         await store.threads()
         await count_calls(own_redis)
         writes = [msgspec.structs.replace(change(1, key=key), fence=fences[key]) for key in keys]
