@@ -180,7 +180,7 @@ async def test_a_call_that_the_program_does_not_await_is_finished() -> None:
         ({"globals": None}, "Expected `object`, got `null` - at `$.globals`"),
         ({"execute": {"function": "main"}}, "Object contains unknown field `function` - at `$.execute`"),
         ({"execute": {"args": 5}}, "Expected `array`, got `int` - at `$.execute.args`"),
-        ({"globals": {"a": object()}}, "Encoding objects of type object is unsupported"),
+        ({"globals": {"a": object()}}, "Encoding objects of type object is unsupported, at /globals/a/value"),
         ({"timeout": "5"}, "'>' not supported between instances of 'str' and 'int'"),
         ({"timeout": 0}, "timeout must be above 0, or None, not 0"),
     ],
