@@ -21,6 +21,8 @@ INDEX: Final = "f/"
 MOST_PATHS: Final = 10_000
 """The maximum number of files and directories that a thread keeps."""
 
+# The paths below a directory that is moved, which is done in one go.
+_MOST_MOVED: Final = 1_000
 _ON_PAGE: Final = 64
 # More than the bytes of a file in a record: its path, metadata and MIME type have limits.
 _MOST_ENTRY: Final = 8 * 1024
@@ -232,7 +234,10 @@ class FileEdit:
         return True
 
     def move(self, source: str, target: str) -> File:
-        """Move a file, or a directory with what is in it; a file replaces a file. Raises NotFound and ValueError."""
+        """Move a file, or a directory with what is in it; a file replaces a file.
+
+        Raises NotFound, ValueError, and TooLarge for more than 1,000 paths.
+        """
         found = self.get(source)
         if found is None or not source:
             raise NotFound(f"there is no file {source or '/'}")
@@ -243,7 +248,13 @@ class FileEdit:
             raise ValueError(f"{target or '/'} is a directory")
         if found.is_directory and (is_below(target, source) or self._find(target) is not None):
             raise ValueError(f"the directory {source} cannot be moved to {target}")
-        moved = [file for file in self.files() if file.path == source or is_below(file.path, source)]
+        kept = self._find(source)
+        moved = [] if kept is None else [kept]
+        if count := self.count_below(source):
+            if count > _MOST_MOVED:
+                what = f"{source} has {count:,} files and directories; one with {_MOST_MOVED:,} can be moved at once"
+                raise TooLarge(what, limit="files")
+            moved += [file for file in self.files() if is_below(file.path, source)]
         for file in moved:
             self._set(file.path, None)
         for file in moved:

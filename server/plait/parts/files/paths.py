@@ -26,18 +26,22 @@ def clean_path(path: str) -> str:
 
     Raises ValueError for one that has `..`, a control character or a backslash, or is too long or too deep.
     """
-    check_type("a path", path, str)
+    return "/".join(_split("path", path))
+
+
+def _split(name: str, path: str) -> list[str]:
+    """Return the parts of a path, or of a pattern."""
+    check_type(f"a {name}", path, str)
     if _ODD.search(path):
-        raise ValueError(f"the path {path!r} has a control character, a backslash or half of a surrogate pair")
+        raise ValueError(f"the {name} {path!r} has a control character, a backslash or half of a surrogate pair")
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise ValueError(f"the path {path!r} has the part '..'")
+        raise ValueError(f"the {name} {path!r} has the part '..'")
     if len(parts) > MOST_PARTS:
-        raise ValueError(f"a path may have at most {MOST_PARTS} parts, not {len(parts):,}")
-    cleaned = "/".join(parts)
-    if (size := len(cleaned.encode())) > MOST_PATH_BYTES:
-        raise ValueError(f"a path may have at most {MOST_PATH_BYTES:,} bytes, not {size:,}")
-    return cleaned
+        raise ValueError(f"a {name} may have at most {MOST_PARTS} parts, not {len(parts):,}")
+    if (size := len("/".join(parts).encode())) > MOST_PATH_BYTES:
+        raise ValueError(f"a {name} may have at most {MOST_PATH_BYTES:,} bytes, not {size:,}")
+    return parts
 
 
 def find_parents(path: str) -> Iterator[str]:
@@ -53,9 +57,11 @@ def is_below(path: str, directory: str) -> bool:
 
 
 def compile_glob(pattern: str) -> Callable[[str], bool]:
-    """Return whether a path matches: `*`, `?` and `[…]` match inside of a name, and `**` any number of directories."""
-    check_type("a pattern", pattern, str)
-    parts = [part for part in pattern.split("/") if part not in ("", ".")]
+    """Return whether a path matches: `*`, `?` and `[…]` match inside of a name, and `**` any number of directories.
+
+    Raises ValueError for a pattern that would be no path.
+    """
+    parts = _split("pattern", pattern)
     # Several `**` after each other match as one does.
     parts = [part for before, part in pairwise(("", *parts)) if not before == part == "**"]
     matchers = [None if part == "**" else _compile_part(part) for part in parts]

@@ -1,14 +1,16 @@
-"""Finds lines in text files, in an OS thread. The extra `plait[files]` has the patterns whose time is limited."""
+"""Finds files and lines in an OS thread. The extra `plait[files]` has the patterns whose time is limited."""
 
 import asyncio
 import codecs
-from collections.abc import AsyncIterator, Callable
-from time import perf_counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from operator import attrgetter
+from time import perf_counter, thread_time
 from typing import Any, Final
 
-from plait.parts.files.file import FileMatch
+from plait.parts.files.file import File, FileMatch
+from plait.parts.files.paths import compile_glob
 
-__all__ = ["MOST_TEXT", "Searcher", "make_matcher"]
+__all__ = ["MOST_TEXT", "Searcher", "find_matches", "make_matcher"]
 
 MOST_TEXT: Final = 1_000
 """The characters of a line that `grep` returns."""
@@ -20,6 +22,18 @@ _MOST_PATTERN: Final = 1_000
 _LONGEST: Final = 64 * 1024
 
 Matcher = Callable[[str], bool]
+
+
+def find_matches(files: Iterable[File], pattern: str, *, timeout: float) -> list[File]:
+    """Return the files whose paths match a glob, by path. Raises ValueError."""
+    end, found = thread_time() + timeout, list[File]()
+    matches = compile_glob(pattern)
+    for file in files:
+        if thread_time() > end:
+            raise ValueError(f"the pattern {pattern!r} takes more than {timeout:g} s: it is stopped")
+        if not file.is_directory and matches(file.path):
+            found.append(file)
+    return sorted(found, key=attrgetter("path"))
 
 
 def make_matcher(pattern: str, *, is_regex: bool, timeout: float) -> Matcher:

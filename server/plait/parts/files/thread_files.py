@@ -19,8 +19,8 @@ from plait.parts.files.file import Content, File, FileInfo, FileMatch, FileStats
 from plait.parts.files.files_draft import FilesDraft
 from plait.parts.files.images import MOST_IMAGE_BYTES, make_thumbnail, measure_image
 from plait.parts.files.index import INDEX, FileEdit
-from plait.parts.files.paths import clean_path, compile_glob
-from plait.parts.files.search import Searcher, make_matcher
+from plait.parts.files.paths import clean_path
+from plait.parts.files.search import Searcher, find_matches, make_matcher
 from plait.parts.files.store import FileStore
 from plait.parts.part import ALL, Part, check_writable, find_role
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
@@ -38,7 +38,7 @@ _Files = list[File]
 _MOST_METADATA: Final = 4 * 1024
 _MOST_MIME: Final = 255
 _MIME: Final = re.compile("[ -~]+")
-# The seconds that the lines of one `grep` may take together.
+# The seconds that the paths of one `find`, or the lines of one `grep`, may take together.
 _PATIENCE: Final = 2.0
 
 _guess_mime: Final = mimetypes.guess_type
@@ -182,7 +182,7 @@ class ThreadFiles:
     def move(self, source: str, target: str) -> Result[File]:
         """Give a file another path, where it replaces a file, or a directory with what is in it.
 
-        Raises NotFound, and ValueError where a directory is.
+        Raises NotFound, ValueError where a directory is, and TooLarge for a directory with more than 1,000 paths.
         """
         source, target = clean_path(source), clean_path(target)
         return self._change(lambda edit: edit.move(source, target))
@@ -204,10 +204,12 @@ class ThreadFiles:
         return (await self._view()).list(path)
 
     async def find(self, pattern: str) -> _Files:
-        """Return the files whose paths match a glob, by path: `docs/*.md`, or `**/*.png` at any depth."""
-        matches = compile_glob(pattern)
-        files = (await self._view()).files()
-        return sorted((each for each in files if not each.is_directory and matches(each.path)), key=_by_path)
+        """Return the files whose paths match a glob, by path: `docs/*.md`, or `**/*.png` at any depth.
+
+        Raises ValueError for a pattern that would be no path, or takes too long.
+        """
+        files = [*(await self._view()).files()]
+        return await asyncio.to_thread(find_matches, files, pattern, timeout=_PATIENCE)
 
     async def stats(self) -> FileStats:
         """Return how many files and directories there are, and the bytes of the files."""
@@ -319,10 +321,6 @@ class ThreadFiles:
             return Result(draft.do(op), STAGED)
         result, commit = self._store.write(op)
         return Result(result, Written(commit, transaction))
-
-
-def _by_path(file: File) -> str:
-    return file.path
 
 
 def check_mime(mime: str) -> str:
