@@ -178,7 +178,8 @@ class RemoteThread:
         given = EncodedArguments([encode_json(statement), encode_json(pack(read_arguments(args, statement)))])
         request = CallPart(self._key, part, method, given)
         answer = await self._nodes.ask(self._key, request, reads=method == "read_packed")
-        return convert_rows(unpack(decode_result(answer, bytes, f"{part}.{method}")), into, statement)
+        rows = decode_result(answer, bytes, f"{part}.{method}")
+        return await asyncio.to_thread(lambda: convert_rows(unpack(rows), into, statement))
 
     def _make_call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallMethod | RunAgent:
         if not isinstance(method, AgentMethod):

@@ -87,6 +87,7 @@ class Database:
             uri, uri=True, timeout=0, isolation_level=None, cached_statements=_KEPT, check_same_thread=False
         )
         self._most_bytes = most_bytes
+        self._advice = "`Sql(read_timeout=…)` allows more" if is_reader else "use `read`, which runs in an OS thread"
         most_pages = f"max_page_count={min(max(most_bytes // PAGE_SIZE, 1), 2**30)}"
         for pragma in _READER_PRAGMAS if is_reader else (*_PRAGMAS, *_READER_PRAGMAS, most_pages):
             self._db.execute(f"PRAGMA {pragma}").fetchall()
@@ -219,7 +220,7 @@ class Database:
         if self._authorizer.refusal:
             reason = f"{self._authorizer.refusal} is not allowed"
         elif code == sqlite3.SQLITE_INTERRUPT:
-            reason = f"it was interrupted after {1e3 * seconds:g} ms: use `read`, which runs in an OS thread"
+            reason = f"it was interrupted after {1e3 * seconds:g} ms of processor time: {self._advice}"
         elif code == sqlite3.SQLITE_FULL:
             reason, limit = f"the tables would have more than {self._most_bytes} bytes, or the disk is full", "sql"
         return make_error(reason, statement, limit=limit)

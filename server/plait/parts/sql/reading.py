@@ -5,8 +5,10 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
+from itertools import chain
+from math import inf
 from threading import Event
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import msgspec
 
@@ -18,15 +20,23 @@ __all__ = ["convert_rows", "pack", "read_rows", "unpack"]
 
 T = TypeVar("T")
 
+# Rows that are converted at once.
+_AT_ONCE: Final = 1_000
+
 # Arguments and rows on their way to another process.
 pack: Final = msgspec.msgpack.encode
 unpack: Final = msgspec.msgpack.decode
 
 
-async def read_rows(path: str, statement: str, args: Sequence[object]) -> list[Row]:
-    """Return the rows of a statement; it is interrupted if this task is cancelled. Raises SqlError and StoreError."""
+async def read_rows(
+    path: str, statement: str, args: Sequence[object], *, into: type[T] | None = None, seconds: float = inf
+) -> list[T]:
+    """Return the rows of a statement, which is interrupted after `seconds`, or if this task is cancelled.
+
+    Raises SqlError and StoreError.
+    """
     stop = Event()
-    work = partial(_read, path, statement, args, stop)
+    work = partial(_read, path, statement, args, into, seconds=seconds, stop=stop)
     running = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(running)
@@ -43,14 +53,18 @@ def convert_rows(rows: list[Row], into: type[T] | None, statement: str) -> list[
     if into is None:
         return cast(list[T], rows)
     try:
-        return cast(list[T], convert(rows, list[into], strict=False))  # type: ignore[valid-type]
+        # In steps, as other OS threads run between them.
+        steps = (rows[at : at + _AT_ONCE] for at in range(0, len(rows), _AT_ONCE))
+        return [*chain.from_iterable(convert(each, list[into], strict=False) for each in steps)]  # type: ignore[valid-type]
     except msgspec.ValidationError as error:
         raise make_error(f"the rows do not fit {into.__name__}: {error}", statement) from None
 
 
-def _read(path: str, statement: str, args: Sequence[object], stop: Event) -> list[dict[str, Any]]:
+def _read(
+    path: str, statement: str, args: Sequence[object], into: type[T] | None, *, seconds: float, stop: Event
+) -> list[T]:
     try:
         with closing(Database(path, is_reader=True, stop=stop)) as database:
-            return database.run(statement, args)[0]
+            return convert_rows(database.run(statement, args, seconds=seconds)[0], into, statement)
     except sqlite3.Error as error:
         raise StoreError("the local file of a thread's tables cannot be read", detail=str(error)) from error

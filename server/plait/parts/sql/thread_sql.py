@@ -48,9 +48,10 @@ def make_range(part: str, *, after: str = "") -> RecordRange:
 class Tables:
     """The tables of all threads of a class: the part's name, the migrations, and the pages of a new thread."""
 
-    def __init__(self, migrations: Sequence[str]) -> None:
+    def __init__(self, migrations: Sequence[str], read_timeout: float) -> None:
         self.part = ""
         self.migrations = migrations
+        self.read_timeout = read_timeout
         self._pages: Sequence[bytes] = ()
 
     async def make_pages(self, files: LocalFiles, most_bytes: int) -> Sequence[bytes]:
@@ -93,6 +94,8 @@ class ThreadSql:
         self._transaction: Transaction | None = None
         # How often a write was lost, after which the local file is another one.
         self._losses = 0
+        # Held while `read` runs a statement, or waits for its place in the process.
+        self._read_slot = asyncio.Lock()
         # The running read after a loss.
         self._reading: asyncio.Future[None] | None = None
         self._is_closed = False
@@ -134,9 +137,10 @@ class ThreadSql:
     @overload
     async def read(self, statement: str, *args: object, into: type[T]) -> list[T]: ...
     async def read(self, statement: str, *args: object, into: Any = None) -> list[Any]:
-        """Return the rows of a statement that reads, and may take long: it runs in an OS thread, at most four at once.
+        """Return the rows of a statement that reads, and may take long: it runs in an OS thread.
 
-        Raises SqlError, and StoreError if what it saw was not stored.
+        A thread reads one at a time, and a process four. Raises SqlError, also after the `read_timeout` of `Sql`, and
+        StoreError if what it saw was not stored.
         """
         state = self._actor.state
         if state.find_own_transaction() is not None:
@@ -145,10 +149,10 @@ class ThreadSql:
             await asyncio.shield(self._read_again())
         self._begin_statement()
         assert self._file is not None
-        losses, path = self._losses, self._file.path
+        losses, path, seconds = self._losses, self._file.path, self._tables.read_timeout
         try:
-            async with self._files.readers:
-                rows = await read_rows(path, statement, args)
+            async with self._read_slot, self._files.readers:
+                rows = await read_rows(path, statement, args, into=into, seconds=seconds)
         except StoreError:
             if losses == self._losses:
                 self._lose()
@@ -157,7 +161,7 @@ class ThreadSql:
         await state.wait_until_stored()
         if losses != self._losses:
             raise StoreError(f"the tables of {self._actor.key} were read before a write of them that failed")
-        return convert_rows(rows, into, statement)
+        return rows
 
     async def run_packed(self, statement: str, args: bytes) -> bytes:
         """Run a statement for another process: its arguments and rows are MessagePack, which has bytes."""
@@ -165,7 +169,7 @@ class ThreadSql:
 
     async def read_packed(self, statement: str, args: bytes) -> bytes:
         """Do what `read` does, as `run_packed`."""
-        return pack(await self.read(statement, *unpack(args)))
+        return await asyncio.to_thread(pack, await self.read(statement, *unpack(args)))
 
     # Waking and sleeping
 
