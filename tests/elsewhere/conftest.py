@@ -122,7 +122,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, lines: list[Lines]) -> Iterator[N
 
     def init_asked(node: Node, *args: Any, **kwargs: Any) -> None:
         init(node, *args, **kwargs)
-        nodes = FixedNodes(OneOwner(), Chains("elsewhere", node.instruments))
+        nodes = FixedNodes(OneOwner(), Chains(node.instruments, "elsewhere"))
         nodes.line = nodes.peers = line = Lines(node, folder)
         lines.append(line)
         node.everywhere = FromElsewhere(node, node.transfers, nodes)

@@ -96,7 +96,7 @@ class Node:
         self._sweeper = Sweeper(self._threads, self._lifecycle.stop, self._alarms.look, interval=sweep_interval)
         self._host = self._make_host(timer_interval)
         # The threads of all nodes, and the answers to the other nodes.
-        chains = Chains(self._host.process, instruments)
+        self._chains = chains = Chains(instruments)
         self._owners = owners
         self.everywhere = Everywhere(self, self.transfers, RemoteNodes(owners, chains))
         self.calls = RemoteCalls(self, self.transfers, chains)
@@ -122,6 +122,9 @@ class Node:
         self._leave_tasks = guard_tasks(self._loop, has_turn)
         self._draining = None
         self._lifecycle.is_draining = False
+        # Processes that were forked from one with the app differ, too.
+        self._host = self._host._replace(process=secrets.token_hex(8))
+        self._chains.process = self._host.process
         self._host.services[AppEnv] = self.env
         self._store.watch_claims(self._lifecycle.drop_all, lambda: gate.is_open)
         self._runs.start()
@@ -370,7 +373,7 @@ class Node:
             destroy=self.destroy,
             drop=self._lifecycle.drop,
             watch=self._sweeper.watch,
-            process=secrets.token_hex(8),
+            process="",
             suspects=asyncio.Lock(),
             services={},
             timer_interval=timer_interval,

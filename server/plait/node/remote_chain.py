@@ -80,10 +80,10 @@ class _Party(str):
 
 
 class Chains:
-    """Reads and writes the chains of calls of one node."""
+    """Reads and writes the chains of calls of one node, whose `process` is set before the first one."""
 
-    def __init__(self, process: str, instruments: Instruments) -> None:
-        self._process = process
+    def __init__(self, instruments: Instruments, process: str = "") -> None:
+        self.process = process
         self._instruments = instruments
         # The turns of this process that were in a chain, and their numbers.
         self._turns: WeakValueDictionary[int, Turn] = WeakValueDictionary()
@@ -137,13 +137,13 @@ class Chains:
         return first
 
     def _find(self, caller: _Caller) -> Turn | None:
-        return self._turns.get(caller.number) if caller.process == self._process else None
+        return self._turns.get(caller.number) if caller.process == self.process else None
 
     def _describe(self, turn: Turn) -> _Caller:
         if isinstance(turn, _RemoteTurn):
             process, number = turn.process, turn.number
         else:
-            process, number = self._process, self._find_number(turn)
+            process, number = self.process, self._find_number(turn)
         client = _describe_client(turn) if turn.by_client else None
         user = None if turn.by_client else turn.user
         return _Caller(process, number, turn.actor.key, turn.name, turn.is_running, client, user)
@@ -164,7 +164,7 @@ class Chains:
             by_client=client is not None,
         )
         turn.process, turn.number = caller.process, caller.number
-        turn.is_running = caller.is_running and caller.process != self._process
+        turn.is_running = caller.is_running and caller.process != self.process
         if client is not None:
             turn.party = _Party(client.party)
         elif caller.user is not None:

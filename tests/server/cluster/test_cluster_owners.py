@@ -179,7 +179,7 @@ class _Unasked:
 
 async def test_the_metrics_of_a_server_do_not_wait_for_dead_workers() -> None:
     async with joined(PromptDirectory(), "a.1", workers=3) as one:
-        nodes = RemoteNodes(one, Chains("a", NO_INSTRUMENTS))
+        nodes = RemoteNodes(one, Chains(NO_INSTRUMENTS, "a"))
         nodes.peers = _Unasked()
         assert await nodes.read_metrics() == {0: None, 2: None}
 

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from itertools import count
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -80,8 +79,6 @@ class JetStream:
         self._url = url
         self._connection = connection
         self._api = url.api
-        self._batch = secrets.token_hex(8)
-        self._numbers = count()
         self._batches = asyncio.Semaphore(_BATCHES)
         # The subject of a message that the stream always has, and its last value: it changes if something was lost.
         self._anchor = f"{self.name}.anchor"
@@ -237,7 +234,7 @@ class JetStream:
             while True:
                 # All of them over one connection: on another one, the server would get only a part.
                 line, seen = await self._connection.line(), self.seen
-                batch = f"{self._batch}-{next(self._numbers)}"
+                batch = secrets.token_hex(12)
                 try:
                     for number, message in enumerate(messages[:-1], 1):
                         headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number), **make_headers(message)}
