@@ -1,5 +1,6 @@
 """The parent of several workers starts them, starts them again, replaces them and ends them."""
 
+import fcntl
 import os
 import pty
 import signal
@@ -273,6 +274,37 @@ def test_a_forked_child_keeps_neither_the_store_nor_the_port(group: Group, folde
         group.start()
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_the_first_start_of_a_worker_may_fail_when_another_one_is_up(folder: Path) -> None:
+    second = 'os.write(marks, b"."), os.fstat(marks).st_size == 2 and os.kill(os.getpid(), 9), print("begun in each"'
+    source = APP.replace('print("begun in each"', second)
+    (folder / "game.py").write_text(f"{source}\nmarks = os.open('marks', os.O_CREAT | os.O_APPEND | os.O_WRONLY)\n")
+    with Group("game:api", cwd=folder) as group:
+        group.until(lambda: group.starts(1) == 1)
+        assert group.count_lines("worker 1 was killed by SIGKILL; it is started again at once") == 1
+        assert (group.starts(0), len(pids(group))) == (1, 2)
+        assert group.end() == 0
+
+
+def test_what_killed_workers_have_left_is_removed_at_the_next_start(group: Group, folder: Path) -> None:
+    left, running = group.folder(), group.processes().values()
+    held, link = (left.with_name(f"{left.name}-{name}") for name in ("held", "link"))
+    held.mkdir()
+    link.symlink_to(folder)
+    holder = os.open(held, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_SH)
+    try:
+        group.end(signal.SIGKILL)
+        for each in running:
+            each.kill()
+            group.until_gone(each.pid)
+        group.start()
+        assert (left.exists(), held.exists(), (folder / "game.py").exists()) == (False, True, True)
+    finally:
+        link.unlink()
+        held.rmdir()
+        os.close(holder)
 
 
 def test_workers_end_in_order_when_their_parent_is_killed(group: Group, folder: Path) -> None:

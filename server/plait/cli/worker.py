@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from socket import socket
@@ -14,6 +13,7 @@ from plait.cli.serving import Service
 from plait.cluster.owners import Worker
 from plait.web.log_config import configure_logging
 from plait.web.workers.control import READY, Control
+from plait.web.workers.folder import hold_folder, remove_folder
 
 __all__: list[str] = []
 
@@ -32,25 +32,19 @@ def main() -> None:
     # The parent replaces its workers when it gets this signal; a worker that gets it, too, continues.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
     configure_logging(service.log_level, service.log_format, worker=worker.number, is_first=worker.is_first)
+    held = hold_folder(Path(worker.folder))
     told = Control(connected, is_restart=worker.is_restart)
     service.run(lambda: bound, lambda port: told.tell(READY), control=told)
     if told.is_orphaned:
-        _leave_folder(worker)
+        # The last worker to end removes the folder, as the parent would have done.
+        os.close(held)
+        remove_folder(Path(worker.folder))
 
 
 def _close(held: socket) -> None:
     """Close a socket, even if the event loop of the former process uses it."""
     if (number := held.detach()) >= 0:
         os.close(number)
-
-
-def _leave_folder(worker: Worker) -> None:
-    """Remove what the parent would have removed; the last worker to end removes the folder."""
-    folder = Path(worker.folder)
-    with suppress(OSError):
-        for socket in folder.glob(f"{worker.number}.*"):
-            socket.unlink(missing_ok=True)
-        folder.rmdir()
 
 
 if __name__ == "__main__":

@@ -3,23 +3,18 @@
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import socket
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from plait.backoff import Backoff
 from plait.cluster.owners import Worker
 from plait.web.workers.control import SILENCE
+from plait.web.workers.folder import make_folder, remove_folder
 from plait.web.workers.process import WorkerProcess
-
-try:
-    import fcntl
-except ImportError:  # Windows, on which there are no workers.
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["Parent"]
 
@@ -29,8 +24,6 @@ log = logging.getLogger("plait.workers")
 _RAN_WELL: Final = 30.0
 # Seconds before a worker is started again, from the second failure on.
 _BACKOFF: Final = Backoff(1.0, 30.0)
-# Unix sockets have short paths.
-_LONGEST_FOLDER: Final = 60
 
 
 class Parent:
@@ -63,36 +56,36 @@ class Parent:
 
     async def run(self, started: Callable[[], None]) -> int:
         """Start the workers, call `started`, and run until all have been told to end; return the exit code."""
-        with _make_folder() as self._folder, self._handle_signals():
+        self._folder, held = make_folder()
+        with self._handle_signals():
             watching = asyncio.create_task(self._watch(), name="plait watch")
             try:
                 # The first one makes the files of a new store, and tells what is wrong with the app.
-                if await self._begin(0) and all(
+                if await self._begin(0):
                     await asyncio.gather(*(self._begin(number) for number in range(1, self._count)))
-                ):
-                    started()
-                else:
-                    self._end(signal.SIGTERM)
+                    if not self._is_ending.is_set():
+                        started()
                 await asyncio.gather(*self._keepers)
                 await asyncio.gather(*(each.exited for each in self._replacements.values()))
             finally:
                 watching.cancel()
                 if self._reloading is not None:
                     self._reloading.cancel()
+                os.close(held)
+                remove_folder(Path(self._folder))
         return self._code
 
     # Starting
 
     async def _begin(self, number: int) -> bool:
-        """Start a worker and keep it running; return False if it cannot start, or all workers are ending."""
+        """Start a worker and keep it running; return False if the first one cannot start, or all are ending."""
         process = self._processes[number] = await self._start(number, is_restart=False)
-        if await process.ready():
+        if await process.ready() or (number and not self._is_ending.is_set()):
             self._keepers.append(asyncio.create_task(self._keep(process), name=f"plait keeper {number}"))
             return True
         code = await process.exited
-        del self._processes[number]
         if not self._is_ending.is_set():
-            self._code = self._code or (code if code > 0 else 1)
+            self._code = code if code > 0 else 1
             if code < 0:
                 log.error("worker %d was killed by %s while it started", number, _name_signal(-code))
         return False
@@ -216,21 +209,6 @@ class Parent:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-@contextmanager
-def _make_folder() -> Iterator[str]:
-    """Make the folder of the sockets that link the workers; only this user may enter it."""
-    path = tempfile.mkdtemp(prefix="plait-", dir=None if len(tempfile.gettempdir()) < _LONGEST_FOLDER else "/tmp")
-    # A folder with a lock is not tidied away as an old one (by systemd-tmpfiles).
-    lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    assert fcntl is not None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield path
-    finally:
-        os.close(lock)
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _has_terminal() -> bool:
