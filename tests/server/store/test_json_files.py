@@ -8,6 +8,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -492,6 +493,29 @@ async def test_a_file_that_another_program_has_changed_is_left_alone_and_other_t
         assert await outcomes([submit(store, change(1))]) == [StoreError]
         assert not room.exists()
         await put(store, change(2, key=OTHER))
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_an_edit_of_the_same_length_is_left_alone_too(
+    suffix: str, is_replaced: bool, folder: Path, room: Path
+) -> None:
+    edited, other = room.with_suffix(suffix), room.with_name("edited")
+    async with owned(open_folder(folder), ROOM) as store:
+        await put(store, beginning(), put_records(("a", LARGE)))
+        await put(store, change(1))
+        data = edited.read_bytes()[::-1]
+        other.write_bytes(data)
+        shutil.copystat(edited, other)  # Its time is the same, too.
+        if is_replaced:
+            other.replace(edited)
+        else:
+            edited.write_bytes(data)
+            os.utime(edited)
+        future = submit(store, change(2))
+        assert await outcomes([future]) == [StoreError]
+        assert "another program has changed its file" in str(future.exception())
+        assert edited.read_bytes() == data
 
 
 async def test_a_folder_that_was_moved_or_replaced_is_not_ready_and_begun_nowhere_else(folder: Path) -> None:

@@ -5,13 +5,13 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from plait.errors import StoreError
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import NOT_JSON, check_json
 
-__all__ = ["AppendedFile", "make_folder", "name_files", "replace_file", "sync_folder"]
+__all__ = ["AppendedFile", "FileMark", "make_folder", "name_files", "replace_file", "sync_folder"]
 
 log = logging.getLogger("plait.store")
 
@@ -21,15 +21,39 @@ _ODD: Final = re.compile(r"[^\w.-]")
 _MOST: Final = 100
 
 
+class FileMark(NamedTuple):
+    """Tells whether a file is as this process has left it, or read it."""
+
+    inode: int
+    size: int
+    changed_at: int
+
+    @classmethod
+    def of(cls, file: int | Path) -> Self | None:
+        """Return the mark of an open file, or of a path; None if there is none. Raises OSError."""
+        try:
+            found = os.stat(file)
+        except FileNotFoundError:
+            return None
+        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
+
+    @classmethod
+    def check(cls, file: int | Path, before: "FileMark | None") -> None:
+        """Raise StoreError if a file has another mark than before."""
+        if cls.of(file) != before:
+            raise StoreError("another program has changed its file: start the server again")
+
+
 class AppendedFile:
     """A file to which lines are appended, at its known end. What another program has changed is left as it is."""
 
-    __slots__ = ("_is_named", "is_torn", "path", "size")
+    __slots__ = ("_is_named", "_mark", "is_torn", "path", "size")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         # None if there is no file yet.
         self.size: int | None = None
+        self._mark: FileMark | None = None
         # Whether the folder has the name of the file on the disk.
         self._is_named = False
         # Whether there may be a line after the end, or a part of one, which could neither be written nor removed.
@@ -42,6 +66,7 @@ class AppendedFile:
         """
         if not os.path.lexists(self.path):
             return []
+        self._mark = FileMark.of(self.path)
         *lines, rest = self.path.read_bytes().split(b"\n")
         self.size, self._is_named = sum(map(len, lines)) + len(lines), True
         is_whole = _is_json(rest)
@@ -61,14 +86,14 @@ class AppendedFile:
             flags |= os.O_CREAT
         file = os.open(self.path, flags, 0o666)
         try:
-            self.size = self.size or 0
+            if self.size is None:
+                self.size, self._mark = 0, FileMark.of(file)
             if not self._is_named:
                 sync_folder(self.path.parent)
                 self._is_named = True
             if self.is_torn:
                 self._cut(file)
-            if os.fstat(file).st_size != self.size:
-                raise StoreError("another program has changed its file: start the server again")
+            FileMark.check(file, self._mark)
             try:
                 _write(file, line)
                 os.fdatasync(file)
@@ -76,6 +101,7 @@ class AppendedFile:
                 self._cut(file)
                 raise
             self.size += len(line)
+            self._mark = FileMark.of(file)
         finally:
             os.close(file)
 
@@ -91,12 +117,13 @@ class AppendedFile:
             self._is_named = False  # Before the next line, if this fails.
             replace_file(self.path, b"")
             self.size, self._is_named, self.is_torn = 0, True, False
+            self._mark = FileMark.of(self.path)
 
     def _cut(self, file: int) -> None:
         self.is_torn = True
         os.ftruncate(file, self.size or 0)
         os.fdatasync(file)
-        self.is_torn = False
+        self._mark, self.is_torn = FileMark.of(file), False
 
 
 def replace_file(path: Path, data: bytes) -> None:
