@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from time import perf_counter
 from typing import Final, Protocol
 
 from websockets.frames import Frame as WebSocketFrame
@@ -11,6 +12,7 @@ from websockets.server import ServerProtocol
 
 from plait.actor.transport import Frame
 from plait.cluster.gate import OPEN, Gate
+from plait.web.fairness import AT_ONCE
 
 try:
     from websockets.speedups import apply_mask
@@ -255,7 +257,11 @@ class BatchedSocket(Protocol):
 
 
 class WriteBatcher:
-    """Calls sockets to write at the end of an iteration of the loop, or later, when the gate is open."""
+    """Calls sockets to write at the end of an iteration of the loop, or later, when the gate is open.
+
+    It ends an iteration after 10 ms, and continues in the next one: a large frame for many sockets takes longer, as the
+    kernel copies it to the buffer of each.
+    """
 
     def __init__(self, gate: Gate = OPEN) -> None:
         self.gate = gate
@@ -282,10 +288,16 @@ class WriteBatcher:
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for socket in waiting:
+        end = perf_counter() + AT_ONCE
+        for number, socket in enumerate(waiting, 1):
             socket.flush()
+            if perf_counter() > end and (rest := waiting[number:]):
+                if not self._waiting:
+                    asyncio.get_running_loop().call_soon(self._flush)
+                self._waiting = rest + self._waiting
+                break
 
     def _release(self) -> None:
         held, self._held = self._held, {}
         for socket in held:
-            socket.flush()
+            self.add(socket)

@@ -1,13 +1,18 @@
 """Bytes from a client become the same frames however they were cut, and are refused where they break the protocol."""
 
+import time
+from collections.abc import Callable
 from random import Random
 
 import pytest
 from tests.schedules import play_seeds
+from tests.server.holding import MOST_HELD, measure_held
+from tests.server.session.guests import until
 from websockets.frames import Frame as WireFrame
 from websockets.frames import Opcode
 
-from plait.web.sockets.framing import FrameParser
+from plait.cluster.gate import Gate
+from plait.web.sockets.framing import FrameParser, WriteBatcher
 
 MOST = 200_000
 
@@ -136,3 +141,43 @@ def test_the_beginning_of_a_message_does_not_wait_to_be_parsed() -> None:
     peer.send(frame(Opcode.TEXT, b"x") + frame(Opcode.TEXT, b"y" * 50)[:20])
     assert peer.frames == [(Opcode.TEXT, b"x")]
     assert not peer.incoming.is_waiting
+
+
+class Slow:
+    """A socket whose kernel takes a millisecond of processor time for what is written."""
+
+    def __init__(self, number: int, written: list[int]) -> None:
+        self._number = number
+        self._written = written
+
+    def flush(self) -> None:
+        end = time.thread_time() + 0.001
+        while time.thread_time() < end:
+            pass
+        self._written.append(self._number)
+
+    def drop_output(self) -> None: ...
+
+
+class Closed(Gate):
+    """A gate that opens when a test says so."""
+
+    def call_when_open(self, callback: Callable[[], None]) -> None:
+        self.open = callback
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+async def test_writes_to_many_sockets_do_not_hold_the_loop_and_keep_their_order(is_held: bool) -> None:
+    async def write() -> None:
+        gate, written = Closed(), list[int]()
+        batcher = WriteBatcher(gate)
+        for number in range(150):
+            (batcher.hold if is_held else batcher.add)(Slow(number, written))
+        if is_held:
+            gate.open()
+        await until(lambda: bool(written))
+        batcher.add(Slow(150, written))
+        await until(lambda: len(written) == 151)
+        assert written == [*range(151)]
+
+    assert await measure_held(write) < MOST_HELD
