@@ -11,9 +11,9 @@ import msgspec
 
 from plait.cli.serving import Service
 from plait.cluster.owners import Worker
+from plait.store.held_folder import hold_folder, remove_folder
 from plait.web.log_config import configure_logging
 from plait.web.workers.control import READY, Control
-from plait.web.workers.folder import hold_folder, remove_folder
 
 __all__: list[str] = []
 

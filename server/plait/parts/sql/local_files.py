@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
-from stat import S_ISDIR
 from typing import Final
 
 from plait.errors import StoreError
 from plait.parts.sql.database import Database, make_error
 from plait.parts.sql.wal import PAGE_SIZE, Changed, WalReader
-from plait.store.sqlite.lock import StoreLock
+from plait.store.held_folder import make_folder
 
 __all__ = ["LocalFile", "LocalFiles"]
 
@@ -41,16 +40,16 @@ class LocalFiles:
         self.readers = asyncio.Semaphore(_MOST_READERS)
         self._open: OrderedDict[LocalFile, None] = OrderedDict()
         self._folder: Path | None = None
-        self._lock: StoreLock | None = None
+        # The descriptor that holds it.
+        self._held: int | None = None
         self._opening = asyncio.Lock()
 
     async def prepare(self) -> None:
         """Make the folder, unless it is there, and remove those that others have left. Raises OSError."""
         async with self._opening:
             if self._folder is None or not self._folder.exists():
-                if self._lock is not None:
-                    self._lock.close()
-                self._folder, self._lock = await asyncio.to_thread(_make_folder)
+                self._let_go()
+                self._folder, self._held = await asyncio.to_thread(make_folder, _PREFIX, tempfile.gettempdir())
 
     def make(self, most_bytes: int) -> "LocalFile":
         """Return a new file, which is empty. `prepare` must have returned."""
@@ -77,8 +76,12 @@ class LocalFiles:
         folder, self._folder = self._folder, None
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
-        if self._lock is not None:
-            self._lock.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            os.close(held)
 
 
 class LocalFile:
@@ -178,21 +181,3 @@ def split_script(script: str) -> Iterator[str]:
             start = end
     if script[start:].strip():
         yield script[start:]
-
-
-def _make_folder() -> tuple[Path, StoreLock]:
-    """Make and lock a folder, and remove the folders of processes that have ended. Raises OSError."""
-    root = Path(tempfile.gettempdir())
-    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=root))
-    for left in root.glob(f"{_PREFIX}*"):
-        with suppress(OSError, StoreError):
-            # Others may share the directory, and leave a link there, or a folder with one.
-            status = left.lstat()
-            if not S_ISDIR(status.st_mode) or status.st_uid != made.lstat().st_uid:
-                continue
-            lock = StoreLock(left / "folder")
-            shutil.rmtree(left, ignore_errors=True)
-            lock.close()
-    # It gets its name when it is locked, so that no other process takes it for one that is left.
-    lock = StoreLock(made / "folder")
-    return made.rename(root / made.name[1:]), lock

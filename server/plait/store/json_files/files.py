@@ -5,13 +5,13 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final
 
 from plait.errors import StoreError
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import NOT_JSON, check_json
 
-__all__ = ["AppendedFile", "FileMark", "make_folder", "name_files", "replace_file", "sync_folder"]
+__all__ = ["AppendedFile", "check_mark", "find_mark", "make_folder", "name_files", "replace_file", "sync_folder"]
 
 log = logging.getLogger("plait.store")
 
@@ -19,29 +19,6 @@ log = logging.getLogger("plait.store")
 _SAFE: Final = re.compile(r"[a-z0-9_-][a-z0-9_.-]{0,99}")
 _ODD: Final = re.compile(r"[^\w.-]")
 _MOST: Final = 100
-
-
-class FileMark(NamedTuple):
-    """Tells whether a file is as this process has left it, or read it."""
-
-    inode: int
-    size: int
-    changed_at: int
-
-    @classmethod
-    def of(cls, file: int | Path) -> Self | None:
-        """Return the mark of an open file, or of a path; None if there is none. Raises OSError."""
-        try:
-            found = os.stat(file)
-        except FileNotFoundError:
-            return None
-        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
-
-    @classmethod
-    def check(cls, file: int | Path, before: "FileMark | None") -> None:
-        """Raise StoreError if a file has another mark than before."""
-        if cls.of(file) != before:
-            raise StoreError("another program has changed its file: start the server again")
 
 
 class AppendedFile:
@@ -53,7 +30,7 @@ class AppendedFile:
         self.path = path
         # None if there is no file yet.
         self.size: int | None = None
-        self._mark: FileMark | None = None
+        self._mark: tuple[int, ...] = ()
         # Whether the folder has the name of the file on the disk.
         self._is_named = False
         # Whether there may be a line after the end, or a part of one, which could neither be written nor removed.
@@ -66,7 +43,7 @@ class AppendedFile:
         """
         if not os.path.lexists(self.path):
             return []
-        self._mark = FileMark.of(self.path)
+        self._mark = find_mark(self.path)
         *lines, rest = self.path.read_bytes().split(b"\n")
         self.size, self._is_named = sum(map(len, lines)) + len(lines), True
         is_whole = _is_json(rest)
@@ -87,13 +64,13 @@ class AppendedFile:
         file = os.open(self.path, flags, 0o666)
         try:
             if self.size is None:
-                self.size, self._mark = 0, FileMark.of(file)
+                self.size, self._mark = 0, find_mark(file)
             if not self._is_named:
                 sync_folder(self.path.parent)
                 self._is_named = True
             if self.is_torn:
                 self._cut(file)
-            FileMark.check(file, self._mark)
+            check_mark(file, self._mark)
             try:
                 _write(file, line)
                 os.fdatasync(file)
@@ -101,7 +78,7 @@ class AppendedFile:
                 self._cut(file)
                 raise
             self.size += len(line)
-            self._mark = FileMark.of(file)
+            self._mark = find_mark(file)
         finally:
             os.close(file)
 
@@ -117,13 +94,28 @@ class AppendedFile:
             self._is_named = False  # Before the next line, if this fails.
             replace_file(self.path, b"")
             self.size, self._is_named, self.is_torn = 0, True, False
-            self._mark = FileMark.of(self.path)
+            self._mark = find_mark(self.path)
 
     def _cut(self, file: int) -> None:
         self.is_torn = True
         os.ftruncate(file, self.size or 0)
         os.fdatasync(file)
-        self._mark, self.is_torn = FileMark.of(file), False
+        self._mark, self.is_torn = find_mark(file), False
+
+
+def find_mark(file: int | Path) -> tuple[int, ...]:
+    """Return what an edit of a file changes: its inode, size and time; nothing if there is none. Raises OSError."""
+    try:
+        found = os.stat(file)
+    except FileNotFoundError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def check_mark(file: int | Path, mark: tuple[int, ...]) -> None:
+    """Raise StoreError unless a file is as this process has read or written it."""
+    if find_mark(file) != mark:
+        raise StoreError("another program has changed its file: start the server again")
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from plait.errors import StoreError
-from plait.store.json_files.files import AppendedFile, FileMark, name_files, replace_file
+from plait.store.json_files.files import AppendedFile, check_mark, find_mark, name_files, replace_file
 from plait.store.json_files.lines import decode_line, encode_line
 from plait.store.protocol import ThreadKey, Write
 from plait_schemas.codec import NOT_JSON
@@ -27,7 +27,7 @@ class ThreadFiles:
     def __init__(self, stem: Path) -> None:
         self._stem = stem
         self.snapshot = stem.with_name(f"{stem.name}.json")
-        self._mark: FileMark | None = None
+        self._mark: tuple[int, ...] = ()
         self.log = AppendedFile(stem.with_name(f"{stem.name}.jsonl"))
         # The log is replaced by a snapshot when it is larger than this.
         self.bound = _LEAST
@@ -47,7 +47,7 @@ class ThreadFiles:
             lines = self.log.read(readonly=readonly)
             place = str(self.snapshot)
             if os.path.lexists(self.snapshot):
-                self._mark = FileMark.of(self.snapshot)
+                self._mark = find_mark(self.snapshot)
                 data = self.snapshot.read_bytes()
                 self.bound = max(_LEAST, len(data))
                 yield from self._read_line(data, is_snapshot=True)
@@ -66,7 +66,7 @@ class ThreadFiles:
             self.replace(key, [], now)
             self.damage = ""
             return
-        FileMark.check(self.snapshot, self._mark)
+        check_mark(self.snapshot, self._mark)
         self.log.append(encode_line(key, self.number + 1, now, writes) + b"\n")
         self.number += 1
 
@@ -78,14 +78,14 @@ class ThreadFiles:
         self.bound = 2 * (self.log.size or 0)  # When it is tried again if it fails.
         data = msgspec.json.format(encode_line(key, self.number, now, writes), indent=2) + b"\n"
         replace_file(self.snapshot, data)
-        self._mark = FileMark.of(self.snapshot)
+        self._mark = find_mark(self.snapshot)
         self.bound = max(_LEAST, len(data))
         if writes:
             self.log.clear()
         else:
             self.log.remove()
             self.snapshot.unlink()
-            self._mark = None
+            self._mark = ()
 
     def _read_line(self, data: bytes, *, first: int = 1, is_snapshot: bool = False) -> Iterator[tuple[int, Write]]:
         """Yield the writes of a line, unless the snapshot has it, which ends before line `first`."""

@@ -3,17 +3,18 @@
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from tempfile import gettempdir
 from typing import Final
 
 from plait.backoff import Backoff
 from plait.cluster.owners import Worker
+from plait.store.held_folder import make_folder
 from plait.web.workers.control import SILENCE
-from plait.web.workers.folder import make_folder, remove_folder
 from plait.web.workers.process import WorkerProcess
 
 __all__ = ["Parent"]
@@ -24,6 +25,9 @@ log = logging.getLogger("plait.workers")
 _RAN_WELL: Final = 30.0
 # Seconds before a worker is started again, from the second failure on.
 _BACKOFF: Final = Backoff(1.0, 30.0)
+# The name of the folder of the sockets that link the workers; Unix sockets have short paths.
+_PREFIX: Final = "plait-workers-"
+_LONGEST_FOLDER: Final = 60
 
 
 class Parent:
@@ -56,7 +60,9 @@ class Parent:
 
     async def run(self, started: Callable[[], None]) -> int:
         """Start the workers, call `started`, and run until all have been told to end; return the exit code."""
-        self._folder, held = make_folder()
+        root = gettempdir()
+        folder, held = make_folder(_PREFIX, root if len(root) < _LONGEST_FOLDER else "/tmp")
+        self._folder = str(folder)
         with self._handle_signals():
             watching = asyncio.create_task(self._watch(), name="plait watch")
             try:
@@ -72,7 +78,7 @@ class Parent:
                 if self._reloading is not None:
                     self._reloading.cancel()
                 os.close(held)
-                remove_folder(Path(self._folder))
+                shutil.rmtree(folder, ignore_errors=True)
         return self._code
 
     # Starting
