@@ -1,7 +1,7 @@
 """Durable agents: a task runs the agent, so that its steps are not repeated after a crash or a long wait."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -18,12 +18,12 @@ from plait.parts.attempts import Uncounted
 from plait.parts.messages.caller import FAILED, QUEUE, TaskCaller
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.parts.part import find_parts, find_role, require_role
-from plait.parts.tasks.rows import EndedRun
+from plait.parts.tasks.rows import EndedRun, TaskRow
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import Task
 from plait.parts.tasks.thread_tasks import TaskReceipt, ThreadTasks, find_tasks_part
 
-__all__ = ["CONTINUE", "STOP", "AgentTask", "begin_run", "make_stop_methods"]
+__all__ = ["CONTINUE", "STOP", "AgentTask", "QueueTask", "begin_run", "make_stop_methods"]
 
 STOP: Final = "run:stop"
 """The method by which clients stop the durable agents of a thread."""
@@ -48,6 +48,15 @@ class AgentTask(Task):
         self._part = part
         self._agent = agent
         self._runs = runs
+        kind = agent.kind
+        # The agents that may take what is queued for this one, and the names of the messages that have the queues.
+        self._agents = kind.agent_names if agent.name in kind.agent_names else (agent.name,)
+        parts = find_parts(kind.cls).items()
+        self.queues = [name for name, part in parts if isinstance(part, Messages) and part.agent in self._agents]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.name, *self.queues
 
     async def call(self, thread: Thread[Any], given: Given) -> Any:
         """Begin a run of its own for a caller, and return its output.
@@ -68,14 +77,13 @@ class AgentTask(Task):
         return [self._agent.decode(given[0] if given else msgspec.Raw(), limits=limits)]
 
     def find_identity(self, thread: Thread[Any], key: str | None) -> tuple[str, str | None]:
-        """Return the queue's own run for each agent of an execution.
+        """Return the queue's run for each agent of an execution, and for another agent whose queue it is.
 
-        The queue has the name of the class's agent, also after the thread was handed over. Raises InvalidArguments if
-        another agent has the thread, or if it was stopped, and not the queue itself begins the run.
+        Raises InvalidArguments if another agent has the thread, or if it was stopped.
         """
-        if self.name not in (names := thread._actor.kind.agent_names):
+        if not self.queues or (key != QUEUE and self.name not in thread._actor.kind.agent_names):
             return self.name, key
-        (queue,) = _find_queues(thread, names)
+        queue = _find_queues(thread)[self.queues[0]]
         assert queue.caller is not None
         if self.name != queue.agent and (self.name, key) != (queue.caller.agent, QUEUE):
             what = f"the agent {self.name!r} cannot run in {thread._actor.key}"
@@ -83,24 +91,11 @@ class AgentTask(Task):
         if queue.is_stopped and key != QUEUE:
             what = "`messages.resume()`, or a message of a user, has it go on"
             raise InvalidArguments(f"the agent {self.name!r} was stopped in {thread._actor.key}: {what}")
-        return queue.caller.agent, QUEUE
+        return self.queues[0], QUEUE
 
     def find_users(self, thread: Thread[Any], key: str | None) -> set[str]:
-        queues = _find_queues(thread, thread._actor.kind.agent_names or (self.name,)) if key == QUEUE else []
+        queues = [_find_queues(thread)[name] for name in self.queues] if key == QUEUE else []
         return {*super().find_users(thread, key)}.union(*(each.senders for each in queues))
-
-    def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
-        queues = _find_queues(thread, (self.name,)) if ended.row.key == QUEUE else []
-        for queue in queues:
-            assert isinstance(queue.caller, TaskCaller)
-            queue.caller.follow_end(ended.status)
-            if ended.status == "cancelled" and thread._actor.kind.find_agents is not None:
-                thread.agents.cancel_creation()
-        if queues and (family := find_role(type(thread), "family")) is not None:
-            is_over = ended.status == "done" and not any(queue.is_stopped for queue in queues)
-            if ended.status == "cancelled":
-                family.of(thread._actor).cancel_calls(ended.row.id)
-            family.of(thread._actor).end_work(None if is_over else FAILED if ended.error else "it was stopped")
 
     async def _run(self, thread: Thread[Any], step: Step, input: Any) -> Any:
         agent, runs = self._agent, self._runs
@@ -128,6 +123,34 @@ class AgentTask(Task):
         return output
 
 
+class QueueTask(AgentTask):
+    """The task of a queue, which has one run: stored under its name, whichever agent has the thread."""
+
+    def __init__(self, name: str, agent: Agent, runs: Runs) -> None:
+        super().__init__(agent, runs)
+        self.name = name
+
+    def find_identity(self, thread: Thread[Any], key: str | None) -> tuple[str, str | None]:
+        return self.name, QUEUE
+
+    def adopts(self, row: TaskRow, *, is_known: bool) -> bool:
+        """Whether a run is that of the queue, stored under the name of an agent, which may be gone."""
+        is_of_agent = not is_known and bytes(row.args) in (b"[]", b"[null]")
+        return row.key == QUEUE and (is_of_agent or row.effect in self._agents)
+
+    def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
+        queue = _find_queues(thread)[self.name]
+        assert isinstance(queue.caller, TaskCaller)
+        queue.caller.follow_end(ended.status)
+        if ended.status == "cancelled" and thread._actor.kind.find_agents is not None:
+            thread.agents.cancel_creation()
+        if (family := find_role(type(thread), "family")) is not None:
+            is_over = ended.status == "done" and not queue.is_stopped
+            if ended.status == "cancelled":
+                family.of(thread._actor).cancel_calls(ended.row.id)
+            family.of(thread._actor).end_work(None if is_over else FAILED if ended.error else "it was stopped")
+
+
 def begin_run(tasks: ThreadTasks, agent: Agent, input: Any) -> TaskReceipt:
     """Begin a run of a durable agent; without an input, it is that of the queue, also one that has not ended."""
     return tasks.run(agent.name, input) if agent.takes_input else tasks.run(agent.name, key=QUEUE)
@@ -140,11 +163,11 @@ def make_stop_methods() -> dict[str, Method]:
         """Cancel the runs of this thread's durable agents, and begin none until a user writes or they are to go on."""
         if (rights := find_rights()) is not None:
             require_role(type(thread), "tasks").of(thread._actor).check_end(thread._actor.kind.tasks, rights)
-        return any([await each.stop() for each in _find_queues(thread, thread._actor.kind.tasks)])
+        return any([await each.stop() for each in _find_queues(thread).values()])
 
     async def go_on(thread: Thread[Any]) -> bool:
         """Have the durable agents of this thread go on after a stop; return whether there was one."""
-        return any([await each.resume() for each in _find_queues(thread, thread._actor.kind.tasks)])
+        return any([await each.resume() for each in _find_queues(thread).values()])
 
     methods = [Method(name, name, each, concurrent=True) for name, each in ((STOP, stop), (CONTINUE, go_on))]
     for each in methods:
@@ -152,7 +175,7 @@ def make_stop_methods() -> dict[str, Method]:
     return {each.name: each for each in methods}
 
 
-def _find_queues(thread: Thread[Any], agents: Collection[str]) -> list[ThreadMessages]:
-    """Return the messages of a thread that some durable agents take."""
-    parts = find_parts(type(thread)).values()
-    return [part.of(thread._actor) for part in parts if isinstance(part, Messages) and part.agent in agents]
+def _find_queues(thread: Thread[Any]) -> Mapping[str, ThreadMessages]:
+    """Return the messages of a thread that durable agents take."""
+    parts, tasks = find_parts(type(thread)).items(), thread._actor.kind.tasks
+    return {name: part.of(thread._actor) for name, part in parts if isinstance(part, Messages) and name in tasks}

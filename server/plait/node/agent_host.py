@@ -16,7 +16,7 @@ from plait.actor.thread import Thread
 from plait.agents.address import is_of_another, make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
 from plait.agents.context import Context, check_interrupt, read_attributes
-from plait.agents.durable import AgentTask, make_stop_methods
+from plait.agents.durable import AgentTask, QueueTask, make_stop_methods
 from plait.agents.execution.definitions import Agent as AgentDefinition
 from plait.agents.execution.definitions import Model, Prompt, Subagent
 from plait.agents.execution.hooks import has_hook, make_message_hooks
@@ -129,6 +129,8 @@ class AgentHost:
             if durable:
                 task = AgentTask(agent, self._runs)
                 self._add_task(task, kind)
+                for queue in task.queues:
+                    kind.tasks.setdefault(queue, QueueTask(queue, agent, self._runs))
                 kind.methods.update(make_stop_methods())
                 method.function = task.call
             kind.methods[method.name] = method
@@ -293,8 +295,9 @@ class AgentHost:
             execution.check_tools()
 
     def _add_task(self, task: AgentTask, kind: Kind) -> None:
-        if task.name in find_tasks(kind.cls):
-            raise ValueError(f"{kind.cls.__name__} has a task named {task.name!r}: give the agent another name")
+        if task.name in find_tasks(kind.cls) or task.name in task.queues:
+            what = "messages" if task.name in task.queues else "a task"
+            raise ValueError(f"{kind.cls.__name__} has {what} named {task.name!r}: give the agent another name")
         kind.tasks[task.name] = task
 
     def _may_by_default(self, principal: Principal | None, key: ThreadKey, action: str) -> bool:

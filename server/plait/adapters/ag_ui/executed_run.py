@@ -73,8 +73,8 @@ class ExecutedRun:
         tasks = part.of(actor)
         task = tasks.find(self._agent.name)
         assert task is not None
-        name, _ = task.find_identity(thread, QUEUE)
-        answers = await self._find_answers(tasks, name)
+        task.find_identity(thread, QUEUE)  # Raises if another agent has the thread.
+        answers = await self._find_answers(tasks)
         if not answers:
             await self._exchange.check("call")
         await self._start(actor)
@@ -109,13 +109,13 @@ class ExecutedRun:
         finally:
             stage.leave()
 
-    async def _find_answers(self, tasks: ThreadTasks, name: str) -> list[list[Any]]:
+    async def _find_answers(self, tasks: ThreadTasks) -> list[list[Any]]:
         """Return the client's answers, each with its run, which waits for it, and the event.
 
         Raises InvalidArguments.
         """
         entries = {_APPROVAL + each.interrupt_id: each for each in self._run.resume}
-        runs = [(run.id, tasks.find_awaited(run.id)) for run in await tasks.list(name, "sleeping")]
+        runs = [(run.id, tasks.find_awaited(run.id)) for run in await tasks.list(self._agent.name, "sleeping")]
         return [[id, event, _read(entries[event])] for id, events in runs for event in events if event in entries]
 
     async def _follow(self, tasks: ThreadTasks, messages: ThreadMessages | None, id: str | None, input: Any) -> TaskRun:

@@ -32,7 +32,6 @@ from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import ROLES, find_open_calls, is_decisive
 from plait.parts.messages.own_metadata import make_own, read_own
 from plait.parts.messages.tool_calls import make_call, make_call_id
-from plait.parts.part import require_role
 from plait_schemas.codec import to_builtins
 
 __all__ = ["make_loop"]
@@ -92,8 +91,6 @@ class _Loop(RunPass):
                 return None
             answer = self._find_answer(history)
             if answer is None:
-                if open_calls and await self._are_of_another(history):
-                    raise RuntimeError("another run has open calls, and has not ended")
                 await self._dispatcher.close(open_calls)
                 taken = await self._take()
                 if open_calls or taken.has_taken:
@@ -121,14 +118,6 @@ class _Loop(RunPass):
 
     def _find_answer(self, history: Sequence[Message]) -> Message | None:
         return find_answer(history, self.step.id, self._place.step)
-
-    async def _are_of_another(self, history: Sequence[Message]) -> bool:
-        """Whether the open calls are those of another run, which has not ended and will answer them."""
-        mark = next((read_mark(each) for each in reversed(history) if each.tool_calls), None)
-        if mark is None or mark.run == self.step.id:
-            return False
-        run = await require_role(type(self.thread), "tasks").of(self.thread._actor).get(mark.run)
-        return run is not None and run.ended_at is None
 
     async def _take(self) -> _Taken:
         """Take what is queued; calls that code has queued become an answer of this step."""

@@ -192,7 +192,7 @@ class TaskCaller(AgentCaller):
 
     @property
     def due(self) -> int:
-        is_running = self._tasks.is_running(self.agent, QUEUE)
+        is_running = self._tasks.is_running(self._writer.part, QUEUE)
         return 0 if is_running or self._writer.state.head.is_stopped else super().due
 
     def begin_with(self, changes: Changes) -> bool:
@@ -202,7 +202,7 @@ class TaskCaller(AgentCaller):
     def follow(self, begun: Commit | None) -> None:
         """Begin a run, in one write with the attempt."""
         with Transaction(self._writer.actor.state, self._writer.actor.key):
-            self._tasks.run(self.agent, key=QUEUE)
+            self._tasks.run(self._writer.part, key=QUEUE)
             self._writer.write(self._begin)
 
     def follow_end(self, status: str) -> None:

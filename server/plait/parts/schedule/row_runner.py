@@ -112,11 +112,15 @@ class RowRunner(Work[R]):
         for record in records:
             row = decode_record(record, self._actor.key, self._decode).recover(self._actor.host.process)
             self.newest = max(self.newest, row.created_at)
-            self.agenda.set(row.id, row)
+            self.set_loaded(row)
         if stranded := {row.effect for row in self.agenda.stranded}:
             names = ", ".join(sorted(stranded))
             text = "there are no %ss with these names: %s; their rows wait for a class that has them"
             log.warning(text, self.noun, names, extra=about(self._actor.key))
+
+    def set_loaded(self, row: R) -> None:
+        """Add a stored row."""
+        self.agenda.set(row.id, row)
 
     def clear(self) -> Sequence[Record]:
         """Forget all rows, and return the records that remove them."""

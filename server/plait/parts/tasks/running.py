@@ -58,6 +58,14 @@ class TaskRunner(RowRunner[TaskRow]):
 
     # Rows
 
+    def set_loaded(self, row: TaskRow) -> None:
+        row = self._adopt(row)
+        if row.identity is not None and (other := self.agenda.find(row.identity)) is not None:
+            # An earlier version has begun two runs for a queue: the second one waits until the thread wakes without it.
+            row = min(row, other, key=lambda each: each.created_at)
+            self.agenda.set(other.id, None)
+        self.agenda.set(row.id, row)
+
     def store(
         self,
         rows: Mapping[str, TaskRow | None],
@@ -133,7 +141,7 @@ class TaskRunner(RowRunner[TaskRow]):
             return None
         await self._read(journal, id)
         failed = journal.drop_failed()
-        row = ended.row.retry([*journal.events], read_due_clock())
+        row = self._adopt(ended.row).retry([*journal.events], read_due_clock())
         if id not in self.kept or (row.identity is not None and self.agenda.find(row.identity) is not None):
             return None
         ends, undo = self.kept.remove([id])
@@ -212,6 +220,14 @@ class TaskRunner(RowRunner[TaskRow]):
         return () if row is None else row.awaits
 
     # Inside
+
+    def _adopt(self, row: TaskRow) -> TaskRow:
+        """Return a run under the name of its task."""
+        if not row.key:
+            return row
+        is_known = row.effect in self._tasks
+        adopting = (name for name, task in self._tasks.items() if task.adopts(row, is_known=is_known))
+        return replace(row, effect=next(adopting, row.effect))
 
     def _store_step(self, row: TaskRow, write: JournalWrite) -> Commit:
         """Store a row, if it has changed, with other records, as one write."""

@@ -12,7 +12,7 @@ from plait.actor.thread import Thread
 from plait.actor.turn import find_user
 from plait.limits import Limits
 from plait.parts.encoding import check_seconds
-from plait.parts.tasks.rows import EndedRun
+from plait.parts.tasks.rows import EndedRun, TaskRow
 from plait_schemas.rpc import RPC_MARK
 
 __all__ = ["Task", "find_tasks", "task"]
@@ -68,6 +68,15 @@ class Task:
         if not places or any(each.kind is Parameter.KEYWORD_ONLY for each in places):
             raise TypeError(f"the task {name!r} must have a step, and no parameter that is given by name only")
         self._method = Method(name, name, function, concurrent=False, noun="task", leading=2)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which its runs may be stored."""
+        return (self.name,)
+
+    def adopts(self, row: TaskRow, *, is_known: bool) -> bool:
+        """Whether a run that an earlier version has stored under another name is one of this task."""
+        return False
 
     def find_identity(self, thread: Thread[Any], key: str | None) -> tuple[str, str | None]:
         """Return the name and the key of a run that is begun. Raises InvalidArguments if it must not begin."""

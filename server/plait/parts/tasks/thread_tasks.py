@@ -208,7 +208,8 @@ class ThreadTasks:
         ended = await self._actor.records.list(RecordRange(self._part, ENDED, limit=ALL))
         runs.update((run.id, run) for run in (decode_ended(record.value or b"").show() for record in ended))
         runs.update((row.id, row.show()) for row in self._runner.rows.values())
-        fitting = [run for run in runs.values() if name in (None, run.name) and status in (None, run.status)]
+        names = task.names if name is not None and (task := self.find(name)) is not None else (name,)
+        fitting = [run for run in runs.values() if (name is None or run.name in names) and status in (None, run.status)]
         return sorted(fitting, key=lambda run: run.created_at)
 
     async def newest(self, limit: int) -> AsyncIterator[TaskRun]:

@@ -1,18 +1,34 @@
 """The calls of tools: their results, errors and approvals, each at most once unless the tool is idempotent."""
 
 import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.server.agents.execution.lab import Desk, Lab, Said, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
-from plait import Conflict, InvalidArguments, Message, NotFound, RunCode, Terminated
+from plait import (
+    Conflict,
+    InvalidArguments,
+    Message,
+    Messages,
+    NotFound,
+    Plait,
+    RunCode,
+    SqliteStore,
+    Terminated,
+)
 from plait.agents.execution.definitions import Agent, Handoff, PromptTool, Side
 from plait.agents.execution.stops import read_mark
 from plait.agents.execution.tools import Tool, ToolResult, tool
 from plait.parts.tasks import waits
+from plait.store.protocol import Write
+from plait.store.thread_rows import Record
 
 
 async def find_results(folder: Path, tools: list[Tool], *said: Said) -> tuple[list[Message], Any]:
@@ -482,3 +498,97 @@ async def test_a_call_waits_on_when_an_older_message_is_deleted_whose_result_was
         assert await lab.handle.tasks.send(run, f"approval:{second['id']}", {"approved": True})
         await lab.rest()
         assert await lab.texts() == ["user Refund.", "assistant ['refund']", "tool paid 5", "assistant Done."]
+
+
+class Help(Desk):
+    kind = "desk"
+    messages = Messages(agent="help")
+
+
+class EarlierStore(SqliteStore):
+    """A store that keeps the runs of queues as an earlier version does: under the name of the class's agent."""
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        records = [
+            msgspec.structs.replace(each, value=each.value.replace(b'"effect":"messages"', b'"effect":"desk"'))
+            if each.value is not None and each.part == "tasks"
+            else each
+            for each in write.records
+        ]
+        return super().submit(msgspec.structs.replace(write, records=records))
+
+
+@asynccontextmanager
+async def open_help(folder: Path, script: Script, *names: str) -> AsyncIterator[Lab]:
+    app = Plait(Help, store=f"sqlite:///{folder / 'plait.db'}", shutdown_timeout=0.1)
+    agents = [Agent(name, Side("clerk")) for name in names]
+    app.execution(Help, agents=agents, prompts=[make_prompt("clerk", refund)], models=[script.model])
+    async with app:
+        yield Lab(app, Help)
+
+
+@pytest.mark.parametrize("make_store", [SqliteStore, EarlierStore])
+@pytest.mark.parametrize("names", [["help"], ["help", "desk"]])
+async def test_a_run_that_waits_goes_on_after_its_agent_was_renamed_or_replaced(
+    tmp_path: Path, make_store: type[SqliteStore], names: list[str]
+) -> None:
+    store = make_store(tmp_path / "plait.db")
+    async with open_lab(tmp_path, Script(call("refund", cents=5)), tools=[refund], store=store) as lab:
+        await lab.ask("Pay.")
+        run = await wait_for_call(lab)
+    async with open_help(tmp_path, Script("Paid.", "Hello."), *names) as lab:
+        assert [each.id for each in await lab.handle.tasks.list("help")] == [run]
+        await lab.ask("And?")
+        (open_call,) = await lab.handle.messages.open_calls()
+        await lab.handle.tasks.send(run, f"approval:{open_call['id']}", {"approved": True})
+        await lab.rest()
+        await lab.ask("Hi.")
+        await lab.rest("done", "done")
+        assert (await lab.texts())[2:] == [
+            "tool paid 5",
+            "user And?",
+            "assistant Paid.",
+            "user Hi.",
+            "assistant Hello.",
+        ]
+
+
+async def test_a_failed_run_of_an_earlier_version_is_tried_again_as_that_of_the_queue(tmp_path: Path) -> None:
+    store = EarlierStore(tmp_path / "plait.db")
+    async with open_lab(tmp_path, Script(RuntimeError("away")), store=store) as lab:
+        await lab.ask("Hi.")
+        await lab.rest("failed")
+        (run,) = await lab.handle.tasks.list()
+    async with open_help(tmp_path, Script("Hello."), "help") as lab:
+        assert await lab.handle.tasks.retry(run.id)
+        assert (await lab.handle.tasks.wait(run.id)).result == "Hello."
+
+
+class TwoRuns(EarlierStore):
+    """A store in which an earlier version has begun another run for a queue, as its agent was renamed."""
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        records = [*write.records]
+        for each in write.records:
+            if each.key.startswith("r/") and each.value is not None:
+                row = json.loads(each.value)
+                row |= {"id": "second", "effect": "helper", "created_at": row["created_at"] + 1, "due": row["at"]}
+                for name in ("process", "asleep_since", "awaits", "is_resting"):
+                    row.pop(name, None)
+                records.append(Record("tasks", "r/second", json.dumps(row).encode()))
+        return super().submit(msgspec.structs.replace(write, records=records))
+
+
+async def test_of_two_runs_that_an_earlier_version_has_begun_for_a_queue_the_first_goes_on(tmp_path: Path) -> None:
+    store = TwoRuns(tmp_path / "plait.db")
+    async with open_lab(tmp_path, Script(call("refund", cents=5)), tools=[refund], store=store) as lab:
+        await lab.ask("Pay.")
+        run = await wait_for_call(lab)
+    async with open_help(tmp_path, script := Script("Paid."), "help") as lab:
+        (open_call,) = await lab.handle.messages.open_calls()
+        await lab.handle.tasks.send(run, f"approval:{open_call['id']}", {"approved": True})
+        await lab.rest()
+    async with open_help(tmp_path, script, "help") as lab:
+        assert (await lab.handle.tasks.wait("second")).status == "done"
+        assert (await lab.texts())[2:] == ["tool paid 5", "assistant Paid."]
+        assert len(script.seen) == 1
