@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from plait.parts.tasks.rows import Checkpoint, JournalEntry, TaskRow, decode_checkpoint, decode_entry
+from plait.parts.tasks.rows import NULL, Checkpoint, JournalEntry, TaskRow, decode_checkpoint, decode_entry
 from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
 
@@ -25,7 +25,10 @@ JournalWrite = tuple[Sequence[Record], Callable[[], None]]
 
 
 class ReplayDiverged(Exception):
-    """A task calls a step that its journal has as another kind of step, or a second step of the same name."""
+    """A task calls a step that its journal has as another kind of step, or a second step of the same name.
+
+    Or a replay makes a step, and has not read the value of the checkpoint with which it begins.
+    """
 
 
 def find_prefix(id: str) -> str:
@@ -51,6 +54,8 @@ class Journal:
         # The data of the events that have come.
         self.events: dict[str, msgspec.Raw] = {}
         self.checkpoint = Checkpoint()
+        # Whether the value of the checkpoint with which this pass begins must still be read.
+        self.is_unread = False
         # The kinds of the steps that were called since the checkpoint, in this pass.
         self._called: dict[str, str] = {}
         # What the next write stores besides, as a checkpoint was made, and the events that may then come again.
@@ -69,9 +74,13 @@ class Journal:
                 self.events.setdefault(name, msgspec.Raw(record.value))
             else:
                 self.checkpoint = decode_checkpoint(record.value)
+                self.is_unread = self.checkpoint.must_be_read
 
     def call(self, name: str, kind: str) -> JournalEntry | None:
         """Begin a step of the method; return what is stored of it. Raises ReplayDiverged, and RuntimeError."""
+        if self.is_unread:
+            what = "read `step.value`, which is that of the last checkpoint, before the first step"
+            raise ReplayDiverged(f"the step {name!r} would be repeated: {what}")
         before = self._called.get(name)
         if before is not None:
             what = f"as {before} and as {kind}" if before != kind else f"twice as {kind}"
@@ -104,7 +113,7 @@ class Journal:
                 if self.events.pop(name, None) is not None:
                     self._unstored[_EVENT + name] = None
         self._called = {}
-        self.checkpoint = Checkpoint(self.checkpoint.number + 1, msgspec.Raw(value))
+        self.checkpoint = Checkpoint(self.checkpoint.number + 1, msgspec.Raw(value), value != bytes(NULL))
         self._unstored[_CHECKPOINT] = encode_json(self.checkpoint)
 
     def has_come(self, event: str, row: TaskRow) -> bool:

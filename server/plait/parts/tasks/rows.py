@@ -158,6 +158,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     number: int = 0
     value: msgspec.Raw = NULL
+    # Whether a replay must read it before its first step; an earlier version has not stored that.
+    must_be_read: bool = False
 
 
 decode_row: Final = msgspec.json.Decoder(TaskRow).decode

@@ -226,7 +226,8 @@ class Step:
 
     @property
     def value(self) -> Any:
-        """The value of the last checkpoint; None if there is none."""
+        """The value of the last checkpoint; None if there is none. A replay must read it before its first step."""
+        self.journal.is_unread = False
         return decode_json(bytes(self.journal.checkpoint.value))
 
     @property

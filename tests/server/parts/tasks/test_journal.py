@@ -38,6 +38,7 @@ class Stored:
     def open(self) -> Journal:
         journal = Journal("tasks", "1")
         journal.load(Record("tasks", key, value) for key, value in self.records.items())
+        journal.is_unread = False
         return journal
 
 

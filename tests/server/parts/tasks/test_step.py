@@ -125,6 +125,46 @@ async def test_a_replay_begins_with_the_value_of_the_last_checkpoint_without_the
         assert desk.seen == ["page 0", "page 1", "page 2", "from 0", "from 3"]
 
 
+class EarlierStore(FlakyMemory):
+    """A store of an earlier version, whose checkpoints do not say whether they must be read."""
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        records = [
+            msgspec.structs.replace(each, value=each.value.replace(b',"must_be_read":true', b""))
+            if each.value
+            else each
+            for each in write.records
+        ]
+        return super().submit(msgspec.structs.replace(write, records=records))
+
+
+@pytest.mark.parametrize(
+    ("value", "make_store", "error"),
+    [
+        (1, FlakyMemory, "ReplayDiverged: the step 'pay' would be repeated: read `step.value`"),
+        (None, FlakyMemory, None),  # It polls.
+        (1, EarlierStore, None),
+    ],
+)
+async def test_a_replay_that_does_not_read_the_value_of_its_checkpoint_fails(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, value: Any, make_store: type[FlakyMemory], error: str | None
+) -> None:
+    rest_at_once(monkeypatch)
+
+    async def script(desk: Desk, step: Step) -> None:
+        await step.do("pay", lambda: desk.seen.append("pay"), once=True)
+        step.checkpoint(value)
+        await step.sleep("rest", 60)
+
+    async with make_store() as store, open_desk(store, script) as (_, desk):
+        id = (await desk.tasks.run("work")).id
+        await sleeps(desk, id)
+        clock.move(61)
+        found = (await desk.tasks.wait(id)).error
+        assert found == error if error is None else str(found).startswith(error)
+        assert len(desk.seen) == (2 if error is None else 1)
+
+
 async def test_a_step_that_has_failed_raises_the_same_in_a_replay(
     store: FlakyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
