@@ -1,10 +1,10 @@
 """Asks the model of a side, and adds its answer to the history: in one write, with its calls and its usage."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,14 +19,17 @@ from plait.agents.execution.subagents import describe_subagents
 from plait.agents.execution.tool_specs import describe_tools
 from plait.author_code import call
 from plait.clock import read_due_clock
+from plait.errors import is_outage
 from plait.parts.messages.message import Message
-from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.model_history import ROLES, view_history
 from plait.parts.messages.own_metadata import make_own, merge_metadata, read_own
 from plait.parts.messages.tool_calls import make_call, make_call_id, read_call
 from plait_schemas.codec import to_builtins
 
 __all__ = ["Asker"]
+
+# The characters that are kept of the text of an attempt that has failed.
+_KEPT: Final = 4_000
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -88,33 +91,48 @@ class Asker:
             settings=prompt.settings,
             known=self._known,
         )
-        role = ROLES[mark.side]
-        stream: MessageStream | None = None
-        answer: Answer | None = None
-        fields: dict[str, Any] = {}
+        added = list[str]()
+        async with aclosing(chunks):
+            try:
+                await self._add(chunks, mark, place, added)
+            except ModelFailed as failed:
+                if failed.retry is None:
+                    raise
+                return _Asked(retry=failed.retry)
+        return _Asked(added[0])
+
+    async def _add(
+        self, chunks: AsyncGenerator[str | Answer], mark: Mark, place: Mapping[str, Any], added: list[str]
+    ) -> None:
+        """Add what a model says to the history, with the ids of the messages. Raises ModelFailed, however it ends."""
+        role, stream = ROLES[mark.side], None
         try:
             async with AsyncExitStack() as stack:
-                await stack.enter_async_context(aclosing(chunks))
                 async for each in chunks:
                     if isinstance(each, Answer):
                         answer = each
-                        fields["tool_calls"] = _give_ids(answer.tool_calls)
-                        fields["metadata"] = merge_metadata(answer.metadata, make_own({MARK: to_builtins(mark)}))
-                    else:
-                        if stream is None:
-                            stream = await stack.enter_async_context(self._messages.stream(role, **place))
-                        stream.append(each)
-                if stream is not None:
+                        break
+                    if stream is None:
+                        stream = self._messages.stream(role, **place)
+                        stream.most_failed = _KEPT
+                        added.append((await stack.enter_async_context(stream)).id)
+                    stream.append(each)
+                fields: dict[str, Any] = {
+                    "tool_calls": _give_ids(answer.tool_calls),
+                    "metadata": merge_metadata(answer.metadata, make_own({MARK: to_builtins(mark)})),
+                }
+                if stream is None:
+                    added.append(self._messages.inject(role, answer.text, **fields, **place).value.id)
+                else:
                     stream.finish(**fields)
-        except ModelFailed as failed:
-            if failed.retry is None:
+                thoughts = ({**each, **place, "role": role} for each in answer.make_thoughts(added[0]))
+                added.extend(self._messages.inject(**each).value.id for each in thoughts)
+        except Exception as error:
+            if isinstance(error, ModelFailed) or is_outage(error):
                 raise
-            return _Asked(retry=failed.retry)
-        assert answer is not None
-        id = self._messages.inject(role, answer.text, **fields, **place).value.id if stream is None else stream.id
-        for thought in answer.make_thoughts(id):
-            self._messages.inject(**{**thought, **place, "role": role})
-        return _Asked(id)
+            for id in added if stream is None else added[1:]:
+                await self._messages.delete(id)
+            await chunks.athrow(error)  # As if the model had raised it.
 
     async def _view(self, prompt: Prompt, history: Sequence[Message], mark: Mark) -> list[Message]:
         """Return what the model gets, as the hooks want it. Raises Block."""

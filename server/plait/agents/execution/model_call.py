@@ -4,10 +4,16 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from pydantic_ai.direct import model_request_stream
-from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, ModelRequestRejectedError, UserError
+from pydantic_ai.direct import model_request, model_request_stream
+from pydantic_ai.exceptions import (
+    AgentRunError,
+    ModelAPIError,
+    ModelHTTPError,
+    ModelRequestRejectedError,
+    UserError,
+)
 from pydantic_ai.messages import (
     ModelResponse,
     PartDeltaEvent,
@@ -15,7 +21,10 @@ from pydantic_ai.messages import (
     TextPart,
     TextPartDelta,
 )
-from pydantic_ai.models import ModelRequestParameters, infer_model
+from pydantic_ai.models import Model as AnyModel
+from pydantic_ai.models import ModelRequestParameters, StreamedResponse, infer_model
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
@@ -25,6 +34,7 @@ from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Pr
 from plait.agents.execution.tools import ToolSpec
 from plait.author_code import call
 from plait.clock import read_due_clock
+from plait.errors import PlaitError, TooLarge
 from plait.parts.messages.message import Message
 from plait.parts.messages.model_history import MODEL
 from plait.parts.messages.own_metadata import make_own
@@ -32,6 +42,9 @@ from plait.parts.messages.own_metadata import make_own
 __all__ = ["call_model"]
 
 log = logging.getLogger("plait.agents")
+
+# The errors that are told by their text.
+_TOLD: Final = UserError | ImportError | PlaitError
 
 
 async def call_model(
@@ -45,14 +58,16 @@ async def call_model(
 ) -> AsyncGenerator[str | Answer, None]:
     """Make an attempt, due or not: yield the text as it comes, and then the answer. Raises ModelFailed.
 
+    So does an error of the caller that is thrown into it. A model that cannot stream is asked for its whole answer.
     `history` is what the model sees, with its system prompt; `settings` come before those of the model. `known` is a
     dict that calls with growing histories may share: only new messages are then converted.
     """
     ids, seconds = [model.model, *model.fallback], model.first_chunk
     id = ids[min(progress.number, len(ids) - 1)]  # A deploy may have removed the one that was to be next.
     messages = read_history(history, {} if known is None else known)
-    parameters = _make_parameters(tools)
     merged = cast(ModelSettings, {**model.settings, **settings})
+    options: Any = {"model_settings": merged, "model_request_parameters": _make_parameters(tools)}
+    stream: StreamedResponse | None = None
     loop = asyncio.get_running_loop()
     try:
         async with AsyncExitStack() as stack:
@@ -60,12 +75,13 @@ async def call_model(
             async with asyncio.timeout_at(deadline):
                 # The packages of a provider are imported for its first model.
                 used = await asyncio.to_thread(infer_model, id) if isinstance(id, str) else id
-                stream = await call(
-                    stack.enter_async_context,
-                    model_request_stream(used, messages, model_settings=merged, model_request_parameters=parameters),
-                )
-            events = aiter(stream)
-            while True:
+                if _can_stream(used):
+                    opening = model_request_stream(used, messages, **options)
+                    stream = await call(stack.enter_async_context, opening)
+                else:
+                    response = await call(model_request, used, messages, **options)
+            events = None if stream is None else aiter(stream)
+            while events is not None:
                 async with asyncio.timeout_at(deadline):
                     event = await call(anext, events, None)
                 if event is None:
@@ -74,11 +90,11 @@ async def call_model(
                     yield text
                 seconds = model.next_chunk
                 deadline = loop.time() + seconds
-            response = stream.get()
+            response = response if stream is None else stream.get()
+        yield _make_answer(response, _name(id))
     except Exception as error:
         failure = f"no chunk within {seconds:g} s" if isinstance(error, TimeoutError) else _describe(error)
         raise _fail(model, progress, f"{_name(id)}: {failure}", error) from None
-    yield _make_answer(response, _name(id))
 
 
 def _make_parameters(tools: Iterable[ToolSpec]) -> ModelRequestParameters:
@@ -88,6 +104,14 @@ def _make_parameters(tools: Iterable[ToolSpec]) -> ModelRequestParameters:
             for each in tools
         ]
     )
+
+
+def _can_stream(model: AnyModel) -> bool:
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    if isinstance(model, FunctionModel):
+        return model.stream_function is not None
+    return type(model).request_stream is not AnyModel.request_stream
 
 
 def _find_text(event: object) -> str | None:
@@ -112,16 +136,24 @@ def _make_answer(response: ModelResponse, name: str) -> Answer:
 def _fail(model: Model, progress: Progress, failure: str, error: Exception) -> ModelFailed:
     """Log a failure, and return the error for it."""
     retry_after = error.retry_after if isinstance(error, ModelAPIError) else None
-    is_final = isinstance(error, UserError | ImportError | ModelRequestRejectedError)
+    is_final = isinstance(error, UserError | ImportError | ModelRequestRejectedError | TooLarge)
     retry = progress.fail(model, failure, read_due_clock(), retry_after=retry_after, is_final=is_final)
-    log.warning("the model %s has failed: %s", model.name, failure)
+    stack = None if isinstance(error, TimeoutError | _TOLD) or _is_of_provider(error) else error
+    log.warning("the model %s has failed: %s", model.name, failure, exc_info=stack)
     return ModelFailed(model, [*progress.failures, failure], retry)
 
 
+def _is_of_provider(error: BaseException | None) -> bool:
+    """Whether an error may quote a provider: then its text is not logged, as a key may be a part of that."""
+    while error is not None and not isinstance(error, AgentRunError | BaseExceptionGroup):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def _describe(error: Exception) -> str:
-    """Return what has failed, without the text of a provider, as a key may be a part of that."""
-    if isinstance(error, UserError | ImportError):
-        return str(error)
+    """Return what has failed, without the text of a provider."""
+    if isinstance(error, _TOLD):
+        return f"{type(error).__name__}: {error}" if isinstance(error, PlaitError) else str(error)
     if isinstance(error, ModelHTTPError):
         return f"HTTP {error.status_code}" + (f", {error.provider_error_code}" if error.provider_error_code else "")
     return type(error).__name__

@@ -151,12 +151,14 @@ class Changes:
     def lose_streams(self, places: Iterable[StreamPlace], lost: Mapping[int, LostStream]) -> None:
         """Store streaming messages that have no writer as failed, by their positions."""
         for place in places:
+            failed: Message | None = None
             if (found := lost.get(place.position)) is not None:
-                data = encode_json(replace(found.message, status="failed", taken=()))
+                failed = replace(found.message, status="failed", taken=())
+                data = encode_json(failed)
                 if len(data) <= self._limit:  # Otherwise it was higher then, and the pieces stay.
                     self._records[history_key(place.position)] = data
                     self._records.update(dict.fromkeys(found.pieces))
-            self._end(place, "failed")
+            self._end(place, "failed", failed if found is not None and found.is_cut else None)
 
     def leave(self, message: Message, *, place: int, is_first: bool) -> None:
         """Note that the running attempt streams a message; the first one replaces those of the attempt before it."""

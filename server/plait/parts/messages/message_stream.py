@@ -68,6 +68,8 @@ class MessageStream:
         self._error: PlaitError | None = None
         # The message with what `finish` has added, but without its text.
         self._whole: Message | None = None
+        # The characters that are kept of a text whose block raises; None for all.
+        self.most_failed: int | None = None
 
     @property
     def id(self) -> str:
@@ -152,7 +154,7 @@ class MessageStream:
         self._is_open = False
         self._stop()
         if error is not None or self._error is not None or (self._draft is not None and self._draft.is_over):
-            self.fail()
+            self.fail(error)
             if error is None and self._error is not None:
                 raise self._error
             return
@@ -165,17 +167,22 @@ class MessageStream:
         writer.forget((), [self])
         await commit
 
-    def fail(self) -> None:
-        """End the message as failed, with its text."""
+    def fail(self, error: BaseException | None = None) -> None:
+        """End the message as failed, with its text; after an error, with the part of it that is kept."""
         self._stop()
         writer = self._writer
         if self.position not in writer.streams:
             return
         with suppress(PlaitError):  # Readers see it as failed in any case, as it has no writer.
+            message = self._finished("streaming")
+            is_cut = isinstance(error, Exception) and self.most_failed is not None and self._length > self.most_failed
             try:
-                self._write()
+                if is_cut:
+                    message = replace(message, content=f"{self.text[: self.most_failed]}…")
+                else:
+                    self._write()
             finally:
-                writer.lost[self.position] = LostStream(self._finished("streaming"), self.pieces)
+                writer.lost[self.position] = LostStream(message, self.pieces, is_cut)
                 writer.forget((), [self])
             writer.write(lambda _: None)
 
@@ -194,8 +201,8 @@ class MessageStream:
         message = self._finished("completed", self._whole)
         try:
             made = self._writer.check(message)
-        except BaseException:
-            self.fail()
+        except BaseException as error:
+            self.fail(error)
             raise
         if made is not message:
             self._whole = made

@@ -57,6 +57,8 @@ class LostStream(NamedTuple):
 
     message: Message
     pieces: Sequence[str]
+    # Whether the text is only a part of that which clients have.
+    is_cut: bool = False
 
 
 class QueueAttempts(Attempts, frozen=True, omit_defaults=True, kw_only=True):

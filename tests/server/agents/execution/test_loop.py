@@ -1,21 +1,27 @@
 """Agents that execute: a question, calls of tools, their results and an answer."""
 
 import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from pydantic_ai.messages import ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
+from pydantic_ai.models.wrapper import WrapperModel
+from tests.running import running
 from tests.server.agents.execution.lab import Desk, HeldEnd, Hold, Said, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
-from plait import Context, Messages, NotFound, Plait, SqliteStore, Step, Thread
+from plait import Context, Hooks, Message, Messages, NotFound, Plait, Reject, SqliteStore, Step, Thread
 from plait.agents.execution import model_attempts
-from plait.agents.execution.definitions import Agent, Handoff, Prompt, Side, Subagent
+from plait.agents.execution.definitions import Agent, Handoff, Model, Prompt, Side, Subagent
 from plait.agents.execution.tools import tool
 from plait.store.protocol import Write
 from plait.store.thread_rows import RecordRange
+from plait_client import connect
 
 
 @tool(idempotent=True)
@@ -143,6 +149,124 @@ async def test_a_model_that_fails_is_asked_again_later_and_then_another_one(
         assert await lab.texts() == ["user Well?", "assistant Yes."]
         assert await lab.texts("failed") == ["assistant Half", "assistant Half"]
         assert (await lab.history())[-1].metadata["plait"]["model"] == "function:other"
+
+
+async def say_too_much() -> AsyncIterator[Any]:
+    for _ in range(17):
+        yield "x" * 65_536
+
+
+async def say_half_a_surrogate() -> AsyncIterator[Any]:
+    yield "Half \ud83d"
+
+
+async def call_too_much() -> AsyncIterator[Any]:
+    yield "Half"
+    yield {1: DeltaToolCall("nothing", json.dumps("x" * 1_100_000), tool_call_id="c")}
+
+
+async def think_too_much() -> AsyncIterator[Any]:
+    yield {0: DeltaThinkingPart(content="Hm.")}
+    yield "Half"
+    yield {2: DeltaThinkingPart(content="x" * 1_100_000)}
+
+
+async def think_too_much_and_say_nothing() -> AsyncIterator[Any]:
+    yield {0: DeltaThinkingPart(content="x" * 1_100_000)}
+    yield {1: DeltaToolCall("nothing", "{}", tool_call_id="c")}
+
+
+async def say_what_is_forbidden() -> AsyncIterator[Any]:
+    yield "x" * 10_000
+
+
+class Strict(Hooks):
+    def before_create_message(self, thread: Desk, message: Message) -> Message:
+        if len(message.content or "") > 9_000:
+            raise Reject("too long")
+        return message
+
+
+@pytest.mark.parametrize(
+    ("say", "times", "failed"),
+    [
+        (say_too_much, 1, [4_001]),
+        (say_half_a_surrogate, 2, [0, 0]),
+        (call_too_much, 1, [4]),
+        (think_too_much, 1, [4]),
+        (think_too_much_and_say_nothing, 1, []),
+        (say_what_is_forbidden, 2, [4_001, 4_001]),
+    ],
+)
+async def test_whatever_ends_an_answer_is_a_failed_attempt_at_its_model(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    say: Callable[[], AsyncIterator[Any]],
+    times: int,
+    failed: list[int],
+) -> None:
+    monkeypatch.setattr(model_attempts, "_PAUSE", 1_000)
+    asked = list[int]()
+
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        asked.append(1)
+        async for each in say():
+            yield each
+
+    script = Script("Yes.", name="other")
+    model = Model("script", FunctionModel(stream_function=stream), fallback=[script.model.model])
+    script.model = model
+    agents = [Agent("desk", Side("clerk"), hooks=Strict())]
+    async with open_lab(tmp_path, script, agents=agents) as lab:
+        await lab.ask("Well?")
+        await lab.rest()
+        assert await lab.texts() == ["user Well?", "assistant Yes."]
+        assert [len(each.content or "") for each in await lab.history() if each.status == "failed"] == failed
+        assert len(asked) == times
+
+
+async def test_clients_see_the_same_part_of_a_failed_answer_as_the_history(tmp_path: Path) -> None:
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        yield "x" * 10_000
+        raise RuntimeError
+
+    class Shown(Desk):
+        kind = "desk"
+        messages = Messages(agent="desk", live=True)
+
+    app = Plait(Shown, store="memory:", secret="test")
+    model = Model("script", FunctionModel(stream_function=stream), attempts=1)
+    app.execution(Shown, agents=[Agent("desk", Side("clerk"))], prompts=[make_prompt("clerk")], models=[model])
+    async with running(app) as address, connect(f"ws://{address}/threads/desk/one") as room, asyncio.timeout(20):
+        await room.messages.open()
+        await room.messages.send("Well?")
+        async for items in room.messages:
+            if len(items) == 3:
+                break
+        assert [len(each.content or "") for each in items][1] == 4_001
+
+
+async def test_a_model_that_cannot_stream_is_asked_for_its_whole_answer(tmp_path: Path) -> None:
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if len(messages) == 1:
+            return ModelResponse(parts=[ToolCallPart("find_order", {"number": 7})])
+        return ModelResponse(parts=[TextPart("It is order 7.")])
+
+    script = Script()
+    script.model = Model("script", WrapperModel(FunctionModel(answer, model_name="fake")))
+    async with open_lab(tmp_path, script, tools=[find_order]) as lab:
+        await lab.ask("Where?")
+        await lab.rest()
+        assert (await lab.texts())[2:] == ["tool order 7", "assistant It is order 7."]
+        assert (await lab.history())[-1].metadata["plait"]["model"] == "function:fake"
+
+
+async def test_the_log_has_what_a_model_has_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_lab(tmp_path, Script(KeyError("no such page"))) as lab:
+        await lab.ask("Well?")
+        await lab.rest("failed")
+    (found,) = [each for each in caplog.records if each.message.startswith("the model script has failed")]
+    assert "KeyError: 'no such page'" in str(caplog.handler.format(found))
 
 
 async def test_a_run_fails_when_no_model_answers(tmp_path: Path) -> None:
