@@ -74,10 +74,11 @@ class Handoff(NamedTool, frozen=True):
 class Subagent(NamedTool, frozen=True):
     """A tool by which a prompt has an agent work in a thread of its own, a child of the prompt's thread.
 
-    The model waits for the result of a `blocking` one. At most `max_instances` live at once. A `resumable` one stays
-    when it has reported, and can be sent further messages, which its side `receives`. An `immediate` one begins before
-    the first step. An `optional` one is a tool only if the variable of this name is "true", "1" or "yes". With `report`
-    False, the child reports by `family.notify_parent` alone. `variables` are those that the child must have.
+    The model waits for the result of a `blocking` one. At most `max_instances` live at once, and there is none in a
+    thread that is itself `max_depth` subagents deep. A `resumable` one stays when it has reported, and can be sent
+    further messages, which its side `receives`. An `immediate` one begins before the first step. An `optional` one is a
+    tool only if the variable of this name is "true", "1" or "yes". With `report` False, the child reports by
+    `family.notify_parent` alone. `variables` are those that the child must have.
     """
 
     agent: str
@@ -85,6 +86,7 @@ class Subagent(NamedTool, frozen=True):
     blocking: bool = True
     resumable: bool = False
     max_instances: int | None = None
+    max_depth: int = 5
     immediate: bool = False
     optional: str = ""
     receives: Receiver = "a"
@@ -97,6 +99,8 @@ class Subagent(NamedTool, frozen=True):
             raise ValueError(f"report=False of {self.name!r} is for a subagent that does not block")
         if self.max_instances is not None and self.max_instances < 1:
             raise ValueError(f"max_instances of {self.name!r} must be at least 1, not {self.max_instances!r}")
+        if self.max_depth < 1:
+            raise ValueError(f"max_depth of {self.name!r} must be at least 1, not {self.max_depth!r}")
 
 
 class PromptTool(NamedTool, frozen=True):

@@ -214,6 +214,8 @@ class SubagentCall:
         """Send the message to a new child, or to one that is there."""
         if isinstance(self._asked, _Message):
             return self._send(self._asked)
+        if self._tool is not None and _is_too_deep(self._thread, self._tool):
+            raise Refused(f"this subagent can be nested {self._tool.max_depth} deep")
         if self._tool is None or not await _is_on(self._thread, self._tool):
             raise Refused(f"there is no subagent {self._wanted!r}")
         self._check_room(self._tool)
@@ -310,7 +312,9 @@ def _find_all(tools: Tools) -> list[Subagent]:
 
 
 async def _is_on(thread: Thread[Any], tool: Subagent) -> bool:
-    """Whether a subagent is a tool: an optional one only if its variable says so."""
+    """Whether a subagent is a tool: an optional one only if its variable says so, and none too deep."""
+    if _is_too_deep(thread, tool):
+        return False
     if not tool.optional:
         return True
     env = require_role(type(thread), "env").of(thread._actor)
@@ -319,6 +323,10 @@ async def _is_on(thread: Thread[Any], tool: Subagent) -> bool:
     except NotFound:
         return False
     return value.strip().lower() in ("true", "1", "yes")
+
+
+def _is_too_deep(thread: Thread[Any], tool: Subagent) -> bool:
+    return bool(_find_family(thread).depth >= tool.max_depth)
 
 
 def _say(tool: Subagent) -> str:

@@ -141,7 +141,7 @@ class ItemReceiver:
         if not self._actor.state.history.is_begun:
             self._actor.state.history.set_owner(self._find_owner(birth))
         resumable = None if birth.call is None else bool(birth.child.resumable)
-        self._store.write({HEAD: replace(self._store.head, parent=sender, resumable=resumable)})
+        self._store.write({HEAD: replace(self._store.head, parent=sender, resumable=resumable, depth=birth.depth)})
         for role, body in birth.parts.items():
             self._hand(role, body)
         for name, (type, data) in birth.variables.items():  # They are its own, even if their names are scoped.

@@ -86,6 +86,8 @@ class Birth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag="
     # The call for which it works, and the types and values, encrypted, of variables that it gets.
     call: Call | None = None
     variables: dict[str, tuple[str, str]] = {}
+    # How many threads above it, with itself, work for calls.
+    depth: int = 0
     # Whether the child was spawned before. It is born again only if it takes nothing, as it was destroyed.
     is_known: bool = False
 
@@ -186,6 +188,8 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     sent: int = 0
     # Whether the thread works for further calls of its parent, or for one only; None if it works for none.
     resumable: bool | None = None
+    # How many threads above it, with itself, work for calls.
+    depth: int = 0
 
 
 class Outbox:

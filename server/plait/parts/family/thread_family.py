@@ -41,7 +41,7 @@ class Family(Part["ThreadFamily"]):
     reading: ClassVar = frozenset({"_has_parent"})
     inner: ClassVar = frozenset(
         {"spawn", "children", "child", "parent", "tell_children"}
-        | {"spawn_agent", "ask", "report", "works", "end_work", "cancel_calls"}
+        | {"spawn_agent", "ask", "report", "works", "depth", "end_work", "cancel_calls"}
     )
     existing: ClassVar = {"_receive": STRANGER, "_has_parent": False}
 
@@ -148,12 +148,18 @@ class ThreadFamily:
             require_role(kind, "messages")
         if birth.user == "":
             raise ValueError("a user id must not be empty")
-        birth = read_back(replace(birth, files=self._check_files(kind, files)), _decode_birth)
+        depth = self.depth + (birth.call is not None)
+        birth = read_back(replace(birth, files=self._check_files(kind, files), depth=depth), _decode_birth)
         reference = birth.child.reference
         check_writable(self._actor)
         self._actor.check_active()
         written = self._post(reference, birth)
         return Spawned(reference, written, None if written is STAGED else self._sender.wait_for_birth)
+
+    @property
+    def depth(self) -> int:
+        """How many threads above it, with itself, work for calls."""
+        return self._store.head.depth
 
     @property
     def children(self) -> list[Child]:

@@ -1042,3 +1042,25 @@ async def test_a_resumable_subagent_does_not_begin_a_call_that_was_stopped_in_it
 
         await until(has_ended)
         assert not await child.messages.pending()
+
+
+@pytest.mark.parametrize(("options", "depth"), [({}, 5), ({"max_depth": 2}, 2), ({"immediate": True}, 0)])
+async def test_an_agent_that_lends_itself_comes_to_an_end(tmp_path: Path, options: Any, depth: int) -> None:
+    asked = list[bool]()
+
+    async def say() -> Said:
+        asked.append(has_tool := bool(script.tools[-1]))
+        return call("boss", message="Again.") if has_tool and not options.get("immediate") else "The bottom."
+
+    script = Script(say)
+    app = Plait(Boss, store=f"sqlite:///{tmp_path / 'plait.db'}", shutdown_timeout=0.1)
+    prompts = [make_prompt("boss", Subagent("boss", Boss, **options))]
+    app.execution(Boss, agents=[Agent("boss", Side("boss", stop_tool="boss"))], prompts=prompts, models=[script.model])
+    async with app:
+        boss = app.thread(Boss, "one")
+        await boss.messages.queue("Dig.")
+        await until(lambda: False in asked)
+        run = (await boss.tasks.list("boss"))[0]
+        assert (await boss.tasks.wait(run.id)).status == "done"
+        assert [each.content for each in (await boss.messages.list()).messages][-1] == "The bottom."
+    assert sorted(asked) == [False, *[True] * depth]
