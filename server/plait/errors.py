@@ -17,7 +17,7 @@ PlaitError
 ├── Gap                 an earlier push of the same client is missing, or was refused
 ├── Unanswerable        a push was sent again after the server had forgotten its outcome
 ├── Outdated            the client was built for an incompatible schema of the state
-├── TurnTimeout         a hook or an rpc ran longer than the thread's turn_timeout
+├── TurnTimeout         a hook or an rpc ran longer than the thread's turn_timeout, or other code than its own timeout
 ├── Busy                a run was refused because another one is running
 ├── Unavailable         the server is shutting down, plait is not running, or the thread is being destroyed
 ├── SqlError            a statement failed that a thread ran on its tables
@@ -230,7 +230,7 @@ class Outdated(PlaitError):
 
 
 class TurnTimeout(PlaitError):
-    """A hook or an rpc ran longer than the thread's `turn_timeout`."""
+    """A hook or an rpc ran longer than the thread's `turn_timeout`; or a run, a step or a tool than its own timeout."""
 
     code = "turn_timeout"
     status = 504

@@ -1,11 +1,14 @@
 """The outcomes of hooks and turns, and the callbacks that receive them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Done", "RunningCall", "make_resolver", "wait_for_durable"]
+from plait.errors import TurnTimeout
+
+__all__ = ["Done", "RunningCall", "limit_time", "make_resolver", "wait_for_durable"]
 
 T = TypeVar("T")
 
@@ -58,3 +61,16 @@ async def wait_for_durable(value: T, after: Callable[[Callable[[BaseException | 
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     after(partial(make_resolver(future), value))
     return await future
+
+
+@asynccontextmanager
+async def limit_time(seconds: float | None, why: str = "") -> AsyncIterator[None]:
+    """Cancel a block after the time that an author has set; None means never. Raises TurnTimeout, which says `why`."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if limit.expired():
+            raise TurnTimeout(why or f"it has taken longer than {seconds} s") from None
+        raise

@@ -302,7 +302,7 @@ async def test_a_run_that_takes_too_long_fails_with_a_timeout(in_step: bool, tmp
         await asyncio.Event().wait()
 
     async with open_lab(tmp_path, hang, timeout=0.05) as lab:
-        with pytest.raises(RuntimeError, match="TimeoutError: the run has taken longer"):
+        with pytest.raises(RuntimeError, match="TurnTimeout: the run has taken longer"):
             await lab.app.run("clerk", thread=lab.handle)
 
 

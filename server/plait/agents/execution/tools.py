@@ -1,6 +1,5 @@
 """`@tool`, which makes a function that a model may call, and what such a function returns."""
 
-import asyncio
 import inspect
 import math
 import re
@@ -10,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar, overload
 
 import msgspec
 
+from plait.actor.outcome import limit_time
 from plait.actor.rpc import Method
 from plait.author_code import call
 from plait.errors import InvalidArguments, PlaitError
@@ -229,7 +229,7 @@ class Tool:
         stage = Stage(thread._actor, do_nothing if outer is None else outer.check)
         stage.refusal = "" if outer is None else outer.refusal
         with stage.use():
-            async with asyncio.timeout(self.timeout):
+            async with limit_time(self.timeout):
                 result = await self.call(thread, decoded)
             await stage.commit(is_last=True)
         return result

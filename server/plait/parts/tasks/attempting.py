@@ -9,6 +9,7 @@ from typing import Final, Protocol, cast
 
 import msgspec
 
+from plait.actor.outcome import limit_time
 from plait.actor.thread import ThreadActor
 from plait.author_code import call, call_now
 from plait.parts.encoding import encode_named
@@ -74,7 +75,7 @@ async def _attempt_staged(
     stage = Stage(actor, do_nothing)
     stage.step_task = asyncio.current_task()
     with stage.use():
-        async with asyncio.timeout(timeout):
+        async with limit_time(timeout):
             entry = _finish(name, await call(lambda: work))
         has_cancelled = stage.is_open and not steps.has_row  # In the block of its transaction.
         await stage.commit(is_last=True, end=do_nothing if has_cancelled else partial(steps.put, name, entry))

@@ -9,8 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
+from plait.actor.outcome import limit_time
 from plait.clock import read_due_clock, read_wall_clock
-from plait.errors import PlaitError, TooMany
+from plait.errors import PlaitError, TooMany, TurnTimeout
 from plait.parts.attempts import RetryPolicy
 from plait.parts.encoding import encode_named
 from plait.parts.part import ALL
@@ -250,17 +251,12 @@ class TaskRunner(RowRunner[TaskRow]):
         assert current is not None
         args = task.decode(bytes(row.args), limits=self._actor.limits)
         left = (self._find_deadline(row) - read_due_clock()) / 1e6
-        late = TimeoutError(f"the run has taken longer than {task.timeout} s")
+        late = f"the run has taken longer than {task.timeout} s"
         if left <= 0:
-            raise late
-        limit = asyncio.timeout(None if task.timeout is None else left)
+            raise TurnTimeout(late)
         try:
-            async with limit:
+            async with limit_time(None if task.timeout is None else left, late):
                 return await task.function(self._actor.thread, step, *args)
-        except TimeoutError:
-            if limit.expired():
-                raise late from None
-            raise
         except asyncio.CancelledError:
             if not step.is_closed or current.cancelling() > (step.waits.left is not None):
                 raise

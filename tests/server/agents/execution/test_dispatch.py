@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from plait import (
     Messages,
     NotFound,
     Plait,
+    Reject,
     RunCode,
     SqliteStore,
     Terminated,
@@ -86,13 +88,32 @@ async def test_the_model_is_told_what_a_tool_raises_and_its_writes_are_dropped(t
     assert values == [False]
 
 
-async def test_a_tool_that_takes_too_long_has_failed(tmp_path: Path) -> None:
-    @tool(timeout=0.01)
-    async def work(desk: Desk) -> None:
-        """Work."""
-        await asyncio.Event().wait()
+@tool(timeout=0.01)
+async def hang(desk: Desk) -> None:
+    """Work."""
+    await asyncio.Event().wait()
 
-    assert await find_result(tmp_path, [work], call("work")) == ("Failed to execute tool: TimeoutError", "error")
+
+@tool
+async def refuse(desk: Desk) -> None:
+    """Work."""
+    raise Reject("not today")
+
+
+@pytest.mark.parametrize(
+    ("work", "told"), [(hang, "TurnTimeout: it has taken longer than 0.01 s"), (refuse, "Reject: not today")]
+)
+async def test_a_time_limit_and_a_refusal_are_one_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, work: Tool, told: str
+) -> None:
+    async with open_lab(tmp_path, Script(call(work.name), "Done."), tools=[work]) as lab:
+        await lab.ask("Do it.")
+        await lab.rest()
+        (result,) = [each for each in await lab.history() if each.role == "tool"]
+        assert result.content == f"Failed to execute tool: {told}"
+        assert (await lab.handle.call(Desk.invoke, work.name, {}))["text"] == result.content
+    logged = [(each.levelname, each.exc_info) for each in caplog.records if each.levelno >= logging.WARNING]
+    assert logged == [("WARNING", None)] * 2
 
 
 @pytest.mark.parametrize(

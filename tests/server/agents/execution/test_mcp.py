@@ -482,12 +482,13 @@ async def test_lines_that_are_no_messages_are_skipped(tmp_path: Path, capfd: pyt
     assert "What a day!" not in capfd.readouterr().err
 
 
-async def test_a_call_that_is_never_answered_ends_in_time(tmp_path: Path) -> None:
+async def test_a_call_that_is_never_answered_ends_in_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     script = Script(call("ref_hang"), call("ref_add", a=1, b=2), "Done.")
     async with reference() as url, open_shop(tmp_path, script, Mcp(url, name="ref", timeout=0.3)) as lab:
         hung, added = await run(lab)
         assert "Timeout" in hung
         assert added == "3"
+    assert [each.message for each in caplog.records if each.exc_info] == []
 
 
 async def test_results_are_bounded(tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ async def test_an_attempt_that_takes_too_long_fails(store: FlakyStore) -> None:
         await step.do("hang", asyncio.Event().wait, timeout=0.001, attempts=1)
 
     async with open_desk(store, script) as (_, desk):
-        assert await run(desk) == "StepFailed: TimeoutError: "
+        assert await run(desk) == "StepFailed: TurnTimeout: it has taken longer than 0.001 s"
 
 
 async def test_a_step_that_has_returned_none_is_finished(
