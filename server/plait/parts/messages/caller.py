@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from plait.actor.logs import about
@@ -10,10 +11,10 @@ from plait.errors import PlaitError
 from plait.parts.attempt_runner import AttemptRunner
 from plait.parts.attempts import PAUSES, RetryPolicy, Uncounted
 from plait.parts.messages.changes import Changes
-from plait.parts.messages.message import Message
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.model_history import OpenCalls
 from plait.parts.messages.own_metadata import make_own
+from plait.parts.messages.reading import MessageReader
 from plait.parts.messages.state import QueueAttempts
 from plait.parts.messages.tool_calls import STATUS, read_call
 from plait.parts.part import find_role
@@ -33,6 +34,9 @@ QUEUE: Final = "queue"
 
 STOPPED: Final = "Execution stopped by user"
 """The result of a call that was open when its run was stopped."""
+
+# The result of a call that was open when its thread was terminated.
+_TERMINATED: Final = "The thread was terminated before this call had a result."
 
 
 class TaskRuns(Protocol):
@@ -189,11 +193,30 @@ class TaskCaller(AgentCaller):
     def __init__(self, writer: MessageWriter, agent: str, tasks: TaskRuns) -> None:
         super().__init__(writer, agent)
         self._tasks = tasks
+        self._reader = MessageReader(writer, lambda: None)
+        # When the open calls of a terminated thread are answered; 0 if they are.
+        self._closes_at = 0
 
     @property
     def due(self) -> int:
+        if self._writer.actor.terminated_at is not None:
+            return self._closes_at
         is_running = self._tasks.is_running(self._writer.part, QUEUE)
         return 0 if is_running or self._writer.state.head.is_stopped else super().due
+
+    def terminate(self) -> None:
+        self._closes_at = read_due_clock()
+
+    def recover(self) -> None:
+        super().recover()
+        self._closes_at = read_due_clock()  # The process may have ended before they were answered.
+
+    def on_due(self, now: int) -> None:
+        if self._writer.actor.terminated_at is None:
+            self.follow(None)
+            return
+        self._closes_at = 0
+        self._writer.actor.begin("end of calls", self._close_calls, self._follow_close, is_used=False)
 
     def begin_with(self, changes: Changes) -> bool:
         """Begin nothing: the queue is due when the write is durable."""
@@ -222,16 +245,10 @@ class TaskCaller(AgentCaller):
         Returns whether there was a run, and the write.
         """
 
-        def work(changes: Changes) -> None:
-            changes.is_stopped = True
-            for each in results:
-                changes.add(each)
-
         with Transaction(self._writer.actor.state, self._writer.actor.key):
             has_run = self._tasks.cancel_all(self._writer.actor.kind.tasks)
-            found = [(place, call) for place in reversed(open_calls) for call in place.calls]
-            results = [self._answer(place, *read_call(call)[:2]) for place, call in found]
-            _, commit = self._writer.write(work)
+            self._answer_calls(open_calls, STOPPED)
+            _, commit = self._writer.write(lambda changes: setattr(changes, "is_stopped", True))
         return has_run, commit
 
     def resume(self) -> tuple[bool, Commit | None]:
@@ -245,11 +262,22 @@ class TaskCaller(AgentCaller):
 
     # Inside
 
-    def _answer(self, place: OpenCalls, id: str, name: str) -> Message:
-        """Return the result of a call that a stop has left without one; no hook can refuse it."""
+    async def _close_calls(self) -> None:
+        self._answer_calls(await self._reader.find_open_calls_now(), _TERMINATED)
+
+    def _follow_close(self, _: object, error: BaseException | None) -> None:
+        if error is not None:
+            self._closes_at = read_due_clock() + PAUSES.pause(1)
+        self._writer.actor.arm()
+
+    def _answer_calls(self, open_calls: Sequence[OpenCalls], text: str) -> None:
+        """Add results to calls that are left without one; no hook can refuse them."""
         metadata = make_own({STATUS: "error"})
-        where: dict[str, Any] = {"parent_id": place.parent_id, "depth": place.depth}
-        return self._writer.make("tool", STOPPED, name=name, tool_call_id=id, metadata=metadata, is_new=False, **where)
+        for place in reversed(open_calls):
+            where: dict[str, Any] = {"parent_id": place.parent_id, "depth": place.depth, "metadata": metadata}
+            for id, name, _ in map(read_call, place.calls):
+                made = self._writer.make("tool", text, name=name, tool_call_id=id, is_new=False, **where)
+                self._writer.write(partial(Changes.add, message=made))
 
     def _begin(self, changes: Changes) -> None:
         changes.attempts = changes.attempts.begin_at(changes.oldest, process="")

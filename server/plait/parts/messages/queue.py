@@ -80,16 +80,11 @@ class MessageQueue:
         return begin_staged(self._actor, self._stop(self._use_draft()))
 
     async def _stop(self, draft: MessagesDraft | None) -> bool:
-        caller, writer = self._find_caller(), self._writer
+        caller = self._find_caller()
         if draft is not None:
             draft.set("is_stopped", True)
             return True
-        while True:
-            edits, last = writer.edits, writer.state.head.last
-            found = await self._reader.find_open_calls()
-            if (edits, last) == (writer.edits, writer.state.head.last):
-                break
-        has_run, commit = caller.stop(found)
+        has_run, commit = caller.stop(await self._reader.find_open_calls_now())
         await commit
         return has_run
 

@@ -73,6 +73,15 @@ class MessageReader:
                     return list_open_calls(found[::-1])
         return list_open_calls(found[::-1])
 
+    async def find_open_calls_now(self) -> Sequence[OpenCalls]:
+        """Return the open calls as they are when they are returned, so that they can be answered at once."""
+        writer = self._writer
+        while True:
+            edits, last = writer.edits, writer.state.head.last
+            found = await self.find_open_calls()
+            if (edits, last) == (writer.edits, writer.state.head.last):
+                return found
+
     async def _find_results(self, message: Message) -> list[Message]:
         wanted, staged = message.tool_call_ids, self._find_staged()
         pages = self._writer.history.pages(

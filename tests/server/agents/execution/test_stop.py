@@ -12,10 +12,25 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.server.agents.execution.lab import Desk, Lab, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
-from plait import Agent, CallFailed, InvalidArguments, Messages, Plait, PromptTool, Side, Step, Tasks, Thread, task
+from plait import (
+    Agent,
+    CallFailed,
+    InvalidArguments,
+    Messages,
+    Plait,
+    PromptTool,
+    Side,
+    SqliteStore,
+    Step,
+    StoreError,
+    Tasks,
+    Thread,
+    task,
+)
 from plait.agents.execution.definitions import Model
 from plait.agents.execution.tools import tool
 from plait.parts.tasks import waits
+from plait.store.protocol import Write
 
 STOPPED = "tool Execution stopped by user"
 
@@ -418,3 +433,48 @@ async def test_a_tool_stops_its_run_also_after_the_calls_of_an_earlier_one_were_
         await lab.ask("two")
         await lab.rest("cancelled", "done")
         assert (await lab.texts("completed", "failed"))[-2:] == ["tool halted", STOPPED]
+
+
+TERMINATED = "tool The thread was terminated before this call had a result."
+
+
+class FullDisk(SqliteStore):
+    """A store that does not store the results of calls that a terminated thread has left."""
+
+    is_full, refusals = True, 0
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        if self.is_full and any(b"was terminated before" in (each.value or b"") for each in write.records):
+            self.refusals += 1
+            failed = asyncio.get_running_loop().create_future()
+            failed.set_exception(StoreError("the disk is full"))
+            return failed
+        return super().submit(write)
+
+
+@pytest.mark.parametrize("work", [slow, refund])
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_termination_answers_open_calls_also_after_a_restart(
+    tmp_path: Path, work: Any, is_restarted: bool
+) -> None:
+    store = FullDisk(tmp_path / "plait.db")
+    store.is_full = is_restarted
+    script = Script([(work.name, {}), ("quick", {})])
+    async with open_lab(tmp_path, script, tools=[work, quick], store=store) as lab:
+        await lab.ask("Go.")
+        await until(has_begun if work is slow else lambda: is_waiting(lab))
+        await lab.handle.terminate()
+        await until((lambda: store.refusals > 0) if is_restarted else lambda: has_results(lab))
+    async with open_lab(tmp_path, script, tools=[work, quick]) as lab:
+        await until(lambda: has_results(lab))
+        assert (await lab.texts())[2:] == [TERMINATED, TERMINATED]
+        assert await lab.handle.messages.open_calls() == []
+        assert len(script.seen) == 1
+
+
+async def is_waiting(lab: Lab) -> bool:
+    return await lab.statuses() == ["sleeping"]
+
+
+async def has_results(lab: Lab) -> bool:
+    return len(await lab.texts()) == 4
