@@ -25,7 +25,16 @@ from plait.parts.tasks.step import Step
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
-__all__ = ["VARIABLES", "Put", "SubagentCall", "describe_subagents", "find_immediate", "is_for_subagent", "make_report"]
+__all__ = [
+    "VARIABLES",
+    "Put",
+    "SubagentCall",
+    "decode_asked",
+    "describe_subagents",
+    "find_immediate",
+    "is_for_subagent",
+    "make_report",
+]
 
 VARIABLES: Final = "plait:variables:"
 """The event that supplies the variables for a child, before the id of the call."""
@@ -66,6 +75,11 @@ class _Message(_Asked, kw_only=True, forbid_unknown_fields=True):
 
 
 _TYPES: Final[Mapping[str, type[_Asked]]] = {CREATE: _Create, MESSAGE: _Message}
+
+
+def decode_asked(name: str, arguments: str) -> _Asked:
+    """Return what a call asks a subagent. Raises Refused."""
+    return decode_arguments(name, arguments, _TYPES.get(name, _Asked))
 
 
 class _Begun(msgspec.Struct, frozen=True):
@@ -131,7 +145,7 @@ class SubagentCall:
         self._tools = tools
         self._id = call.id
         self._put = put
-        self._asked = asked = decode_arguments(call.name, call.arguments, _TYPES.get(call.name, _Asked))
+        self._asked = asked = decode_asked(call.name, call.arguments)
         is_create = isinstance(asked, _Create)
         # The name of the subagent that the call makes an instance of, and this; None if there is none.
         self._wanted = asked.agent if isinstance(asked, _Create) else call.name
@@ -178,7 +192,7 @@ class SubagentCall:
 
     async def _wait(self, event: str, type: type[T]) -> T:
         try:
-            found: T = await self._step.event(event, type=type)
+            found: T = await self._step.wait_for_event(event, type=type)
         except msgspec.ValidationError:
             raise Refused("what the call has waited for cannot be read") from None
         return found

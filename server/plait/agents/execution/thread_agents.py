@@ -8,16 +8,18 @@ from plait.actor.actor import Actor
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
 from plait.actor.turn import Turn, current_turn
-from plait.agents.execution.definitions import Agent, Model, Prompt, Speaker
+from plait.agents.execution.definitions import Agent, Model, Prompt, PromptTool, Speaker, Subagent
 from plait.agents.execution.hooks import Hooks, call_hooks
 from plait.agents.execution.invoking import Invoker
 from plait.agents.execution.mcp_servers import McpServers
+from plait.agents.execution.prompt_tools import decode_question
 from plait.agents.execution.registry import Execution, find_named
 from plait.agents.execution.state import ExecutionState, find_execution, find_hooks
 from plait.agents.execution.stops import TOOL
-from plait.agents.execution.subagents import VARIABLES
-from plait.agents.execution.tools import ToolResult
+from plait.agents.execution.subagents import VARIABLES, decode_asked
+from plait.agents.execution.tools import Refused, Tool, ToolResult
 from plait.errors import InvalidArguments, NotFound
+from plait.parts.encoding import check_type, encode_named
 from plait.parts.env.secret import Secret
 from plait.parts.messages.message import Message
 from plait.parts.messages.own_metadata import make_own
@@ -25,7 +27,6 @@ from plait.parts.part import require_role
 from plait.parts.tasks.rows import TaskRun
 from plait.parts.tasks.thread_tasks import ThreadTasks
 from plait.parts.written import Result
-from plait_schemas.encoding import encode_given
 
 __all__ = ["SUPPLY", "ThreadAgents", "make_supply_method"]
 
@@ -88,10 +89,21 @@ class ThreadAgents:
     def queue_tool(self, name: str, args: Mapping[str, Any] = {}) -> Result[Message]:
         """Queue a call of a tool of any prompt: a run carries it out before it asks a model again.
 
-        At rest, a run begins for it. Raises NotFound for an unknown tool, and what `messages.queue` raises.
+        At rest, a run begins for it. Raises NotFound for an unknown tool, InvalidArguments for arguments that do not
+        fit, TypeError and ValueError for those that are no dict of JSON values, and what `messages.queue` raises.
         """
-        self._definitions.find_tool(name)
-        call = {"name": name, "arguments": encode_given(dict(args)).decode()}
+        tool, arguments = self._definitions.find_tool(name), _encode_arguments(name, args)
+        try:
+            match tool:
+                case Tool():
+                    tool.decode(arguments, limits=self._actor.limits)
+                case PromptTool():
+                    decode_question(name, arguments)
+                case Subagent():
+                    decode_asked(name, arguments)
+        except Refused as refusal:
+            raise InvalidArguments(str(refusal)) from None
+        call = {"name": name, "arguments": arguments}
         return self._messages.queue("", "system", silent=True, metadata=make_own({TOOL: call}))
 
     async def invoke_tool(self, name: str, args: Mapping[str, Any] = {}) -> ToolResult:
@@ -101,7 +113,7 @@ class ThreadAgents:
         """
         async with McpServers(self._actor.thread) as servers:
             invoker = Invoker(self._definitions, self._actor.thread, self._messages, servers)
-            return await invoker.invoke(self._definitions.tools, name, encode_given(dict(args)).decode())
+            return await invoker.invoke(self._definitions.tools, name, _encode_arguments(name, args))
 
     # Subagents
 
@@ -152,6 +164,12 @@ class ThreadAgents:
         """Cancel the hooks of a new thread, as the run that waits for them was cancelled, but not by one of them."""
         if self._creation is not None and current_turn() is not self._creating:
             self._creation.cancel()
+
+
+def _encode_arguments(name: str, args: Mapping[str, Any]) -> str:
+    what = f"the arguments of {name}"
+    check_type(what, args, Mapping)
+    return encode_named(what, dict(args)).decode()
 
 
 def make_supply_method() -> Method:

@@ -10,7 +10,7 @@ from plait.parts.tasks.rows import NULL, Checkpoint, JournalEntry, TaskRow, deco
 from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
 
-__all__ = ["MOST_STEPS", "Journal", "JournalWrite", "ReplayDiverged", "find_event_key", "find_prefix"]
+__all__ = ["MOST_STEPS", "Journal", "JournalWrite", "ReplayDiverged", "check_event", "find_event_key", "find_prefix"]
 
 MOST_STEPS: Final = 1_000
 """The maximum number of steps of a run since its last checkpoint."""
@@ -18,7 +18,8 @@ MOST_STEPS: Final = 1_000
 _CHECKPOINT: Final = "c"
 _STEP: Final = "s/"
 _EVENT: Final = "e/"
-
+# How the names of events begin that only plait itself sends.
+_OWN: Final = "plait:"
 
 JournalWrite = tuple[Sequence[Record], Callable[[], None]]
 """The records of a write, and what undoes it."""
@@ -29,6 +30,12 @@ class ReplayDiverged(Exception):
 
     Or a replay makes a step, and has not read the value of the checkpoint with which it begins.
     """
+
+
+def check_event(name: str) -> None:
+    """Raise ValueError for the name of an event that only plait itself sends."""
+    if name.startswith(_OWN):
+        raise ValueError(f"the event {name!r} cannot be used: plait itself sends those that begin with {_OWN}")
 
 
 def find_prefix(id: str) -> str:

@@ -22,7 +22,7 @@ from plait.parts.encoding import check_seconds, check_type, encode_named
 from plait.parts.schedule.rules import LATEST, to_microseconds
 from plait.parts.stage import LastBlock, do_nothing, find_stage
 from plait.parts.tasks.attempting import attempt_step
-from plait.parts.tasks.journal import Journal, JournalWrite
+from plait.parts.tasks.journal import Journal, JournalWrite, check_event
 from plait.parts.tasks.rows import JournalEntry, TaskRow
 from plait.parts.tasks.step_errors import GiveUp, StepFailed, Unknown, describe
 from plait.parts.tasks.waits import Waits
@@ -172,6 +172,12 @@ class Step:
 
         Raises TimeoutError if none has come after `timeout` seconds, and msgspec.ValidationError if it is no `type`.
         """
+        check_type("the name of an event", name, str)
+        check_event(name)
+        return await self.wait_for_event(name, timeout=timeout, type=type)
+
+    async def wait_for_event(self, name: str, *, timeout: float | None = None, type: Any = Any) -> Any:
+        """Do what `event` does, also for an event of plait itself."""
         if timeout is not None:
             check_seconds("timeout", timeout)
         entry = await self._call(name, "event") or JournalEntry("event")

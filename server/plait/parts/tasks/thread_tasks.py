@@ -23,6 +23,7 @@ from plait.parts.schedule.row_runner import RowChange
 from plait.parts.stage import begin_staged
 from plait.parts.tasks.client_methods import make_methods
 from plait.parts.tasks.ended import ENDED, ENDS
+from plait.parts.tasks.journal import check_event
 from plait.parts.tasks.rows import NO_ARGS, Status, TaskRow, TaskRun, decode_ended, decode_row
 from plait.parts.tasks.running import ROWS, TaskRunner, Viewer
 from plait.parts.tasks.task import Task, find_tasks
@@ -30,13 +31,10 @@ from plait.parts.written import STAGED, Result
 from plait.store.record_checks import is_key
 from plait.store.thread_rows import Record, RecordRange
 
-__all__ = ["MOST_RUNS", "OWN_EVENT", "TaskReceipt", "Tasks", "ThreadTasks", "find_tasks_part"]
+__all__ = ["MOST_RUNS", "TaskReceipt", "Tasks", "ThreadTasks", "find_tasks_part"]
 
 MOST_RUNS: Final = 10_000
 """The maximum number of runs of a thread that have not ended."""
-
-OWN_EVENT: Final = "plait:"
-"""How the names of events begin that only plait itself sends."""
 
 # The maximum bytes of their arguments, as a multiple of the maximum bytes of a record.
 _MOST_RECORDS: Final = 8
@@ -151,10 +149,7 @@ class ThreadTasks:
         It is not if the run has ended, or has got an event of this name since its last checkpoint. Raises TooMany.
         """
         check_type("event", event, str)
-        if event.startswith(OWN_EVENT):
-            raise ValueError(
-                f"the event {event!r} cannot be sent: plait itself sends those that begin with {OWN_EVENT}"
-            )
+        check_event(event)
         return self.deliver(id, event, data)
 
     def deliver(self, id: str, event: str, data: Any = None) -> Result[bool]:

@@ -289,6 +289,37 @@ def two(*tools: Any) -> list[Any]:
 AGENTS = [Agent("desk", Side("clerk")), Agent("billing", Side("payer"))]
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "error"),
+    [
+        ("note", "text", "TypeError: the arguments of note must be Mapping, not str"),
+        ("note", {"text": float("nan")}, "ValueError: the value 'the arguments of note' is not JSON"),
+        ("note", {}, "InvalidArguments: note: "),
+        ("note", {"text": 7}, "InvalidArguments: note: "),
+        ("ask", {"text": "Well?"}, "InvalidArguments: ask: the arguments do not fit"),
+        ("billing", "now", "TypeError: the arguments of billing must be Mapping, not str"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_refused_when_a_tool_is_queued(
+    tmp_path: Path, name: str, args: Any, error: str
+) -> None:
+    @tool
+    def plan(desk: Desk) -> str:
+        """Queue a tool."""
+        try:
+            desk.agents.queue_tool(name, args)
+        except Exception as refusal:
+            return f"{type(refusal).__name__}: {refusal}"
+        return "planned"
+
+    script = Script(call("plan"), "Yes.")
+    async with open_lab(tmp_path, script, agents=AGENTS, prompts=two(plan, PromptTool("payer", name="ask"))) as lab:
+        await lab.ask("Hello?")
+        await lab.rest()
+        assert (await lab.texts())[2].startswith(f"tool {error}")
+        assert len(await lab.texts()) == 4
+
+
 async def test_a_tool_that_is_queued_in_a_run_runs_in_it_though_the_prompt_has_no_such_tool(tmp_path: Path) -> None:
     @tool
     def plan(desk: Desk) -> str:

@@ -508,6 +508,16 @@ async def test_a_def_returns_the_value_of_its_write(store: FlakyStore) -> None:
 # Events
 
 
+@pytest.mark.parametrize("method", ["event", "approval"])
+async def test_an_event_that_only_plait_sends_cannot_be_waited_for(store: FlakyStore, method: str) -> None:
+    async def script(desk: Desk, step: Step) -> None:
+        await getattr(step, method)("plait:x", timeout=0.01)
+
+    async with open_desk(store, script) as (_, desk):
+        what = "the event 'plait:x' cannot be used: plait itself sends those that begin with plait:"
+        assert await run(desk) == f"ValueError: {what}"
+
+
 async def test_an_event_that_does_not_come_in_time_raises_also_in_a_replay(
     store: FlakyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
