@@ -39,7 +39,8 @@ class TaskRun(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str
-    args: list[Any]
+    # Decoded only if they are asked for, as they may be large.
+    _args: msgspec.Raw = msgspec.field(name="args")
     key: str | None = None
     status: Status
     # What `step.status` has told last.
@@ -51,6 +52,12 @@ class TaskRun(msgspec.Struct, frozen=True, kw_only=True):
     # When it goes on; 0 if it has ended.
     due: int = 0
     ended_at: int | None = None
+
+    @property
+    def args(self) -> list[Any]:
+        """The arguments, as JSON decodes them."""
+        found: list[Any] = decode_json(bytes(self._args))
+        return found
 
 
 class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
@@ -113,7 +120,7 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
         return TaskRun(
             id=self.id,
             name=self.effect,
-            args=decode_json(bytes(self.args)),
+            _args=self.args,
             key=self.key or None,
             status=self.status,
             value=decode_json(bytes(self.value)),

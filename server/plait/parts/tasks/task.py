@@ -1,5 +1,6 @@
 """`@task`, which marks the methods of a Thread that its tasks may run."""
 
+import gc
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter
@@ -88,6 +89,19 @@ class Task:
 
     def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
         """Write what follows from the end of a run, in the same write."""
+
+    def check(self, args: bytes, *, limits: Limits) -> None:
+        """Raise InvalidArguments for the JSON array of arguments that do not fit.
+
+        The garbage collector does not walk what is decoded, as that is dropped at once.
+        """
+        is_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self.decode(args, limits=limits)
+        finally:
+            if is_collecting:
+                gc.enable()
 
     def decode(self, args: bytes, *, limits: Limits) -> list[Any]:
         """Return the arguments of a JSON array. Raises InvalidArguments."""

@@ -17,7 +17,7 @@ from plait.actor.rpc import Method
 from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import NotFound, TooMany, Unavailable
-from plait.parts.encoding import check_type, encode_named, read_back
+from plait.parts.encoding import check_type, encode_named
 from plait.parts.part import ALL, Part, check_writable, find_parts
 from plait.parts.schedule.row_runner import RowChange
 from plait.parts.stage import begin_staged
@@ -299,14 +299,14 @@ class ThreadTasks:
             raise ValueError(f"a key must have 1 to 400 bytes, and no control characters, not {key!r}")
         name, key = task.find_identity(self._actor.thread, key)
         data = encode_named("args", args)
-        task.decode(bytes(data), limits=self._actor.limits)
+        task.check(data, limits=self._actor.limits)
         now, created_at = read_due_clock(), max(read_wall_clock(), self._runner.newest + 1)
         self._runner.newest = created_at
         id, users = secrets.token_hex(12), (*{*task.find_users(self._actor.thread, key)},)
         row = TaskRow(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=now, due=now, users=users)
         row = replace(row, key=key or "")
         row.check_room(self._actor.limits.record)
-        return read_back(row, decode_row)
+        return decode_row(row.encode())
 
     def _stop_waiting(self) -> None:
         for future in self._waiting:

@@ -55,6 +55,10 @@ class Desk(Thread[int]):
     async def add(self, step: Step, first: int, second: int = 10) -> int:
         return first + second
 
+    @task
+    async def total(self, step: Step, rows: list[Any]) -> int:
+        return len(rows)
+
     def on_task_end(self, run: TaskRun) -> None:
         self.ended.append(run)
 
