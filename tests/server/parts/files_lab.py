@@ -1,6 +1,7 @@
 """Threads with files, on stores of several kinds, and what is left of their records."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from plait.parts.files.file import CHUNK
 from plait.store.thread_rows import RecordRange
 from plait.store.urls import open_store
 
-__all__ = ["CHUNK", "FilesLab", "Room", "make_store", "open_lab", "until"]
+__all__ = ["CHUNK", "FilesLab", "Room", "count_calls", "make_store", "open_lab", "until"]
 
 PATIENCE = 20.0
 
@@ -85,6 +86,22 @@ class FilesLab:
         wanted = {file.etag: file.chunks for file in await files.find("**") if file.size}
         marks = [key for key in await self.keys(name) if key.startswith("u/")]
         return not marks and await self.contents(name) == wanted
+
+
+def count_calls(work: Callable[[], object]) -> int:
+    """Return how many Python functions some work calls, and functions in C."""
+    calls = 0
+
+    def note(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

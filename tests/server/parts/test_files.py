@@ -5,6 +5,7 @@ import gc
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from contextvars import Context as EmptyContext
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 from PIL import Image
-from tests.server.parts.files_lab import CHUNK, FilesLab, Room, make_store, open_lab, until
+from tests.server.parts.files_lab import CHUNK, FilesLab, Room, count_calls, make_store, open_lab, until
 
 from plait import Context, Files, Limits, NotFound, RolledBack, StoreError, Thread, ThreadKey, TooLarge
 from plait.actor.client_types import make_types_files
@@ -407,6 +408,23 @@ async def test_a_run_stages_its_changes_and_sees_them(lab: FilesLab) -> None:
     assert [file.path for file in await files.listdir()] == ["at-once", "new.txt", "old.txt"]
     assert await files.read("old.txt") == b"newer"
     await until(lab.is_clean)
+
+
+async def test_a_run_beside_another_writer_does_the_same_work_for_each_change(lab: FilesLab) -> None:
+    files = (await lab.thread()).files
+
+    async def work(ctx: Context[Room]) -> None:
+        def write(count: int) -> None:
+            for number in range(count):
+                ctx.thread.files.mkdir(f"own/{count}-{number}")
+                EmptyContext().run(files.mkdir, f"other/{count}-{number}")
+
+        calls = [count_calls(partial(write, count)) for count in (50, 100)]
+        assert calls[1] < 2.5 * calls[0]
+        assert (await ctx.thread.files.stats()).directories == 300
+
+    await lab.run(work)
+    assert (await files.stats()).directories == 300
 
 
 async def test_a_run_that_raises_leaves_no_file(lab: FilesLab) -> None:

@@ -1,11 +1,11 @@
 """Changes of an index of files: what they count, and how much work they are."""
 
 import random
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+from tests.server.parts.files_lab import count_calls
 
 from plait import Limits, NotFound, TooLarge
 from plait.parts.files.file import File, Upload
@@ -36,22 +36,6 @@ def change(edit: FileEdit, chance: random.Random, content: str) -> None:
             edit.move(path, other)
 
 
-def count_calls(work: Callable[[], object]) -> int:
-    """Return how many Python functions some work calls, and functions in C."""
-    calls = 0
-
-    def note(_: object, event: str, __: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
 def put_many(count: int) -> None:
     edit = FileEdit(FileIndex(2**20), Limits())
     for number in range(count):
@@ -70,6 +54,36 @@ def unlink_many(count: int) -> None:
 @pytest.mark.parametrize("work", [put_many, unlink_many])
 def test_each_change_of_an_edit_is_the_same_work(work: Callable[[int], None]) -> None:
     assert count_calls(lambda: work(400)) < 2.1 * count_calls(lambda: work(200))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_edit_beside_other_changes_is_the_one_that_is_made_again_or_is_outdated(seed: int) -> None:
+    chance, ops = random.Random(seed), list[tuple[int, str]]()
+    index, limits, kept = FileIndex(2**20), Limits(), 0
+    edit = FileEdit(index, limits)
+    for step in range(60):
+        if chance.random() < 0.3:
+            other = FileEdit(index, limits)
+            with suppress(ValueError, NotFound):
+                change(other, chance, f"other {step}")
+            for path, file in other.changed.items():
+                index.set(path, file)
+            edit.note(other.changed)
+        else:
+            ops.append((chance.randrange(1 << 30), f"content {step}"))
+            with suppress(ValueError, NotFound):
+                change(edit, random.Random(ops[-1][0]), ops[-1][1])
+        again = FileEdit(index, limits)
+        for number, content in ops:
+            with suppress(ValueError, NotFound):
+                change(again, random.Random(number), content)
+        if edit.is_outdated:
+            edit = again
+        else:
+            kept += len(ops) > 1
+            assert {file.path: file for file in edit.files()} == {file.path: file for file in again.files()}
+            assert (edit.size, edit.count_below("")) == (again.size, again.count_below(""))
+    assert kept
 
 
 @pytest.mark.parametrize("seed", range(20))

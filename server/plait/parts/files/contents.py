@@ -62,7 +62,7 @@ class Contents(Timed):
     @property
     def wakes_at(self) -> int:
         """When a content can be removed; 0 for never, as while all of them are used."""
-        return _DUE if not self._is_sweeping and any(map(self._is_removable, self._marks)) else 0
+        return _DUE if not self._is_sweeping and self._find_removable() else 0
 
     def on_due(self, now: int) -> None:
         """Begin to remove what can be removed."""
@@ -178,15 +178,15 @@ class Contents(Timed):
     def _forget(self, content: str) -> None:
         self._marks.pop(content, None)
 
-    def _is_removable(self, content: str) -> bool:
-        return content in self._marks and content not in self._uploads and content not in self._readers
+    def _find_removable(self) -> set[str]:
+        return self._marks.keys() - self._uploads.keys() - self._readers.keys()
 
     async def _sweep(self) -> None:
-        while removable := [*filter(self._is_removable, self._marks)]:
+        while removable := self._find_removable():
             # A write that has removed a path may fail, which takes the mark back.
             await self._actor.state.wait_until_stored()
             for content in removable:
-                if self._is_removable(content):
+                if content in self._marks and content not in self._uploads and content not in self._readers:
                     await self._remove(content)
 
     async def _remove(self, content: str) -> None:

@@ -21,18 +21,18 @@ class FilesDraft(ItemsDraft[Op]):
     def __init__(self, actor: ThreadActor, files: FileStore) -> None:
         super().__init__(actor, self._carry_out)
         self._files = files
-        # The operations, carried out on the files, and the value of `FileStore.edits` at that time.
+        # The operations, carried out on the files.
         self._trial: FileEdit | None = None
-        self._tried_at = -1
 
     @property
     def edit(self) -> FileEdit:
         """The files as the run sees them. Raises what an operation raises, as others have changed the files."""
-        if self._trial is None or self._tried_at != self._files.edits:
+        if self._trial is None or self._trial.is_outdated:
             trial = self._files.edit()
             for op in self.items:
                 op(trial)
-            self._trial, self._tried_at = trial, self._files.edits
+            self._trial = trial
+            self._files.trials.add(trial)
         return self._trial
 
     def do(self, op: Callable[[FileEdit], T]) -> T:

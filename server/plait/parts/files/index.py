@@ -143,13 +143,28 @@ class FileEdit:
         self._limits = limits
         # The new files of the changed paths; None for those that are removed.
         self.changed: dict[str, File | None] = {}
+        # Whether a change of others concerns these changes, which must be made again.
+        self.is_outdated = False
+        # The trees that the changes depend on, and their paths with the directories above them.
+        self._trees, self._around = set[str](), set[str]()
         # The uploads that were put, by their contents.
         self.uploads: dict[str, Upload] = {}
-        # The bytes of all files, and how many more paths than in the index are below each directory.
-        self.size = index.size
+        # How many more bytes than in the index all files have, and how many more paths are below each directory.
+        self._more_bytes = 0
         self._more_below: dict[str, int] = {}
 
+    def note(self, paths: Iterable[str]) -> None:
+        """Follow a change of some paths of the index."""
+        self.is_outdated |= any(
+            path in self._around or not self._trees.isdisjoint(find_parents(path)) for path in paths
+        )
+
     # Reading
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return self._index.size + self._more_bytes
 
     def get(self, path: str) -> File | None:
         """Return the file or directory of a path."""
@@ -189,6 +204,7 @@ class FileEdit:
     def put(self, file: File, upload: Upload) -> File:
         """Set a file, which keeps the time when its path was first used. Raises ValueError and TooLarge."""
         before = self._find(file.path)
+        self._touch(file.path)
         self._check_place(file.path)
         if self.is_directory(file.path):
             raise ValueError(f"{file.path or '/'} is a directory")
@@ -203,6 +219,7 @@ class FileEdit:
 
     def unlink(self, path: str) -> bool:
         """Remove a file; return whether there was one. Raises ValueError for a directory."""
+        self._touch(path)
         if self.is_directory(path):
             raise ValueError(f"{path or '/'} is a directory: use rmdir")
         if self._find(path) is None:
@@ -212,6 +229,7 @@ class FileEdit:
 
     def mkdir(self, path: str, now: int) -> File:
         """Make a directory, if there is none. Raises ValueError where there is a file, and TooLarge."""
+        self._touch(path, is_tree=False)
         self._check_place(path)
         found = self._find(path)
         if found is not None and not found.is_directory:
@@ -223,6 +241,7 @@ class FileEdit:
 
     def rmdir(self, path: str) -> bool:
         """Remove an empty directory; return whether there was one. Raises ValueError for another one, and a file."""
+        self._touch(path)
         found = self._find(path)
         if found is not None and not found.is_directory:
             raise ValueError(f"{path} is a file: use unlink")
@@ -238,6 +257,8 @@ class FileEdit:
 
         Raises NotFound, ValueError, and TooLarge for more than 1,000 paths.
         """
+        self._touch(source)
+        self._touch(target)
         found = self.get(source)
         if found is None or not source:
             raise NotFound(f"there is no file {source or '/'}")
@@ -280,7 +301,7 @@ class FileEdit:
 
     def _set(self, path: str, file: File | None) -> None:
         before, more = self._find(path), self._more_below
-        self.size += (0 if file is None else file.size) - (0 if before is None else before.size)
+        self._more_bytes += (0 if file is None else file.size) - (0 if before is None else before.size)
         if number := (file is not None) - (before is not None):
             for parent in ("", *find_parents(path)):
                 more[parent] = more.get(parent, 0) + number
@@ -288,6 +309,11 @@ class FileEdit:
             self.changed.pop(path, None)
         else:
             self.changed[path] = file
+
+    def _touch(self, path: str, *, is_tree: bool = True) -> None:
+        self._around.update((path, *find_parents(path)))
+        if is_tree:
+            self._trees.add(path)
 
     def _check_place(self, path: str) -> None:
         for parent in find_parents(path):
@@ -297,7 +323,7 @@ class FileEdit:
 
     def _check_limits(self) -> None:
         index, most = self._index, self._limits.files
-        if self.size > most and self.size > index.size:
+        if self.size > most and self._more_bytes > 0:
             raise TooLarge(f"the files would have {self.size:,} bytes; a thread may have {most:,}", limit="files")
         if self.count_below("") > max(MOST_PATHS, len(index.files)):
             raise TooLarge(f"a thread may have {MOST_PATHS:,} files and directories", limit="files")

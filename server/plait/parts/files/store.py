@@ -1,8 +1,9 @@
 """Writes the files of one thread: paths, and what is to be removed, together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Wire
@@ -26,8 +27,8 @@ class FileStore:
         self._part = part
         self.index = FileIndex(actor.limits.record)
         self.contents = Contents(actor, part)
-        # Changes with the files.
-        self.edits = 0
+        # What runs have changed.
+        self.trials = WeakSet[FileEdit]()
 
     def load(self, index: Sequence[Record], marks: Sequence[Record]) -> None:
         """Load the stored records of a waking thread. Raises CorruptThread."""
@@ -70,16 +71,21 @@ class FileStore:
         removed = [placed.file for _, placed in before if placed.file is not None and placed.file.etag not in kept]
         put = [upload for content, upload in edit.uploads.items() if content in kept]
         marks, release = self.contents.change(put, [file for file in removed if file.etag])
-        self.edits += 1
+        self._note(path for path, _ in before)
 
         def undo() -> None:
             for path, placed in reversed(before):
                 index.set(path, placed.file, placed.page)
-            self.edits += 1
+            self._note(path for path, _ in before)
             release()
 
         pages = {page for path, placed in before for page in (placed.page, index.find_page(path))} - {-1}
         return [*(index.encode(self._part, page) for page in pages), *marks], undo
+
+    def _note(self, paths: Iterable[str]) -> None:
+        found = [*paths] if self.trials else []
+        for trial in self.trials:
+            trial.note(found)
 
     def _tell(self, events: list[tuple[str, File]]) -> None:
         for name, file in events:

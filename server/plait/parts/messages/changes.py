@@ -1,6 +1,7 @@
 """One write to the messages of a thread: its records, and the frames for clients. No I/O."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -31,6 +32,8 @@ from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
 
 __all__ = ["Changes"]
+
+_place = attrgetter("position")
 
 
 class Changes:
@@ -88,6 +91,9 @@ class Changes:
         """Take over the queue of a later state; return False if that has changed what these changes did there."""
         if state.queue is self._state.queue:
             return True
+        count = len(self._state.queue)
+        if [*state.queue[:count]] == [*self._state.queue]:  # Others have only added messages.
+            return self._follow(state, state.queue[count:], self.queue)
         before, after = ({each.position: each for each in queue} for queue in (self._state.queue, state.queue))
         own = list[Message]()
         for each in self.queue:
@@ -98,11 +104,7 @@ class Changes:
         # What is left in `before` is edited here, or taken out of the queue.
         if any(after.pop(position, None) is not each for position, each in before.items()):
             return False
-        if any(each.id in self._sent for each in after.values()):
-            return False  # It was also sent elsewhere, with the same key.
-        self.queue = sorted([*after.values(), *own], key=_place)
-        self._state, self.keys = state, state.keys
-        return True
+        return self._follow(state, after.values(), own)
 
     # The history
 
@@ -283,6 +285,13 @@ class Changes:
 
     # Inside
 
+    def _follow(self, state: State, others: Collection[Message], own: Iterable[Message]) -> bool:
+        if self._sent and any(each.id in self._sent for each in others):
+            return False  # It was also sent elsewhere, with the same key.
+        self.queue = sorted([*own, *others], key=_place)
+        self._state, self.keys = state, state.keys
+        return True
+
     def _join(self, message: Message, make_frame: type[InsertFrame | UpdateFrame]) -> Message:
         """Put a message into the history, at its end or before, and return it as it is stored."""
         is_last = message.position > self._last
@@ -378,7 +387,3 @@ class Changes:
 
 def _place_of(message: Message) -> StreamPlace:
     return StreamPlace(message.position, message.id, message.depth, message.silent)
-
-
-def _place(message: Message) -> int:
-    return message.position
