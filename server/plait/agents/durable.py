@@ -54,10 +54,6 @@ class AgentTask(Task):
         parts = find_parts(kind.cls).items()
         self.queues = [name for name, part in parts if isinstance(part, Messages) and part.agent in self._agents]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.name, *self.queues
-
     async def call(self, thread: Thread[Any], given: Given) -> Any:
         """Begin a run of its own for a caller, and return its output.
 

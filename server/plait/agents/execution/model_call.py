@@ -7,20 +7,8 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, cast
 
 from pydantic_ai.direct import model_request, model_request_stream
-from pydantic_ai.exceptions import (
-    AgentRunError,
-    ModelAPIError,
-    ModelHTTPError,
-    ModelRequestRejectedError,
-    UserError,
-)
-from pydantic_ai.messages import (
-    ModelResponse,
-    PartDeltaEvent,
-    PartStartEvent,
-    TextPart,
-    TextPartDelta,
-)
+from pydantic_ai.exceptions import AgentRunError, ModelAPIError, ModelHTTPError, ModelRequestRejectedError, UserError
+from pydantic_ai.messages import ModelResponse, PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 from pydantic_ai.models import Model as AnyModel
 from pydantic_ai.models import ModelRequestParameters, StreamedResponse, infer_model
 from pydantic_ai.models.function import FunctionModel

@@ -25,16 +25,7 @@ from plait.parts.tasks.step import Step
 from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
-__all__ = [
-    "VARIABLES",
-    "Put",
-    "SubagentCall",
-    "decode_asked",
-    "describe_subagents",
-    "find_immediate",
-    "is_for_subagent",
-    "make_report",
-]
+__all__ = ["VARIABLES", "Put", "SubagentCall", "describe_subagents", "find_immediate", "is_for_subagent", "make_report"]
 
 VARIABLES: Final = "plait:variables:"
 """The event that supplies the variables for a child, before the id of the call."""
@@ -75,11 +66,6 @@ class _Message(_Asked, kw_only=True, forbid_unknown_fields=True):
 
 
 _TYPES: Final[Mapping[str, type[_Asked]]] = {CREATE: _Create, MESSAGE: _Message}
-
-
-def decode_asked(name: str, arguments: str) -> _Asked:
-    """Return what a call asks a subagent. Raises Refused."""
-    return decode_arguments(name, arguments, _TYPES.get(name, _Asked))
 
 
 class _Begun(msgspec.Struct, frozen=True):
@@ -145,12 +131,17 @@ class SubagentCall:
         self._tools = tools
         self._id = call.id
         self._put = put
-        self._asked = asked = decode_asked(call.name, call.arguments)
+        self._asked = asked = self.decode(call.name, call.arguments)
         is_create = isinstance(asked, _Create)
         # The name of the subagent that the call makes an instance of, and this; None if there is none.
         self._wanted = asked.agent if isinstance(asked, _Create) else call.name
         found = tools.get(self._wanted)
         self._tool = found if isinstance(found, Subagent) and found.resumable is is_create else None
+
+    @staticmethod
+    def decode(name: str, arguments: str) -> _Asked:
+        """Return what a call asks. Raises Refused."""
+        return decode_arguments(name, arguments, _TYPES.get(name, _Asked))
 
     async def answer(self) -> None:
         """Send a message to a child, and wait for its report if it blocks. Raises Refused and StepFailed."""

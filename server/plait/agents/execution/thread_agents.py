@@ -16,7 +16,7 @@ from plait.agents.execution.prompt_tools import decode_question
 from plait.agents.execution.registry import Execution, find_named
 from plait.agents.execution.state import ExecutionState, find_execution, find_hooks
 from plait.agents.execution.stops import TOOL
-from plait.agents.execution.subagents import VARIABLES, decode_asked
+from plait.agents.execution.subagents import VARIABLES, SubagentCall
 from plait.agents.execution.tools import Refused, Tool, ToolResult
 from plait.errors import InvalidArguments, NotFound
 from plait.parts.encoding import check_type, encode_named
@@ -100,7 +100,7 @@ class ThreadAgents:
                 case PromptTool():
                     decode_question(name, arguments)
                 case Subagent():
-                    decode_asked(name, arguments)
+                    SubagentCall.decode(name, arguments)
         except Refused as refusal:
             raise InvalidArguments(str(refusal)) from None
         call = {"name": name, "arguments": arguments}

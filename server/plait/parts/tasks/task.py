@@ -56,6 +56,9 @@ def task(function: F | None = None, /, *, timeout: float | None = None, clients:
 class Task:
     """One method that tasks run, and the decoders of its arguments."""
 
+    # The queues whose runs are its own, too, and are stored under their names.
+    queues: Sequence[str] = ()
+
     def __init__(
         self, name: str, function: Callable[..., Any], *, timeout: float | None = None, clients: bool = False
     ) -> None:
@@ -69,11 +72,6 @@ class Task:
         if not places or any(each.kind is Parameter.KEYWORD_ONLY for each in places):
             raise TypeError(f"the task {name!r} must have a step, and no parameter that is given by name only")
         self._method = Method(name, name, function, concurrent=False, noun="task", leading=2)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names under which its runs may be stored."""
-        return (self.name,)
 
     def adopts(self, row: TaskRow, *, is_known: bool) -> bool:
         """Whether a run that an earlier version has stored under another name is one of this task."""

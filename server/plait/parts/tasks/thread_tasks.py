@@ -203,7 +203,7 @@ class ThreadTasks:
         ended = await self._actor.records.list(RecordRange(self._part, ENDED, limit=ALL))
         runs.update((run.id, run) for run in (decode_ended(record.value or b"").show() for record in ended))
         runs.update((row.id, row.show()) for row in self._runner.rows.values())
-        names = task.names if name is not None and (task := self.find(name)) is not None else (name,)
+        names = [name, *(task.queues if (task := self._tasks.get(name or "")) is not None else ())]
         fitting = [run for run in runs.values() if (name is None or run.name in names) and status in (None, run.status)]
         return sorted(fitting, key=lambda run: run.created_at)
 
