@@ -1,7 +1,7 @@
 """Has the agent of a thread called for its queue: each call is an attempt, or a run of a task for a durable agent."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -14,7 +14,6 @@ from plait.parts.messages.changes import Changes
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.model_history import OpenCalls
 from plait.parts.messages.own_metadata import make_own
-from plait.parts.messages.reading import MessageReader
 from plait.parts.messages.state import QueueAttempts
 from plait.parts.messages.tool_calls import STATUS, read_call
 from plait.parts.part import find_role
@@ -24,6 +23,8 @@ from plait.state.transaction import Transaction
 __all__ = ["FAILED", "QUEUE", "STOPPED", "AgentCaller", "TaskCaller", "make_caller"]
 
 log = logging.getLogger("plait.agents")
+
+FindOpenCalls = Callable[[], Awaitable[Sequence[OpenCalls]]]
 
 FAILED: Final = "Something went wrong, so there is no answer."
 """The text of the failed message that a failed run leaves; its error is only in the log and in its `error`."""
@@ -190,10 +191,10 @@ class TaskCaller(AgentCaller):
     A run is an attempt that takes them in its steps, and may leave the memory in between. The task counts its crashes.
     """
 
-    def __init__(self, writer: MessageWriter, agent: str, tasks: TaskRuns) -> None:
+    def __init__(self, writer: MessageWriter, agent: str, tasks: TaskRuns, find_open_calls: FindOpenCalls) -> None:
         super().__init__(writer, agent)
         self._tasks = tasks
-        self._reader = MessageReader(writer, lambda: None)
+        self._find_open_calls = find_open_calls
         # When the open calls of a terminated thread are answered; 0 if they are.
         self._closes_at = 0
 
@@ -263,7 +264,7 @@ class TaskCaller(AgentCaller):
     # Inside
 
     async def _close_calls(self) -> None:
-        self._answer_calls(await self._reader.find_open_calls_now(), _TERMINATED)
+        self._answer_calls(await self._find_open_calls(), _TERMINATED)
 
     def _follow_close(self, _: object, error: BaseException | None) -> None:
         if error is not None:
@@ -283,10 +284,10 @@ class TaskCaller(AgentCaller):
         changes.attempts = changes.attempts.begin_at(changes.oldest, process="")
 
 
-def make_caller(writer: MessageWriter) -> AgentCaller | None:
+def make_caller(writer: MessageWriter, find_open_calls: FindOpenCalls) -> AgentCaller | None:
     """Return what has the agent of a queue called; None if there is none."""
     if (agent := writer.agent) is None:
         return None
     actor = writer.actor
     tasks = find_role(type(actor.thread), "tasks") if agent in actor.kind.tasks else None
-    return AgentCaller(writer, agent) if tasks is None else TaskCaller(writer, agent, tasks.of(actor))
+    return AgentCaller(writer, agent) if tasks is None else TaskCaller(writer, agent, tasks.of(actor), find_open_calls)

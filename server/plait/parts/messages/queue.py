@@ -40,7 +40,7 @@ class MessageQueue:
         self._writer = writer
         self._reader = MessageReader(writer, self._find_staged)
         # Has the agent called for the queue; None without one.
-        self.caller = make_caller(writer)
+        self.caller = make_caller(writer, self._reader.find_open_calls_now)
 
     @property
     def is_stopped(self) -> bool:
