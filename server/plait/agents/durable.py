@@ -40,11 +40,11 @@ class AgentTask(Task):
     Raises TypeError if the class of the threads declares no tasks.
     """
 
-    def __init__(self, agent: Agent, runs: Runs) -> None:
+    def __init__(self, agent: Agent, runs: Runs, name: str = "") -> None:
         part = find_tasks_part(agent.kind.cls)
         if part is None:
             raise TypeError(f"the agent {agent.name!r} is durable: {agent.kind.cls.__name__} needs `tasks = Tasks()`")
-        super().__init__(agent.name, self._run, timeout=agent.timeout)
+        super().__init__(name or agent.name, self._run, timeout=agent.timeout)
         self._part = part
         self._agent = agent
         self._runs = runs
@@ -121,10 +121,6 @@ class AgentTask(Task):
 
 class QueueTask(AgentTask):
     """The task of a queue, which has one run: stored under its name, whichever agent has the thread."""
-
-    def __init__(self, name: str, agent: Agent, runs: Runs) -> None:
-        super().__init__(agent, runs)
-        self.name = name
 
     def find_identity(self, thread: Thread[Any], key: str | None) -> tuple[str, str | None]:
         return self.name, QUEUE

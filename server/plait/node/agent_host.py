@@ -130,7 +130,7 @@ class AgentHost:
                 task = AgentTask(agent, self._runs)
                 self._add_task(task, kind)
                 for queue in task.queues:
-                    kind.tasks.setdefault(queue, QueueTask(queue, agent, self._runs))
+                    kind.tasks.setdefault(queue, QueueTask(agent, self._runs, queue))
                 kind.methods.update(make_stop_methods())
                 method.function = task.call
             kind.methods[method.name] = method

@@ -26,10 +26,7 @@ JournalWrite = tuple[Sequence[Record], Callable[[], None]]
 
 
 class ReplayDiverged(Exception):
-    """A task calls a step that its journal has as another kind of step, or a second step of the same name.
-
-    Or a replay makes a step, and has not read the value of the checkpoint with which it begins.
-    """
+    """A task calls a step as another kind than before, or twice, or before it has read the value of its checkpoint."""
 
 
 def check_event(name: str) -> None:

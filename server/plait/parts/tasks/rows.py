@@ -11,7 +11,6 @@ from plait.parts.schedule.rows import Identity, Row
 from plait_schemas.codec import decode_json
 
 __all__ = [
-    "NO_ARGS",
     "NULL",
     "Checkpoint",
     "EndedRun",
@@ -28,7 +27,6 @@ __all__ = [
 Status = Literal["waiting", "running", "sleeping", "done", "failed", "cancelled"]
 
 NULL: Final = msgspec.Raw(b"null")
-NO_ARGS: Final = msgspec.Raw(b"[]")
 
 # The part of a record that is kept free for the error of a run.
 _ROOM: Final = 16

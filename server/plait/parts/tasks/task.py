@@ -89,12 +89,9 @@ class Task:
         """Write what follows from the end of a run, in the same write."""
 
     def check(self, args: bytes, *, limits: Limits) -> None:
-        """Raise InvalidArguments for the JSON array of arguments that do not fit.
-
-        The garbage collector does not walk what is decoded, as that is dropped at once.
-        """
+        """Raise InvalidArguments for the JSON array of arguments that do not fit."""
         is_collecting = gc.isenabled()
-        gc.disable()
+        gc.disable()  # The collector need not walk what is dropped at once.
         try:
             self.decode(args, limits=limits)
         finally:

@@ -8,7 +8,6 @@ from types import NoneType
 from typing import Any, ClassVar, Final
 
 import msgspec
-from msgspec.structs import replace
 
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
@@ -24,7 +23,7 @@ from plait.parts.stage import begin_staged
 from plait.parts.tasks.client_methods import make_methods
 from plait.parts.tasks.ended import ENDED, ENDS
 from plait.parts.tasks.journal import check_event
-from plait.parts.tasks.rows import NO_ARGS, Status, TaskRow, TaskRun, decode_ended, decode_row
+from plait.parts.tasks.rows import Status, TaskRow, TaskRun, decode_ended, decode_row
 from plait.parts.tasks.running import ROWS, TaskRunner, Viewer
 from plait.parts.tasks.task import Task, find_tasks
 from plait.parts.written import STAGED, Result
@@ -210,18 +209,18 @@ class ThreadTasks:
     async def newest(self, limit: int) -> AsyncIterator[TaskRun]:
         """Yield the durable runs, the newest first: those that have not ended, and the last `limit` ones that have.
 
-        Each is read when it is asked for, and has no arguments. Raises StoreError.
+        Each is read when it is asked for. Raises StoreError.
         """
         rows = sorted(self._runner.agenda.rows.values(), key=lambda row: row.created_at, reverse=True)
         ids, last = [row.id for row in rows], self._runner.kept.last(limit)
         for id in ids:
             if (data := await self._actor.records.read(self._part, ROWS + id)) is not None:
-                yield replace(decode_row(data), args=NO_ARGS).show()
+                yield decode_row(data).show()
             elif (ended := await self._runner.read_ended(id)) is not None:  # In between.
-                yield replace(ended, row=replace(ended.row, args=NO_ARGS)).show()
+                yield ended.show()
         for id in last:
             if (ended := await self._runner.read_ended(id)) is not None:
-                yield replace(ended, row=replace(ended.row, args=NO_ARGS)).show()
+                yield ended.show()
 
     async def wait(self, id: str) -> TaskRun:
         """Return a run when it has ended.
