@@ -62,7 +62,9 @@ class Contents(Timed):
     @property
     def wakes_at(self) -> int:
         """When a content can be removed; 0 for never, as while all of them are used."""
-        return _DUE if not self._is_sweeping and self._find_removable() else 0
+        if self._is_sweeping or all(map(self._uploads.__contains__, self._marks)):
+            return 0
+        return _DUE if any(map(self._is_removable, self._marks)) else 0
 
     def on_due(self, now: int) -> None:
         """Begin to remove what can be removed."""
@@ -178,15 +180,15 @@ class Contents(Timed):
     def _forget(self, content: str) -> None:
         self._marks.pop(content, None)
 
-    def _find_removable(self) -> set[str]:
-        return self._marks.keys() - self._uploads.keys() - self._readers.keys()
+    def _is_removable(self, content: str) -> bool:
+        return content in self._marks and content not in self._uploads and content not in self._readers
 
     async def _sweep(self) -> None:
-        while removable := self._find_removable():
+        while removable := [*filter(self._is_removable, self._marks)]:
             # A write that has removed a path may fail, which takes the mark back.
             await self._actor.state.wait_until_stored()
             for content in removable:
-                if content in self._marks and content not in self._uploads and content not in self._readers:
+                if self._is_removable(content):
                     await self._remove(content)
 
     async def _remove(self, content: str) -> None:
