@@ -302,7 +302,7 @@ class ThreadTasks:
         now, created_at = read_due_clock(), max(read_wall_clock(), self._runner.newest + 1)
         self._runner.newest = created_at
         id, users = secrets.token_hex(12), (*{*task.find_users(self._actor.thread, key)},)
-        times: dict[str, int] = {"created_at": created_at, "at": now, "due": now}
+        times: dict[str, Any] = {"created_at": created_at, "at": now, "due": now}
         row = TaskRow(id=id, effect=name, args=msgspec.Raw(data), key=key or "", users=users, **times)
         row.check_room(self._actor.limits.record)
         return decode_row(row.encode())
