@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final, cast
 
 from pydantic_ai.direct import model_request, model_request_stream
@@ -67,7 +68,7 @@ async def call_model(
                     opening = model_request_stream(used, messages, **options)
                     stream = await call(stack.enter_async_context, opening)
                 else:
-                    response = await call(model_request, used, messages, **options)
+                    response = await call(partial(model_request, used, messages, **options))
             events = None if stream is None else aiter(stream)
             while events is not None:
                 async with asyncio.timeout_at(deadline):
