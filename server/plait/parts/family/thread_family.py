@@ -158,7 +158,7 @@ class ThreadFamily:
 
     @property
     def depth(self) -> int:
-        """How many threads above it, with itself, work for calls."""
+        """The number of threads that work for calls: itself and those above it."""
         return self._store.head.depth
 
     @property
