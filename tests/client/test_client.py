@@ -739,8 +739,7 @@ async def test_a_bad_frame_is_told_with_what_the_server_said_of_it(server: Serve
 async def test_a_server_that_reads_no_more_is_noticed_while_sending_waits_for_it(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plait_client.keepalive._QUIET", 0.1)
-    monkeypatch.setattr("plait_client.keepalive._DEAD", 0.5)
+    monkeypatch.setattr("plait_client.target.QUIET", 0.1)
     server.is_deaf = True
     async with connect(server.url) as room:
         for _ in range(60):

@@ -362,8 +362,9 @@ def test_a_message_with_the_key_of_another_replaces_nothing(demo: Demo) -> None:
     say(ada, "I agree")
     expect(messages(bob, "completed")).to_have_count(1)
     bob.evaluate(SEND_WITH_KNOWN_KEY, f"/threads/chat/{demo.room}")
+    say(bob, "Me too")
     for page in (ada, bob):
-        expect(bubbles(page)).to_have_text(["I agree", "I do not"])
+        expect(bubbles(page)).to_have_text(["I agree", "Me too"])
 
 
 def test_a_long_message_does_not_stop_the_bot(demo: Demo) -> None:

@@ -132,7 +132,7 @@ async def test_a_request_that_waits_is_told_that_the_thread_was_destroyed(app: P
         await asyncio.sleep(0)
         queue = app._node.actors[0].turns.mailbox
         second = asyncio.create_task(web.post("/threads/board/one/rpc/wait"))
-        while len(queue._queue or ()) < 2:  # noqa: ASYNC110
+        while queue.length < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         Board.is_held.set()
         await ending

@@ -43,7 +43,7 @@ async def test_a_program_ends_with_its_server_and_the_agent_goes_on(end: signal.
     with Process(APP, cwd=tmp_path, environment=environment) as server:
         async with http(server.address) as web:
             await call(web, "ask", "Pay.")
-            await until(lambda: bool(log.read_text()))
+            await until(lambda: call(web, "find_paid"))
             ((program, command),) = find_programs(server.pid).items()
             assert "runner.js" in command
         server.end(end)
@@ -51,12 +51,12 @@ async def test_a_program_ends_with_its_server_and_the_agent_goes_on(end: signal.
         server.start()
         async with http(server.address) as web:
             await until(lambda: call(web, "is_answered"))
-            # The first program has paid, but its writes were not stored, as it did not end.
+            # The first program has paid, and did not end.
             assert await call(web, "look") == [
                 ["user", "Pay."],
                 ["tool", UNKNOWN],
                 ["tool", '{"status":"success","value":"number 7"}'],
                 ["assistant", "2 programs: number 7"],
             ]
-            assert await call(web, "find_paid") == [3]
+            assert await call(web, "find_paid") == [3, 3]
         assert log.read_text() == "paid 3\npaid 3\n"

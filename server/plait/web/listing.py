@@ -162,7 +162,7 @@ async def make_page(listing: _Entries, identity: Identity, principal: Principal 
 
 def _read_cursor(kind: str, text: str) -> ThreadRow:
     at, colon, name = text.partition(":")
-    if not colon or not is_number(at):
+    if not colon or not is_number(at) or len(at) > _MOST_DIGITS:
         raise InvalidArguments(f"after={text[:80]}: must be the `next` of the page before", path="/after")
     return ThreadRow(ThreadKey(kind, name), 0, 0, int(at))
 
@@ -176,4 +176,4 @@ def read_limit(text: str) -> int:
 
 def is_number(text: str) -> bool:
     """Whether a text in a URL is a whole number; Python refuses to read one of thousands of digits."""
-    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    return text.isascii() and text.isdigit() and len(text) <= 100

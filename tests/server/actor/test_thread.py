@@ -14,9 +14,9 @@ from tests.server.rooms import House, open_house
 from tests.server.sessions import make_connection
 
 from plait.actor.connection import Connection, Source
-from plait.actor.outcome import maybe_await
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
+from plait.author_code import call
 from plait.errors import Conflict, InvalidState, NotFound, Readonly, Reject
 from plait.parts.values import Values
 from plait.state.change_log import Change
@@ -158,7 +158,7 @@ async def test_a_hook_that_takes_the_state_before_sees_what_changes_however_it_i
         state = {"cards": {"a": {}, "b": {}}, "n": 1}
         Archive.told.clear()
         with pytest.raises(Reject, match="are archived"):
-            await maybe_await(remove(thread))
+            await call(remove, thread)
         assert [before for before, _ in Archive.told] == [state]
         assert thread.state == state
         with thread.transaction():

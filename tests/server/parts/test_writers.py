@@ -102,7 +102,7 @@ OF_AGENTS = {"messages.stop", "messages.resume"}
 OTHERS = {
     "values": {*Values.reading, "exchange", "loaded", "dirty"},
     "messages": {*Messages.reading, "load", "clear_queue", "find_sent", "stream", "agent", "is_stopped", "mark"}
-    | {"cancel_calls"},
+    | {"cancel_calls", "senders"},
     "schedule": {*Schedule.reading, "current", "due", "wakes_at", "keeps", "on_due", "load", "clear", "put"}
     | {"terminate"},
     "user": set(Values.reading),

@@ -79,14 +79,14 @@ def test_a_validator_makes_no_number_that_json_does_not_have() -> None:
     assert from_json(Divided, b'{"n": null}') == b'{"n":null}'
     assert place_of(Divided, b'{"n": 1}') == ""
     with pytest.raises(InvalidState, match="infinite or not a number"):
-        ModelType(Divided).check({"n": 1}, UNLIMITED, is_whole=False)
+        ModelType(Divided).check({"n": 1}, UNLIMITED, b"", is_whole=False)
 
 
 def test_a_state_that_its_model_could_not_read_again_is_refused() -> None:
     assert from_json(OneWay, b'{"n": 2}') == b'{"n":"2"}'
     assert place_of(OneWay, b'{"n": 3}') == "/n"
     with pytest.raises(InvalidState, match="the type cannot read what it writes: Input should be a valid integer"):
-        ModelType(OneWay).check({"n": 3}, UNLIMITED, is_whole=False)
+        ModelType(OneWay).check({"n": 3}, UNLIMITED, b"", is_whole=False)
 
 
 def test_a_stored_state_that_its_model_refuses_is_not_replaced() -> None:
@@ -163,7 +163,7 @@ async def test_a_validated_state_is_given_to_one_reader_and_shares_nothing_with_
 
     for type_, document in ((Counted, {"n": 1, "any": [1]}), (InStruct, {"model": {"n": 1}, "any": [1]})):
         types = ModelType(type_)
-        state, kept = types.check(document, UNLIMITED, is_whole=False)
+        state, kept = types.check(document, UNLIMITED, b"", is_whole=False)
         revision = Revision(types, tree=kept, copy=state)
         for read in (revision.copy, lambda revision=revision: revision.state):
             read().any.append(2)

@@ -87,7 +87,7 @@ def _read_mime(request: Request) -> str | None:
     if request.headers.get("content-encoding", "identity") != "identity" or (mime and _FORM.match(mime)):
         raise HTTPException(415, "send the bytes of the file as the body: without Content-Encoding, and not as a form")
     with _refusing():
-        return None if mime is None else check_mime(mime)
+        return check_mime(mime) if mime else None
 
 
 async def _delete(exchange: Exchange, path: str) -> Response:
