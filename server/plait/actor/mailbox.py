@@ -1,6 +1,8 @@
 """Runs the turns of one thread one at a time. No I/O.
 
 The waiting turns take place in rounds, in which each party has one turn: those of a party run in order of arrival.
+Of plait and server code, all turns run that wait when it is their turn: hooks such as `on_state_changed` keep up with
+the turns of many parties.
 A turn that calls back into the thread of one of its callers runs at once, nested in that caller, instead of waiting for
 it forever.
 """
@@ -34,6 +36,7 @@ class Mailbox:
         "_nested_ended",
         "_queues",
         "_refusal",
+        "_served",
         "is_held",
         "nested",
         "running",
@@ -46,6 +49,8 @@ class Mailbox:
         # The waiting turns of each party, the next party first; None if there are none, to save memory. A turn of
         # EVERYONE is in all queues, and runs when it leaves the last one.
         self._queues: dict[Hashable, deque[Turn]] | None = None
+        # How many turns of plait and server code still run in this round.
+        self._served = 0
         # The task that runs turns; None while there are none.
         self.task: TurnTask | None = None
         self.running: Turn | None = None
@@ -146,11 +151,13 @@ class Mailbox:
                     break
                 self.running = turn
                 self.started = self._loop.time()
-                await turn.run(task)
-                while self.nested:
-                    # The turn was cancelled, but not the turns nested in it: wait for them.
-                    self._nested_ended = self._loop.create_future()
-                    await self._nested_ended
+                try:
+                    await turn.run(task)
+                finally:
+                    while self.nested:
+                        # The turn was cancelled, but not the turns nested in it: wait for them.
+                        self._nested_ended = self._loop.create_future()
+                        await self._nested_ended
                 if turn.has_set_variables():
                     break
         finally:
@@ -169,10 +176,13 @@ class Mailbox:
             return None
         while queues := self._queues:
             party, queue = next(iter(queues.items()))
+            if party is None:
+                self._served = (self._served or len(queue)) - 1
             turn = queue.popleft()
             if not queue:
                 del queues[party]
-            elif len(queues) > 1:
+                self._served = 0
+            elif len(queues) > 1 and not (party is None and self._served):
                 queues[party] = queues.pop(party)
             if turn.party is EVERYONE and any(turn in each for each in queues.values()):
                 continue

@@ -228,13 +228,15 @@ async def test_turns_run_in_order_of_arrival_and_never_overlap() -> None:
         ("a1 a2 a3 *1 a4 b1", "a1 b1 a2 a3 *1 a4"),
         ("a1 b1 b2 *1 c1 c2 c3 *2", "a1 b1 c1 b2 c2 *1 c3 *2"),
         ("*1 *2 a1", "*1 a1 *2"),
+        ("a1 a2 -1 -2 b1 -3 b2", "a1 -1 -2 -3 b1 a2 b2"),
+        ("-1 a1 -2 *1 a2 -3", "-1 -2 -3 a1 *1 a2"),
     ],
 )
 async def test_parties_take_turns_and_each_has_its_own_in_order(posted: str, expected: str) -> None:
     mailbox, begun = make_mailbox(), list[str]()
     mailbox.is_held = True
     for name in posted.split():
-        party = EVERYONE if name[0] == "*" else name[0]
+        party = {"*": EVERYONE, "-": None}.get(name[0], name[0])
         mailbox.post(Turn(name, partial(begun.append, name), actor=ACTOR, party=party), party)
     mailbox.is_held = False
     post(mailbox, lambda: None)
@@ -444,7 +446,8 @@ async def test_a_call_from_another_thread_waits_when_it_is_no_call_chain() -> No
     assert await outcome(future) == "b"
 
 
-async def test_a_call_that_came_back_holds_the_thread_when_its_caller_was_cancelled() -> None:
+@pytest.mark.parametrize("by_itself", [False, True])
+async def test_a_call_that_came_back_holds_the_thread_when_its_caller_was_cancelled(by_itself: bool) -> None:
     one, two, gate, log = make_mailbox(), make_mailbox(), asyncio.Event(), Log()
     third_runs = asyncio.Event()
 
@@ -461,8 +464,9 @@ async def test_a_call_that_came_back_holds_the_thread_when_its_caller_was_cancel
     turn, future = post(one, first)
     await outcome(third_runs.wait())
     _, following = post(one, log.work("following"))
-    turn.cancel()
-    with pytest.raises(asyncio.CancelledError):
+    assert turn.task is not None
+    (turn.task if by_itself else turn).cancel()
+    with pytest.raises(RuntimeError if by_itself else asyncio.CancelledError):
         await outcome(future)
     gate.set()
     await outcome(following)
