@@ -253,6 +253,7 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
         if is_told:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
+        error = None  # Its traceback holds this frame, and the arguments of the turn.
         if task.cancelling():
             # The task was cancelled from outside, as when the loop is closed, or by the code of the turn.
             raise asyncio.CancelledError
