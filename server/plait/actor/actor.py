@@ -140,7 +140,7 @@ class Actor:
         history = self._make_history(stored, fence)
         self.log = ChangeLog(key, host.store, history, instruments=host.instruments)
         self.state = self._make_state(history, stored)
-        self.turns = self.state.turns = TurnRunner(self, self.thread)
+        self.turns = self.state.turns = TurnRunner(self)
         self.hooks = Hooks(self, self.thread, self.turns, self.events)
         if self.hooks.has("on_state_changed"):
             self.sockets.on_change = self.hooks.post_change

@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from plait.actor.connections import Connections
 from plait.actor.mailbox import EVERYONE
 from plait.actor.outcome import make_resolver
 from plait.actor.timer import Timer
 from plait.actor.turn import Turn
-from plait.actor.turns import TurnActor, TurnRunner
+from plait.actor.turns import TurnActor
 from plait.clock import read_wall_clock
 from plait.errors import Destroyed, PlaitError, StoreError, Terminated, Unavailable
 from plait.state.commit import Commit
@@ -86,32 +85,12 @@ class Cause(NamedTuple):
     trace: object = None
 
 
-class EndingActor(TurnActor, Protocol):
-    """The part of an actor that its destruction uses."""
-
-    timer: Timer
-
-    @property
-    def sockets(self) -> Connections:
-        """The connections, which are closed."""
-        ...
-
-    @property
-    def turns(self) -> TurnRunner:
-        """Runs the turn that destroys the thread, and ends the others."""
-        ...
-
-    def run_last(self, caller: Turn) -> Awaitable[None]:
-        """Run `on_destroyed` inside of a turn."""
-        ...
-
-
 class Ending:
     """Destroys the thread of an actor, once."""
 
     __slots__ = ("_actor", "callers", "is_begun")
 
-    def __init__(self, actor: EndingActor) -> None:
+    def __init__(self, actor: TurnActor) -> None:
         self._actor = actor
         self.is_begun = False
         # The turn that destroys the thread, and the turns that wait for it; empty if there is none.

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from starlette.requests import Request
 
@@ -14,7 +14,7 @@ from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
 from plait.actor.transport import ClientSession, Transport
 from plait.actor.turn import Turn
-from plait.actor.turns import TurnActor, TurnRunner
+from plait.actor.turns import TurnActor
 from plait.author_code import call
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE, find_outcome, tell_limit
@@ -36,21 +36,12 @@ def connection_id(secret: bytes, protocol: str, principal: str | None, client: s
     return hashlib.blake2b(encode_json((protocol, principal, client)), key=secret, digest_size=12).hexdigest()
 
 
-class SocketActor(TurnActor, Protocol):
-    """The part of an actor that its sockets use."""
-
-    @property
-    def turns(self) -> TurnRunner:
-        """Runs the hooks."""
-        ...
-
-
 class Sockets(Connections):
     """Makes, joins and removes the connections of one thread, and runs their hooks."""
 
     __slots__ = ("_actor", "_hooks", "_thread")
 
-    def __init__(self, actor: SocketActor, thread: Thread[Any]) -> None:
+    def __init__(self, actor: TurnActor, thread: Thread[Any]) -> None:
         super().__init__(actor.instruments)
         self._actor = actor
         self._thread = thread

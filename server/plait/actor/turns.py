@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from starlette.requests import Request
-from starlette.responses import Response
 
 from plait.actor.call_chain import find_refusal
 from plait.actor.connection import Connection, Lease
+from plait.actor.connections import Connections
 from plait.actor.endpoints import EndpointMethod
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Mailbox
@@ -21,14 +21,13 @@ from plait.actor.relatives import Relatives
 from plait.actor.rpc import Arguments, Method, StreamSink
 from plait.actor.streaming import StreamReader, StreamRunner
 from plait.actor.turn import Turn, TurnOwner, current_turn, find_client_turn, latest_turn
-from plait.actor.usage import Usage
+from plait.actor.usage import Usage, UsedActor
 from plait.errors import PlaitError, TooMany, Unauthenticated, Unavailable
 from plait.instruments.protocol import TRACE, Instruments, find_outcome
 from plait.limits import Limits
-from plait.state.pipeline import Pipeline
 from plait.state.source import Source
 
-__all__ = ["TurnActor", "TurnRunner", "TurnThread", "find_trace"]
+__all__ = ["TurnActor", "TurnRunner", "find_trace"]
 
 log = logging.getLogger("plait.thread")
 
@@ -37,20 +36,8 @@ _NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 _NO_TURNS: Final[dict[Turn, None]] = {}
 
 
-class TurnThread(Protocol):
-    """The hooks that every thread has: the base class answers requests and logs errors."""
-
-    def on_request(self, request: Request) -> Awaitable[Response] | Response:
-        """Answer a request that plait itself does not answer."""
-        ...
-
-    def on_error(self, error: BaseException, connection: Connection | None) -> Awaitable[None] | None:
-        """Called when another hook has raised."""
-        ...
-
-
-class TurnActor(TurnOwner, Protocol):
-    """The part of an actor that running its turns uses."""
+class TurnActor(TurnOwner, UsedActor, Protocol):
+    """An actor, as what it consists of uses it."""
 
     limits: Limits
     usage: Usage
@@ -58,8 +45,22 @@ class TurnActor(TurnOwner, Protocol):
     relatives: Relatives | None
 
     @property
-    def state(self) -> Pipeline:
-        """The state: the outcomes of turns wait until its earlier changes are durable."""
+    def thread(self) -> Any:
+        """The instance of the author's class."""
+        ...
+
+    @property
+    def sockets(self) -> Connections:
+        """The open connections and their presence."""
+        ...
+
+    @property
+    def turns(self) -> "TurnRunner":
+        """Runs the hooks, and ends all turns when the thread ends."""
+        ...
+
+    def run_last(self, caller: Turn) -> Awaitable[None]:
+        """Run `on_destroyed` inside of a turn."""
         ...
 
 
@@ -68,9 +69,9 @@ class TurnRunner:
 
     __slots__ = ("_actor", "_concurrent", "_loop", "_thread", "mailbox", "refusal")
 
-    def __init__(self, actor: TurnActor, thread: TurnThread) -> None:
+    def __init__(self, actor: TurnActor) -> None:
         self._actor = actor
-        self._thread = thread
+        self._thread = actor.thread
         self._loop = asyncio.get_running_loop()
         self.mailbox = Mailbox(self._loop)
         # The turns that run outside of the mailbox: concurrent rpcs and streams, and the last one.
