@@ -12,7 +12,7 @@ from starlette.responses import Response
 from plait.actor.url_patterns import UrlPattern, decode_segments
 from plait.errors import InvalidArguments, escape_traceback
 from plait.limits import Limits, check_json
-from plait.state.types import parse_json_error
+from plait.state.types import SCALAR_TYPES, parse_json_error
 from plait_schemas.codec import NOT_JSON, make_decoder
 from plait_schemas.encoding import EncodeError, encode_given
 from plait_schemas.models import check_type, find_times
@@ -48,21 +48,8 @@ _OWN: Final = tuple(
         ("DELETE", "/files/{path:path}"),
     )
 )
-_SCALARS: Final = (
-    msgspec.inspect.NoneType,
-    msgspec.inspect.BoolType,
-    msgspec.inspect.IntType,
-    msgspec.inspect.FloatType,
-    msgspec.inspect.StrType,
-    msgspec.inspect.DateTimeType,
-    msgspec.inspect.DateType,
-    msgspec.inspect.TimeType,
-    msgspec.inspect.TimeDeltaType,
-    msgspec.inspect.UUIDType,
-    msgspec.inspect.DecimalType,
-    msgspec.inspect.EnumType,
-    msgspec.inspect.LiteralType,
-)
+# What a path or a query can have, which are no bytes.
+_SCALARS: Final = tuple(each for each in SCALAR_TYPES if each is not msgspec.inspect.BytesType)
 
 
 class EndpointOptions(NamedTuple):

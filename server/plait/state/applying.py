@@ -12,8 +12,8 @@ from plait.limits import WEIGHT_PER_BYTE, Limits, check_weight
 from plait.state.fields import check_fields, make_unknown_field_error
 from plait.state.member_types import NotTyped, find_fields, find_member_type, is_any_text, make_reader
 from plait.state.revision import Revision
-from plait.state.types import StateType, check_depth, encode_value, parse_json_error
-from plait_schemas.codec import LARGE, NOT_JSON, decode_json, decoded, encode_json, weigh
+from plait.state.types import StateType, check_depth, decode_at, encode_value
+from plait_schemas.codec import LARGE, decode_json, decoded, encode_json, weigh
 from plait_schemas.diff import MOST_OPS, diff
 from plait_schemas.patch import Op, Owned, PatchError, escape, find, index_in, own, parse, splice_text
 
@@ -255,10 +255,7 @@ class _Place:
         after = splice_text(self._op, text)
         if self._checks_text and not is_any_text(type_):
             decode, _ = make_reader(type_)
-            try:
-                after = decode(encode_json(after))
-            except NOT_JSON as error:
-                raise InvalidState(parse_json_error(error)[0], path=self._op.path) from None
+            after = decode_at(decode, encode_json(after), self._op.path)
             if type(after) is not str:
                 raise NotTyped
         return after
@@ -274,11 +271,7 @@ class _Place:
         if plan is not None and not self._drops_unknown:
             check_fields(plan, decoded(self._op.value), self._op.path)
         data = encode_json(self._op.value)
-        try:
-            value = decode(data)
-        except NOT_JSON as error:
-            message, where = parse_json_error(error)
-            raise InvalidState(message, path=self._op.path + where) from None
+        value = decode_at(decode, data, self._op.path)
         made = value if len(data) < LARGE else msgspec.Raw(encode_json(value))  # It is measured, and then stored.
         self.made = Op(self._op.op, self._op.path, made, self._op.moved)
         return value

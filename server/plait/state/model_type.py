@@ -5,7 +5,7 @@ from typing import Any
 
 from plait.errors import InvalidState, TooLarge
 from plait.limits import Limits, check_weight
-from plait.state.types import UNDECODED, StateType, parse_json_error
+from plait.state.types import UNDECODED, StateType, decode_at, parse_json_error
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, decode_json, decoded, encode_json, weigh
 from plait_schemas.encoding import encode_given
 
@@ -35,12 +35,7 @@ class ModelType(StateType):
         except TooLarge:  # One that is too heavy already may become lighter.
             if weigh(before, limits.weight) <= weigh(data, limits.weight):
                 raise
-        try:
-            state = self.decode(data)
-        except NOT_JSON as error:
-            message, where = parse_json_error(error)
-            raise InvalidState(message, path=where) from None
-        state, json = self._write(state, data)
+        state, json = self._write(decode_at(self.decode, data), data)
         return state, decoded(document) if json == data else decode_json(json)
 
     def encode(self, state: Any, data: bytes) -> bytes:

@@ -243,9 +243,8 @@ class Pipeline(CommitQueue):
         if (validate := self.rules.validate) is None:
             return
         more: dict[str, Any] = {}
-        if (
-            "ops" in self.rules.validated
-        ):  # Their values may be undecoded JSON, or objects that are a part of the state.
+        if "ops" in self.rules.validated:
+            # Their values may be undecoded JSON, or objects that are a part of the state.
             more["ops"] = decode_ops(encode_json(ops))
         if "before" in self.rules.validated:
             more["before"] = before.copy()

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -37,16 +37,20 @@ from plait_schemas.text_patch import TextDiff
 __all__ = [
     "MOST_COMPARED",
     "MOST_MOVED",
+    "SCALAR_TYPES",
     "TOO_MANY_MOVED",
     "UNDECODED",
     "StateType",
     "check_depth",
     "check_size",
     "count_moved",
+    "decode_at",
     "encode_value",
     "explain_invalid_state",
     "parse_json_error",
 ]
+
+T = TypeVar("T")
 
 UNDECODED: Final = object()
 """Stands for a state that exists only as JSON so far."""
@@ -58,6 +62,24 @@ MOST_MOVED: Final = 100_000_000
 """The most elements of arrays that one change of a client may move, which takes less than a tenth of a second."""
 
 TOO_MANY_MOVED: Final = "the change would move too many elements of arrays: replace the array instead"
+
+SCALAR_TYPES: Final = (
+    inspect.NoneType,
+    inspect.BoolType,
+    inspect.IntType,
+    inspect.FloatType,
+    inspect.StrType,
+    inspect.BytesType,
+    inspect.DateTimeType,
+    inspect.DateType,
+    inspect.TimeType,
+    inspect.TimeDeltaType,
+    inspect.UUIDType,
+    inspect.DecimalType,
+    inspect.EnumType,
+    inspect.LiteralType,
+)
+"""The types of msgspec whose values have no members."""
 
 # Operations to apply before the elements that the next ones would move are counted again.
 _AT_ONCE: Final = 100
@@ -186,11 +208,7 @@ class StateType:
         if type(document) is msgspec.Raw and bytes(document)[:1] in self._openings:
             return UNDECODED, document
         document = decoded(document)
-        try:
-            state = convert(document, self.type, str_keys=True)
-        except (msgspec.ValidationError, RecursionError) as error:
-            message, where = parse_json_error(error)
-            raise InvalidState(message, path=where) from None
+        state = decode_at(partial(convert, type_=self.type, str_keys=True), document)
         return (UNDECODED if self.is_plain else state), document
 
     def diff(
@@ -269,10 +287,11 @@ def check_size(data: bytes, limits: Limits) -> bytes:
 def _read(decode: Callable[[bytes], Any], data: bytes, path: str, depth: int) -> Any:
     if nests_deeper(data, depth):
         raise _make_depth_error(depth + path.count("/"), path)
-    return _decode(decode, data, path)
+    return decode_at(decode, data, path)
 
 
-def _decode(decode: Callable[[bytes], Any], data: bytes, path: str) -> Any:
+def decode_at(decode: Callable[[T], Any], data: T, path: str = "") -> Any:
+    """Return what `decode` makes of a value at a path in a state. Raises InvalidState."""
     try:
         return decode(data)
     except NOT_JSON as error:
@@ -286,7 +305,7 @@ def _read_part(most: int, text: bytes, path: str) -> Any:
     A large object or array is only checked, as it is stored undecoded.
     """
     if text[:1] not in (b"{", b"["):
-        return _decode(decode_json, text, path)
+        return decode_at(decode_json, text, path)
     depth = most - path.count("/")
     if not is_large(text):
         return _read(decode_json, text, path, depth)
@@ -338,22 +357,4 @@ def _never_changes(info: inspect.Type, seen: frozenset[type] = frozenset()) -> b
         case inspect.VarTupleType(item_type=item) | inspect.FrozenSetType(item_type=item) | inspect.Metadata(type=item):
             return _never_changes(item, seen)
         case _:
-            return isinstance(info, _SCALAR_TYPES)
-
-
-_SCALAR_TYPES: Final = (
-    inspect.NoneType,
-    inspect.BoolType,
-    inspect.IntType,
-    inspect.FloatType,
-    inspect.StrType,
-    inspect.BytesType,
-    inspect.DateTimeType,
-    inspect.DateType,
-    inspect.TimeType,
-    inspect.TimeDeltaType,
-    inspect.UUIDType,
-    inspect.DecimalType,
-    inspect.EnumType,
-    inspect.LiteralType,
-)
+            return isinstance(info, SCALAR_TYPES)
