@@ -820,6 +820,22 @@ async def test_a_change_of_many_places_replaces_the_state(server: Server) -> Non
     ]
 
 
+async def test_an_edit_of_many_steps_pushes_what_it_changes(server: Server) -> None:
+    server.peer.state = {"n": 1, "text": "b", "rows": {}}
+    async with connect(server.url) as room:
+        with room.edit() as state:
+            for _ in range(4_001):
+                state.splice("text", 0, insert="a")
+        edit = room.edit()
+        with edit as state:
+            state["rows"].update({str(n): n for n in range(4_001)})
+        await soon(edit)
+    assert [[(op.op, op.path) for op in push.ops] for push in server.frames(messages.Push)] == [
+        [("splice", "/text")],
+        [("replace", "")],
+    ]
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 421, 426])
 async def test_an_answer_of_a_proxy_is_never_final(server: Server, status: int) -> None:
     server.status, server.answers = HTTPStatus(status), False

@@ -14,7 +14,7 @@ import type { Link } from "./link.js";
 import type { ThreadListeners } from "./listeners.js";
 import type { Editing, Insertion } from "./parts.js";
 import { missing } from "./options.js";
-import { PatchError, diff, find, parse, replace } from "./patch.js";
+import { PatchError, apply, diff, find, parse, replace } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { rebase } from "./rebase.js";
 import type { Session } from "./session.js";
@@ -174,9 +174,7 @@ function checkTexts(ops: readonly Op[], keys: Keys): void {
  */
 function opsTo(next: Json, before: Document, shown: Document, keys: Keys): Op[] {
   const between = before === undefined ? [] : difference(before, shown, keys);
-  const made = diff(before, next, keys);
-  const few: Op[] = made.length > MOST_OPS ? [{ op: "replace", path: "", value: next }] : made;
-  const { ops, isLost } = rebase(few, between, shown, keys.parts.text);
+  const { ops, isLost } = rebase(diff(before, next, keys), between, shown, keys.parts.text);
   if (isLost) throw new PatchError("what this edit changes is gone");
-  return ops;
+  return ops.length > MOST_OPS ? [{ op: "replace", path: "", value: apply(shown, ops) as Json }] : ops;
 }

@@ -125,6 +125,14 @@ test("a change of many places replaces the state", async () => {
   const next = { n: 1, list: list.map((each) => ({ ...each, n: each.n + 1 })) as never[] };
   void client.set(next);
   expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "", value: next }]);
+  void client.set((state) => {
+    void client.update("/title", "T");
+    return { ...state, list: [] };
+  });
+  expect((await peer.take("push")).ops).toEqual([{ op: "add", path: "/title", value: "T" }]);
+  expect((await peer.take("push")).ops).toEqual([
+    { op: "replace", path: "", value: { n: 1, list: [], title: "T" } },
+  ]);
 });
 
 test("a change that is made within another one stays, before it", async () => {

@@ -5,7 +5,7 @@ from typing import Any
 
 from plait_client.fold import Pending
 from plait_client.pushes import Pushes
-from plait_schemas.diff import MOST_OPS, diff
+from plait_schemas.diff import diff
 from plait_schemas.elements import Keys
 from plait_schemas.patch import Op
 
@@ -47,7 +47,7 @@ class ClientState:
 
     def diff(self, old: Any, new: Any) -> list[Op]:
         """Return the operations that turn one state of the thread into another."""
-        return diff(old, new, self.keys, most=MOST_OPS)
+        return diff(old, new, self.keys)
 
     def difference(self, before: Any, after: Any, ops: Iterable[Op]) -> list[Op]:
         """Return what others may have done between two states of the thread, for `ops` to be rebased over."""

@@ -9,7 +9,7 @@ import msgspec
 from plait_client.burst import Burst
 from plait_client.insertion import LastInsertion
 from plait_schemas.codec import decode_json, encode_json
-from plait_schemas.diff import diff
+from plait_schemas.diff import MOST_OPS, diff
 from plait_schemas.elements import Keys
 from plait_schemas.inverse import taking_back
 from plait_schemas.messages import Joined, Version
@@ -112,6 +112,9 @@ class Fold:
         shown = apply(self._shown, ops)
         if check is not None:
             check(shown)
+        if len(ops) > MOST_OPS:
+            ops = self.difference(self._shown, shown, ops)
+            ops = [Op("replace", "", shown)] if len(ops) > MOST_OPS else ops
         push = Pending(ref, self._at, [self._insertion.add(op) for op in ops])
         self._pushes.append(push)
         self._shown, push.is_visible = shown, True
