@@ -83,7 +83,7 @@ async def _put(exchange: Exchange, path: str) -> Response:
 
 def _read_mime(request: Request) -> str | None:
     """Return the type of the file in a request. Raises HTTPException for a body that is not the file itself."""
-    mime = request.headers.get("content-type")
+    mime = request.headers.get("content-type") or None
     if request.headers.get("content-encoding", "identity") != "identity" or (mime and _FORM.match(mime)):
         raise HTTPException(415, "send the bytes of the file as the body: without Content-Encoding, and not as a form")
     with _refusing():
