@@ -147,10 +147,11 @@ async def test_what_a_login_answers_is_not_kept(tmp_path: Path) -> None:
         assert (await web.get(f"{ROOM}?page")).headers["cache-control"] == WITH_TAG
 
 
-async def test_a_request_that_cannot_be_read_is_not_kept(web: httpx.AsyncClient) -> None:
+@pytest.mark.parametrize("head", [b"nothing", b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket"])
+async def test_a_request_that_cannot_be_read_is_not_kept(web: httpx.AsyncClient, head: bytes) -> None:
     loop = asyncio.get_running_loop()
     with bare_socket(web.base_url.netloc.decode()) as bare:
-        await loop.sock_sendall(bare, b"GET / HTTP/1.1\r\nnothing\r\n\r\n")
+        await loop.sock_sendall(bare, b"GET / HTTP/1.1\r\n" + head + b"\r\n\r\n")
         assert b"\r\ncache-control: no-store\r\n" in await loop.sock_recv(bare, 65536)
 
 

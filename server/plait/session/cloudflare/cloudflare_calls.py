@@ -78,12 +78,15 @@ class CloudflareCalls:
     def _finish(self, call: Call, method: Method, trace: object, result: object, error: BaseException | None) -> None:
         if method.is_stream:
             self._streams.pop(id(call), None)
+        elif error is None:
+            nothing = result is None and not method.returns_value
+            try:
+                self._transport.send(_make_result(call, msgspec.UNSET if nothing else result, done=True))
+            except EncodeError as failure:
+                error = CallFailed(f"the result of {method.name} is not JSON: {failure}")
         if error is not None:
             tell_limit(self._actor.instruments, error)
             self.fail(call, str(self._actor.explain(error, self._connection)))
-        elif not method.is_stream:
-            nothing = result is None and not method.returns_value
-            error = self._send(call, msgspec.UNSET if nothing else result)
         if not method.is_stream:
             self._actor.instruments.message_ended(trace, "ok" if error is None else find_outcome(error))
 
@@ -101,17 +104,6 @@ class CloudflareCalls:
             send()
 
         return end
-
-    def _send(self, call: Call, result: object) -> PlaitError | None:
-        """Send a result; return the error that is sent instead if it is not JSON."""
-        try:
-            frame = _make_result(call, result, done=True)
-        except EncodeError as error:
-            failure = CallFailed(f"the result of {call.method} is not JSON: {error}")
-            self.fail(call, str(failure))
-            return failure
-        self._transport.send(frame)
-        return None
 
 
 def _make_result(call: Call, value: object, *, done: bool) -> Frame:

@@ -212,12 +212,12 @@ class Handshake(asyncio.Protocol):
         self._is_over = True
         lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode()]
         lines += [b"%b: %b" % header for header in headers if header[0].lower() != b"content-length"]
-        lines += [_PROTOCOL, b"content-length: %d" % len(body), b"connection: close", b"", body]
+        lines += [_HEADERS, b"content-length: %d" % len(body), b"connection: close", b"", body]
         self._transport.write(b"\r\n".join(lines))
         self._transport.close()
 
 
-_PROTOCOL: Final = f"{ANSWER_HEADER}: {SUBPROTOCOL}".encode()
+_HEADERS: Final = f"{ANSWER_HEADER}: {SUBPROTOCOL}\r\ncache-control: no-store".encode()
 _PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 _SWITCHING: Final = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
