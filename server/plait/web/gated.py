@@ -4,12 +4,12 @@ import asyncio
 from contextlib import suppress
 
 from starlette.requests import empty_receive
+from starlette.responses import JSONResponse
 from starlette.types import Message, Scope, Send
 
 from plait.cluster.gate import Gate
 from plait.errors import PlaitError, Unavailable
 from plait.web.lost import abort, make_lost
-from plait.web.server_context import error_response
 
 __all__ = ["GatedSend", "wait_until_open"]
 
@@ -58,7 +58,9 @@ class GatedSend:
 
     async def _refuse(self, error: PlaitError) -> None:
         self._is_refused = True
-        await error_response(error)(self._scope, empty_receive, self._send)
+        body = {"error": {"code": error.code, "message": str(error)}}
+        headers = {"retry-after": "1"} if error.status == Unavailable.status else None
+        await JSONResponse(body, error.status, headers=headers)(self._scope, empty_receive, self._send)
 
 
 async def _wait(gate: Gate, timeout: float | None) -> None:

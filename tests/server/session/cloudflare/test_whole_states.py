@@ -1002,9 +1002,9 @@ async def test_a_write_with_too_many_long_integers_is_refused(digits: int, *, is
                 await house.handle(Room).set_state({"long": long})
 
 
-@pytest.mark.parametrize(("theirs", "is_merged"), [(5, True), (6, False)])
+@pytest.mark.parametrize(("theirs", "is_merged"), [(6, True), (7, False)])
 async def test_a_write_that_crosses_another_is_refused_if_both_change_too_much(theirs: int, *, is_merged: bool) -> None:
-    base = {f"k{at}": 0 for at in range(4_900)}
+    base = {f"k{at}": 0 for at in range(3_900)}
     async with open_house(Room) as house:
         await house.handle(Room).set_state({"mine": base, "theirs": [0] * 10})
         a, b = await two(house)

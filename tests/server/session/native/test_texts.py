@@ -224,13 +224,14 @@ async def test_put_and_set_state_change_only_what_is_different_in_a_text(house: 
 
 async def test_a_push_that_would_copy_a_long_text_too_often_is_refused(house: House) -> None:
     actor = await house.actor(LargePad)
+    await actor.thread.set_state({"note": "x" * 500_000, "status": "doing"})
     a, b = await joined(actor, "a"), await joined(actor, "b")
-    a.push(*(splice(2 * index, 0, "y") for index in range(4_000)), base=0)
-    b.push(*(splice(2 * index, 0, "y") for index in range(500)), base=0)
-    await until(lambda: actor.state.durable.version == 1)
+    a.push(*(splice(2 * index, 0, "y") for index in range(4_000)), base=1)
+    b.push(*(splice(2 * index, 0, "y") for index in range(500)), base=1)
+    await until(lambda: actor.state.durable.version == 2)
     assert [(frame["type"], frame["code"]) for frame in answers(a)] == [("nack", "conflict")]
     assert [frame["type"] for frame in answers(b)] == ["ack"]
-    assert len(actor.thread.state["note"]) == 100_500
+    assert len(actor.thread.state["note"]) == 500_500
 
 
 @pytest.mark.parametrize(("kind", "second"), [(Pad, "ack"), (LargePad, "nack")])
