@@ -130,9 +130,7 @@ test("a change of many places replaces the state", async () => {
     return { ...state, list: [] };
   });
   expect((await peer.take("push")).ops).toEqual([{ op: "add", path: "/title", value: "T" }]);
-  expect((await peer.take("push")).ops).toEqual([
-    { op: "replace", path: "", value: { n: 1, list: [], title: "T" } },
-  ]);
+  expect((await peer.take("push")).ops).toEqual([{ op: "replace", path: "", value: { n: 1, list: [], title: "T" } }]);
 });
 
 test("a change that is made within another one stays, before it", async () => {
