@@ -38,7 +38,7 @@ export class Edits implements Editing {
 
   /** What the user sees; until the thread has sent its state, the initial one with its edits. */
   get shown(): Document {
-    if (this.#initial && this.#waiting > 0) return this.#initial.shown;
+    if (this.#waiting > 0) return this.#initial?.shown;
     return this.#session.epoch === undefined ? this.#initial?.document : this.#session.shown;
   }
 
@@ -142,7 +142,7 @@ export class Edits implements Editing {
   /** Settles the promise of a push that is applied or refused, and returns it. */
   settle(event: SessionEvent): Deferred<number> | undefined {
     if (!("push" in event)) return undefined;
-    const answer = this.#answers.get(event.push);
+    const answer = this.answerOf(event.push);
     this.#answers.delete(event.push);
     if (event.type === "applied") answer?.resolve(event.version);
     else answer?.reject(event.error);
