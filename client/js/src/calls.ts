@@ -116,7 +116,7 @@ class Chunks<Chunk, Final = undefined> implements RpcStream<Chunk, Final> {
   readonly #cancel: () => void;
   #chunks: Chunk[] = [];
   #readers: Deferred<IteratorResult<Chunk, Final | undefined>>[] = [];
-  #end: (() => Promise<IteratorResult<Chunk, Final | undefined>>) | undefined = undefined;
+  #end: (() => Promise<IteratorResult<Chunk, Final | undefined>>) | undefined;
 
   constructor(cancel: () => void) {
     this.#cancel = cancel;

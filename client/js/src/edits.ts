@@ -38,7 +38,7 @@ export class Edits implements Editing {
 
   /** What the user sees; until the thread has sent its state, the initial one with its edits. */
   get shown(): Document {
-    if (this.#waiting > 0) return this.#initial?.shown;
+    if (this.#waiting) return this.#initial?.shown;
     return this.#session.epoch === undefined ? this.#initial?.document : this.#session.shown;
   }
 
@@ -81,7 +81,7 @@ export class Edits implements Editing {
   #edit(make: () => readonly Op[]): Promise<number> {
     const answer = new Deferred<number>();
     // An edit that is made while others are rebased onto the thread's state is rebased after them.
-    const isEarly = this.#waiting > 0 || (this.#early.isWaiting && this.#session.epoch === undefined);
+    const isEarly = this.#waiting || (this.#early.isWaiting && this.#session.epoch === undefined);
     if (this.#initial && isEarly) this.#editInitial(this.#initial, make, answer);
     else this.#early.inTurn(() => this.#push(make, answer), 1);
     this.#link.pump();
@@ -93,11 +93,10 @@ export class Edits implements Editing {
     this.#attempt(make, answer, (ops) => {
       const rebaseEdit = initial.edit(ops);
       this.#waiting++;
-      const push = () => {
+      this.#early.inTurn(() => {
         this.#waiting--;
         this.#push(() => rebaseEdit(this.#session.shown, this.#session.keys), answer);
-      };
-      this.#early.inTurn(push, 1);
+      }, 1);
     });
   }
 
@@ -156,7 +155,7 @@ export class Edits implements Editing {
   }
 }
 
-/** The most operations of a push, which the server accepts. */
+/** The most operations of a push that the server accepts. */
 const MOST_OPS = 4_000;
 
 /** Throws a TypeError where a text is replaced whole, as all that others type in it would be lost. */
@@ -176,5 +175,5 @@ function opsTo(next: Json, before: Document, shown: Document, keys: Keys): Op[] 
   const between = before === undefined ? [] : difference(before, shown, keys);
   const { ops, isLost } = rebase(diff(before, next, keys), between, shown, keys.parts.text);
   if (isLost) throw new PatchError("what this edit changes is gone");
-  return ops.length > MOST_OPS ? [{ op: "replace", path: "", value: apply(shown, ops) as Json }] : ops;
+  return ops[MOST_OPS] ? [{ op: "replace", path: "", value: apply(shown, ops) as Json }] : ops;
 }

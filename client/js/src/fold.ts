@@ -17,9 +17,9 @@ export type Places = { [Name in "list_keys" | "texts"]?: Joined[Name] | undefine
 export class Fold {
   /** Epoch and version of `confirmed`; undefined before the first join. */
   at: Version | undefined;
-  confirmed: Document = undefined;
+  confirmed: Document;
   /** Frozen, as `confirmed` is; keeps its identity, part by part, as long as it is the same. */
-  shown: Document = undefined;
+  shown: Document;
   /** In the order of their refs. */
   pushes: Pending[] = [];
   /** Whether the thread was joined in this life. */

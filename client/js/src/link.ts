@@ -234,7 +234,7 @@ export class Link {
         this.session.tick();
         this.pump();
       },
-      Math.max(0, Math.ceil((due - now()) * 1000)),
+      Math.ceil((due - now()) * 1000),
     );
   }
 }
