@@ -205,14 +205,22 @@ def serve(profile: Profile, begin: Callable[[], object], folder: Path) -> Iterat
     loop = server.loop
     assert loop is not None, "the server did not start"
     try:
-        yield bound.getsockname()[1], lambda: asyncio.run_coroutine_threadsafe(rest(), loop).result(30)
+        yield bound.getsockname()[1], lambda: rest(loop)
     finally:
         server.should_exit = True
         thread.join()
         bound.close()
 
 
-async def rest() -> None:
-    """Wait while the server's loop does the remaining work."""
-    for _ in range(REST):
-        await asyncio.sleep(0)
+def rest(loop: asyncio.AbstractEventLoop) -> None:
+    """Wait while the server's loop does the remaining work; without a task, which the server would see."""
+    is_over = threading.Event()
+
+    def pass_on(left: int) -> None:
+        if left:
+            loop.call_soon(pass_on, left - 1)
+        else:
+            is_over.set()
+
+    loop.call_soon_threadsafe(pass_on, REST)
+    is_over.wait(30)

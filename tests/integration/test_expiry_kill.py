@@ -29,6 +29,9 @@ from plait.clock import CLOCK
 
 hours = float(os.environ["HOURS"])
 CLOCK.use(wall=lambda: time.time_ns() + int(hours * 3600e9))
+# The clock of a server that is shared is as far ahead.
+follow = CLOCK.follow
+CLOCK.follow = lambda at, asked: follow(at + int(hours * 3600e6), asked)
 
 
 class Draft(Thread[dict]):

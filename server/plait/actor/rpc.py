@@ -179,7 +179,8 @@ class Method:
         return args, {**kwargs, self.stream_parameter: stream}
 
     def _convert(self, name: str, raw: msgspec.Raw, limits: Limits) -> Any:
-        check_json(f"{self.name}: {name}", raw, limits, self._times[name], path=f"/{name}")
+        if len(raw) > limits.depth or self._times[name] > 1:  # Shorter JSON is not nested deeper.
+            check_json(f"{self.name}: {name}", raw, limits, self._times[name], path=f"/{name}")
         try:
             return self._decode[name](raw)
         except NOT_JSON as error:

@@ -13,7 +13,7 @@ from plait.state.fields import check_fields, make_unknown_field_error
 from plait.state.member_types import NotTyped, find_fields, find_member_type, is_any_text, make_reader
 from plait.state.revision import Revision
 from plait.state.types import StateType, check_depth, decode_at, encode_value
-from plait_schemas.codec import LARGE, decode_json, decoded, encode_json, weigh
+from plait_schemas.codec import LARGE, NOT_JSON, decode_json, decoded, encode_json, weigh
 from plait_schemas.diff import MOST_OPS, diff
 from plait_schemas.patch import Op, Owned, PatchError, escape, find, index_in, own, parse, splice_text
 
@@ -271,7 +271,10 @@ class _Place:
         if plan is not None and not self._drops_unknown:
             check_fields(plan, decoded(self._op.value), self._op.path)
         data = encode_json(self._op.value)
-        value = decode_at(decode, data, self._op.path)
+        try:
+            value = decode(data)
+        except NOT_JSON:
+            value = decode_at(decode, data, self._op.path)  # Raises an error with the path.
         made = value if len(data) < LARGE else msgspec.Raw(encode_json(value))  # It is measured, and then stored.
         self.made = Op(self._op.op, self._op.path, made, self._op.moved)
         return value
