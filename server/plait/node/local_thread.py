@@ -178,6 +178,8 @@ class LocalThread:
             else:
                 turn.skip()
             raise
+        finally:
+            del future  # Its exception holds this frame.
 
     async def stream(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any]:
         reader = _Reader()

@@ -136,6 +136,7 @@ class Endpoint:
                         response = self._make_error(error, place)
                         response.raw_headers.extend(headers)
                         await response(scope, request.receive, send_observed)
+                    error.__traceback__ = None  # Its frames hold the error, and the body, in a cycle.
         except BaseException:
             instruments.request_ended(trace, status or _FAILED)
             raise
