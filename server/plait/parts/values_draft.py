@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from plait.parts.encoding import encode_named
+from plait.parts.stage import Draft
 from plait.parts.values_edit import ValuesEdit
 from plait.parts.values_head import ValuesHead
 from plait.parts.values_ops import (
@@ -36,11 +37,8 @@ class Saved(NamedTuple):
     watched: dict[str, "Watched | None"]
 
 
-class ValuesDraft:
+class ValuesDraft(Draft):
     """The values as one run sees them."""
-
-    # For the stage: nothing is read before a write.
-    is_ready = True
 
     def __init__(self, head: ValuesHead) -> None:
         self._head = head
@@ -186,9 +184,6 @@ class ValuesDraft:
         self._note_edits()
         return bool(self._ops)
 
-    async def prepare(self) -> None:
-        pass
-
     def write(self) -> None:
         """Carry out the operations on the stored values; if that is rolled back, they are staged again."""
         self._write(self._ops, Saved(self._ops, {}))
@@ -214,6 +209,7 @@ class ValuesDraft:
         try:
             commit = self._write([op for op in self._ops if op is last or must_precede(op, last)], saved)
         except BaseException:
+            self._ops.pop()
             self._restore(saved)
             raise
         self._ops = [op for op in self._ops if op is not last and not must_precede(op, last)]
@@ -222,7 +218,7 @@ class ValuesDraft:
     # Inside
 
     def _write(self, ops: list[Op], saved: Saved) -> Commit:
-        self._view = None
+        self._view = None  # Otherwise the head would have to keep its values for the view, and change a copy.
         return self._head.write(ops, undo=lambda: self._restore(saved))
 
     def _restore(self, saved: Saved) -> None:

@@ -2,25 +2,14 @@
 
 from collections.abc import Mapping
 
-import msgspec
-
 from plait_schemas.codec import encode_json
 
-__all__ = ["ValuesEdit", "append", "measure"]
-
-_split = msgspec.json.Decoder(list[msgspec.Raw]).decode
+__all__ = ["ValuesEdit", "measure"]
 
 
 def measure(key: str, value: bytes) -> int:
     """Return the bytes that a key and its value add to all values as JSON."""
     return len(encode_json(key)) + len(value) + 2
-
-
-def append(value: bytes, element: bytes, most: int | None) -> bytes:
-    """Return a list as JSON with one more element, and at most its last `most` elements."""
-    if most is None:
-        return b"%b%b%b]" % (value[:-1], b"" if value == b"[]" else b",", element)
-    return b"[%b]" % b",".join([bytes(each) for each in [*_split(value), msgspec.Raw(element)][-most:]])
 
 
 class ValuesEdit:

@@ -2,10 +2,12 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from plait.parts.encoding import encode_named
-from plait.parts.values_edit import ValuesEdit, append
+from plait.parts.values_edit import ValuesEdit
 from plait_schemas.codec import decode_json
 
 __all__ = [
@@ -19,6 +21,8 @@ __all__ = [
     "call_change",
     "must_precede",
 ]
+
+_split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Set(NamedTuple):
@@ -55,12 +59,19 @@ class Push(NamedTuple):
     most: int | None
 
     def apply(self, edit: ValuesEdit) -> None:
-        before = edit.find(self.key)
-        if before is None:
-            before = b"[]"
-        elif not before.startswith(b"["):
+        edit.put(self.key, self.append(edit.find(self.key) or b"[]"))
+
+    def append(self, before: bytes) -> bytes:
+        """Return a list as JSON with the element. Raises TypeError for a value that is no list."""
+        before = before.strip()  # A msgspec.Raw may have blanks, as between the brackets.
+        if not before.startswith(b"["):
             raise TypeError(f"the value {self.key!r} is not a list, so nothing can be pushed to it")
-        edit.put(self.key, append(before, self.value, self.most))
+        # A list has at most one element more than commas; to split a long one takes time.
+        if self.most is not None and before.count(b",") + 1 >= self.most:
+            kept = [*_split(before), msgspec.Raw(self.value)][-self.most :]
+            return b"[%b]" % b",".join(kept)
+        elements = before[1:-1].strip()
+        return b"[%b%b%b]" % (elements, b"," if elements else b"", self.value)
 
 
 class Update(NamedTuple):

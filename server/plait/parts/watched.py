@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 from plait.parts.encoding import encode_named
-from plait.parts.values_edit import append
 from plait.parts.values_ops import Push
 from plait_schemas.codec import decode_json, encode_json
 
@@ -69,9 +68,7 @@ class Watched:
 
     def push(self, op: Push) -> None:
         """Append to the objects. Raises TypeError if they are not lists."""
-        if not self.raw.startswith(b"["):
-            raise TypeError(f"the value {op.key!r} is not a list, so nothing can be pushed to it")
-        self.raw = append(self.raw, op.value, op.most)
+        self.raw = op.append(self.raw)
         for each in self._objects():
             if isinstance(each, list):
                 each.append(decode_json(op.value))

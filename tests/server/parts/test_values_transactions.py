@@ -190,6 +190,21 @@ async def test_a_block_in_a_run_is_stored_after_what_it_follows_and_before_what_
     assert await found(await lab.thread()) == ("kept", expected)
 
 
+async def test_what_a_block_in_a_run_was_refused_is_not_staged(lab: Lab) -> None:
+    async def work(ctx: Context[Conversation]) -> None:
+        values = ctx.thread.values
+        await values.set("a", 1)
+        with pytest.raises(TypeError, match="not a list"), ctx.thread.transaction():
+            values.push("a", 2)
+        with ctx.thread.transaction(), pytest.raises(TooLarge):
+            values.set("b", "x" * 2_000_000)
+        assert await values.items() == [("a", 1)]
+
+    await lab.do(work)
+    await lab.sleep()
+    assert await lab.values() == {"a": 1}
+
+
 async def test_what_a_block_in_a_run_was_given_may_be_changed_in_place(lab: Lab) -> None:
     async def work(ctx: Context[Conversation]) -> Any:
         values, mine = ctx.thread.values, [1]
