@@ -12,7 +12,7 @@ from plait.parts.env.secret import Secret, Variable, check_variable, make_secret
 __all__ = ["AppEnv"]
 
 _SHOWN: Final = "***"
-# Characters that are searched in a thread, so that they do not hold the loop.
+# Characters that are searched in a thread, so that they do not hold the loop; one of a value is the work of ten.
 _LARGE: Final = 64 * 1024
 _NOTHING: Final[Mapping[str, str]] = {}
 _NO_SECRET: Final = (
@@ -89,7 +89,7 @@ class AppEnv:
         values |= {json.dumps(value, ensure_ascii=is_ascii)[1:-1] for value in values for is_ascii in (True, False)}
         size, longest = sum(map(len, values)), max(map(len, values), default=0)
         text, end = (text, len(text)) if most is None else (text[: most + longest], min(most, len(text)))
-        if len(text) + size < _LARGE:
+        if len(text) + 10 * size < _LARGE:
             return _replace_all(text, values, end)
         return await asyncio.to_thread(_replace_all, text, values, end)
 
