@@ -1,7 +1,7 @@
 """`env = Env()`: variables such as keys and tokens, which a thread keeps encrypted."""
 
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -11,7 +11,7 @@ from plait.errors import CorruptThread, TooLarge
 from plait.parts.env.app_env import AppEnv
 from plait.parts.env.secret import Secret, Variable, VariableType, check_variable
 from plait.parts.part import ALL, Part, check_writable, find_role
-from plait.parts.stage import Draft, find_draft, use_draft
+from plait.parts.stage import ItemsDraft, find_draft, use_draft
 from plait.parts.written import STAGED, Written
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
@@ -179,21 +179,24 @@ class ThreadEnv:
     def _change(self, changes: Variables) -> Awaitable[None]:
         """Change variables: each change of them comes here, or from a draft to `_store`."""
         transaction = self._actor.state.find_own_transaction()
-        draft = use_draft(self._actor, self, EnvDraft, lambda _: EnvDraft(self._store))
+        draft = use_draft(self._actor, self, EnvDraft, lambda _: EnvDraft(self._actor, self._store_all))
         if draft is None:
             return Written(self._store(changes), transaction)
         if transaction is None:
             self._check_size(_apply(self._show(), changes))
             draft.add(changes)
             return STAGED
-        written = Written(self._store(changes, draft.keep(changes)), transaction)
-        draft.remove(changes)  # They would replace what is stored when the run ends.
+        written = Written(self._store(changes), transaction)
+        draft.forget(changes)  # They would replace what is stored when the run ends.
         return written
 
-    def _store(self, changes: Variables, undo: Callable[[], None] | None = None) -> Commit:
+    def _store_all(self, changes: Sequence[Variables]) -> None:
+        self._store(_merge(changes))
+
+    def _store(self, changes: Variables) -> Commit:
         self._actor.state.check_open()
         self._check_size(_apply(self._stored, changes))
-        return self._write(changes, undo)
+        return self._write(changes)
 
     def _take(self, changes: Variables) -> None:
         """Make the changes of the parent, except those of scoped names; a terminated thread only hands them down."""
@@ -204,7 +207,7 @@ class ThreadEnv:
         elif changes:
             self._write(changes)
 
-    def _write(self, changes: Variables, undo: Callable[[], None] | None = None) -> Commit:
+    def _write(self, changes: Variables) -> Commit:
         """Store changes, and tell the children of them, in one write."""
         before = {name: self._stored.get(name) for name in changes}
         records = [
@@ -213,8 +216,6 @@ class ThreadEnv:
 
         def take_back() -> None:
             self._stored = _apply(self._stored, before)
-            if undo is not None:
-                undo()
 
         with Transaction(self._actor.state, self._actor.key):
             commit = self._actor.records.write(records, undo=take_back)
@@ -233,52 +234,25 @@ class ThreadEnv:
             raise TooLarge(what, limit="env")
 
 
-class EnvDraft(Draft):
-    """The variables that one run has changed.
-
-    `store` stores changes, and calls a function if they are rolled back.
-    """
-
-    def __init__(self, store: Callable[[Variables, Callable[[], None]], Commit]) -> None:
-        self._store = store
-        self.changes: Variables = {}
-        self._is_dropped = False
-
-    def add(self, changes: Variables) -> None:
-        """Keep further changes."""
-        self.changes = {**self.changes, **changes}
-
-    # Called by the stage
+class EnvDraft(ItemsDraft[Variables]):
+    """The variables that one run has changed."""
 
     @property
-    def is_dirty(self) -> bool:
-        """Whether there are changes to store."""
-        return bool(self.changes)
+    def changes(self) -> Variables:
+        """All changes."""
+        return _merge(self.items)
 
-    def write(self) -> None:
-        """Store the changes; if that is rolled back, they are staged again, before later ones."""
-        self._store(self.changes, self.keep(self.changes))
-        self.changes = {}
+    def forget(self, names: Collection[str]) -> None:
+        """Forget the changes of some names, as later ones are stored; if that is rolled back, they are staged again."""
+        changes = self.changes
+        if forgotten := {name: each for name, each in changes.items() if name in names}:
+            self._actor.records.write([], undo=lambda: self._stage_again([forgotten]))
+            left = {name: each for name, each in changes.items() if name not in names}
+            self.items = [left] if left else []
 
-    def drop(self) -> None:
-        """Forget the changes."""
-        self._is_dropped, self.changes = True, {}
 
-    # In a transaction
-
-    def keep(self, names: Collection[str]) -> Callable[[], None]:
-        """Return what stages the changes of some names again, before later ones."""
-        kept = {name: each for name, each in self.changes.items() if name in names}
-
-        def stage_again() -> None:
-            if not self._is_dropped:
-                self.changes = {**kept, **self.changes}
-
-        return stage_again
-
-    def remove(self, names: Collection[str]) -> None:
-        """Forget the changes of some names, as later ones were stored."""
-        self.changes = {name: each for name, each in self.changes.items() if name not in names}
+def _merge(changes: Sequence[Variables]) -> Variables:
+    return {name: each for some in changes for name, each in some.items()}
 
 
 def _apply(variables: Mapping[str, Variable], changes: Variables) -> Mapping[str, Variable]:
