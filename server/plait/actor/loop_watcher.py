@@ -1,6 +1,7 @@
 """Tells which turn blocks the event loop, while it does."""
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -106,8 +107,16 @@ class LoopWatcher:
 
     def _look(self, loop: asyncio.AbstractEventLoop, watched: int, seen: int, *, is_late: bool) -> int:
         """Tell what the loop runs if it is late, and return the next `seen`."""
-        frame = sys._current_frames().get(watched)  # None if the loop's thread has ended.
-        running = None if frame is None else _find_running(frame, self._caller)
+        # Before Python 3.12, making the object of a frame may collect garbage, which may let the loop run: then the
+        # frame may be gone, and reading it would crash the process.
+        is_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            frame = sys._current_frames().get(watched)  # None if the loop's thread has ended.
+            running = None if frame is None else _find_running(frame, self._caller)
+        finally:
+            if is_collecting:
+                gc.enable()
         if running is None:
             return -1
         # A beat waits for one iteration of the loop: what was seen twice is still at the same step.

@@ -1,9 +1,11 @@
 """When a loop is said to be blocked; the integration tests show what is named."""
 
 import asyncio
+import gc
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -72,6 +74,26 @@ async def test_a_loop_that_does_not_answer_is_blocked_and_told_once(caplog: pyte
     assert await find_blocks(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7) == [pytest.approx(0.6)]
     (line,) = [each.getMessage() for each in caplog.records]
     assert line.startswith("code outside of turns blocks the server at tests/server/actor/test_loop_watcher.py:")
+
+
+async def test_no_garbage_is_collected_while_the_stack_of_the_loop_is_read() -> None:
+    names, threshold, block = set[str](), gc.get_threshold(), (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+
+    def note(_: str, __: object) -> None:
+        if threading.current_thread().name.startswith("plait loop watcher"):
+            stack = traceback.extract_stack()
+            names.update(each.name for each in stack)
+
+    gc.callbacks.append(note)
+    gc.set_threshold(1)
+    try:
+        assert await find_blocks(*block)
+        assert gc.isenabled()
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*threshold)
+    assert "_look" in names, "it is collected at other times"
+    assert "_find_running" not in names
 
 
 async def watch_together(*clocks: Clock) -> list[Told]:
