@@ -18,16 +18,15 @@ from plait.store.nats.api import (
     Answer,
     ApiError,
     Disconnected,
-    Lines,
     Lost,
     Publication,
-    Requests,
     StoredMessage,
     StreamInfo,
     WrongSequence,
     make_headers,
     read_answer,
 )
+from plait.store.nats.server_connection import Requests, ServerConnection
 from plait.store.nats.url import NatsUrl
 from plait.store.outcomes import Unreachable
 
@@ -70,7 +69,7 @@ class JetStream:
     def __init__(
         self,
         url: NatsUrl,
-        connection: Lines,
+        connection: ServerConnection,
         name: str | None = None,
         *,
         on_suspicion: Callable[[], None] = lambda: None,
