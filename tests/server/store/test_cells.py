@@ -1,6 +1,8 @@
 """The cells of each shared engine pass their contract, and earlier directories are refused."""
 
 import asyncio
+import gc
+import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -74,6 +76,27 @@ async def test_nothing_is_swapped_after_redis_was_started_again_from_what_was_re
             later = await cells.swap("first", revision, b"2", timeline=found.timeline)
             assert later is not None
             assert later > revision + 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts the open files of this process")
+async def test_a_connection_to_redis_that_the_server_has_closed_is_closed_when_it_is_replaced(tmp_path: Path) -> None:
+    with Redis(tmp_path / "data") as server:
+        async with RedisCells(RedisUrl.parse(server.make_store())) as cells:
+            await make_first(cells)
+            gc.collect()
+            gc.disable()  # It would close them, too, much later.
+            try:
+                before = len(os.listdir("/proc/self/fd"))
+                for _ in range(5):
+                    server.execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                    for _ in range(10):  # The loop learns that the connection has ended.
+                        await asyncio.sleep(0)
+                    with suppress(StoreError):
+                        await cells.confirm()
+                await cells.confirm()
+                assert len(os.listdir("/proc/self/fd")) <= before
+            finally:
+                gc.enable()
 
 
 async def test_cells_of_a_redis_that_has_lost_its_data_are_those_that_are_made_after_it(

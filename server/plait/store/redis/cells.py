@@ -66,5 +66,7 @@ class RedisCells:
 
     async def _connect(self) -> Line:
         if self._line is None or self._line.is_lost:
+            if self._line is not None:  # The server may have closed its end alone.
+                self._line.terminate()
             self._line = await self._engine.connect()
         return self._line
