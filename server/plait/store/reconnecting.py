@@ -1,17 +1,20 @@
-"""Replaces a connection of a store when it is lost."""
+"""Replaces a connection of a store when it is lost, and lends a few of them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Final, Generic, TypeVar
 
 from plait.backoff import Backoff
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
 
-__all__ = ["Reconnector"]
+__all__ = ["Reconnector", "Turns"]
 
 # Seconds for which callers wait for a lost connection. After that they fail at once, until there is another one.
 _PATIENCE: Final = 5.0
+# Seconds for which a caller waits for one of a few connections while none of them gets an answer.
+_TURN: Final = 10.0
 # Between attempts to connect.
 _BACKOFF: Final = Backoff(0.05, 1.0)
 
@@ -96,3 +99,29 @@ class Reconnector(Generic[C]):
         self.current, self._trouble = found, ""
         if self._is_lost(found):
             self.replace(found)
+
+
+class Turns:
+    """Lets `most` callers use connections at once. The others wait, as long as some of these get answers."""
+
+    def __init__(self, most: int) -> None:
+        self._free = asyncio.Semaphore(most)
+        self._answers = 0
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[None]:
+        """Wait for a turn. Raises Unreachable if no caller has got an answer for some seconds."""
+        before = -1
+        while before != self._answers:
+            before = self._answers
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TURN):
+                    await self._free.acquire()
+                break
+        else:
+            raise Unreachable("the server does not answer in time")
+        try:
+            yield
+            self._answers += 1
+        finally:
+            self._free.release()

@@ -161,6 +161,25 @@ async def test_a_server_that_hangs_does_not_hang_the_store(
         assert stored.version in (0, 1)
 
 
+@only("postgres", "mysql", "redis")
+@pytest.mark.usefixtures("impatient")
+async def test_of_many_reads_none_waits_for_all_others_while_the_server_hangs(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.store.redis.engine._ANSWER_TIMEOUT", 1.0)
+    monkeypatch.setattr("plait.store.sql.pool._ANSWER_TIMEOUT", 1.0)
+    monkeypatch.setattr("plait.store.reconnecting._TURN", 1.0)
+    async with open_store(own_server.make_store()) as store:
+        own_server.pause()
+        try:
+            async with asyncio.timeout(30):
+                found = await asyncio.gather(*(store.find(ROOM) for _ in range(300)), return_exceptions=True)
+        finally:
+            own_server.resume()
+        assert {type(each) for each in found} == {Unreachable}
+        assert await store.find(ROOM) is None
+
+
 @only("postgres", "mysql")
 async def test_a_view_fails_whose_server_hangs(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_store(own_server.make_store()) as store:

@@ -1,13 +1,14 @@
 """The replacement of lost connections, without a server."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
-from plait.store.reconnecting import Reconnector
+from plait.store.reconnecting import Reconnector, Turns
 
 PATIENCE = 10.0
 
@@ -109,3 +110,22 @@ async def test_close_ends_the_attempts_and_those_that_wait() -> None:
     with pytest.raises(StoreError, match="closed"):
         await lines.wait()
     assert server.attempts == attempts
+
+
+async def test_callers_wait_for_a_turn_as_long_as_others_get_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.store.reconnecting._TURN", 0.5)
+    turns, done = Turns(1), asyncio.Event()
+
+    async def use(answer: Coroutine[Any, Any, object]) -> None:
+        async with turns.take():
+            await answer
+
+    await asyncio.gather(*(use(asyncio.sleep(0.1)) for _ in range(12)))
+    hanging = asyncio.create_task(use(done.wait()))
+    await asyncio.sleep(0)
+    with pytest.raises(Unreachable, match="does not answer in time"):
+        async with turns.take():
+            pass
+    done.set()
+    await hanging
+    await use(asyncio.sleep(0))

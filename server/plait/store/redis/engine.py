@@ -1,6 +1,5 @@
 """Opens connections to Redis, and notices when it may have lost durable writes."""
 
-import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -13,6 +12,7 @@ from plait.clock import CLOCK
 from plait.errors import StoreError
 from plait.store.origins import OriginWatch
 from plait.store.outcomes import Replaced, Unreachable, describe
+from plait.store.reconnecting import Turns
 from plait.store.redis.line import Command, Line
 from plait.store.redis.scripts import IDENTIFY
 from plait.store.redis.sentinels import find_primary
@@ -64,13 +64,13 @@ class Engine(OriginWatch):
         }
         if url.has_tls:
             self._options |= {"ssl_ca_certs": url.ssl_ca_certs, "ssl_cert_reqs": ssl.CERT_REQUIRED}
-        # The connections of `run` that nothing uses, and how many more may be made; None while the store is closed.
+        # The connections of `run` that nothing uses, and the turns of its callers; None while the store is closed.
         self._idle: list[Line] = []
-        self._free: asyncio.Semaphore | None = None
+        self._turns: Turns | None = None
 
     def open(self) -> None:
         """Begin."""
-        self._free = asyncio.Semaphore(_READERS)
+        self._turns = Turns(_READERS)
 
     async def connect(self) -> Line:
         """Return a new connection, whose server was identified. Raises Unreachable."""
@@ -100,16 +100,16 @@ class Engine(OriginWatch):
 
     async def run(self, *commands: Command) -> list[Any]:
         """Run commands on one of a few connections. Raises StoreError, and what the driver raises."""
-        if (free := self._free) is None:
+        if (turns := self._turns) is None:
             raise StoreError("the store is closed")
-        async with free:
+        async with turns.take():
             while self._idle and self._idle[-1].is_lost:
                 self._idle.pop().terminate()
             line = self._idle.pop() if self._idle else await self.connect()
             try:
                 return await line.run(*commands)
             finally:
-                if free is self._free:
+                if turns is self._turns:
                     self._idle.append(line)
                 else:
                     line.terminate()
@@ -123,7 +123,7 @@ class Engine(OriginWatch):
 
     async def close(self) -> None:
         """Close the connections of `run`."""
-        self._free = None
+        self._turns = None
         while self._idle:
             self._idle.pop().terminate()
 

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
-from plait.store.reconnecting import Reconnector
+from plait.store.reconnecting import Reconnector, Turns
 from plait.store.sql.db import Connector, Db, Queries
 
 __all__ = ["Readers", "Writer"]
@@ -78,7 +78,7 @@ class Readers:
     def __init__(self, connector: Connector, recover: Callable[[], Awaitable[object]] | None = None) -> None:
         self._connector = connector
         self._recover = recover
-        self._free = asyncio.Semaphore(_READERS)
+        self._turns = Turns(_READERS)
         self._free_for_views = asyncio.Semaphore(_VIEWS)
         self._idle: list[Db] = []
         self._is_open = False
@@ -141,7 +141,7 @@ class Readers:
 
     @asynccontextmanager
     async def _use(self) -> AsyncIterator[Db]:
-        async with self._free:
+        async with self._turns.take():
             if not self._is_open:
                 raise StoreError("the store is closed")
             while self._idle and self._idle[-1].is_closed():
