@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
+from plait.cli.awake_commands import print_table
 from plait.cli.options import fail
 from plait.cluster.directories import find_directory
 from plait.cluster.directory import DirectoryView, NodeRecord
@@ -36,10 +37,7 @@ def status(
     if json:
         print(msgspec.json.format(msgspec.json.encode(_describe(view)), indent=2).decode())
         return
-    rows = [_HEAD, *_make_rows(view)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-    for row in rows:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    print_table([_HEAD, *_make_rows(view)])
     free = len(view.shards) - sum(each.node in view.alive() for each in view.shards)
     print(f"{count(len(view.alive()), 'node')}, {count(len(view.shards), 'shard')}, {free} without an owner")
 

@@ -7,17 +7,16 @@ from typing import Self
 
 from plait.errors import StoreError
 from plait.store.batches import Batches
-from plait.store.protocol import StoredThread, ThreadKey
+from plait.store.protocol import StoredThread, ThreadKey, Write
 from plait.store.thread_rows import RecordRange
 
 __all__ = ["EngineStore"]
 
 
 class EngineStore:
-    """A store in one engine. A subclass opens, reads and closes the engine.
+    """A store in one engine. A subclass opens, reads and closes the engine, and carries out the `batches`.
 
-    It also has `submit`, beside what carries out the `batches`, so that the way of a write is in one file. Errors call
-    the store `title`.
+    Errors call the store `title`.
     """
 
     def __init__(self, batches: Batches, *, title: str = "the store") -> None:
@@ -57,7 +56,7 @@ class EngineStore:
     ) -> tuple[int, StoredThread | None]:
         fence = await self.claim(key)
         try:
-            return fence, await self.load(key, records=records)
+            return fence, await self._load_claimed(key, records)
         except BaseException:
             self.release(key, fence)
             raise
@@ -66,6 +65,9 @@ class EngineStore:
         self._on_claims_lost = on_lost
         if self.is_shared:
             self._batches.may_write = may_write
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        return self._batches.submit(write)
 
     def release(self, key: ThreadKey, fence: int) -> None:
         self._batches.release(key, fence)
@@ -95,6 +97,10 @@ class EngineStore:
 
     async def _close(self) -> None:
         """Close what is open of the engine. The writes have ended."""
+
+    async def _load_claimed(self, key: ThreadKey, records: Sequence[RecordRange]) -> StoredThread | None:
+        """Load a thread that this store has just claimed."""
+        return await self.load(key, records=records)
 
     async def _probe(self, *, writes: bool) -> None:
         """Raise StoreError if the engine cannot be reached or, with `writes`, if a test write fails."""

@@ -265,9 +265,6 @@ class MemoryStore(LoadedStore):
         self._threads.clear()
         self._schemas.clear()
 
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        return self._batches.submit(write)
-
     # Inside
 
     def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:

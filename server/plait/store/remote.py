@@ -9,7 +9,7 @@ from plait.errors import StoreError
 from plait.store.base import EngineStore
 from plait.store.batches import Batches, WriteGroup
 from plait.store.outcomes import Outcome
-from plait.store.protocol import StoredThread, ThreadKey, Write
+from plait.store.protocol import StoredThread, ThreadKey
 from plait.store.thread_rows import RecordRange
 from plait.store.upkeep import Head, HeadUpkeep
 
@@ -62,9 +62,6 @@ class RemoteStore(EngineStore, Generic[H]):
     def release(self, key: ThreadKey, fence: int) -> None:
         super().release(key, fence)
         self._upkeep.release(key, fence)
-
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        return self._batches.submit(write)
 
     # For subclasses
 

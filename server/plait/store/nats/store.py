@@ -198,16 +198,6 @@ class NatsStore(EngineStore):
         with self._views.hold(view):
             yield ThreadView(stored, read)
 
-    async def claim_and_load(
-        self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
-    ) -> tuple[int, StoredThread | None]:
-        fence = await self._batches.claim(key)
-        try:
-            return fence, await _tell(key, self._reader.load(key, None, records, self._heads.get(key)))
-        except BaseException:
-            self.release(key, fence)
-            raise
-
     def release(self, key: ThreadKey, fence: int) -> None:
         super().release(key, fence)
         self._upkeep.release(key, fence)
@@ -239,6 +229,9 @@ class NatsStore(EngineStore):
         return await self._index.due(until, after, limit)
 
     # Inside
+
+    async def _load_claimed(self, key: ThreadKey, records: Sequence[RecordRange]) -> StoredThread | None:
+        return await _tell(key, self._reader.load(key, None, records, self._heads.get(key)))
 
     async def _refresh(self, what: str) -> None:
         await _tell(f"the list of {what}", self._index.refresh())
@@ -275,9 +268,6 @@ class NatsStore(EngineStore):
         self._reader.cache.clear()
         self._heads.clear()
         self._lose_claims()
-
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        return self._batches.submit(write)
 
     def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
         return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())

@@ -52,8 +52,8 @@ LEFT JOIN {records} r ON r.thread = t.id AND r.part = $3 AND r.key = $4 ORDER BY
 """
 
 
-class PostgresDialect:
-    """The dialect of the server of a URL. `on_loss` is that of `Engine`."""
+class PostgresDialect(Engine):
+    """The dialect of the server of a URL."""
 
     errors: tuple[type[Exception], ...] = DRIVER_ERRORS
     begin_view = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -62,15 +62,12 @@ class PostgresDialect:
     explain = staticmethod(explain)
 
     def __init__(self, url: PostgresUrl, on_loss: Callable[[], None] | None = None) -> None:
-        self.url = url
+        super().__init__(url, on_loss)
         self.tables = Tables(url.prefix, url.schema)
-        self._engine = Engine(url, on_loss)
-        self.connect = self._engine.connect
-        self.identify = self._engine.identify
 
     @property
     def durability(self) -> str:
-        if not self._engine.syncs:
+        if not self.syncs:
             return "changes survive a crash of the process, but not of PostgreSQL's machine (its fsync is off)"
         if not self.url.is_synchronous:
             return (
@@ -88,22 +85,22 @@ class PostgresDialect:
 
     async def prepare(self, db: Db, *, readonly: bool) -> None:
         connection = cast(Connection, db)
-        await self._engine.check_session(connection)
+        await self.check_session(connection)
         await prepare(connection, self.tables, readonly=readonly)
 
     # Claims
 
     async def claim(self, db: Db, key: ThreadKey, ranges: Sequence[RecordRange] | None) -> Claim:
         fresh = secrets.token_hex(8).encode()
-        values = (*encode(key), self._engine.origin, self.url.has_standby, fresh)
+        values = (*encode(key), self.origin, self.url.has_standby, fresh)
         if ranges is None:
             ((*head, timeline),) = await db.fetch(self.tables.fill(_CLAIM), *values)
-            return (ClaimedHead.read(head) if timeline == self._engine.timeline else None), None
+            return (ClaimedHead.read(head) if timeline == self.timeline else None), None
         directions = tuple(each.reverse for each in ranges)
         sql = join_load(_CLAIM, directions, first=len(values) + 1, to="(SELECT version FROM h)")
         rows = await db.fetch(self.tables.fill(sql), *values, *range_values(ranges))
         ((_, version, _, epoch, _, id, _, _, fence, writes, timeline),) = [row for row in rows if row[0] == CLAIMED]
-        if timeline != self._engine.timeline:  # A pooler may have switched the connection to another server.
+        if timeline != self.timeline:  # A pooler may have switched the connection to another server.
             return None, None
         head = ClaimedHead.read((id, epoch, version, fence, writes))
         return head, await self._read_claimed(db, key, head, rows, ranges)
@@ -170,7 +167,7 @@ class PostgresDialect:
     # Inside
 
     async def _begin(self, db: Db) -> None:
-        await db.execute(_BEGIN.format(self._engine.commit_setting))
+        await db.execute(_BEGIN.format(self.commit_setting))
 
     async def _commit(self, db: Db) -> None:
         ended = await db.execute("COMMIT")
