@@ -115,7 +115,7 @@ async def test_an_owner_that_knows_the_names_of_rows_reads_what_others_read(
                     rows = [(f"{n:02}", dice.choice((None, b"x" * dice.randrange(200)))) for n in names]
                     await put(store, put_records(*rows, after=version, part=dice.choice("ab")))
             known = store._heads[ROOM]
-            hits += store._reader.cache.find(known) is not None
+            hits += store._cache.find(known) is not None
             prefix, after, before = (dice.choice(("", "1", "2")), dice.choice(("", "15")), dice.choice((None, "27")))
             reverse = dice.random() < 0.5
             ranges = (RecordRange("a", prefix, reverse, 5), RecordRange("b"))

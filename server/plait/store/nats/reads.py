@@ -1,10 +1,11 @@
 """Reads threads, and parts of them. What is read is of one moment, or read again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from plait.errors import CorruptThread, StoreError
+from plait.errors import CorruptThread, Fenced, Indeterminate, StoreError
 from plait.store.nats.cache import ContentsCache
 from plait.store.nats.contents import (
     Contents,
@@ -19,10 +20,11 @@ from plait.store.nats.contents import (
 )
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import Change, Known, Name, Subjects, decode_client, make_name, to_change
+from plait.store.outcomes import Unreachable, describe
 from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey
 from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Record, RecordRange
 
-__all__ = ["Reader", "load_contents"]
+__all__ = ["Reads", "load_contents", "telling"]
 
 # How often something is read again that is written all the time, and the seconds in between.
 _TRIES: Final = 40
@@ -33,55 +35,48 @@ _SEGMENTS: Final = 8
 T = TypeVar("T")
 
 
-class Reader:
-    """Reads the threads of a stream. `is_owned` tells which ones this process writes."""
+class Reads:
+    """The methods of a store that read its threads."""
 
-    def __init__(self, stream: JetStream, subjects: Subjects, is_owned: Callable[[ThreadKey], bool]) -> None:
-        self._stream = stream
-        self._subjects = subjects
-        self._is_owned = is_owned
-        self.cache = ContentsCache()
+    _stream: JetStream
+    _subjects: Subjects
+    # Of the threads that this process writes.
+    _heads: Mapping[ThreadKey, Known]
+    _cache: ContentsCache
+
+    async def load(
+        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
+    ) -> StoredThread | None:
+        return await self._load(key, version, records)
 
     async def find(self, key: ThreadKey) -> ThreadHeader | None:
-        """Return the header of a thread; None if there is none."""
-        known = await read_head(self._stream, self._subjects, key)
+        with telling(key):
+            known = await read_head(self._stream, self._subjects, key)
         if known is None or (thread := known.head.thread) is None:
             return None
         return ThreadHeader(thread.epoch, thread.version, thread.created_at, thread.user, thread.due, thread.changed_at)
 
-    async def load(
-        self, key: ThreadKey, version: int | None, ranges: Sequence[RecordRange] = (), known: Known | None = None
-    ) -> StoredThread | None:
-        """Return a thread, at `version` if one is given, with the records of ranges. Raises CorruptThread."""
-
-        async def load(contents: Contents) -> StoredThread | None:
-            return await load_contents(self._stream, contents, version, ranges)
-
-        return await self.read(key, load, known)
-
-    async def changes(self, key: ThreadKey, *, after: int, limit: int, size: int | None) -> list[ChangeRow]:
-        """Return changes after a version, in order."""
-
+    async def changes(
+        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
         async def read(contents: Contents) -> list[ChangeRow]:
             wanted = [each for each in contents.segments if each[0].last > after]
             rows = self._read_changes(contents, wanted, reverse=False)
             return await _take_changes(rows, lambda version: version > after, limit, size)
 
-        return await self.read(key, read) or []
+        return await self._read(key, read) or []
 
-    async def changes_before(self, key: ThreadKey, version: int, *, limit: int, size: int | None) -> list[ChangeRow]:
-        """Return changes before a version, newest first."""
-
+    async def changes_before(
+        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
         async def read(contents: Contents) -> list[ChangeRow]:
             wanted = [each for each in contents.segments if each[0].first < version]
             rows = self._read_changes(contents, wanted, reverse=True)
             return await _take_changes(rows, lambda each: each < version, limit, size)
 
-        return await self.read(key, read) or []
+        return await self._read(key, read) or []
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
-        """Return the row of a client; None if there is none."""
-
         async def read() -> ClientRow | None:
             name = make_name(Name("client", text=client))
             known, value = await read_row(self._stream, self._subjects, key, name)
@@ -93,8 +88,6 @@ class Reader:
         return await self._repeat(key, read)
 
     async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
-        """Return the value of a record; None if there is none."""
-
         async def read() -> bytes | None:
             rest = make_name(Name("record", part=part, text=name))
             known, value = await read_row(self._stream, self._subjects, key, rest)
@@ -105,18 +98,27 @@ class Reader:
         return await self._repeat(key, read)
 
     async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
-        """Return the records of a range."""
-
-        for text in (wanted.part, wanted.prefix, wanted.after, wanted.before or ""):
-            text.encode()  # Raises UnicodeEncodeError.
+        with telling(key):
+            for text in (wanted.part, wanted.prefix, wanted.after, wanted.before or ""):
+                text.encode()  # Raises UnicodeEncodeError.
 
         async def read(contents: Contents) -> list[Record]:
             names = select_records(contents, wanted)
             return await read_records(self._stream, contents, names, wanted.limit, wanted.size)
 
-        return await self.read(key, read) or []
+        return await self._read(key, read) or []
 
-    async def read(
+    # Inside
+
+    async def _load(
+        self, key: ThreadKey, version: int | None, ranges: Sequence[RecordRange], known: Known | None = None
+    ) -> StoredThread | None:
+        async def load(contents: Contents) -> StoredThread | None:
+            return await load_contents(self._stream, contents, version, ranges)
+
+        return await self._read(key, load, known)
+
+    async def _read(
         self, key: ThreadKey, work: Callable[[Contents], Awaitable[T]], known: Known | None = None
     ) -> T | None:
         """Do something with what a thread has, None if there is none; again if it is written in between.
@@ -129,12 +131,12 @@ class Reader:
             nonlocal known, contents
             if contents is not None:  # Rows are missing: a write came between, or the thread is damaged.
                 before, contents = contents, None
-                self.cache.drop(key)
+                self._cache.drop(key)
                 now = await read_head(self._stream, self._subjects, key)
                 if now is not None and now.sequence == before.known.sequence and not before.thread.unfinished:
                     raise CorruptThread(f"{key} cannot be read: some of its rows are missing")
                 known = now
-            contents = await self.find_contents(key, known)
+            contents = await self._find_contents(key, known)
             if contents is None:
                 return None
             _require_finished(contents.known)
@@ -142,28 +144,24 @@ class Reader:
 
         return await self._repeat(key, read)
 
-    async def find_contents(self, key: ThreadKey, known: Known | None = None) -> Contents | None:
+    async def _find_contents(self, key: ThreadKey, known: Known | None = None) -> Contents | None:
         """Return what a thread has, None if it is not stored; with `known`, begin with that head."""
-        if known is None and self.cache.has(key):
+        if known is None and self._cache.has(key):
             known = await read_head(self._stream, self._subjects, key)
-        if known is not None and (found := self.cache.find(known)) is not None:
+        if known is not None and (found := self._cache.find(known)) is not None:
             return found
         contents = await find_contents(self._stream, self._subjects, key, known)
-        if contents is not None and self._is_owned(key):
-            self.cache.add(contents)
+        if contents is not None and key in self._heads:
+            self._cache.add(contents)
         return contents
-
-    # Inside
 
     async def _repeat(self, key: ThreadKey, read: Callable[[], Awaitable[T]]) -> T:
         for number in range(_TRIES):
             if number:
                 await asyncio.sleep(_READ_AGAIN)
-            try:
+            with suppress(Moved), telling(key):
                 return await read()
-            except Moved:
-                continue
-        raise StoreError(f"{key} is being written all the time")
+        raise StoreError(f"{key} cannot be read: it is being written all the time")
 
     async def _read_changes(
         self, contents: Contents, segments: Sequence[tuple[Any, str]], *, reverse: bool
@@ -184,6 +182,22 @@ class Reader:
         if not reverse:
             for row in last:
                 yield row
+
+
+@contextmanager
+def telling(what: object, failure: str = "cannot be read") -> Iterator[None]:
+    """Make other errors StoreErrors that say what has failed."""
+    try:
+        yield
+    except (OverflowError, TypeError, ValueError) as error:
+        raise StoreError(f"{what} {failure}: {describe(error)}") from error
+    except CorruptThread:
+        raise
+    except StoreError as error:
+        if isinstance(error, Fenced | Indeterminate):
+            raise
+        kind = Unreachable if isinstance(error, Unreachable) else StoreError
+        raise kind(f"{what} {failure}: {error}") from error
 
 
 async def _take_changes(

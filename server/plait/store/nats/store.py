@@ -7,16 +7,17 @@ its head; so writes of different threads never wait for each other.
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import TypeVar
 
-from plait.errors import CorruptThread, Fenced, Indeterminate, StoreError
+from plait.errors import CorruptThread, StoreError
 from plait.store.base import EngineStore
 from plait.store.batches import Batches, WriteGroup
 from plait.store.format import check_format
 from plait.store.nats.api import ApiError, Lost, Publication
+from plait.store.nats.cache import ContentsCache
 from plait.store.nats.claims import Claims
 from plait.store.nats.commits import GroupCommitter
 from plait.store.nats.contents import Contents, read_head
@@ -27,25 +28,24 @@ from plait.store.nats.layout import CONFIG, FORMAT, Known, Subjects, split_chunk
 from plait.store.nats.line import Line
 from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.publishing import Publisher
-from plait.store.nats.reads import Reader, load_contents
+from plait.store.nats.reads import Reads, load_contents, telling
 from plait.store.nats.server_connection import Requests, ServerConnection
 from plait.store.nats.upkeep import NatsUpkeep
 from plait.store.nats.url import NatsUrl
 from plait.store.nats.views import View, Views
 from plait.store.nats.watch import Watch
-from plait.store.outcomes import Outcome, Unreachable, describe
+from plait.store.outcomes import Outcome, Unreachable
 from plait.store.protocol import (
     ALL_THREADS,
     DueThread,
     StoredThread,
-    ThreadHeader,
     ThreadKey,
     ThreadQuery,
     ThreadRow,
     ThreadView,
     Write,
 )
-from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange
 from plait.store.whole import StoredSchema
 
 __all__ = ["NatsStore"]
@@ -55,7 +55,7 @@ log = logging.getLogger("plait.store")
 T = TypeVar("T")
 
 
-class NatsStore(EngineStore):
+class NatsStore(Reads, EngineStore):
     """Stores threads in the stream of a URL. `readonly=True` only reads.
 
     Small rows are kept in the heads of their threads, up to `most_in_head` bytes.
@@ -78,7 +78,7 @@ class NatsStore(EngineStore):
         # The heads of the threads that this store has claimed.
         self._heads: dict[ThreadKey, Known] = {}
         self._watch = Watch(self.url, stream, self._on_loss, readonly=self._readonly)
-        self._reader = Reader(stream, subjects, self._heads.__contains__)
+        self._cache = ContentsCache()
         self._views = Views()
         self._upkeep = NatsUpkeep(
             stream, subjects, heads=self._heads, is_writing=self._batches.has_writes, is_viewed=self._views.has
@@ -91,7 +91,7 @@ class NatsStore(EngineStore):
             self._heads,
             publisher,
             most_in_head=self._most_in_head,
-            find_contents=self._reader.find_contents,
+            find_contents=self._find_contents,
             take_cleaned=self._upkeep.take_cleaned,
             before_write=self._views.save,
             on_written=self._on_written,
@@ -140,33 +140,6 @@ class NatsStore(EngineStore):
             if not (self.url.replicas > 1 and self.url.is_synced):
                 log.warning("the store %s is less durable than plait's default: %s", self.url, self.durability)
 
-    async def load(
-        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
-    ) -> StoredThread | None:
-        return await _tell(key, self._reader.load(key, version, records))
-
-    async def find(self, key: ThreadKey) -> ThreadHeader | None:
-        return await _tell(key, self._reader.find(key))
-
-    async def changes(
-        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
-    ) -> list[ChangeRow]:
-        return await _tell(key, self._reader.changes(key, after=after, limit=limit, size=size))
-
-    async def changes_before(
-        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
-    ) -> list[ChangeRow]:
-        return await _tell(key, self._reader.changes_before(key, version, limit=limit, size=size))
-
-    async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
-        return await _tell(key, self._reader.client(key, client))
-
-    async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
-        return await _tell(key, self._reader.record(key, part, name))
-
-    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
-        return await _tell(key, self._reader.records(key, wanted))
-
     async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
         found = await asyncio.gather(*(self.record(key, part, name) for key in keys), return_exceptions=True)
         for each in found:
@@ -175,8 +148,8 @@ class NatsStore(EngineStore):
         return [None if isinstance(each, BaseException) else each for each in found]
 
     async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
-        with _telling(key):
-            if (contents := await self._reader.read(key, _keep)) is not None:
+        if (contents := await self._read(key, _keep)) is not None:
+            with telling(key):
                 async for write in export(self._stream, contents):
                     yield write
 
@@ -185,8 +158,7 @@ class NatsStore(EngineStore):
         async def make(contents: Contents) -> tuple[View, StoredThread | None]:
             return View(self._stream, contents), await load_contents(self._stream, contents, None)
 
-        with _telling(key):
-            found = await self._reader.read(key, make)
+        found = await self._read(key, make)
         if found is None or (stored := found[1]) is None:
             yield None
             return
@@ -201,7 +173,7 @@ class NatsStore(EngineStore):
     def release(self, key: ThreadKey, fence: int) -> None:
         super().release(key, fence)
         self._upkeep.release(key, fence)
-        self._reader.cache.drop(key)
+        self._cache.drop(key)
 
     async def schema(self, kind: str, hash: str) -> bytes | None:
         return await _tell("a schema", read_schema(self._stream, self._subjects, kind, hash))
@@ -210,16 +182,16 @@ class NatsStore(EngineStore):
         return await _tell("the schemas", read_schemas(self._stream, self._subjects))
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
-        with _telling("a schema", "could not be written"):
+        with telling("a schema", "could not be written"):
             messages = split_chunks(self._subjects.schema(kind, hash), schema, self._stream.max_payload)
             await self._stream.publish_all([Publication(*each) for each in messages])
 
     async def _probe(self, *, writes: bool) -> None:
-        with _telling("the store", "cannot be written"):
+        with telling("the store", "cannot be written"):
             await (self._stream.publish(self._stream.make_barrier()) if writes else self._stream.info())
 
     async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
-        with _telling("the list of threads"):
+        with telling("the list of threads"):
             query.prefix.encode()  # Raises UnicodeEncodeError.
         await self._refresh("threads")
         return await self._index.threads(query)
@@ -231,7 +203,7 @@ class NatsStore(EngineStore):
     # Inside
 
     async def _load_claimed(self, key: ThreadKey, records: Sequence[RecordRange]) -> StoredThread | None:
-        return await _tell(key, self._reader.load(key, None, records, self._heads.get(key)))
+        return await self._load(key, None, records, self._heads.get(key))
 
     async def _refresh(self, what: str) -> None:
         await _tell(f"the list of {what}", self._index.refresh())
@@ -242,7 +214,7 @@ class NatsStore(EngineStore):
     async def _next_fence(self, key: ThreadKey) -> int:
         if self._readonly:
             raise StoreError("the store is read-only")
-        with _telling(key, "cannot be claimed"):
+        with telling(key, "cannot be claimed"):
             known = self._heads.get(key) or await read_head(self._stream, self._subjects, key)
             return await self._claims.claim(key, known)
 
@@ -256,7 +228,7 @@ class NatsStore(EngineStore):
         await self._watch.check(line)
 
     def _on_written(self, before: Known, after: Known, rows: dict[str, bytes | None]) -> None:
-        self._reader.cache.write(before, after, rows)
+        self._cache.write(before, after, rows)
         self._upkeep.note(before, after)
 
     def _suspect(self) -> None:
@@ -265,7 +237,7 @@ class NatsStore(EngineStore):
 
     def _on_loss(self) -> None:
         self._index.reset()
-        self._reader.cache.clear()
+        self._cache.clear()
         self._heads.clear()
         self._lose_claims()
 
@@ -287,24 +259,8 @@ async def _keep(contents: Contents) -> Contents:
 
 
 async def _tell(what: object, work: Awaitable[T]) -> T:
-    with _telling(what):
+    with telling(what):
         return await work
-
-
-@contextmanager
-def _telling(what: object, failure: str = "cannot be read") -> Iterator[None]:
-    """Make other errors StoreErrors that say what has failed."""
-    try:
-        yield
-    except (OverflowError, TypeError, ValueError) as error:
-        raise StoreError(f"{what} {failure}: {describe(error)}") from error
-    except CorruptThread:
-        raise
-    except StoreError as error:
-        if isinstance(error, Fenced | Indeterminate):
-            raise
-        kind = Unreachable if isinstance(error, Unreachable) else StoreError
-        raise kind(f"{what} {failure}: {error}") from error
 
 
 def _is_trouble(cause: BaseException) -> bool:
