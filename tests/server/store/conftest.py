@@ -31,7 +31,7 @@ def own_server(engine: Engine) -> Iterator[Server]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have stores wait for a server, or for a leader, for as long as those need on a busy machine."""
     monkeypatch.setattr("plait.store.reconnecting._PATIENCE", 60.0)
-    for module in ("claims", "publishing", "jetstream"):
+    for module in ("publishing", "jetstream"):
         monkeypatch.setattr(f"plait.store.nats.{module}.PATIENCE", 60.0)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from plait.store.nats.api import StoredMessage
-from plait.store.nats.jetstream import JetStream
+from plait.store.nats.jetstream import READ_AGAIN, Deadline, JetStream
 from plait.store.nats.layout import GIVEN_UP, Known, Subjects, ThreadHead, decode_rows
 from plait.store.outcomes import Unreachable
 from plait.store.page import PLACES, sort_in_steps
@@ -23,9 +23,8 @@ T = TypeVar("T")
 
 # Heads that are read at once.
 _AT_ONCE: Final = 500
-# Seconds: how long heads may take to arrive, and the pause before they are asked for again.
+# Seconds that heads may take to arrive.
 _PATIENCE: Final = 10.0
-_READ_AGAIN: Final = 0.01
 
 
 class _IndexRow(msgspec.Struct, gc=False):
@@ -69,8 +68,7 @@ class Index:
             now = time.monotonic()
             if now - self._read_at > GIVEN_UP / 2:  # Heads that were given up may be gone.
                 self.reset()
-            loop = asyncio.get_running_loop()
-            deadline = loop.time() + _PATIENCE
+            deadline = Deadline(_PATIENCE)
             barrier = await self._stream.publish(self._stream.make_barrier())
             if self._sequence > barrier:  # It is another stream.
                 self.reset()
@@ -80,10 +78,8 @@ class Index:
                     self._apply(stored)
                 if found:
                     self._sequence = found[-1].sequence
-                elif loop.time() > deadline:
-                    raise Unreachable("a copy of the stream is too far behind")
                 else:
-                    await asyncio.sleep(_READ_AGAIN)
+                    await deadline.rest(Unreachable("a copy of the stream is too far behind"), READ_AGAIN)
             self._read_at = now
 
     def take_unclean(self) -> list[Known]:

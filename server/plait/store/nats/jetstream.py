@@ -30,7 +30,7 @@ from plait.store.nats.server_connection import Requests, ServerConnection
 from plait.store.nats.url import NatsUrl
 from plait.store.outcomes import Unreachable
 
-__all__ = ["MOST_MESSAGES", "PATIENCE", "JetStream"]
+__all__ = ["MOST_MESSAGES", "PATIENCE", "READ_AGAIN", "Deadline", "JetStream"]
 
 MOST_MESSAGES: Final = 1000
 """The most messages that are published as one."""
@@ -38,11 +38,13 @@ MOST_MESSAGES: Final = 1000
 PATIENCE: Final = 12.0
 """Seconds for which something is repeated while the stream has no leader. An election may take 9."""
 
+READ_AGAIN: Final = 0.01
+"""Seconds after which a copy of the stream is read again that may be late."""
+
 # The number of values that are read at once: the server sends them all without waiting.
 _AT_ONCE: Final = 64
-# Seconds for which a copy of the stream may be late, and after which it is read again.
+# Seconds for which a copy of the stream may be late.
 _CATCH_UP: Final = 5.0
-_READ_AGAIN: Final = 0.01
 _ASK_AGAIN: Final = 0.05
 # Seconds after which a publication is repeated that the server could not take now.
 _PUBLISH_AGAIN: Final = 0.002
@@ -184,9 +186,9 @@ class JetStream:
 
     async def names(self, subjects: str) -> StreamInfo:
         """Return what the leader tells, with the subjects that match a filter, not older than what was seen."""
-        deadline = _Deadline(_CATCH_UP)
+        deadline = Deadline(_CATCH_UP)
         while (info := await _repeat(partial(self.info, subjects))).last_sequence < self.seen:
-            await deadline.rest("the stream's leader is too far behind")
+            await deadline.rest(Unreachable("the stream's leader is too far behind"), READ_AGAIN)
         return info
 
     async def purge(self, subjects: str, *, before: int | None = None) -> None:
@@ -210,14 +212,14 @@ class JetStream:
         """Publish a message and return its sequence, when it is durable. Raises Unreachable, Lost and ApiError."""
         line = requests or self._connection
         headers, seen = make_headers(message), self.seen
-        deadline = _Deadline(PATIENCE)
+        deadline = Deadline(PATIENCE)
         while True:
             try:
                 answer = read_answer(await line.request(message.subject, message.data, headers))
             except ApiError as error:
                 if error.number != _IN_PROCESS:
                     raise
-                await deadline.rest(str(error), _PUBLISH_AGAIN)
+                await deadline.rest(Unreachable(str(error)), _PUBLISH_AGAIN)
             else:
                 return self._see(answer["seq"], seen)
 
@@ -228,7 +230,7 @@ class JetStream:
         """
         if len(messages) == 1:
             return await self.publish(messages[0])
-        deadline = _Deadline(PATIENCE)
+        deadline = Deadline(PATIENCE)
         async with self._batches:
             while True:
                 # All of them over one connection: on another one, the server would get only a part.
@@ -249,7 +251,7 @@ class JetStream:
                 except ApiError as error:
                     if error.number != _IN_PROCESS and not any(each in str(error) for each in _CROWDED):
                         raise
-                    await deadline.rest(str(error), _PUBLISH_AGAIN)
+                    await deadline.rest(Unreachable(str(error)), _PUBLISH_AGAIN)
                 else:
                     return self._see(answer["seq"], seen)
 
@@ -279,7 +281,7 @@ class JetStream:
         return sequence
 
     async def _last(self, subjects: Sequence[str], since: int | None, after: int) -> list[StoredMessage]:
-        deadline = _Deadline(_CATCH_UP)
+        deadline = Deadline(_CATCH_UP)
         while True:
             # The anchor is always there, and only an answer with messages says how old it is.
             asked = {"multi_last": [self._anchor, *subjects], "seq": after + 1}
@@ -292,7 +294,7 @@ class JetStream:
                 # Whatever copy is read next must not be older.
                 self.seen = max([self.seen, *(each.sequence for each in found)])
                 return [each for each in found if each.subject != self._anchor]
-            await deadline.rest("a copy of the stream is too far behind")
+            await deadline.rest(Unreachable("a copy of the stream is too far behind"), READ_AGAIN)
 
     async def _get(self, asked: Mapping[str, Any]) -> tuple[list[StoredMessage], int | None]:
         """Return messages, and the last sequence of the copy that was read, None if nothing was found."""
@@ -311,31 +313,33 @@ class JetStream:
         return found, None if up_to is None else int(up_to)
 
 
-class _Deadline:
+class Deadline:
     """Ends the repetition of something after some seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._at = self._loop.time() + seconds
 
-    async def rest(self, trouble: str, pause: float = _READ_AGAIN) -> None:
-        """Pause, unless it is too late. Raises Unreachable."""
-        if self._loop.time() > self._at:
-            raise Unreachable(trouble)
+    @property
+    def is_over(self) -> bool:
+        """Whether it is too late."""
+        return self._loop.time() > self._at
+
+    async def rest(self, trouble: StoreError, pause: float) -> None:
+        """Pause. Raises the error if it is too late, or if there has been no connection for some time."""
+        if self.is_over or isinstance(trouble, Disconnected):
+            raise trouble
         await asyncio.sleep(pause)
 
 
 async def _repeat(read: Callable[[], Awaitable[T]]) -> T:
     """Read something, and read it again while the stream has no leader, or if the answer is lost."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE
+    deadline = Deadline(PATIENCE)
     while True:
         try:
             return await read()
         except (Lost, Unreachable) as error:
-            if isinstance(error, Disconnected) or loop.time() > deadline:
-                raise
-        await asyncio.sleep(_ASK_AGAIN)
+            await deadline.rest(error, _ASK_AGAIN)
 
 
 def _is_last(answer: Answer) -> bool:

@@ -1,34 +1,70 @@
-"""Publishes the messages of a write with the head of its thread, and settles lost answers."""
+"""Publishes the head of a thread, as its owner: to claim it, and with the messages of a write. Settles lost answers."""
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from plait.clock import read_wall_clock
 from plait.errors import Indeterminate, StoreError
 from plait.store.nats.api import ApiError, Disconnected, Lost, NotPermitted, Publication, WrongSequence
 from plait.store.nats.contents import read_head
-from plait.store.nats.jetstream import MOST_MESSAGES, PATIENCE, JetStream
+from plait.store.nats.jetstream import MOST_MESSAGES, PATIENCE, Deadline, JetStream
 from plait.store.nats.layout import CHUNK, DELETED, Known, Subjects, ThreadHead, encode_rows
+from plait.store.nats.watch import Watch
 from plait.store.outcomes import Unreachable, describe, make_fenced, make_indeterminate, make_refusal
 from plait.store.protocol import ThreadKey
 
-__all__ = ["PUBLISH_AGAIN", "Publisher", "refuse"]
+__all__ = ["Publisher", "refuse"]
 
 log = logging.getLogger("plait.store")
 
-PUBLISH_AGAIN: Final = 0.05
-"""Seconds after which something is published again."""
+# Seconds after which something is published again.
+_PUBLISH_AGAIN: Final = 0.05
 
 
 class Publisher:
-    """Publishes all messages of a write or none, unless another owner has claimed the thread."""
+    """Claims threads, and publishes all messages of a write or none, unless another owner has claimed the thread."""
 
-    def __init__(self, stream: JetStream, subjects: Subjects) -> None:
+    def __init__(self, stream: JetStream, subjects: Subjects, watch: Watch) -> None:
         self._stream = stream
         self._subjects = subjects
+        self._watch = watch
+        self._last_fence = 0
+
+    async def claim(self, key: ThreadKey, known: Known | None) -> Known:
+        """Become the owner of a thread whose head may be `known`, and return its head. Raises StoreError."""
+        deadline = Deadline(PATIENCE)
+        token, is_in_doubt = 0, False
+        while True:
+            try:
+                if not is_in_doubt or known is None or known.head.fence != token:  # Not only the answer was lost.
+                    is_in_doubt = False
+                    before = ThreadHead(*key, 0, "") if known is None else known.head
+                    token = self._last_fence = max(before.fence + 1, self._last_fence + 1, read_wall_clock())
+                    head = self._take(before, token)
+                    message = Publication(
+                        self._subjects.head(key), encode_rows(head), 0 if known is None else known.sequence
+                    )
+                    known = Known(await self._stream.publish(message), head)
+                if known.head.origin == self._watch.origin:
+                    break
+                # The stream turned out to be another one before this was published: the epoch must be, too.
+                is_in_doubt = False
+            except WrongSequence:
+                known = await read_head(self._stream, self._subjects, key)
+            except Lost as error:
+                is_in_doubt = True
+                await deadline.rest(error, _PUBLISH_AGAIN)
+                known = await read_head(self._stream, self._subjects, key)
+            except Unreachable as error:
+                await deadline.rest(error, _PUBLISH_AGAIN)
+        if known.head.thread is not None and known.head.thread.unfinished:
+            known = await self.finish(known)
+        return known
 
     async def publish(self, known: Known, messages: Sequence[Publication], head: ThreadHead) -> Known:
         """Publish messages with the next head, and return that. A large write that could not be finished is durable.
@@ -63,10 +99,19 @@ class Publisher:
 
     # Inside
 
+    def _take(self, head: ThreadHead, fence: int) -> ThreadHead:
+        """Return the head of a new owner."""
+        origin, thread = self._watch.origin, head.thread
+        if thread is not None and head.origin != origin:
+            # Clients may have seen changes that are lost.
+            thread = msgspec.structs.replace(thread, epoch=secrets.token_hex(8))
+        return msgspec.structs.replace(
+            head, fence=fence, origin=origin, former=head.fence, begins_at=head.writes, thread=thread
+        )
+
     async def _publish(self, known: Known, messages: Sequence[Publication], head: ThreadHead) -> Known:
         key = head.key
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE
+        deadline = Deadline(PATIENCE)
         published = [*messages, Publication(self._subjects.head(key), encode_rows(head), known.sequence)]
         doubt: StoreError | None = None
         while True:
@@ -79,14 +124,14 @@ class Publisher:
             except Lost as error:
                 # To publish it again asks whether it was published: of the two, at most one has the expected sequence.
                 doubt = error
-                if loop.time() > deadline:
+                if deadline.is_over:
                     raise _make_indeterminate(key, error) from error
             except Unreachable as error:
-                if loop.time() > deadline or isinstance(error, Disconnected):
+                if deadline.is_over or isinstance(error, Disconnected):
                     raise (refuse(key, error) if doubt is None else _make_indeterminate(key, doubt)) from error
             except (ApiError, NotPermitted) as error:
                 raise (refuse(key, error) if doubt is None else _make_indeterminate(key, doubt)) from error
-            await asyncio.sleep(PUBLISH_AGAIN)
+            await asyncio.sleep(_PUBLISH_AGAIN)
 
     async def _settle(self, known: Known, head: ThreadHead, doubt: StoreError) -> Known:
         """Find out whether a write is stored whose answer was lost; it cannot be stored later."""

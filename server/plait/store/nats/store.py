@@ -18,7 +18,6 @@ from plait.store.batches import Batches, WriteGroup
 from plait.store.format import check_format
 from plait.store.nats.api import ApiError, Lost, Publication
 from plait.store.nats.cache import ContentsCache
-from plait.store.nats.claims import Claims
 from plait.store.nats.commits import GroupCommitter
 from plait.store.nats.contents import Contents, read_head
 from plait.store.nats.exporting import export, read_schema, read_schemas
@@ -83,13 +82,12 @@ class NatsStore(Reads, EngineStore):
         self._upkeep = NatsUpkeep(
             stream, subjects, heads=self._heads, is_writing=self._batches.has_writes, is_viewed=self._views.has
         )
-        publisher = Publisher(stream, subjects)
-        self._claims = Claims(stream, subjects, self._heads, publisher, self._watch)
+        self._publisher = Publisher(stream, subjects, self._watch)
         self._committer = GroupCommitter(
             stream,
             subjects,
             self._heads,
-            publisher,
+            self._publisher,
             most_in_head=self._most_in_head,
             find_contents=self._find_contents,
             take_cleaned=self._upkeep.take_cleaned,
@@ -216,7 +214,8 @@ class NatsStore(Reads, EngineStore):
             raise StoreError("the store is read-only")
         with telling(key, "cannot be claimed"):
             known = self._heads.get(key) or await read_head(self._stream, self._subjects, key)
-            return await self._claims.claim(key, known)
+            self._heads[key] = known = await self._publisher.claim(key, known)
+        return known.head.fence
 
     async def _identify(self, line: Line) -> None:
         """Make the stream if it is missing, and find out on a new connection what it is. Raises StoreError."""
