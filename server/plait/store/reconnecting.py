@@ -1,4 +1,4 @@
-"""Replaces a connection of a store when it is lost, and lends a few of them."""
+"""Replaces a connection of a store when it is lost, and limits how many callers use some at once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -102,7 +102,7 @@ class Reconnector(Generic[C]):
 
 
 class Turns:
-    """Lets `most` callers use connections at once. The others wait, as long as some of these get answers."""
+    """Gives turns to `most` callers at once. The others wait as long as some of these get answers."""
 
     def __init__(self, most: int) -> None:
         self._free = asyncio.Semaphore(most)
