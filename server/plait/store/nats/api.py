@@ -1,7 +1,7 @@
 """The requests to JetStream, and its answers."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -13,9 +13,12 @@ __all__ = [
     "Answer",
     "ApiError",
     "Disconnected",
+    "Lines",
     "Lost",
     "NotPermitted",
     "Publication",
+    "Requests",
+    "Sender",
     "StoredMessage",
     "StreamInfo",
     "WrongSequence",
@@ -60,6 +63,30 @@ class ApiError(StoreError):
 
 class WrongSequence(ApiError):
     """The last message of the subject is not the expected one: the publication has had no effect."""
+
+
+class Requests(Protocol):
+    """Sends requests: a `Line` or a `ServerConnection`."""
+
+    async def request(
+        self, subject: str, data: bytes = b"", headers: dict[str, str] | None = None, *, timeout: float = ANSWER_TIMEOUT
+    ) -> Answer: ...
+
+
+class Sender(Requests, Protocol):
+    """A `Line`, which also sends messages that have no answer."""
+
+    async def send(self, subject: str, data: bytes, headers: dict[str, str]) -> None: ...
+
+
+class Lines(Requests, Protocol):
+    """A `ServerConnection`."""
+
+    async def line(self) -> Sender: ...
+
+    async def collect(
+        self, subject: str, data: bytes, is_last: Callable[[Answer], bool], *, timeout: float = ANSWER_TIMEOUT
+    ) -> list[Answer]: ...
 
 
 class Publication(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Final, Self
 
 from plait.errors import StoreError
 from plait.store.cells import Cell, Reading
-from plait.store.nats.api import Publication, WrongSequence
+from plait.store.nats.api import Publication, Requests, WrongSequence
 from plait.store.nats.jetstream import JetStream
-from plait.store.nats.server_connection import Requests, ServerConnection
+from plait.store.nats.server_connection import ServerConnection
 from plait.store.nats.url import NatsUrl
 
 __all__ = ["NatsCells"]

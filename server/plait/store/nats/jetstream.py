@@ -18,15 +18,16 @@ from plait.store.nats.api import (
     Answer,
     ApiError,
     Disconnected,
+    Lines,
     Lost,
     Publication,
+    Requests,
     StoredMessage,
     StreamInfo,
     WrongSequence,
     make_headers,
     read_answer,
 )
-from plait.store.nats.server_connection import Requests, ServerConnection
 from plait.store.nats.url import NatsUrl
 from plait.store.outcomes import Unreachable
 
@@ -71,7 +72,7 @@ class JetStream:
     def __init__(
         self,
         url: NatsUrl,
-        connection: ServerConnection,
+        connection: Lines,
         name: str | None = None,
         *,
         on_suspicion: Callable[[], None] = lambda: None,

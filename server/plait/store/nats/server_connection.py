@@ -10,7 +10,7 @@ from plait.store.nats.url import NatsUrl
 from plait.store.outcomes import Unreachable
 from plait.store.reconnecting import Reconnector
 
-__all__ = ["Requests", "ServerConnection"]
+__all__ = ["ServerConnection"]
 
 
 class ServerConnection:
@@ -94,7 +94,3 @@ class ServerConnection:
                 self._server = server
                 return line
         raise Unreachable("; ".join(troubles))
-
-
-Requests = Line | ServerConnection
-"""What sends requests."""

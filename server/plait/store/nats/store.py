@@ -16,7 +16,7 @@ from plait.errors import CorruptThread, StoreError
 from plait.store.base import EngineStore
 from plait.store.batches import Batches, WriteGroup
 from plait.store.format import check_format
-from plait.store.nats.api import ApiError, Lost, Publication
+from plait.store.nats.api import ApiError, Lost, Publication, Requests
 from plait.store.nats.cache import ContentsCache
 from plait.store.nats.commits import GroupCommitter
 from plait.store.nats.contents import Contents, read_head
@@ -28,7 +28,7 @@ from plait.store.nats.line import Line
 from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.publishing import Publisher
 from plait.store.nats.reads import Reads, load_contents, telling
-from plait.store.nats.server_connection import Requests, ServerConnection
+from plait.store.nats.server_connection import ServerConnection
 from plait.store.nats.upkeep import NatsUpkeep
 from plait.store.nats.url import NatsUrl
 from plait.store.nats.views import View, Views

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from plait.errors import StoreError
-from plait.store.nats.api import Publication, WrongSequence
+from plait.store.nats.api import Publication, Requests, WrongSequence
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.line import Line
-from plait.store.nats.server_connection import Requests
 from plait.store.nats.url import NatsUrl
 from plait.store.origins import OriginWatch
 

@@ -1,9 +1,9 @@
-"""The protocol of a connection to a database."""
+"""The protocols of a connection to a database, and of what opens it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-__all__ = ["Db", "Queries"]
+__all__ = ["Connector", "Db", "Queries"]
 
 
 class Queries(Protocol):
@@ -38,4 +38,25 @@ class Db(Queries, Protocol):
 
     def add_termination_listener(self, callback: Callable[[Any], Any], /) -> None:
         """Call `callback` with this connection when it has ended."""
+        ...
+
+
+class Connector(Protocol):
+    """Opens connections to the server of a URL, and knows the errors of its driver."""
+
+    # What the driver raises, apart from errors of arguments.
+    errors: tuple[type[Exception], ...]
+    # Begins a transaction that sees one moment.
+    begin_view: str
+
+    async def connect(self) -> Db:
+        """Return a new connection to a server that was identified. Raises Unreachable."""
+        ...
+
+    def is_lost(self, error: BaseException, /, *, is_closed: bool = False) -> bool:
+        """Whether an error means that the outcome of a statement is not known; `is_closed` tells of the connection."""
+        ...
+
+    def explain(self, error: BaseException, /) -> str:
+        """Return in one line what an error means."""
         ...

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from plait.store.protocol import StoredThread, ThreadKey, Write
-from plait.store.sql.db import Db
+from plait.store.sql.db import Connector, Db
 from plait.store.sql.rows import ClaimedHead, Rows, StoredRow
 from plait.store.sql.tables import Table, Tables
 from plait.store.thread_rows import RecordRange
@@ -22,34 +22,18 @@ The heads of the threads must be as expected, and get these versions; returns th
 """
 
 
-class Dialect(Protocol):
+class Dialect(Connector, Protocol):
     """One engine: it opens connections to a server, and says in its SQL what the store does.
 
     `on_loss`, which it is made with, is called when a connection leads to a server that may have lost durable writes:
     another one, or another timeline.
     """
 
-    # What the driver raises, apart from errors of arguments.
-    errors: tuple[type[Exception], ...]
-    # Begins a transaction that sees one moment.
-    begin_view: str
     tables: Tables
 
     @property
     def durability(self) -> str:
         """The sentence of `Store.durability`."""
-        ...
-
-    async def connect(self) -> Db:
-        """Return a new connection to a server that was identified. Raises Unreachable."""
-        ...
-
-    def is_lost(self, error: BaseException, /, *, is_closed: bool = False) -> bool:
-        """Whether an error means that the outcome of a statement is not known; `is_closed` tells of the connection."""
-        ...
-
-    def explain(self, error: BaseException, /) -> str:
-        """Return in one line what an error means."""
         ...
 
     def was_sent(self, error: BaseException, /) -> bool:

@@ -8,8 +8,7 @@ from typing import Any, Final, TypeVar
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
 from plait.store.reconnecting import Reconnector, Turns
-from plait.store.sql.db import Db, Queries
-from plait.store.sql.dialect import Dialect
+from plait.store.sql.db import Connector, Db, Queries
 
 __all__ = ["Readers", "Writer"]
 
@@ -25,8 +24,8 @@ T = TypeVar("T")
 class Writer:
     """The connection that writes. A task replaces it when it is lost."""
 
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
         self._turn = asyncio.Lock()
         self._dbs = Reconnector(self._connect, _close, lambda db: db.is_closed(), server="the database")
 
@@ -50,7 +49,7 @@ class Writer:
                 try:
                     yield db
                 except BaseException as error:
-                    if self._dialect.is_lost(error):  # Its state may not be known either.
+                    if self._connector.is_lost(error):  # Its state may not be known either.
                         db.terminate()
                     elif not db.is_closed() and db.is_in_transaction():
                         await db.execute("ROLLBACK")
@@ -63,7 +62,7 @@ class Writer:
     # Inside
 
     async def _connect(self) -> Db:
-        return self._watch(await self._dialect.connect())
+        return self._watch(await self._connector.connect())
 
     def _watch(self, db: Db) -> Db:
         db.add_termination_listener(self._dbs.replace)
@@ -76,8 +75,8 @@ class Readers:
     Work that loses its connection is done again, once, after `recover`, which waits until the server can be reached.
     """
 
-    def __init__(self, dialect: Dialect, recover: Callable[[], Awaitable[object]] | None = None) -> None:
-        self._dialect = dialect
+    def __init__(self, connector: Connector, recover: Callable[[], Awaitable[object]] | None = None) -> None:
+        self._connector = connector
         self._recover = recover
         self._turns = Turns(_READERS)
         self._free_for_views = asyncio.Semaphore(_VIEWS)
@@ -100,7 +99,7 @@ class Readers:
         try:
             return await self._try(work)
         except Exception as error:
-            if not isinstance(error, Unreachable) and not self._dialect.is_lost(error):
+            if not isinstance(error, Unreachable) and not self._connector.is_lost(error):
                 raise
         # The others have lost theirs, too.
         while self._idle:
@@ -114,7 +113,7 @@ class Readers:
         """Lend a connection for longer. It sees one moment of the database."""
         async with self._free_for_views, self._use() as db:
             with self._answering(db):
-                await db.execute(self._dialect.begin_view)
+                await db.execute(self._connector.begin_view)
             try:
                 yield _View(db)
             finally:
@@ -135,9 +134,9 @@ class Readers:
         try:
             with _limit(db):
                 yield
-        except self._dialect.errors as error:
+        except self._connector.errors as error:
             if db.is_closed():
-                raise Unreachable(self._dialect.explain(error)) from error
+                raise Unreachable(self._connector.explain(error)) from error
             raise
 
     @asynccontextmanager
@@ -147,13 +146,13 @@ class Readers:
                 raise StoreError("the store is closed")
             while self._idle and self._idle[-1].is_closed():
                 self._idle.pop()
-            db = self._idle.pop() if self._idle else await self._dialect.connect()
+            db = self._idle.pop() if self._idle else await self._connector.connect()
             is_usable = False
             try:
                 yield db
                 is_usable = True
             except Exception as error:
-                is_usable = not (self._dialect.is_lost(error) or db.is_closed() or db.is_in_transaction())
+                is_usable = not (self._connector.is_lost(error) or db.is_closed() or db.is_in_transaction())
                 raise
             finally:
                 if is_usable and self._is_open and not db.is_closed():
