@@ -107,8 +107,8 @@ class LoopWatcher:
 
     def _look(self, loop: asyncio.AbstractEventLoop, watched: int, seen: int, *, is_late: bool) -> int:
         """Tell what the loop runs if it is late, and return the next `seen`."""
-        # Before Python 3.12, making the object of a frame may collect garbage, which may let the loop run: then the
-        # frame may be gone, and reading it would crash the process.
+        # Before Python 3.12, making the object of a frame may collect garbage, during which the loop may run: then
+        # the frame may be gone, and reading it would crash the process.
         is_collecting = gc.isenabled()
         gc.disable()
         try:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from plait.parts.encoding import encode_named
-from plait.parts.stage import Draft
 from plait.parts.values_edit import ValuesEdit
 from plait.parts.values_head import ValuesHead
 from plait.parts.values_ops import (
@@ -37,8 +36,11 @@ class Saved(NamedTuple):
     watched: dict[str, "Watched | None"]
 
 
-class ValuesDraft(Draft):
+class ValuesDraft:
     """The values as one run sees them."""
+
+    # For the stage: nothing is read before a write.
+    is_ready = True
 
     def __init__(self, head: ValuesHead) -> None:
         self._head = head
@@ -183,6 +185,9 @@ class ValuesDraft(Draft):
         """Whether there are writes to store."""
         self._note_edits()
         return bool(self._ops)
+
+    async def prepare(self) -> None:
+        pass
 
     def write(self) -> None:
         """Carry out the operations on the stored values; if that is rolled back, they are staged again."""
