@@ -29,7 +29,7 @@ _MOST_READ: Final = 500
 _FRESH: Final = 1.0
 # Rows that are checked before other tasks may run.
 _AT_ONCE: Final = 100
-# No time has more digits.
+# No time and no number of rows has more digits.
 _MOST_DIGITS: Final = 18
 
 _decode_people: Final = msgspec.msgpack.Decoder(dict[str, int]).decode
@@ -169,7 +169,7 @@ def _read_cursor(kind: str, text: str) -> ThreadRow:
 
 def read_limit(text: str) -> int:
     """Return the limit in a URL. Raises InvalidArguments."""
-    if not is_number(text) or int(text) == 0:
+    if not is_number(text) or len(text) > _MOST_DIGITS or int(text) == 0:
         raise InvalidArguments(f"limit={text[:80]}: must be a whole number of at least 1", path="/limit")
     return int(text)
 

@@ -175,9 +175,6 @@ class JsonFileStore(LoadedStore):
 
     # Writing
 
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        return self._batches.submit(write)
-
     def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
         return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())
 

@@ -280,6 +280,10 @@ class SqliteStore(EngineStore):
             self._lock = None
         self._writer = self._reader = self._work = None
 
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        # Here, too, so that the way of a write is in one file.
+        return self._batches.submit(write)
+
     def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
         """Pass a batch to the writer."""
         assert self._writer is not None

@@ -53,5 +53,5 @@ async def test_a_socket_that_its_receiver_has_paused_stays_so_when_the_gate_open
     peer.socket.pause()
     lease.extend(now)
     gate.tell()
-    assert peer.pipe.written
+    await until(lambda: peer.pipe.written)
     assert peer.socket.is_held
