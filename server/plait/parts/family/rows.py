@@ -10,6 +10,7 @@ from plait.store.protocol import ThreadKey
 from plait_schemas.codec import encode_json
 
 __all__ = [
+    "EVERY_CHILD",
     "Birth",
     "Body",
     "Call",
@@ -26,6 +27,9 @@ __all__ = [
     "Status",
     "find_key",
 ]
+
+EVERY_CHILD: Final = ""
+"""The target of an item for all children, except destroyed ones."""
 
 # The maximum number of items of one call, and the bytes after which no further one is added to it.
 _MOST_ITEMS: Final = 100
@@ -174,6 +178,8 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     child: Child
     seen: Seen = Seen()
     calls: dict[str, str] = {}
+    # The number up to which it needs no items for every child.
+    handed: int = 0
 
     def ask(self, call: Call) -> "Row":
         """Return the row of a child that is given a call to answer."""
@@ -207,12 +213,24 @@ class Outbox:
 
     @property
     def targets(self) -> list[str]:
-        """The threads for which items wait."""
+        """The threads for which items wait, and EVERY_CHILD."""
         return list(self._targets)
 
-    def find(self, to: str) -> Mapping[int, Item]:
-        """Return the items for a thread, even those that are not durable."""
-        return self._targets.get(to, {})
+    @property
+    def newest(self) -> int:
+        """The number of the last item for every child; 0 if there is none."""
+        return next(reversed(self._targets.get(EVERY_CHILD, {0: None})))
+
+    def find(self, to: str, handed: int | None = None) -> Mapping[int, Item]:
+        """Return the items for a thread, even those that are not durable.
+
+        A child that was handed those for every child up to the number `handed` gets the later ones, too.
+        """
+        found = self._targets.get(to, {})
+        if handed is None or handed >= self.newest:
+            return found
+        common = {number: item for number, item in self._targets[EVERY_CHILD].items() if number > handed}
+        return dict(sorted({**found, **common}.items()))
 
     def set(self, number: int, item: Item | None) -> Item | None:
         """Add the item with a number, or remove it; return the earlier one."""
@@ -230,10 +248,10 @@ class Outbox:
             self.last = max(self.last, number)
         return before
 
-    def take(self, to: str) -> list[Item]:
-        """Return the first durable items for a thread, those of one call."""
+    def take(self, to: str, handed: int | None = None) -> list[Item]:
+        """Return the first durable items for a thread, those of one call; `handed` is that of `find`."""
         found, size = list[Item](), 0
-        for item in self.find(to).values():
+        for item in self.find(to, handed).values():
             if (
                 item.number > self.stored
                 or len(found) == _MOST_ITEMS

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -18,13 +19,23 @@ from plait.actor.turn import Turn, current_turn, latest_turn
 from plait.clock import read_due_clock
 from plait.errors import Conflict, Indeterminate, PlaitError, TooMany, is_outage
 from plait.parts.family.calls import end_calls
-from plait.parts.family.rows import Birth, Body, Handed, Head, Item, Question, Row, Status, find_key
+from plait.parts.family.rows import (
+    EVERY_CHILD,
+    Birth,
+    Handed,
+    Head,
+    Item,
+    Question,
+    Row,
+    Status,
+    find_key,
+)
 from plait.parts.family.store import HEAD, Changes, FamilyStore
 from plait.parts.part import find_parts
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["EVERY_CHILD", "MOST_CHILDREN", "MOST_WAITING", "ItemSender"]
+__all__ = ["MOST_CHILDREN", "MOST_WAITING", "ItemSender"]
 
 log = logging.getLogger("plait.family")
 
@@ -33,9 +44,6 @@ MOST_CHILDREN: Final = 10_000
 
 MOST_WAITING: Final = 10_000
 """The maximum number of items of a thread that wait for others."""
-
-EVERY_CHILD: Final = ""
-"""The target of an item for all children, except destroyed ones."""
 
 # The due time of a thread with items: at once.
 _DUE: Final = 2
@@ -70,7 +78,7 @@ class ItemSender(Timed):
 
     def load(self) -> None:
         """Begin with the stored items."""
-        self._ready = dict.fromkeys(self._store.outbox.targets)
+        self._ready = dict.fromkeys(self._store.targets)
 
     # Called by the timer of the thread
 
@@ -113,12 +121,14 @@ class ItemSender(Timed):
         """Store items, and the rows of new children, as one write. Raises TooMany and TooLarge."""
         store, number, epoch, now = self._store, self._store.outbox.last, self._actor.state.epoch, read_due_clock()
         rows, changes = dict[str, Row](), dict[str | int, Head | Row | Item | None]()
-        for item in self._expand(items):
+        for item in items:
             body = item.body
+            if item.to == EVERY_CHILD and all(row.child.is_destroyed for row in store.rows.values()):
+                continue
             if isinstance(body, Birth):
                 row = rows.get(item.to, store.rows.get(item.to))
                 if row is None or row.child.is_destroyed:
-                    row = Row(body.child)
+                    row = Row(body.child, handed=number)
                     rows[item.to] = row if body.call is None else row.ask(body.call)
                     body = replace(body, parts=dict(self._find_handed_down()), is_known=False)
                 elif item.to in rows or self._has_birth(item.to):
@@ -128,12 +138,8 @@ class ItemSender(Timed):
             if isinstance(body, Question):
                 row = rows.get(item.to) or store.rows[item.to]
                 rows[item.to] = replace(row.ask(body.call), child=replace(row.child, status="running"))
-            if (earlier := self._find_earlier(item.to, body)) is not None:
-                changes[earlier.number] = None
-                if isinstance(body, Handed) and isinstance(earlier.body, Handed):
-                    body = replace(body, body={**earlier.body.body, **body.body})
             number += 1
-            changes[number] = Item(item.to, body, epoch, number, now)
+            changes.update(self._merge(Item(item.to, body, epoch, number, now)))
         more = sum(1 if isinstance(item, Item) else -1 for item in changes.values())
         # A status is always told, so that each thread can be terminated.
         if len(store.outbox) + more > MOST_WAITING and not all(isinstance(item.body, Status) for item in items):
@@ -145,17 +151,25 @@ class ItemSender(Timed):
         commit.then(partial(self._release, number, [item.to for item in changes.values() if isinstance(item, Item)]))
         return commit
 
-    def _find_earlier(self, to: str, body: Body) -> Item | None:
-        """Return the waiting item that another one replaces: a status, or an object for all children."""
-        if not isinstance(body, Status) and not (isinstance(body, Handed) and to in self._store.rows):
-            return None
-        for item in self._store.outbox.find(to).values():
-            match item.body, body:
-                case Status(text=text), Status() if text != "terminated":
-                    return item
-                case Handed(role=earlier), Handed(role=role) if earlier == role:
-                    return item
-        return None
+    def _merge(self, new: Item) -> Changes:
+        """Return what adds an item: it replaces a waiting status, and objects for all children become one."""
+        changes: dict[str | int, Head | Row | Item | None] = {new.number: new}
+        waiting = self._store.outbox.find(new.to).values()
+        if isinstance(new.body, Status):
+            for item in waiting:
+                if isinstance(item.body, Status) and item.body.text != "terminated":
+                    changes[item.number] = None
+        if new.to == EVERY_CHILD and waiting:
+            handed = {row.handed for row in self._store.rows.values() if not row.child.is_destroyed}
+            for earlier, later in pairwise([*waiting, new]):
+                match earlier.body, later.body:
+                    # No child has got the first one without the second one.
+                    case Handed(role=role, body=first), Handed(role=other, body=second) if role == other and not any(
+                        earlier.number <= number < later.number for number in handed
+                    ):
+                        body = replace(later.body, body={**first, **second})
+                        return {**changes, earlier.number: None, later.number: replace(later, body=body)}
+        return changes
 
     def _make_room(self, new: Collection[str]) -> Changes:
         """Return what removes the oldest destroyed children, if there is no room for new ones. Raises TooMany."""
@@ -166,16 +180,6 @@ class ItemSender(Timed):
         if len(removed) < excess:
             raise TooMany(f"{self._actor.key} has {MOST_CHILDREN:,} children that are not destroyed")
         return dict.fromkeys(removed)
-
-    def _expand(self, items: Sequence[Item]) -> Iterator[Item]:
-        """Yield an item for each child instead of one for every child."""
-        for item in items:
-            if item.to != EVERY_CHILD:
-                yield item
-                continue
-            for reference, row in self._store.rows.items():
-                if not row.child.is_destroyed:
-                    yield replace(item, to=reference)
 
     def _find_handed_down(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield what the parts of this thread give to a new child."""
@@ -190,7 +194,9 @@ class ItemSender(Timed):
                 self._spawning.pop(to, None)
         else:
             self._store.outbox.stored = max(self._store.outbox.stored, number)
-            self._ready.update((to, None) for to in targets if to not in self._busy and to not in self._paused)
+            for to in self._store.lacking if EVERY_CHILD in targets else targets:
+                if to not in self._busy and to not in self._paused:
+                    self._ready[to] = None
             self._actor.arm()
             if self._births and not self._actor.is_ending:  # Even while the thread wakes, if its `on_start` waits.
                 self.on_due(read_due_clock())
@@ -200,9 +206,10 @@ class ItemSender(Timed):
     async def _send(self, to: str) -> None:
         """Send the durable items for a thread, in calls one after another."""
         store = self._store
-        while items := store.outbox.take(to):
+        while items := store.outbox.take(to, store.find_handed(to)):
             refusal = await self._deliver(to, items)
-            numbers = [item.number for item in items if item.number in store.outbox.find(to)]
+            waiting = store.outbox.find(to, store.find_handed(to))
+            numbers = [item.number for item in items if item.number in waiting]
             if not numbers:  # The child was destroyed, or they were sent twice, as this thread is being destroyed.
                 row = store.rows.get(to)
                 if items[0].is_birth and not refusal and row is not None and row.child.is_destroyed:
@@ -214,10 +221,12 @@ class ItemSender(Timed):
                 self._remove(to, numbers)
 
     def _remove(self, to: str, numbers: Sequence[int]) -> None:
-        """Remove delivered items."""
-        row, changes = self._store.rows.get(to), dict[str | int, Head | Row | Item | None](dict.fromkeys(numbers))
-        if row is not None and row.child.status == "starting":
-            changes[to] = replace(row, child=replace(row.child, status="running"))
+        """Remove delivered items; of those for every child, note in the row which it has got."""
+        own, row = self._store.outbox.find(to), self._store.rows.get(to)
+        changes: dict[str | int, Head | Row | Item | None] = {number: None for number in numbers if number in own}
+        if row is not None and (row.child.status == "starting" or len(changes) < len(numbers)):
+            status = "running" if row.child.status == "starting" else row.child.status
+            changes[to] = replace(row, child=replace(row.child, status=status), handed=numbers[-1])
         self._store.write(changes)
         self._resolve(to)
 
@@ -246,9 +255,10 @@ class ItemSender(Timed):
 
     def _end(self, to: str, _: object, error: BaseException | None) -> None:
         self._busy.pop(to, None)
-        first = next(iter(self._store.outbox.find(to).values()), None)
+        outbox, handed = self._store.outbox, self._store.find_handed(to)
+        first = next(iter(outbox.find(to, handed).values()), None)
         if error is None or first is None:
-            if self._store.outbox.take(to):
+            if outbox.take(to, handed):
                 self._ready[to] = None
             self._resolve(to)  # Or else its birth was removed, as it was destroyed.
         else:
@@ -340,7 +350,7 @@ class ItemSender(Timed):
 
     async def _send_all(self) -> None:
         await self._actor.state.wait_until_durable()
-        sent = await asyncio.gather(*map(self._send, self._store.outbox.targets), return_exceptions=True)
+        sent = await asyncio.gather(*map(self._send, self._store.targets), return_exceptions=True)
         for error in filter(None, sent):
             raise error
 

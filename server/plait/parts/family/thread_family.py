@@ -15,8 +15,20 @@ from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_wall_clock
 from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.family.receiving import STRANGER, ItemReceiver
-from plait.parts.family.rows import Birth, Body, Cancel, Child, Handed, Item, Question, Report, Status, find_key
-from plait.parts.family.sending import EVERY_CHILD, ItemSender
+from plait.parts.family.rows import (
+    EVERY_CHILD,
+    Birth,
+    Body,
+    Cancel,
+    Child,
+    Handed,
+    Item,
+    Question,
+    Report,
+    Status,
+    find_key,
+)
+from plait.parts.family.sending import ItemSender
 from plait.parts.family.store import FamilyStore
 from plait.parts.files.paths import clean_path
 from plait.parts.part import ALL, Part, check_writable, require_role
