@@ -1,6 +1,7 @@
 """What a thread tells all its children: stored once, and taken by each child once and in order."""
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
@@ -64,19 +65,16 @@ class Shelves:
         self.lab: FamilyLab
 
     async def play(self, steps: Sequence[tuple[str, str]]) -> None:
-        position = 0
-        while position < len(steps) or position == 0:
+        waiting = deque(steps)
+        while waiting:
             async with open_lab(self._store, Shelf) as self.lab:
-                for position, (step, name) in enumerate(steps[position:], position + 1):  # noqa: B020
-                    if step == "restart":
-                        break
-                    await self._do(step, name)
-                else:
-                    self._away.clear()
-                    await (await self._wake()).family.tell_children("box", {"end": 1})
-                    await self.lab.wait_for_sent(Shelf, "root")
-                    await self.check()
-                    return
+                while waiting and (step := waiting.popleft())[0] != "restart":
+                    await self._do(*step)
+        async with open_lab(self._store, Shelf) as self.lab:
+            self._away.clear()
+            await (await self._wake()).family.tell_children("box", {"end": 1})
+            await self.lab.wait_for_sent(Shelf, "root")
+            await self.check()
 
     async def _wake(self) -> Shelf:
         root = await self.lab.thread(Shelf, "root")
