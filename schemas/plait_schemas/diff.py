@@ -114,6 +114,11 @@ class BoundedOps(list[Op]):
         if len(self) + count > self._most or self._left < 0:
             raise TooManyOps
 
+    def check(self, count: int) -> None:
+        """Raise TooManyOps if so many differences may not be looked into."""
+        if count > self._left:
+            raise TooManyOps
+
     def append(self, op: Op) -> None:
         if len(self) == self._most:
             raise TooManyOps
@@ -153,7 +158,9 @@ def replace(old: Any, new: Any, path: str, keys: Keys | None, texts: TextCompari
 def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: BoundedOps, how: _Comparison) -> None:
     if not old.keys() <= new.keys():
         ops.extend(Op("remove", f"{path}/{_part(key)}") for key in old if key not in new)
-    for key, value in new.items() if len(new) <= _FEW_MEMBERS else _find_changed_members(old, new):
+    changed = new.items() if len(new) <= _FEW_MEMBERS else list(_find_changed_members(old, new))
+    ops.check(len(changed))
+    for key, value in changed:
         if key not in old:
             ops.append(Op("add", f"{path}/{_part(key)}", value))
         elif old[key] is not value:

@@ -24,6 +24,8 @@ _PACKED: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 # A key that ends with a digit, in JSON with 0 for each digit.
 _NUMBER_KEY: Final = b'0":'
 _ZEROS: Final = bytes(ord("0") if 48 <= at < 58 else at for at in range(256))
+# A key that a number, a time or a UUID may have become.
+_MADE_KEY: Final = re.compile(rb'"[-+.:TZE0-9a-f]*[0-9]":')
 
 _SIMPLE: Final = frozenset({str, int, bool, type(None)})
 
@@ -82,7 +84,9 @@ def _may_lose(value: Any, data: bytes) -> bool:
 
 def _may_repeat(data: bytes) -> bool:
     """Tell whether an object in JSON has two members with the same name, after a number became a text."""
-    if data.translate(_ZEROS).rfind(_NUMBER_KEY) < 0 or len(encode_json(decode_json(data))) == len(data):
+    if data.translate(_ZEROS).rfind(_NUMBER_KEY) < 0 or _MADE_KEY.search(data) is None:
+        return False
+    if len(encode_json(decode_json(data))) == len(data):
         return False
     repeated: list[bool] = []
     json.loads(data, object_pairs_hook=lambda pairs: repeated.append(len(dict(pairs)) < len(pairs)))
