@@ -11,6 +11,7 @@ from starlette.requests import Request
 from plait.actor.actor import Actor
 from plait.actor.connection import Principal, Rights
 from plait.actor.outcome import make_resolver
+from plait.actor.per_actor import PerActor
 from plait.actor.transport import HIGH_WATER, Frame, OneWay
 from plait.session.native.follower import PLAIT, Follower
 from plait.state.missed import MissedChanges
@@ -23,6 +24,8 @@ __all__ = ["EventStream"]
 
 # Seconds of silence after which a comment is sent, so that proxies keep the stream open.
 _SILENCE: Final = 20.0
+# The readers of a thread that write in one iteration of the loop: a large event takes each of them some time.
+_AT_ONCE: Final = 16
 
 
 class EventStream:
@@ -32,7 +35,7 @@ class EventStream:
         self._actor = actor
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
-        self._queue = _Queue(actor.limits.write_buffer, self._event_id, self.close)
+        self._queue = _Queue(actor.limits.write_buffer, self._event_id, self.close, _WAKER.of(actor))
         # Each event names its source, so that it can be read without the events before it.
         self._follower = Follower(actor, self._queue, source=None)
         rights = Rights(principal, may_write=False, may_call=False)
@@ -113,11 +116,15 @@ class EventStream:
 class _Queue(OneWay):
     """The transport: events that wait for the reader."""
 
-    def __init__(self, limit: int, event_id: Callable[[], bytes], closed: Callable[[int, str], None]) -> None:
+    def __init__(
+        self, limit: int, event_id: Callable[[], bytes], closed: Callable[[int, str], None], waker: "_Waker"
+    ) -> None:
         self._limit = limit
         self._event_id = event_id
         self._closed = closed
-        self._events: deque[bytes] = deque()
+        self._waker = waker
+        # The frames that wait, with their ids.
+        self._frames: deque[tuple[bytes, bytes]] = deque()
         self._size = 0
         self._wake = asyncio.Event()
         self.is_closed = False
@@ -132,14 +139,15 @@ class _Queue(OneWay):
 
     def events(self) -> Iterator[bytes]:
         """Yield the waiting events."""
-        while self._events:
-            event = self._events.popleft()
-            yield event
-            self._size -= len(event)
+        while self._frames:
+            id, data = self._frames.popleft()
+            # A line break would end the field; JSON has none inside of strings.
+            yield b"id: %b\ndata: %b\n\n" % (id, data.translate(None, b"\r\n"))
+            self._size -= len(data)
 
     async def wait(self, timeout: float) -> bool:
         """Wait for an event or the end of the stream; return False after `timeout` seconds."""
-        if self._events or self.is_closed:
+        if self._frames or self.is_closed:
             return True
         self._wake.clear()
         try:
@@ -154,11 +162,10 @@ class _Queue(OneWay):
         if self.is_full:
             self.close(TRY_AGAIN_LATER, "the client reads too slowly")
             return
-        # A line break would end the field; JSON has none inside of strings.
-        event = b"id: %b\ndata: %b\n\n" % (self._event_id(), frame.data.translate(None, b"\r\n"))
-        self._events.append(event)
-        self._size += len(event)
-        self._wake.set()
+        if not self._frames:
+            self._waker.add(self._wake)
+        self._frames.append((self._event_id(), frame.data))
+        self._size += len(frame.data)
 
     def close(self, code: int, reason: str) -> None:
         if not self.is_closed:
@@ -168,3 +175,26 @@ class _Queue(OneWay):
 
     async def drain(self) -> None:
         pass
+
+
+class _Waker:
+    """Wakes the readers of a thread for whom events wait, a few in each iteration of the loop."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._loop = actor.loop
+        self._waiting: deque[asyncio.Event] = deque()
+
+    def add(self, reader: asyncio.Event) -> None:
+        """Wake a reader soon."""
+        if not self._waiting:
+            self._loop.call_soon(self._wake)
+        self._waiting.append(reader)
+
+    def _wake(self) -> None:
+        for _ in range(min(len(self._waiting), _AT_ONCE)):
+            self._waiting.popleft().set()
+        if self._waiting:
+            self._loop.call_soon(self._wake)
+
+
+_WAKER: Final = PerActor(_Waker)

@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
+from itertools import count
 from typing import Any
 
 import pytest
 from starlette.requests import Request
+from tests.server.holding import MOST_HELD, measure_held
 from tests.server.rooms import House, make_request, open_house
 from tests.server.session.guests import PATIENCE, Room, Slow, SlowReads, change, put, until
 from tests.server.session.guests import joined as guest_joined
@@ -124,6 +127,30 @@ async def test_it_is_told_the_state_and_then_each_change_with_its_version_as_id(
     actor.thread.emit("goal", "Ada")
     assert await reader.next() == (f"{epoch}:2", {"type": "message", "data": {"hello": "all"}})
     assert await reader.next() == (f"{epoch}:2", {"type": "event", "name": "goal", "data": "Ada"})
+
+
+async def test_many_readers_do_not_write_at_once(house: House) -> None:
+    actor, written, numbers = await house.actor(Room), list[int](), count(1)
+
+    async def read() -> None:
+        reader = await reading(house)
+        async for _ in reader.lines:
+            end = time.thread_time() + 0.001
+            while time.thread_time() < end:
+                pass
+            written.append(1)
+
+    async def tell_all() -> None:
+        written.clear()
+        await change(actor, next(numbers))
+        await until(lambda: len(written) == 150)
+
+    async with asyncio.TaskGroup() as group:
+        readers = [group.create_task(read()) for _ in range(150)]
+        await until(lambda: len(actor.thread.connections()) == 150)
+        assert await measure_held(tell_all) < MOST_HELD
+        for each in readers:
+            each.cancel()
 
 
 async def test_a_binary_message_is_left_out(house: House) -> None:
