@@ -6,7 +6,7 @@ SystemExit, is an error of the code like an Exception, and does not end the serv
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, TypeVar
 
@@ -64,11 +64,12 @@ async def call(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function of an author, and await what it returns. Raises an Exception, or what passes."""
     token = _is_called.set(True)
     try:
-        made = call_now(function, *args)
-        if not inspect.isawaitable(made):
-            return made
         task = asyncio.current_task()
-        return await _Code(made if inspect.iscoroutine(made) else _wait(made), 0 if task is None else task.cancelling())
+        before = 0 if task is None else task.cancelling()
+        made = call_now(function, *args)
+        if inspect.isawaitable(made) or (task is not None and task.cancelling() > before):
+            made = await _Code(_finish(made, before), before, _find_name(function), _count(task))
+        return made
     finally:
         _is_called.reset(token)
 
@@ -83,7 +84,7 @@ def guard_tasks(loop: asyncio.AbstractEventLoop, is_author: Callable[[Context], 
     def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
         context = options.get("context") or copy_context()
         if _is_called in context or is_author(context):
-            coroutine = _Code(coroutine, -1)
+            coroutine = _Code(coroutine, -1, _find_name(coroutine))
         return (former or _make_task)(loop, coroutine, **options)
 
     def leave() -> None:
@@ -98,8 +99,12 @@ def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) 
     return asyncio.Task(coroutine, loop=loop, **options)
 
 
-async def _wait(made: Awaitable[T]) -> T:
-    return await made
+async def _finish(made: Any, before: int) -> Any:
+    """Await what code has returned; if it has cancelled its own task, that comes here, and not to its caller."""
+    result = await made if inspect.isawaitable(made) else made
+    if (task := asyncio.current_task()) is not None and task.cancelling() > before:
+        await asyncio.sleep(0)
+    return result
 
 
 def _find_name(code: Any) -> str:
@@ -109,16 +114,18 @@ def _find_name(code: Any) -> str:
 class _Code(Coroutine[Any, Any, Any]):
     """A coroutine of an author, which raises an Exception, or what passes.
 
-    `before` is how often its task was cancelled before. What cancels that while the coroutine runs, up to its next
-    await, is the coroutine itself; with -1, it may, as it is a task that code of an author has started.
+    `before` is how often its task was cancelled before, and `own` adds the cancellations by the code itself. What
+    cancels the task while the coroutine runs, up to its next await, is the coroutine itself; with -1, it may, as it is
+    a task that code of an author has started.
     """
 
-    __slots__ = ("_before", "_coroutine", "_own")
+    __slots__ = ("_before", "_coroutine", "_name", "_own")
 
-    def __init__(self, coroutine: Any, before: int) -> None:
+    def __init__(self, coroutine: Any, before: int, name: str, own: int = -1) -> None:
         self._coroutine = coroutine
-        # With the cancellations by itself.
-        self._before = self._own = before
+        self._before = before
+        self._name = name
+        self._own = own
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._coroutine, name)  # For the stack of its task.
@@ -156,7 +163,7 @@ class _Code(Coroutine[Any, Any, Any]):
                     raise
                 while task.cancelling() > self._before:
                     task.uncancel()
-            raise find_error(error, _find_name(self._coroutine), Interrupted) from error
+            raise find_error(error, self._name, Interrupted) from error
 
 
 def _count(task: asyncio.Task[Any] | None) -> int:

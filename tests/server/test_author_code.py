@@ -75,6 +75,8 @@ class Trouble:
             case "own task":
                 _cancel_own()
                 await asyncio.sleep(0)
+            case "returned":
+                _cancel_own()
             case "callback":  # As a cancel scope that is left open.
                 asyncio.get_running_loop().call_soon(_cancel_own, asyncio.current_task())
                 await asyncio.Event().wait()
@@ -121,7 +123,7 @@ async def _later(way: str) -> None:
 
 
 NOW = ("Exception", "SystemExit", "KeyboardInterrupt", "CancelledError", "GeneratorExit")
-LATER = (*NOW, "own task", "group", "gathered", "gathered own", "thread")
+LATER = (*NOW, "own task", "returned", "group", "gathered", "gathered own", "thread")
 
 # A turn also knows that plait has not cancelled it.
 TURN = (*LATER, "callback")
@@ -541,7 +543,15 @@ PLACES: dict[str, tuple[tuple[str, ...], int, Callable[[Served], Awaitable[None]
 }
 
 
-@pytest.mark.parametrize(("place", "way"), [(place, way) for place, (ways, _, _) in PLACES.items() for way in ways])
+# What these have done is stored or sent when they return; that they have cancelled their task changes nothing.
+DONE = ("stream", "effect", "agent of a queue")
+
+CASES = [
+    (place, way) for place, (ways, _, _) in PLACES.items() for way in ways if way != "returned" or place not in DONE
+]
+
+
+@pytest.mark.parametrize(("place", "way"), CASES)
 async def test_code_that_ends_itself_has_failed(place: str, way: str, caplog: pytest.LogCaptureFixture) -> None:
     _, count, provoke = PLACES[place]
     async with serve(make_app()) as t:

@@ -239,6 +239,8 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
             result = self.work() if self.lease is None or self.lease.holds else self._work_with_rights()
             if (made := type(result)) is CoroutineType or (made not in _NOT_AWAITABLE and inspect.isawaitable(result)):
                 result = await result
+            if task.cancelling() > task.cancellations:  # By the code: it comes at the next await.
+                await asyncio.sleep(0)
             if self.begun:
                 await self._finish_begun()
         except BaseException as failure:

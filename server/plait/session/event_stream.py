@@ -180,21 +180,20 @@ class _Queue(OneWay):
 class _Waker:
     """Wakes the readers of a thread for whom events wait, a few in each iteration of the loop."""
 
-    def __init__(self, actor: Actor) -> None:
-        self._loop = actor.loop
+    def __init__(self, _: Actor) -> None:
         self._waiting: deque[asyncio.Event] = deque()
 
     def add(self, reader: asyncio.Event) -> None:
         """Wake a reader soon."""
         if not self._waiting:
-            self._loop.call_soon(self._wake)
+            asyncio.get_running_loop().call_soon(self._wake)
         self._waiting.append(reader)
 
     def _wake(self) -> None:
         for _ in range(min(len(self._waiting), _AT_ONCE)):
             self._waiting.popleft().set()
         if self._waiting:
-            self._loop.call_soon(self._wake)
+            asyncio.get_running_loop().call_soon(self._wake)
 
 
 _WAKER: Final = PerActor(_Waker)

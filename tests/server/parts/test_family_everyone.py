@@ -55,7 +55,7 @@ class Shelf(Thread[None]):
 
 
 class Shelves:
-    """A parent and its children, some of which cannot be reached."""
+    """A parent and its children; some cannot be reached."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
