@@ -7,7 +7,7 @@ SystemExit, is an error of the code like an Exception, and does not end the serv
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, ContextVar
 from typing import Any, Final, TypeVar
 
 __all__ = ["Interrupted", "call", "call_now", "find_error", "guard_tasks"]
@@ -74,16 +74,17 @@ async def call(function: Callable[..., Any], *args: Any) -> Any:
         _is_called.reset(token)
 
 
-def guard_tasks(loop: asyncio.AbstractEventLoop, is_author: Callable[[Context], bool]) -> Callable[[], None]:
+def guard_tasks(loop: asyncio.AbstractEventLoop, is_author: Callable[[Context | None], bool]) -> Callable[[], None]:
     """Keep tasks that code of authors starts from ending the loop, until the returned function is called.
 
-    `is_author` tells whether a context is that of such code. Tasks of plait itself need not come here.
+    `is_author` tells whether a context, None for the calling one, is that of such code. Tasks of plait itself need not
+    come here.
     """
     former: Any = loop.get_task_factory()
 
     def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
-        context = options.get("context") or copy_context()
-        if _is_called in context or is_author(context):
+        context = options.get("context")
+        if is_author(context) or (_is_called.get(False) if context is None else _is_called in context):
             coroutine = _Code(coroutine, -1, _find_name(coroutine))
         return (former or _make_task)(loop, coroutine, **options)
 

@@ -49,9 +49,9 @@ def latest_turn() -> "Turn | None":
     return _turn.get()
 
 
-def has_turn(context: Context) -> bool:
-    """Whether a turn runs code in a context, or has started its task."""
-    return _turn in context
+def has_turn(context: Context | None) -> bool:
+    """Whether a turn runs code in a context, by default the calling one, or has started its task."""
+    return _turn.get() is not None if context is None else context.get(_turn) is not None
 
 
 def current_turn() -> "Turn | None":
