@@ -8,11 +8,15 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
+from types import CoroutineType
 from typing import Any, Final, TypeVar
 
-__all__ = ["Interrupted", "call", "call_now", "find_error", "guard_tasks"]
+__all__ = ["NOT_AWAITABLE", "Interrupted", "call", "call_now", "find_error", "guard_tasks"]
 
 T = TypeVar("T")
+
+NOT_AWAITABLE: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, tuple})
+"""The types that most code returns, beside coroutines; `inspect.isawaitable` is slow."""
 
 # Whether code runs that `call` has called, or a task that it has started.
 _is_called: Final[ContextVar[bool]] = ContextVar("plait_is_called")
@@ -50,6 +54,11 @@ def find_error(error: BaseException, name: str, *passing: type[BaseException]) -
     return made
 
 
+def _may_await(made: object) -> bool:
+    """Whether what code has returned is awaitable."""
+    return (kind := type(made)) is CoroutineType or (kind not in NOT_AWAITABLE and inspect.isawaitable(made))
+
+
 def call_now(function: Callable[..., T], *args: Any) -> T:
     """Call a function of an author. Raises an Exception, or what passes."""
     try:
@@ -67,7 +76,7 @@ async def call(function: Callable[..., Any], *args: Any) -> Any:
         task = asyncio.current_task()
         before = 0 if task is None else task.cancelling()
         made = call_now(function, *args)
-        if inspect.isawaitable(made) or (task is not None and task.cancelling() > before):
+        if _may_await(made) or (task is not None and task.cancelling() > before):
             made = await _Code(_finish(made, before), before, _find_name(function), _count(task))
         return made
     finally:
@@ -102,7 +111,7 @@ def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) 
 
 async def _finish(made: Any, before: int) -> Any:
     """Await what code has returned; if it has cancelled its own task, that comes here, and not to its caller."""
-    result = await made if inspect.isawaitable(made) else made
+    result = await made if _may_await(made) else made
     if (task := asyncio.current_task()) is not None and task.cancelling() > before:
         await asyncio.sleep(0)
     return result

@@ -16,6 +16,7 @@ from plait.actor.begun import Begun, keep_begun
 from plait.actor.connection import Connection, Lease, Party, Rights
 from plait.actor.outcome import Done
 from plait.actor.turn_task import TurnTask
+from plait.author_code import NOT_AWAITABLE
 from plait.errors import Indeterminate, PlaitError, Readonly, StoreError, Unauthenticated, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, find_outcome
 from plait.store.protocol import ThreadKey
@@ -39,9 +40,6 @@ E = TypeVar("E", bound=BaseException)
 log = logging.getLogger("plait.thread")
 
 _turn: Final[ContextVar["Turn | None"]] = ContextVar("plait_turn", default=None)
-
-# The types that most turns return, beside coroutines; `inspect.isawaitable` is slow.
-_NOT_AWAITABLE: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict, tuple})
 
 
 def latest_turn() -> "Turn | None":
@@ -237,7 +235,7 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
         error: BaseException | None = None
         try:
             result = self.work() if self.lease is None or self.lease.holds else self._work_with_rights()
-            if (made := type(result)) is CoroutineType or (made not in _NOT_AWAITABLE and inspect.isawaitable(result)):
+            if (made := type(result)) is CoroutineType or (made not in NOT_AWAITABLE and inspect.isawaitable(result)):
                 result = await result
             if task.cancelling() > task.cancellations:  # By the code: it comes at the next await.
                 await asyncio.sleep(0)
