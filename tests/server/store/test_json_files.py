@@ -9,6 +9,7 @@ import random
 import re
 import resource
 import shutil
+import stat
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -441,6 +442,35 @@ async def test_a_snapshot_that_cannot_be_written_fails_no_change_and_is_tried_ag
         assert room.read_bytes() == b""
 
 
+@pytest.mark.parametrize("failing", [1, 2])
+async def test_a_thread_is_written_on_after_a_snapshot_whose_folder_could_not_be_synced(
+    failing: int, folder: Path, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, synced = os.fsync, 0
+
+    def fsync(file: int) -> None:
+        nonlocal synced
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            synced += 1
+            if synced == failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(file)
+
+    async with owned(open_folder(folder), ROOM) as store:
+        await put(store, beginning(), put_records(("a", b"1")))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fsync)
+            await put(store, put_records(("b", LARGE)))
+        assert synced == failing
+        await put(store, change(1))
+        await put(store, put_records(("c", LARGE * 3), after=1))
+        await put(store, change(2))
+        assert len(room.read_bytes().splitlines()) == 1
+        before = await read(store)
+    async with open_folder(folder) as store:
+        assert await read(store) == before
+
+
 async def test_the_log_of_a_snapshot_does_not_name_the_turn_that_wrote_something_else(folder: Path, room: Path) -> None:
     turn, said = ContextVar[str]("turn", default="none"), list[str]()
 
@@ -493,6 +523,19 @@ async def test_a_file_that_another_program_has_changed_is_left_alone_and_other_t
         assert await outcomes([submit(store, change(1))]) == [StoreError]
         assert not room.exists()
         await put(store, change(2, key=OTHER))
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+async def test_a_file_that_another_program_has_made_is_left_alone(suffix: str, folder: Path, room: Path) -> None:
+    async with owned(open_folder(folder), ROOM) as store:
+        room.parent.mkdir()
+        made = room.with_suffix(suffix)
+        made.write_bytes(b"by hand\n")
+        for _ in range(2):
+            future = submit(store, beginning())
+            assert await outcomes([future]) == [StoreError]
+            assert "another program has changed its file" in str(future.exception())
+        assert made.read_bytes() == b"by hand\n"
 
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl"])

@@ -64,7 +64,9 @@ class AppendedFile:
         file = os.open(self.path, flags, 0o666)
         try:
             if self.size is None:
-                self.size, self._mark = 0, find_mark(file)
+                # If it is not empty, another program has made it since.
+                inode, _, time = find_mark(file)
+                self.size, self._mark = 0, (inode, 0, time)
             if not self._is_named:
                 sync_folder(self.path.parent)
                 self._is_named = True
@@ -92,9 +94,12 @@ class AppendedFile:
         """Replace the file by an empty one. Raises OSError."""
         if self.size:
             self._is_named = False  # Before the next line, if this fails.
-            replace_file(self.path, b"")
-            self.size, self._is_named, self.is_torn = 0, True, False
-            self._mark = find_mark(self.path)
+            try:
+                replace_file(self.path, b"")
+                self._is_named = True
+            finally:
+                if (mark := find_mark(self.path))[1:2] == (0,):
+                    self.size, self._mark, self.is_torn = 0, mark, False
 
     def _cut(self, file: int) -> None:
         self.is_torn = True
@@ -119,7 +124,7 @@ def check_mark(file: int | Path, mark: tuple[int, ...]) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file by another one, or make it. Raises OSError."""
+    """Replace a file by another one, or make it. Raises OSError; it may be replaced then, with its name not synced."""
     new = path.with_name(f"{path.name}.new")
     try:
         file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)

@@ -77,8 +77,10 @@ class ThreadFiles:
         """
         self.bound = 2 * (self.log.size or 0)  # When it is tried again if it fails.
         data = msgspec.json.format(encode_line(key, self.number, now, writes), indent=2) + b"\n"
-        replace_file(self.snapshot, data)
-        self._mark = find_mark(self.snapshot)
+        try:
+            replace_file(self.snapshot, data)
+        finally:
+            self._mark = find_mark(self.snapshot)
         self.bound = max(_LEAST, len(data))
         if writes:
             self.log.clear()
