@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 from tests.failover import failover
 from tests.mariadb import Mariadb
@@ -25,6 +27,7 @@ from plait.store.nats.jetstream import JetStream
 from plait.store.nats.server_connection import ServerConnection
 from plait.store.nats.url import NatsUrl
 from plait.store.postgres.cells import PostgresCells
+from plait.store.postgres.dialect import PostgresDialect
 from plait.store.postgres.url import PostgresUrl
 from plait.store.redis.cells import RedisCells
 from plait.store.redis.url import RedisUrl
@@ -97,6 +100,31 @@ async def test_a_connection_to_redis_that_the_server_has_closed_is_closed_when_i
                 assert len(os.listdir("/proc/self/fd")) <= before
             finally:
                 gc.enable()
+
+
+async def test_a_connection_to_postgres_that_hangs_at_its_beginning_is_closed(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    async def hang(db: Any, query: str) -> None:
+        await asyncio.Event().wait()
+
+    class Hanging(PostgresDialect):
+        async def connect(self) -> Any:
+            made.append(await super().connect())
+            monkeypatch.setattr(asyncpg.Connection, "execute", hang)
+            return made[-1]
+
+    url = PostgresUrl.parse(postgres.make_store())
+    cells = PostgresCells(url, Hanging(url))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await cells.confirm()
+    found = [each.is_closed() for each in made]
+    for each in made:
+        each.terminate()
+    assert found == [True]
 
 
 async def test_cells_of_a_redis_that_has_lost_its_data_are_those_that_are_made_after_it(

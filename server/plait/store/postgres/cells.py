@@ -50,11 +50,9 @@ class PostgresCells(SqlCells):
         self._has_session = url.has_session
         super().__init__(engine or PostgresDialect(url))
 
-    async def _connect(self) -> Db:
-        db = await super()._connect()
+    async def _begin(self, db: Db) -> None:
         if self._has_session:  # After a crash that loses a move, a shard would have two owners for a while.
             await db.execute("SET synchronous_commit TO on")
-        return db
 
     async def _create(self, db: Db) -> None:
         await db.execute(self._tables.fill(_CREATE))

@@ -66,9 +66,8 @@ class SqlCells:
     # Its third value is the former revision.
     _remove: str
 
-    async def _connect(self) -> Db:
-        """Return a new connection, whose commits are durable."""
-        return await self._dialect.connect()
+    async def _begin(self, db: Db) -> None:
+        """Have the commits of a new connection wait for the disk, unless they do."""
 
     async def _create(self, db: Db) -> None:
         """Make the table, unless it is there."""
@@ -95,7 +94,8 @@ class SqlCells:
         """Do work; `missing` is its result if the table is not there, as no node has joined yet."""
         try:
             if self._db is None or self._db.is_closed():
-                self._db = await self._connect()
+                self._db = await self._dialect.connect()
+                await self._begin(self._db)
             return await work(self._db)
         except self._dialect.errors as error:
             if self._is_missing(error):
