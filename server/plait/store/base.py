@@ -1,16 +1,21 @@
 """The store of one engine: it opens and closes, owns threads, and tells whether writes fail."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Final, Self
 
-from plait.errors import StoreError
+from plait.errors import CorruptThread, StoreError
 from plait.store.batches import Batches
-from plait.store.protocol import StoredThread, ThreadKey, Write
-from plait.store.thread_rows import RecordRange
+from plait.store.page import take_page
+from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey, Write
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange, Snapshot
 
 __all__ = ["EngineStore"]
+
+# The most rows of one write of an export, which are one publication in NATS, and the most bytes of their values.
+_ROWS: Final = 900
+_SIZE: Final = 512 * 1024
 
 
 class EngineStore:
@@ -90,6 +95,56 @@ class EngineStore:
     ) -> StoredThread | None:
         raise NotImplementedError
 
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
+        raise NotImplementedError
+
+    async def changes(
+        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        raise NotImplementedError
+
+    async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
+        header, stored = await self.find(key), await self.load(key)
+        if header is None or stored is None:
+            return
+        last, first = stored.version, await self.changes(key, after=0, limit=1)
+        base = first[0].version - 1 if first else last
+        snapshots = sorted(await self._list_snapshots(key))
+        if base and base not in snapshots:
+            raise CorruptThread(f"{key} cannot be read: the snapshot of version {base} is missing")
+
+        async def make(after: int | None, to: int, **rows: Any) -> Write:
+            ends = [each for each in snapshots if (base - 1 if after is None else after) < each <= to]
+            states = [await self._load_snapshot(key, each) for each in ends]
+            return Write(key, stored.epoch, after, to, snapshots=states, changed_at=header.changed_at, **rows)
+
+        yield await make(
+            None,
+            base,
+            state_version=stored.state_version,
+            secret=stored.secret,
+            due=stored.due or None,
+            created_at=stored.created_at,
+            user=stored.user,
+            begins_at=base,
+        )
+        version = base
+        while version < last:
+            end = next((each for each in snapshots if each > version), last)
+            changes = await self.changes(key, after=version, limit=min(_ROWS, end - version), size=_SIZE)
+            end = version + len(changes)
+            if not changes or [row.version for row in changes] != list(range(version + 1, end + 1)):
+                raise CorruptThread(f"{key} cannot be read: changes are missing after version {version}")
+            yield await make(version, end, changes=changes)
+            version = end
+        client, after = "", ("", "")
+        while clients := take_page(await self._list_clients(key, client, _ROWS), lambda row: len(row.refused), _SIZE):
+            yield await make(last, last, clients=clients)
+            client = clients[-1].client
+        while records := await self._list_records(key, after, _ROWS, _SIZE):
+            yield await make(last, last, records=records)
+            after = records[-1].part, records[-1].key
+
     # For subclasses
 
     async def _open(self) -> None:
@@ -102,6 +157,18 @@ class EngineStore:
         """Load a thread that this store has just claimed."""
         return await self.load(key, records=records)
 
+    async def _list_snapshots(self, key: ThreadKey) -> Iterable[int]:
+        """Return the versions of a thread's snapshots."""
+        raise NotImplementedError
+
+    async def _list_clients(self, key: ThreadKey, after: str, limit: int) -> list[ClientRow]:
+        """Return the rows of a thread's clients after one."""
+        raise NotImplementedError
+
+    async def _list_records(self, key: ThreadKey, after: tuple[str, str], limit: int, size: int) -> list[Record]:
+        """Return records of all parts after a part and a key."""
+        raise NotImplementedError
+
     async def _probe(self, *, writes: bool) -> None:
         """Raise StoreError if the engine cannot be reached or, with `writes`, if a test write fails."""
 
@@ -110,6 +177,12 @@ class EngineStore:
         return str(error) if isinstance(error, StoreError) else None
 
     # Inside
+
+    async def _load_snapshot(self, key: ThreadKey, version: int) -> Snapshot:
+        found = await self.load(key, version=version)
+        if found is None or found.snapshot is None:
+            raise CorruptThread(f"{key} cannot be read: the snapshot of version {version} is missing")
+        return Snapshot(version, found.snapshot)
 
     async def _end(self) -> None:
         await self._batches.close()

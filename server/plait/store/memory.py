@@ -2,7 +2,7 @@
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -213,6 +213,18 @@ class LoadedStore(EngineStore):
         return [each for each in found if after is None or each > after][:limit]
 
     # Inside
+
+    async def _list_snapshots(self, key: ThreadKey) -> Iterable[int]:
+        row = self._find_row(key)
+        return row.snapshots if row else ()
+
+    async def _list_clients(self, key: ThreadKey, after: str, limit: int) -> list[ClientRow]:
+        row = self._find_row(key)
+        return [each for id, each in sorted(row.clients.items()) if id > after][:limit] if row else []
+
+    async def _list_records(self, key: ThreadKey, after: tuple[str, str], limit: int, size: int) -> list[Record]:
+        async with self.view(key) as found:
+            return [] if found is None else await found.records(after=after, limit=limit, size=size)
 
     def _find_row(self, key: ThreadKey) -> MemoryRow | None:
         """Return a thread for a read."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from functools import partial
@@ -17,7 +17,6 @@ from plait.clock import read_wall_clock
 from plait.errors import CorruptThread, StoreError
 from plait.store.batches import Batches, WriteGroup
 from plait.store.coalescing import coalesce
-from plait.store.json_files.exporting import split
 from plait.store.json_files.files import make_folder, name_files, replace_file
 from plait.store.json_files.lines import decode_value, encode_value
 from plait.store.json_files.thread_files import ThreadFiles
@@ -92,11 +91,6 @@ class JsonFileStore(LoadedStore):
 
     async def schemas(self) -> list[StoredSchema]:
         return [(*key, schema) for key, schema in self._schemas.items()]
-
-    async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
-        if (row := self._find_row(key)) is not None:
-            for write in split(row.as_write(key)):
-                yield write
 
     def begin_new_epochs(self) -> None:
         """Give each thread a new epoch, in memory only, so that no client resumes from a version that is not there."""

@@ -1,6 +1,7 @@
 """Reads threads, and parts of them. What is read is of one moment, or read again."""
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
@@ -23,8 +24,9 @@ from plait.store.nats.layout import Change, Known, Name, Subjects, decode_client
 from plait.store.outcomes import Unreachable, describe
 from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey
 from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Record, RecordRange
+from plait.store.whole import StoredSchema
 
-__all__ = ["Reads", "load_contents", "telling"]
+__all__ = ["Reads", "keep", "load_contents", "telling"]
 
 # How often something is read again that is written all the time, and the seconds in between.
 _TRIES: Final = 40
@@ -108,6 +110,19 @@ class Reads:
 
         return await self._read(key, read) or []
 
+    async def schema(self, kind: str, hash: str) -> bytes | None:
+        with telling("a schema"):
+            subject = self._subjects.schema(kind, hash)
+            return (await read_values(self._stream, "", [subject])).get(subject, (0, None))[1]
+
+    async def schemas(self) -> list[StoredSchema]:
+        with telling("the schemas"):
+            info = await self._stream.names(self._subjects.schemas)
+            found = [each for each in info.subjects if each.count(".") == 3]
+            values = await read_values(self._stream, "", found)
+        schemas = ((*self._subjects.read_schema(each), values[each][1]) for each in found if each in values)
+        return sorted((kind, hash, value) for kind, hash, value in schemas if value is not None)
+
     # Inside
 
     async def _load(
@@ -155,6 +170,29 @@ class Reads:
             self._cache.add(contents)
         return contents
 
+    async def _list_snapshots(self, key: ThreadKey) -> list[int]:
+        contents = await self._read(key, keep)
+        return [] if contents is None else list(contents.snapshots)
+
+    async def _list_clients(self, key: ThreadKey, after: str, limit: int) -> list[ClientRow]:
+        async def read(contents: Contents) -> list[ClientRow]:
+            rests = [rest for id, rest in sorted(contents.clients.items()) if id > after]
+            found: list[ClientRow] = []
+            while rests and len(found) < limit:  # Some may have been deleted.
+                some, rests = rests[:limit], rests[limit:]
+                values = await read_values(self._stream, contents.start, some, contents.thread.rows)
+                found += [decode_client(row) for rest in some if (row := values.get(rest, (0, None))[1]) is not None]
+            return found[:limit]
+
+        return await self._read(key, read) or []
+
+    async def _list_records(self, key: ThreadKey, after: tuple[str, str], limit: int, size: int) -> list[Record]:
+        async def read(contents: Contents) -> list[Record]:
+            names = contents.names[bisect_right(contents.names, after) :]
+            return await read_records(self._stream, contents, names, limit, size)
+
+        return await self._read(key, read) or []
+
     async def _repeat(self, key: ThreadKey, read: Callable[[], Awaitable[T]]) -> T:
         for number in range(_TRIES):
             if number:
@@ -182,6 +220,11 @@ class Reads:
         if not reverse:
             for row in last:
                 yield row
+
+
+async def keep(contents: Contents) -> Contents:
+    """Return what a thread has."""
+    return contents
 
 
 @contextmanager

@@ -20,14 +20,13 @@ from plait.store.nats.api import ApiError, Lost, Publication, Requests
 from plait.store.nats.cache import ContentsCache
 from plait.store.nats.commits import GroupCommitter
 from plait.store.nats.contents import Contents, read_head
-from plait.store.nats.exporting import export, read_schema, read_schemas
 from plait.store.nats.index import Index
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import CONFIG, FORMAT, Known, Subjects, split_chunks
 from plait.store.nats.line import Line
 from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.publishing import Publisher
-from plait.store.nats.reads import Reads, load_contents, telling
+from plait.store.nats.reads import Reads, keep, load_contents, telling
 from plait.store.nats.server_connection import ServerConnection
 from plait.store.nats.upkeep import NatsUpkeep
 from plait.store.nats.url import NatsUrl
@@ -45,7 +44,6 @@ from plait.store.protocol import (
     Write,
 )
 from plait.store.thread_rows import Record, RecordRange
-from plait.store.whole import StoredSchema
 
 __all__ = ["NatsStore"]
 
@@ -146,10 +144,12 @@ class NatsStore(Reads, EngineStore):
         return [None if isinstance(each, BaseException) else each for each in found]
 
     async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
-        if (contents := await self._read(key, _keep)) is not None:
-            with telling(key):
-                async for write in export(self._stream, contents):
-                    yield write
+        if (contents := await self._read(key, keep)) is not None:
+            self._cache.add(contents)  # Otherwise each page would list all names again.
+            async for write in super().export(key):
+                yield write
+            if key not in self._heads:
+                self._cache.drop(key)
 
     @asynccontextmanager
     async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
@@ -172,12 +172,6 @@ class NatsStore(Reads, EngineStore):
         super().release(key, fence)
         self._upkeep.release(key, fence)
         self._cache.drop(key)
-
-    async def schema(self, kind: str, hash: str) -> bytes | None:
-        return await _tell("a schema", read_schema(self._stream, self._subjects, kind, hash))
-
-    async def schemas(self) -> list[StoredSchema]:
-        return await _tell("the schemas", read_schemas(self._stream, self._subjects))
 
     async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
         with telling("a schema", "could not be written"):
@@ -251,10 +245,6 @@ class NatsStore(Reads, EngineStore):
         await self._upkeep.stop()
         await self._watch.stop()
         await self._connection.close()
-
-
-async def _keep(contents: Contents) -> Contents:
-    return contents
 
 
 async def _tell(what: object, work: Awaitable[T]) -> T:

@@ -108,6 +108,20 @@ class Reads:
         await self._recover()
         return await self.engine.run(*commands)
 
+    async def _list_snapshots(self, key: ThreadKey) -> list[int]:
+        with telling(key):
+            (versions,) = await self._run(("HKEYS", *self._keys.thread(key, "s")))
+        return [int(each) for each in versions]
+
+    async def _list_clients(self, key: ThreadKey, after: str, limit: int) -> list[ClientRow]:
+        with telling(key):
+            (rows,) = await self._run(("HGETALL", *self._keys.thread(key, "l")))
+        found = sorted(zip(rows[::2], rows[1::2], strict=True))
+        return [to_client(name.decode(), row) for name, row in found if name > after.encode()][:limit]
+
+    async def _list_records(self, key: ThreadKey, after: tuple[str, str], limit: int, size: int) -> list[Record]:
+        return (await self._read_page(key, after, limit, size))[1]
+
     def _make_load(self, key: ThreadKey, version: int | None, ranges: Sequence[RecordRange]) -> Command:
         """Return the command that loads a thread. Raises UnicodeEncodeError."""
         values = [value for each in ranges for value in _range(each)]

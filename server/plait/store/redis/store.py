@@ -17,11 +17,10 @@ from plait.store.protocol import ALL_THREADS, DueThread, StoredThread, ThreadKey
 from plait.store.reconnecting import Reconnector
 from plait.store.redis.commits import BatchCommitter
 from plait.store.redis.engine import Engine, explain, is_lost
-from plait.store.redis.exporting import Exports
 from plait.store.redis.layout import Heads, Keys, RedisHead, join, split
 from plait.store.redis.line import Line
 from plait.store.redis.listing import list_due, list_threads
-from plait.store.redis.reads import ERRORS, read_thread, telling
+from plait.store.redis.reads import ERRORS, Reads, read_thread, telling
 from plait.store.redis.scripts import CLAIM, FORMAT
 from plait.store.redis.upkeep import RedisUpkeep
 from plait.store.redis.url import RedisUrl
@@ -34,7 +33,7 @@ __all__ = ["RedisStore"]
 log = logging.getLogger("plait.store")
 
 
-class RedisStore(Exports, RemoteStore[RedisHead]):
+class RedisStore(Reads, RemoteStore[RedisHead]):
     """Stores threads in the database of a URL. `readonly=True` only reads."""
 
     def __init__(self, url: RedisUrl, *, readonly: bool = False) -> None:

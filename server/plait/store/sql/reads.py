@@ -17,9 +17,11 @@ __all__ = [
     "END",
     "find",
     "join_load",
+    "list_snapshots",
     "load",
     "load_changes",
     "load_client",
+    "load_clients",
     "load_page",
     "load_record",
     "load_records",
@@ -82,6 +84,9 @@ SELECT version, ops, source, at FROM (
 _AFTER: Final = _CHANGES % {"sign": ">", "direction": "ASC"}
 _BEFORE: Final = _CHANGES % {"sign": "<", "direction": "DESC"}
 _CLIENT: Final = f"SELECT client, ref, refused, at FROM {{clients}} WHERE thread = {_ID} AND client = $3"
+_CLIENTS: Final = f"""
+SELECT client, ref, refused, at FROM {{clients}} WHERE thread = {_ID} AND client > $3 ORDER BY client LIMIT $4
+"""
 _RECORD: Final = f'SELECT value FROM {{records}} WHERE thread = {_ID} AND part = $3 AND "key" = $4'
 _RECORDS: Final = f"""
 SELECT "key", value FROM (
@@ -201,6 +206,18 @@ async def load_client(db: Queries, tables: Tables, key: ThreadKey, client: str) 
     """Return the row of a client; None if there is none."""
     rows = await db.fetch(tables.fill(_CLIENT), *encode(key), client.encode())
     return ClientRow(rows[0][0].decode(), *rows[0][1:]) if rows else None
+
+
+async def load_clients(db: Queries, tables: Tables, key: ThreadKey, after: str, limit: int) -> list[ClientRow]:
+    """Return the rows of a thread's clients after one."""
+    rows = await db.fetch(tables.fill(_CLIENTS), *encode(key), after.encode(), limit)
+    return [ClientRow(client.decode(), *rest) for client, *rest in rows]
+
+
+async def list_snapshots(db: Queries, tables: Tables, key: ThreadKey) -> list[int]:
+    """Return the versions of a thread's snapshots."""
+    rows = await db.fetch(tables.fill(f"SELECT version FROM {{snapshots}} WHERE thread = {_ID}"), *encode(key))
+    return [version for (version,) in rows]
 
 
 async def load_record(db: Queries, tables: Tables, key: ThreadKey, part: str, name: str) -> bytes | None:

@@ -20,14 +20,12 @@ from plait.store.protocol import (
     ThreadQuery,
     ThreadRow,
     ThreadView,
-    Write,
 )
 from plait.store.remote import RemoteStore
 from plait.store.sql import listing, reads
 from plait.store.sql.commits import BatchCommitter
 from plait.store.sql.db import Db
 from plait.store.sql.dialect import Dialect
-from plait.store.sql.exporting import export
 from plait.store.sql.pool import Readers, Writer
 from plait.store.sql.rows import ClaimedHead, Known
 from plait.store.sql.tables import SCHEMAS, Tables
@@ -117,12 +115,6 @@ class SqlStore(RemoteStore[ClaimedHead]):
             rows = await self._readers.run(lambda db: self._dialect.load_each(db, keys, part, name))
         return [value for (value,) in rows]
 
-    async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
-        with self._telling(f"{key} cannot be read"):
-            async with self._readers.view() as db:
-                async for write in export(db, self._dialect.tables, key):
-                    yield write
-
     @asynccontextmanager
     async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
         async with self._readers.view() as db:
@@ -174,6 +166,15 @@ class SqlStore(RemoteStore[ClaimedHead]):
     ) -> T:
         with self._telling(f"{what} cannot be read"):
             return await self._readers.run(lambda db: function(db, self._dialect.tables, *args, **kwargs))
+
+    async def _list_snapshots(self, key: ThreadKey) -> list[int]:
+        return await self._read(key, reads.list_snapshots, key)
+
+    async def _list_clients(self, key: ThreadKey, after: str, limit: int) -> list[ClientRow]:
+        return await self._read(key, reads.load_clients, key, after, limit)
+
+    async def _list_records(self, key: ThreadKey, after: tuple[str, str], limit: int, size: int) -> list[Record]:
+        return await self._read(key, reads.load_page, key, after=after, limit=limit, size=size)
 
     async def _claim_head(
         self, key: ThreadKey, ranges: Sequence[RecordRange] | None

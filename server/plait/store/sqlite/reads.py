@@ -17,10 +17,12 @@ from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Record,
 __all__ = [
     "find",
     "find_end",
+    "list_snapshots",
     "load",
     "load_changes",
     "load_changes_before",
     "load_client",
+    "load_clients",
     "load_page",
     "load_record",
     "load_record_of_each",
@@ -144,6 +146,22 @@ def load_client(db: sqlite3.Connection, key: ThreadKey, client: str) -> ClientRo
         (*key, client),
     ).fetchone()
     return read_client(key, row[0], row[1:]) if row else None
+
+
+def load_clients(db: sqlite3.Connection, key: ThreadKey, after: str, limit: int) -> list[ClientRow]:
+    """Return the rows of a thread's clients after one. Raises CorruptThread."""
+    rows = db.execute(
+        "SELECT c.thread, c.client, c.ref, c.refused, c.at, c.checksum FROM clients c JOIN threads t ON t.id = c.thread"
+        " WHERE t.kind = ? AND t.name = ? AND c.client > ? ORDER BY c.client LIMIT ?",
+        (*key, after, limit),
+    )
+    return [read_client(key, row[0], row[1:]) for row in rows]
+
+
+def list_snapshots(db: sqlite3.Connection, key: ThreadKey) -> list[int]:
+    """Return the versions of a thread's snapshots."""
+    rows = db.execute("SELECT version FROM snapshots WHERE thread = ?", (_find(db, key),))
+    return [version for (version,) in rows]
 
 
 def load_record(db: sqlite3.Connection, key: ThreadKey, part: str, name: str) -> bytes | None:

@@ -31,7 +31,7 @@ from plait.store.protocol import (
     ThreadView,
     Write,
 )
-from plait.store.sqlite import exporting, listing, reads, schema
+from plait.store.sqlite import listing, reads, schema
 from plait.store.sqlite.failures import explain, is_trouble
 from plait.store.sqlite.file_identity import check_log
 from plait.store.sqlite.file_place import ONLY_FILE, FilePlace
@@ -172,13 +172,6 @@ class SqliteStore(EngineStore):
     async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
         return await self._read("records", reads.load_record_of_each, keys, part, name)
 
-    async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
-        step: exporting.Step | None = exporting.FIRST
-        while step is not None:
-            write, step = await self._read(key, exporting.load_step, key, step)
-            if write is not None:
-                yield write
-
     @asynccontextmanager
     async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
         if self._reader is None:
@@ -188,10 +181,7 @@ class SqliteStore(EngineStore):
             await reader._read(key, _begin)
             stored = await reader.load(key)
 
-            async def read(after: tuple[str, str], limit: int, size: int) -> list[Record]:
-                return await reader._read(key, reads.load_page, key, after, limit, size)
-
-            yield None if stored is None else ThreadView(stored, read)
+            yield None if stored is None else ThreadView(stored, partial(reader._list_records, key))
 
     async def claim(self, key: ThreadKey) -> int:
         fence = await self._batches.claim(key)
@@ -233,6 +223,15 @@ class SqliteStore(EngineStore):
 
     async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
         return await self._read("the list of due threads", listing.load_due, until, after, limit)
+
+    async def _list_snapshots(self, key: ThreadKey) -> list[int]:
+        return await self._read(key, reads.list_snapshots, key)
+
+    async def _list_clients(self, key: ThreadKey, after: str, limit: int) -> list[ClientRow]:
+        return await self._read(key, reads.load_clients, key, after, limit)
+
+    async def _list_records(self, key: ThreadKey, after: tuple[str, str], limit: int, size: int) -> list[Record]:
+        return await self._read(key, reads.load_page, key, after, limit, size)
 
     async def _read(
         self, what: object, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
