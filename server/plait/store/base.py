@@ -101,7 +101,12 @@ class EngineStore:
     async def changes(
         self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
     ) -> list[ChangeRow]:
-        raise NotImplementedError
+        return await self._changes(key, after, limit, size, is_reverse=False)
+
+    async def changes_before(
+        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
+    ) -> list[ChangeRow]:
+        return await self._changes(key, version, limit, size, is_reverse=True)
 
     async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
         header, stored = await self.find(key), await self.load(key)
@@ -156,6 +161,12 @@ class EngineStore:
     async def _load_claimed(self, key: ThreadKey, records: Sequence[RecordRange]) -> StoredThread | None:
         """Load a thread that this store has just claimed."""
         return await self.load(key, records=records)
+
+    async def _changes(
+        self, key: ThreadKey, version: int, limit: int, size: int | None, *, is_reverse: bool
+    ) -> list[ChangeRow]:
+        """Return changes after a version, in order, or those before it, newest first."""
+        raise NotImplementedError
 
     async def _list_snapshots(self, key: ThreadKey) -> Iterable[int]:
         """Return the versions of a thread's snapshots."""

@@ -143,17 +143,16 @@ class LoadedStore(EngineStore):
             return None
         return ThreadHeader(row.epoch, row.version, row.created_at, row.user, row.due, row.changed_at)
 
-    async def changes(
-        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
+    async def _changes(
+        self, key: ThreadKey, version: int, limit: int, size: int | None, *, is_reverse: bool
     ) -> list[ChangeRow]:
-        rows, start = self._changes(key, after + 1)
-        return take_page(rows[start : start + limit], _ops_size, size)
-
-    async def changes_before(
-        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
-    ) -> list[ChangeRow]:
-        rows, end = self._changes(key, version)
-        return take_page(rows[max(0, end - limit) : end][::-1], _ops_size, size)
+        row = self._find_row(key)
+        if row is None or not row.changes:
+            return []
+        # Their versions have no gaps.
+        rows, at = row.changes, version - row.changes[0].version + (not is_reverse)
+        at = min(max(0, at), len(rows))
+        return take_page(rows[max(0, at - limit) : at][::-1] if is_reverse else rows[at : at + limit], _ops_size, size)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         row = self._find_row(key)
@@ -236,12 +235,6 @@ class LoadedStore(EngineStore):
         names = [name for name in values if name.startswith(wanted.prefix) and name > wanted.after]
         names = sorted((name for name in names if before is None or name < before), reverse=wanted.reverse)
         return take_page((Record(part, name, values[name]) for name in names[: wanted.limit]), _value_size, wanted.size)
-
-    def _changes(self, key: ThreadKey, version: int) -> tuple[list[ChangeRow], int]:
-        """Return the changes of a thread, and the index of a version among them; their versions have no gaps."""
-        row = self._find_row(key)
-        rows = row.changes if row else []
-        return rows, min(max(0, version - rows[0].version), len(rows)) if rows else 0
 
     def _head(self, key: ThreadKey) -> tuple[str, int] | None:
         """Return the epoch and version of a thread."""

@@ -1,7 +1,7 @@
 """The store of an engine on a server: it claims and loads in one round trip, and writes one batch at a time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextvars import Context
 from typing import Any, Generic, Self, TypeVar
 
@@ -24,8 +24,6 @@ class RemoteStore(EngineStore, Generic[H]):
     # Of the threads that this store has claimed.
     _heads: dict[ThreadKey, H]
     _upkeep: HeadUpkeep[H, Any]
-    # Writes a batch, and returns the outcome of each group.
-    _commit: Callable[[Sequence[WriteGroup]], Awaitable[Sequence[Outcome]]]
 
     def __init__(self, url: Any, *, readonly: bool = False) -> None:
         self.url = url
@@ -71,6 +69,10 @@ class RemoteStore(EngineStore, Generic[H]):
 
     async def _claim_head(self, key: ThreadKey, ranges: Sequence[RecordRange] | None) -> tuple[H, StoredThread | None]:
         """Become the owner of a thread, and load it with the records of ranges, if these are given."""
+        raise NotImplementedError
+
+    async def _commit(self, batch: Sequence[WriteGroup]) -> Sequence[Outcome]:
+        """Write a batch, and return the outcome of each group."""
         raise NotImplementedError
 
     def _on_loss(self) -> None:

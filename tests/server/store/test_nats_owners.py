@@ -118,7 +118,7 @@ async def test_a_large_write_that_its_owner_did_not_finish_is_finished_by_the_ne
         async def stop(known: object) -> None:
             raise StoreError("cut off")
 
-        first._committer._publisher.finish = stop  # type: ignore[assignment,method-assign]
+        first._publisher.finish = stop  # type: ignore[assignment,method-assign]
         large = put_records(*((str(n), b"new") for n in range(2000)))
         await first.submit(msgspec.structs.replace(large, fence=fence))
         assert await second.claim(ROOM) > fence
@@ -132,7 +132,7 @@ async def test_a_large_write_that_its_owner_did_not_finish_is_finished_before_it
     async with store:
         fence = await store.claim(ROOM)
         await store.submit(msgspec.structs.replace(beginning(), fence=fence))
-        publisher = store._committer._publisher
+        publisher = store._publisher
         finish = publisher.finish
 
         async def stop(known: object) -> Known:

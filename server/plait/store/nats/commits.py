@@ -1,6 +1,6 @@
 """Writes the groups of a store: each is one publication, which is compared with the thread's head."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -9,56 +9,50 @@ from plait.errors import Fenced, Indeterminate, StoreError
 from plait.store.batches import WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.nats.api import Publication
+from plait.store.nats.cache import ContentsCache
 from plait.store.nats.contents import Contents, Moved, read_head
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import CHUNK, DELETED, Known, Subjects, split_chunks
 from plait.store.nats.planning import LARGE, Plan, Room, make_plan
 from plait.store.nats.pruning import find_floor
 from plait.store.nats.publishing import Publisher, refuse
+from plait.store.nats.upkeep import NatsUpkeep
+from plait.store.nats.views import Views
 from plait.store.outcomes import Outcome, make_fenced
 from plait.store.protocol import ThreadKey, Write
 
-__all__ = ["GroupCommitter"]
+__all__ = ["Commits"]
 
 
-class GroupCommitter:
-    """Plans the writes of groups, publishes them, and keeps the `heads` of the threads that this store has claimed.
+class Commits:
+    """The methods of a store that write its threads: they plan the writes of a group, and publish them.
 
-    A head keeps rows of up to `most_in_head` bytes, and more if a write has more.
+    A head keeps rows of up to `_most_in_head` bytes, and more if a write has more.
     """
 
-    def __init__(
-        self,
-        stream: JetStream,
-        subjects: Subjects,
-        heads: dict[ThreadKey, Known],
-        publisher: Publisher,
-        *,
-        most_in_head: int,
-        find_contents: Callable[[ThreadKey, Known], Awaitable[Contents | None]],
-        take_cleaned: Callable[[ThreadKey], set[int]],
-        before_write: Callable[[ThreadKey, Plan], Awaitable[None] | None],
-        on_written: Callable[[Known, Known, dict[str, bytes | None]], None],
-        on_fenced: Callable[[], None],
-    ) -> None:
-        self._stream = stream
-        self._subjects = subjects
-        self._heads = heads
-        self._publisher = publisher
-        self._most_in_head = most_in_head
-        # Returns what a thread has.
-        self._find_contents = find_contents
-        # Returns the generations of a deleted thread whose rows are removed, though its head may still list them.
-        self._take_cleaned = take_cleaned
-        # Called before rows of a thread are replaced; returns what is to be awaited first.
-        self._before_write = before_write
-        # Called after each write of a thread, with its head before and after, and the rows that it has published.
-        self._on_written = on_written
-        # Called when a write is refused as another owner has claimed its thread.
-        self._on_fenced = on_fenced
+    _stream: JetStream
+    _subjects: Subjects
+    _cache: ContentsCache
+    # Of the threads that this store has claimed.
+    _heads: dict[ThreadKey, Known]
+    _publisher: Publisher
+    _most_in_head: int
+    _upkeep: NatsUpkeep
+    _views: Views
 
-    async def commit(self, group: WriteGroup) -> Outcome:
-        """Write a group, and return its outcome."""
+    # For subclasses
+
+    def _suspect(self) -> None:
+        """Check the stream, as another owner has claimed a thread."""
+        raise NotImplementedError
+
+    async def _find_contents(self, key: ThreadKey, known: Known | None = None) -> Contents | None:
+        """Return what a thread has, as `Reads` does."""
+        raise NotImplementedError
+
+    # Inside
+
+    async def _commit(self, group: WriteGroup) -> Outcome:
         key, fence = group.writes[0].key, group.writes[0].fence
         try:
             known = self._heads.get(key) or await self._find_head(key, fence)
@@ -71,11 +65,11 @@ class GroupCommitter:
         if not writes:
             return count, error
         try:
-            after, rows = await self._write(key, known, writes)
+            after, rows = await self._put(key, known, writes)
         except StoreError as failure:
             if isinstance(failure, Fenced | Indeterminate):
                 self._heads.pop(key, None)
-                self._on_fenced()
+                self._suspect()
             return 0, failure
         except (TypeError, ValueError, OverflowError) as failure:
             return 0, refuse(key, failure)
@@ -83,10 +77,9 @@ class GroupCommitter:
             self._heads.pop(key, None)  # The next write finds it, and finishes it first.
         else:
             self._heads[key] = after
-        self._on_written(known, after, rows)
+        self._cache.write(known, after, rows)
+        self._upkeep.note(known, after)
         return count, error
-
-    # Inside
 
     async def _find_head(self, key: ThreadKey, fence: int) -> Known | None:
         """Return the head of a thread that this store has claimed, and has lost sight of."""
@@ -96,7 +89,7 @@ class GroupCommitter:
             return await self._publisher.finish(known)
         return known
 
-    async def _write(
+    async def _put(
         self, key: ThreadKey, known: Known, writes: Sequence[Write]
     ) -> tuple[Known, dict[str, bytes | None]]:
         """Write a thread, and return its head and the rows that were put into the stream."""
@@ -104,10 +97,10 @@ class GroupCommitter:
         most = self._most_in_head
         room = Room(most, min(LARGE * most, self._stream.max_payload // 2))
         plan = make_plan(known, writes, now=read_wall_clock(), floor=floor, expired=expired, room=room)
-        if plan.head.removed and (cleaned := self._take_cleaned(key)):
+        if plan.head.removed and (cleaned := self._upkeep.take_cleaned(key)):
             left = [each for each in plan.head.removed if each not in cleaned]
             plan = plan._replace(head=msgspec.structs.replace(plan.head, removed=left))
-        if (waiting := self._before_write(key, plan)) is not None:
+        if (waiting := self._views.save(key, plan)) is not None:
             await waiting
         plan, messages = await self._make_messages(key, plan)
         return await self._publisher.publish(known, messages, plan.head), plan.rows

@@ -144,6 +144,16 @@ class Known(NamedTuple):
     sequence: int
     head: ThreadHead
 
+    @property
+    def fence(self) -> int:
+        """The number of the owner."""
+        return self.head.fence
+
+    @property
+    def version(self) -> int | None:
+        """The version of the thread; None if no thread is stored."""
+        return None if self.head.thread is None else self.head.thread.version
+
 
 class Segment(NamedTuple):
     """The versions in the subject of a message of changes."""

@@ -2,11 +2,12 @@
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from plait.errors import CorruptThread, Fenced, Indeterminate, StoreError
+from plait.store.base import EngineStore
 from plait.store.nats.cache import ContentsCache
 from plait.store.nats.contents import (
     Contents,
@@ -37,13 +38,13 @@ _SEGMENTS: Final = 8
 T = TypeVar("T")
 
 
-class Reads:
+class Reads(EngineStore):
     """The methods of a store that read its threads."""
 
     _stream: JetStream
     _subjects: Subjects
     # Of the threads that this process writes.
-    _heads: Mapping[ThreadKey, Known]
+    _heads: dict[ThreadKey, Known]
     _cache: ContentsCache
 
     async def load(
@@ -57,26 +58,6 @@ class Reads:
         if known is None or (thread := known.head.thread) is None:
             return None
         return ThreadHeader(thread.epoch, thread.version, thread.created_at, thread.user, thread.due, thread.changed_at)
-
-    async def changes(
-        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
-    ) -> list[ChangeRow]:
-        async def read(contents: Contents) -> list[ChangeRow]:
-            wanted = [each for each in contents.segments if each[0].last > after]
-            rows = self._read_changes(contents, wanted, reverse=False)
-            return await _take_changes(rows, lambda version: version > after, limit, size)
-
-        return await self._read(key, read) or []
-
-    async def changes_before(
-        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
-    ) -> list[ChangeRow]:
-        async def read(contents: Contents) -> list[ChangeRow]:
-            wanted = [each for each in contents.segments if each[0].first < version]
-            rows = self._read_changes(contents, wanted, reverse=True)
-            return await _take_changes(rows, lambda each: each < version, limit, size)
-
-        return await self._read(key, read) or []
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         async def read() -> ClientRow | None:
@@ -124,6 +105,17 @@ class Reads:
         return sorted((kind, hash, value) for kind, hash, value in schemas if value is not None)
 
     # Inside
+
+    async def _changes(
+        self, key: ThreadKey, version: int, limit: int, size: int | None, *, is_reverse: bool
+    ) -> list[ChangeRow]:
+        async def read(contents: Contents) -> list[ChangeRow]:
+            segments = contents.segments
+            wanted = [each for each in segments if (each[0].first < version if is_reverse else each[0].last > version)]
+            rows = self._read_changes(contents, wanted, reverse=is_reverse)
+            return await _take_changes(rows, version.__gt__ if is_reverse else version.__lt__, limit, size)
+
+        return await self._read(key, read) or []
 
     async def _load(
         self, key: ThreadKey, version: int | None, ranges: Sequence[RecordRange], known: Known | None = None

@@ -7,18 +7,16 @@ its head; so writes of different threads never wait for each other.
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context
-from typing import TypeVar
 
 from plait.errors import CorruptThread, StoreError
-from plait.store.base import EngineStore
 from plait.store.batches import Batches, WriteGroup
 from plait.store.format import check_format
 from plait.store.nats.api import ApiError, Lost, Publication, Requests
 from plait.store.nats.cache import ContentsCache
-from plait.store.nats.commits import GroupCommitter
+from plait.store.nats.commits import Commits
 from plait.store.nats.contents import Contents, read_head
 from plait.store.nats.index import Index
 from plait.store.nats.jetstream import JetStream
@@ -49,10 +47,8 @@ __all__ = ["NatsStore"]
 
 log = logging.getLogger("plait.store")
 
-T = TypeVar("T")
 
-
-class NatsStore(Reads, EngineStore):
+class NatsStore(Reads, Commits):
     """Stores threads in the stream of a URL. `readonly=True` only reads.
 
     Small rows are kept in the heads of their threads, up to `most_in_head` bytes.
@@ -78,21 +74,9 @@ class NatsStore(Reads, EngineStore):
         self._cache = ContentsCache()
         self._views = Views()
         self._upkeep = NatsUpkeep(
-            stream, subjects, heads=self._heads, is_writing=self._batches.has_writes, is_viewed=self._views.has
+            stream, subjects, self._heads, is_writing=self._batches.has_writes, is_viewed=self._views.has
         )
         self._publisher = Publisher(stream, subjects, self._watch)
-        self._committer = GroupCommitter(
-            stream,
-            subjects,
-            self._heads,
-            self._publisher,
-            most_in_head=self._most_in_head,
-            find_contents=self._find_contents,
-            take_cleaned=self._upkeep.take_cleaned,
-            before_write=self._views.save,
-            on_written=self._on_written,
-            on_fenced=self._suspect,
-        )
         self._index = Index(stream, subjects)
 
     @property
@@ -163,7 +147,8 @@ class NatsStore(Reads, EngineStore):
         view = found[0]
 
         async def read(after: tuple[str, str], limit: int, size: int) -> list[Record]:
-            return await _tell(key, view.read(after, limit, size))
+            with telling(key):
+                return await view.read(after, limit, size)
 
         with self._views.hold(view):
             yield ThreadView(stored, read)
@@ -198,7 +183,8 @@ class NatsStore(Reads, EngineStore):
         return await self._load(key, None, records, self._heads.get(key))
 
     async def _refresh(self, what: str) -> None:
-        await _tell(f"the list of {what}", self._index.refresh())
+        with telling(f"the list of {what}"):
+            await self._index.refresh()
         for known in self._index.take_unclean():
             if not self._readonly and known.head.key not in self._heads:
                 self._upkeep.remove(known)
@@ -220,10 +206,6 @@ class NatsStore(Reads, EngineStore):
         self._stream.max_payload = line.max_payload
         await self._watch.check(line)
 
-    def _on_written(self, before: Known, after: Known, rows: dict[str, bytes | None]) -> None:
-        self._cache.write(before, after, rows)
-        self._upkeep.note(before, after)
-
     def _suspect(self) -> None:
         if self._is_entered:
             self._watch.suspect(self._connection)
@@ -235,21 +217,15 @@ class NatsStore(Reads, EngineStore):
         self._lose_claims()
 
     def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
-        return asyncio.get_running_loop().create_task(self._commit(batch), context=Context())
+        return asyncio.get_running_loop().create_task(self._commit_each(batch), context=Context())
 
-    async def _commit(self, batch: Sequence[WriteGroup]) -> Sequence[Outcome]:
-        (group,) = batch
-        return [await self._committer.commit(group)]
+    async def _commit_each(self, batch: Sequence[WriteGroup]) -> Sequence[Outcome]:
+        return [await self._commit(group) for group in batch]
 
     async def _close(self) -> None:
         await self._upkeep.stop()
         await self._watch.stop()
         await self._connection.close()
-
-
-async def _tell(what: object, work: Awaitable[T]) -> T:
-    with telling(what):
-        return await work
 
 
 def _is_trouble(cause: BaseException) -> bool:

@@ -2,37 +2,35 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from plait.store.nats.api import Publication, WrongSequence
 from plait.store.nats.contents import Contents, find_contents
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import GIVEN_UP, Known, Subjects
 from plait.store.protocol import ThreadKey
-from plait.store.upkeep import Upkeep
+from plait.store.upkeep import HeadUpkeep
 
 __all__ = ["NatsUpkeep"]
 
 
-class NatsUpkeep(Upkeep):
+class NatsUpkeep(HeadUpkeep[Known, Any]):
     """The upkeep of a store in NATS."""
 
     def __init__(
         self,
         stream: JetStream,
         subjects: Subjects,
-        *,
         heads: dict[ThreadKey, Known],
+        *,
         is_writing: Callable[[ThreadKey], bool],
         is_viewed: Callable[[ThreadKey], bool],
     ) -> None:
-        super().__init__()
+        super().__init__(heads, {}, lambda key: is_writing(key) or key in self._removed, errors=(), explain=str)
         self._stream = stream
         self._subjects = subjects
-        # The heads of the threads that this store has claimed.
-        self._heads = heads
         # The generations of deleted threads whose rows are removed, though their heads may still list them.
         self._cleaned: dict[ThreadKey, set[int]] = {}
-        self._is_writing = is_writing
         self._is_viewed = is_viewed
         # Threads whose logs were pruned, and generations of deleted threads.
         self._pruned: dict[ThreadKey, None] = {}
@@ -59,11 +57,18 @@ class NatsUpkeep(Upkeep):
     # Inside
 
     async def _work(self) -> None:
-        await self._remove()
+        await self._remove_rows()
         await self._prune()
-        await self._forget()
+        await super()._work()
 
-    async def _remove(self) -> None:
+    async def _remove(self, heads: Sequence[tuple[ThreadKey, Known]]) -> None:
+        for key, known in heads:
+            # It is removed in a while.
+            message = Publication(self._subjects.head(key), b"", known.sequence, ttl=GIVEN_UP)
+            with suppress(WrongSequence):  # It has another owner.
+                await self._stream.publish(message)
+
+    async def _remove_rows(self) -> None:
         for key, generations in list(self._removed.items()):
             if self._is_viewed(key):
                 self.wake()
@@ -90,21 +95,3 @@ class NatsUpkeep(Upkeep):
         if kept or not rests:
             before = kept[0].sequence if kept else contents.known.sequence
             await self._stream.purge(f"{contents.start}{what}.>", before=before)
-
-    async def _forget(self) -> None:
-        heads = self._heads
-        for key, fence in list(self._released.items()):
-            if self._is_writing(key) or key in self._removed:
-                self.wake()
-                continue
-            known = heads.get(key)
-            if known is not None and known.head.fence == fence:
-                if known.head.thread is None:
-                    # It is removed in a while.
-                    message = Publication(self._subjects.head(key), b"", known.sequence, ttl=GIVEN_UP)
-                    with suppress(WrongSequence):  # It has another owner.
-                        await self._stream.publish(message)
-                if heads.get(key) is known:
-                    del heads[key]
-            if self._released.get(key) == fence:
-                del self._released[key]

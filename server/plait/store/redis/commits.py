@@ -1,7 +1,7 @@
 """Writes batches, and finds out whether a batch is stored if its answer was lost."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from redis.exceptions import OutOfMemoryError
@@ -13,14 +13,14 @@ from plait.store.coalescing import coalesce
 from plait.store.outcomes import Outcome, Unreachable, make_fenced, make_indeterminate, make_refusal
 from plait.store.protocol import ThreadKey, Write
 from plait.store.reconnecting import Reconnector
-from plait.store.redis.engine import DRIVER_ERRORS, TOO_FEW, Engine, explain, is_lost
-from plait.store.redis.layout import Heads, Keys, RedisHead
+from plait.store.redis.engine import DRIVER_ERRORS, TOO_FEW, explain, is_lost
+from plait.store.redis.layout import Heads, RedisHead
 from plait.store.redis.line import Line
 from plait.store.redis.planning import Log, Plan
+from plait.store.redis.reads import Reads
 from plait.store.redis.scripts import ASK, COMMIT, QUESTION
-from plait.store.thread_rows import Prune
 
-__all__ = ["BatchCommitter"]
+__all__ = ["Commits"]
 
 log = logging.getLogger("plait.store")
 
@@ -30,33 +30,23 @@ _TRIES: Final = 2
 _REFUSALS: Final = ("MISCONF", "NOREPLICAS", "BUSY")
 
 
-class BatchCommitter:
-    """Writes the batches of a store, one at a time."""
+class Commits(Reads):
+    """The methods of a store that write batches, one at a time."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        keys: Keys,
-        line: Reconnector[Line],
-        heads: Heads,
-        load_log: Callable[[ThreadKey, Prune, int], Awaitable[Log]],
-    ) -> None:
-        self._engine = engine
-        self._keys = keys
-        self._line = line
-        self._load_log = load_log
-        # Of the threads that the store has claimed.
-        self.heads = heads
-        # The epochs of threads that have changed, and when, unless it is stored.
-        self.changed: dict[ThreadKey, tuple[str, int]] = {}
+    _line: Reconnector[Line]
+    # Of the threads that the store has claimed.
+    _heads: Heads
+    # The epochs of threads that have changed, and when, unless it is stored.
+    _changed: dict[ThreadKey, tuple[str, int]]
 
-    async def commit(self, batch: Sequence[WriteGroup]) -> list[Outcome]:
-        """Write a batch and return the outcome of each group."""
+    # Inside
+
+    async def _commit(self, batch: Sequence[WriteGroup]) -> list[Outcome]:
         outcomes: dict[int, Outcome] = {}
         plans: dict[int, Plan] = {}
         for index, group in enumerate(batch):
             key = group.writes[0].key
-            head = self.heads.get(key)
+            head = self._heads.get(key)
             if head is None or head.fence != group.writes[0].fence:
                 outcomes[index] = 0, make_fenced(key)
                 continue
@@ -67,10 +57,8 @@ class BatchCommitter:
                 except (StoreError, *DRIVER_ERRORS, OverflowError, TypeError, ValueError) as failure:
                     outcomes[index] = _refuse(key, failure)
         if plans:
-            await self._write(plans, outcomes)
+            await self._send(plans, outcomes)
         return [outcomes[index] for index in range(len(batch))]
-
-    # Inside
 
     async def _plan(self, head: RedisHead, writes: Sequence[Write]) -> Plan:
         prune, log = writes[-1].prune, Log()
@@ -78,14 +66,14 @@ class BatchCommitter:
             log = await self._load_log(writes[-1].key, prune, read_wall_clock())
         return Plan(self._keys, head, writes, log)
 
-    async def _write(self, plans: dict[int, Plan], outcomes: dict[int, Outcome], tries: int = _TRIES) -> None:
+    async def _send(self, plans: dict[int, Plan], outcomes: dict[int, Outcome], tries: int = _TRIES) -> None:
         try:
             line = await self._line.wait()
         except StoreError as error:
             outcomes.update((index, _refuse(plan.key, error)) for index, plan in plans.items())
             return
         # All claims have ended if the connection is one to another server, which may not have a later claim.
-        for index in [index for index, plan in plans.items() if plan.key not in self.heads]:
+        for index in [index for index, plan in plans.items() if plan.key not in self._heads]:
             outcomes[index] = 0, make_fenced(plans.pop(index).key)
         if not plans:
             return
@@ -96,7 +84,7 @@ class BatchCommitter:
                 arguments.append(len(command))
                 arguments += command
         try:
-            done, *waited = await line.run(*self._engine.add_wait(("EVAL", COMMIT, 0, *arguments)))
+            done, *waited = await line.run(*self.engine.add_wait(("EVAL", COMMIT, 0, *arguments)))
         except DRIVER_ERRORS as error:
             if is_lost(error):
                 await self._settle(plans, outcomes, error, tries)
@@ -105,9 +93,9 @@ class BatchCommitter:
             return
         for (index, plan), is_stored in zip(plans.items(), done, strict=True):
             if not is_stored:
-                self.heads.pop(plan.key, None)
+                self._heads.pop(plan.key, None)
                 outcomes[index] = 0, make_fenced(plan.key)
-            elif not self._engine.has_replicas(waited):
+            elif not self.engine.has_replicas(waited):
                 outcomes[index] = self._doubt(plan, StoreError(TOO_FEW))
             else:
                 self._take(plan, plan.after)
@@ -115,22 +103,22 @@ class BatchCommitter:
     def _take(self, plan: Plan, head: RedisHead) -> None:
         """Record what was stored of a thread."""
         key = plan.key
-        if key in self.heads:
-            self.heads[key] = head
+        if key in self._heads:
+            self._heads[key] = head
         if plan.writes[0].is_deletion:
-            self.changed.pop(key, None)
+            self._changed.pop(key, None)
         if plan.changed_at is not None and head.epoch is not None:
-            self.changed[key] = head.epoch, plan.changed_at
+            self._changed[key] = head.epoch, plan.changed_at
 
     def _doubt(self, plan: Plan, cause: Exception) -> Outcome:
-        self.heads.pop(plan.key, None)
+        self._heads.pop(plan.key, None)
         return 0, make_indeterminate(plan.key, cause, explain(cause))
 
     async def _fail(self, plans: Mapping[int, Plan], outcomes: dict[int, Outcome], cause: Exception) -> None:
         """Note the outcomes of writes that the server has refused. A script does not roll back."""
         if isinstance(cause, OutOfMemoryError) and len(plans) > 1:  # Deletions among them need none.
             for index, plan in plans.items():
-                await self._write({index: plan}, outcomes)
+                await self._send({index: plan}, outcomes)
             return
         is_refused = isinstance(cause, OutOfMemoryError) or str(cause).startswith(_REFUSALS)
         for index, plan in plans.items():
@@ -156,14 +144,14 @@ class BatchCommitter:
             elif now.writes % QUESTION != before.writes % QUESTION:  # A failover has lost earlier ones.
                 outcomes[index] = self._doubt(plan, cause)
             else:
-                if plan.key in self.heads:
-                    self.heads[plan.key] = now
+                if plan.key in self._heads:
+                    self._heads[plan.key] = now
                 if tries > 1:
                     again[index] = Plan(self._keys, now, plan.writes, plan.log)
                 else:
                     outcomes[index] = _refuse(plan.key, cause)
         if again:
-            await self._write(again, outcomes, tries - 1)
+            await self._send(again, outcomes, tries - 1)
 
     async def _ask(self, plans: Sequence[Plan]) -> tuple[Sequence[RedisHead | None], bool]:
         """Return the heads of threads; those with the same owner are changed. Returns None if there is no answer."""
@@ -173,13 +161,13 @@ class BatchCommitter:
             try:
                 line = await self._line.wait()
                 question = ("EVAL", ASK, len(keys), *keys, *(plan.before.fence for plan in plans))
-                rows, *waited = await line.run(*self._engine.add_wait(question))
+                rows, *waited = await line.run(*self.engine.add_wait(question))
             except StoreError:
                 break
             except DRIVER_ERRORS as error:
                 log.warning("it is not known yet whether a write was stored: %s", explain(error))
                 continue
-            return [RedisHead.read(row) for row in rows], self._engine.has_replicas(waited)
+            return [RedisHead.read(row) for row in rows], self.engine.has_replicas(waited)
         return [None] * len(plans), False
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from plait.errors import CorruptThread, StoreError
+from plait.store.base import EngineStore
 from plait.store.outcomes import Unreachable
 from plait.store.page import take_page
 from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey, ThreadView
@@ -35,7 +36,7 @@ _BYTES: Final = 1024 * 1024
 _TRIES: Final = 20
 
 
-class Reads:
+class Reads(EngineStore):
     """The methods of a store that read its threads."""
 
     engine: Engine
@@ -57,16 +58,6 @@ class Reads:
         if created_at is None:
             return None
         return ThreadHeader(epoch.decode(), int(version), int(created_at), decode(user), int(due), int(changed_at))
-
-    async def changes(
-        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
-    ) -> list[ChangeRow]:
-        return await self._changes(key, after, limit, size, is_reverse=False)
-
-    async def changes_before(
-        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
-    ) -> list[ChangeRow]:
-        return await self._changes(key, version, limit, size, is_reverse=True)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         with telling(key):

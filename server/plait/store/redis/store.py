@@ -15,12 +15,12 @@ from plait.errors import StoreError
 from plait.store.format import check_format
 from plait.store.protocol import ALL_THREADS, DueThread, StoredThread, ThreadKey, ThreadQuery, ThreadRow
 from plait.store.reconnecting import Reconnector
-from plait.store.redis.commits import BatchCommitter
+from plait.store.redis.commits import Commits
 from plait.store.redis.engine import Engine, explain, is_lost
 from plait.store.redis.layout import Heads, Keys, RedisHead, join, split
 from plait.store.redis.line import Line
 from plait.store.redis.listing import list_due, list_threads
-from plait.store.redis.reads import ERRORS, Reads, read_thread, telling
+from plait.store.redis.reads import ERRORS, read_thread, telling
 from plait.store.redis.scripts import CLAIM, FORMAT
 from plait.store.redis.upkeep import RedisUpkeep
 from plait.store.redis.url import RedisUrl
@@ -33,7 +33,7 @@ __all__ = ["RedisStore"]
 log = logging.getLogger("plait.store")
 
 
-class RedisStore(Reads, RemoteStore[RedisHead]):
+class RedisStore(Commits, RemoteStore[RedisHead]):
     """Stores threads in the database of a URL. `readonly=True` only reads."""
 
     def __init__(self, url: RedisUrl, *, readonly: bool = False) -> None:
@@ -47,9 +47,8 @@ class RedisStore(Reads, RemoteStore[RedisHead]):
         """Create the objects that live from open to close."""
         self._line = Reconnector(self.engine.connect, Line.close, lambda line: line.is_lost, server="Redis")
         self._recover = None if self._readonly else self._line.wait
-        self._committer = BatchCommitter(self.engine, self._keys, self._line, self._heads, self._load_log)
-        self._commit = self._committer.commit
-        self._upkeep = RedisUpkeep(self._run, self._keys, self._committer, self._batches.has_writes)
+        self._changed = {}
+        self._upkeep = RedisUpkeep(self._run, self._keys, self._heads, self._changed, self._batches.has_writes)
 
     @property
     def durability(self) -> str:

@@ -4,9 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from plait.store.protocol import ThreadKey
-from plait.store.redis.commits import BatchCommitter
 from plait.store.redis.engine import DRIVER_ERRORS, explain
-from plait.store.redis.layout import Keys, RedisHead, join
+from plait.store.redis.layout import Heads, Keys, RedisHead, join
 from plait.store.redis.scripts import COMMIT, SAVE
 from plait.store.upkeep import HeadUpkeep
 
@@ -23,10 +22,11 @@ class RedisUpkeep(HeadUpkeep[RedisHead, ThreadKey]):
         self,
         run: Callable[..., Awaitable[list[Any]]],
         keys: Keys,
-        committer: BatchCommitter,
+        heads: Heads,
+        changed: dict[ThreadKey, tuple[str, int]],
         is_writing: Callable[[ThreadKey], bool],
     ) -> None:
-        super().__init__(committer.heads, committer.changed, is_writing, errors=DRIVER_ERRORS, explain=explain)
+        super().__init__(heads, changed, is_writing, errors=DRIVER_ERRORS, explain=explain)
         self._run = run
         self._keys = keys
 

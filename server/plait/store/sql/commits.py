@@ -15,7 +15,7 @@ from plait.store.sql.dialect import Dialect, WritePlain
 from plait.store.sql.pool import Writer
 from plait.store.sql.rows import QUESTION, ClaimedHead, Known, Rows, encode
 
-__all__ = ["BatchCommitter"]
+__all__ = ["Commits"]
 
 log = logging.getLogger("plait.store")
 
@@ -40,24 +40,23 @@ class _Attempt:
         self.may_be_stored = False
 
 
-class BatchCommitter:
-    """Writes the batches of a store, one at a time."""
+class Commits:
+    """The methods of a store that write batches, one at a time."""
 
-    def __init__(self, dialect: Dialect, writer: Writer, known: Known) -> None:
-        self._dialect = dialect
-        self._errors: tuple[type[Exception], ...] = (*dialect.errors, OverflowError, TypeError, ValueError)
-        self._writer = writer
-        self._known = known
-
-    async def commit(self, batch: Sequence[WriteGroup]) -> list[Outcome]:
-        """Write a batch and return the outcome of each group."""
-        outcomes: dict[int, Outcome] = {}
-        await self._write(dict(enumerate(batch)), outcomes)
-        return [outcomes[index] for index in range(len(batch))]
+    _dialect: Dialect
+    # Those of the driver and of odd values.
+    _errors: tuple[type[Exception], ...]
+    _writer: Writer
+    _known: Known
 
     # Inside
 
-    async def _write(self, groups: dict[int, WriteGroup], outcomes: dict[int, Outcome], tries: int = _TRIES) -> None:
+    async def _commit(self, batch: Sequence[WriteGroup]) -> list[Outcome]:
+        outcomes: dict[int, Outcome] = {}
+        await self._send(dict(enumerate(batch)), outcomes)
+        return [outcomes[index] for index in range(len(batch))]
+
+    async def _send(self, groups: dict[int, WriteGroup], outcomes: dict[int, Outcome], tries: int = _TRIES) -> None:
         attempt, is_closed = _Attempt(groups), False
         try:
             async with self._writer.use() as db:
@@ -83,7 +82,7 @@ class BatchCommitter:
             await self._settle(attempt, outcomes, cause, tries)
         elif len(groups) > 1:
             for index, group in groups.items():
-                await self._write({index: group}, outcomes)
+                await self._send({index: group}, outcomes)
         else:
             outcomes.update((index, self._refuse(group, cause)) for index, group in groups.items())
 
@@ -182,7 +181,7 @@ class BatchCommitter:
                     self._take(attempt, index, outcomes)
                 del lost[index]
         if lost and tries > 1:
-            await self._write(lost, outcomes, tries - 1)
+            await self._send(lost, outcomes, tries - 1)
         else:
             outcomes.update((index, self._refuse(group, cause)) for index, group in lost.items())
 

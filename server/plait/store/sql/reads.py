@@ -1,39 +1,37 @@
 """The SQL statements that read a thread. Each is one round trip, and sees one moment."""
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import cache, partial
 from typing import Any, Final
 
-from plait.errors import CorruptThread
+from plait.errors import CorruptThread, StoreError
+from plait.store.base import EngineStore
+from plait.store.outcomes import Unreachable
 from plait.store.page import take_page
-from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey
+from plait.store.protocol import (
+    ALL_THREADS,
+    DueThread,
+    StoredThread,
+    ThreadHeader,
+    ThreadKey,
+    ThreadQuery,
+    ThreadRow,
+    ThreadView,
+)
 from plait.store.sql.db import Queries
-from plait.store.sql.rows import encode
+from plait.store.sql.dialect import Dialect
+from plait.store.sql.pool import Readers
+from plait.store.sql.rows import ClaimedHead, encode
 from plait.store.sql.tables import Tables
-from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Record, RecordRange
+from plait.store.thread_rows import INCOMPLETE, KNOWN_CLIENTS, ChangeRow, ClientRow, Record, RecordRange
+from plait.store.upkeep import HeadUpkeep
+from plait.store.whole import StoredSchema
 
-__all__ = [
-    "CLAIMED",
-    "END",
-    "find",
-    "join_load",
-    "list_snapshots",
-    "load",
-    "load_changes",
-    "load_client",
-    "load_clients",
-    "load_page",
-    "load_record",
-    "load_records",
-    "load_schema",
-    "load_schemas",
-    "make_load",
-    "range_values",
-    "read_thread",
-]
+__all__ = ["CLAIMED", "Reads", "join_load", "load", "make_load", "range_values", "read_thread"]
 
-END: Final = b"\xff"
-"""After all text in UTF-8; with a prefix before it, after all text with this prefix."""
+# After all text in UTF-8; with a prefix before it, after all text with this prefix.
+_END: Final = b"\xff"
 
 _FIND: Final = """
 SELECT epoch, version, created_at, user_id, due, changed_at FROM {threads}
@@ -83,7 +81,7 @@ SELECT version, ops, source, at FROM (
 """
 _AFTER: Final = _CHANGES % {"sign": ">", "direction": "ASC"}
 _BEFORE: Final = _CHANGES % {"sign": "<", "direction": "DESC"}
-_CLIENT: Final = f"SELECT client, ref, refused, at FROM {{clients}} WHERE thread = {_ID} AND client = $3"
+_CLIENT: Final = f"SELECT ref, refused, at FROM {{clients}} WHERE thread = {_ID} AND client = $3"
 _CLIENTS: Final = f"""
 SELECT client, ref, refused, at FROM {{clients}} WHERE thread = {_ID} AND client > $3 ORDER BY client LIMIT $4
 """
@@ -104,15 +102,176 @@ SELECT part, "key", value FROM (
         ORDER BY part, "key" LIMIT $5) r
 ) r WHERE seen < $6 ORDER BY part, "key"
 """
+_SCHEMA: Final = 'SELECT "schema" FROM {schemas} WHERE kind = $1 AND hash = $2'
+_DUE: Final = """
+SELECT due, kind, name FROM {threads} WHERE due > 0 AND due <= $1 AND %(after)s
+ORDER BY due, kind, name LIMIT $5
+"""
 _ALL: Final = 2**62
 
 
-async def find(db: Queries, tables: Tables, key: ThreadKey) -> ThreadHeader | None:
-    """Return the header of a thread; None if there is none."""
-    if not (rows := await db.fetch(tables.fill(_FIND), *encode(key))):
-        return None
-    epoch, version, created_at, user, due, changed_at = rows[0]
-    return ThreadHeader(epoch.decode(), version, created_at, _decode(user), due, changed_at)
+class Reads(EngineStore):
+    """The methods of a store that read and list its threads."""
+
+    _dialect: Dialect
+    # Those of the driver and of odd values.
+    _errors: tuple[type[Exception], ...]
+    _readers: Readers
+    _upkeep: HeadUpkeep[ClaimedHead, Any]
+
+    async def load(
+        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
+    ) -> StoredThread | None:
+        with self._telling(key):
+            return await self._readers.run(lambda db: load(db, self._dialect.tables, key, version, records))
+
+    async def find(self, key: ThreadKey) -> ThreadHeader | None:
+        with self._telling(key):
+            if not (rows := await self._fetch(_FIND, *encode(key))):
+                return None
+            epoch, version, created_at, user, due, changed_at = rows[0]
+            return ThreadHeader(epoch.decode(), version, created_at, _decode(user), due, changed_at)
+
+    async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
+        with self._telling(key):
+            rows = await self._fetch(_CLIENT, *encode(key), client.encode())
+            return next((ClientRow(client, *row) for row in rows), None)
+
+    async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
+        with self._telling(key):
+            rows = await self._fetch(_RECORD, *encode(key), part.encode(), name.encode())
+            return next((value for (value,) in rows), None)
+
+    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
+        with self._telling(key):
+            size = _ALL if wanted.size is None else max(wanted.size, 1)
+            sql = _REVERSE if wanted.reverse else _FORWARD
+            rows = await self._fetch(sql, *encode(key), *range_values((wanted,)), size)
+            return take_page(
+                (Record(wanted.part, name.decode(), value) for name, value in rows), _value_size, wanted.size
+            )
+
+    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
+        with self._telling("records"):
+            rows = await self._readers.run(lambda db: self._dialect.load_each(db, keys, part, name))
+            return [value for (value,) in rows]
+
+    @asynccontextmanager
+    async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
+        async with self._readers.view() as db:
+            with self._telling(key):
+                stored = await load(db, self._dialect.tables, key, None)
+            yield None if stored is None else ThreadView(stored, partial(self._list_records, key, db=db))
+
+    async def schema(self, kind: str, hash: str) -> bytes | None:
+        with self._telling("a schema"):
+            rows = await self._fetch(_SCHEMA, kind.encode(), hash.encode())
+            return next((schema for (schema,) in rows), None)
+
+    async def schemas(self) -> list[StoredSchema]:
+        with self._telling("the schemas"):
+            rows = await self._fetch('SELECT kind, hash, "schema" FROM {schemas} ORDER BY kind, hash')
+            return [(kind.decode(), hash.decode(), schema) for kind, hash, schema in rows]
+
+    async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
+        with self._telling("the list of threads"):
+            await self._upkeep.save()
+            sql, values = self._make_list(query)
+            return [
+                ThreadRow(
+                    ThreadKey(kind.decode(), name.decode()), version, created_at, changed_at, user and user.decode()
+                )
+                for kind, name, version, created_at, changed_at, user in await self._fetch(sql, *values)
+            ]
+
+    async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
+        with self._telling("the list of due threads"):
+            first = (0, b"", b"") if after is None else (after.due, *(each.encode() for each in after.key))
+            condition = self._dialect.tables.compare(("due", "kind", "name"), ">", ("$2", "$3", "$4"))
+            rows = await self._fetch(_DUE.replace("%(after)s", condition), until, *first, limit)
+            return [DueThread(due, ThreadKey(kind.decode(), name.decode())) for due, kind, name in rows]
+
+    # Inside
+
+    async def _changes(
+        self, key: ThreadKey, version: int, limit: int, size: int | None, *, is_reverse: bool
+    ) -> list[ChangeRow]:
+        with self._telling(key):
+            most = _ALL if size is None else max(size, 1)
+            rows = await self._fetch(_BEFORE if is_reverse else _AFTER, *encode(key), version, limit, most)
+            found = (ChangeRow(version, ops, source.decode(), at) for version, ops, source, at in rows)
+            return take_page(found, lambda row: len(row.ops), size)
+
+    async def _list_snapshots(self, key: ThreadKey) -> list[int]:
+        with self._telling(key):
+            rows = await self._fetch(f"SELECT version FROM {{snapshots}} WHERE thread = {_ID}", *encode(key))
+            return [version for (version,) in rows]
+
+    async def _list_clients(self, key: ThreadKey, after: str, limit: int) -> list[ClientRow]:
+        with self._telling(key):
+            rows = await self._fetch(_CLIENTS, *encode(key), after.encode(), limit)
+            return [ClientRow(client.decode(), *rest) for client, *rest in rows]
+
+    async def _list_records(
+        self, key: ThreadKey, after: tuple[str, str], limit: int, size: int, *, db: Queries | None = None
+    ) -> list[Record]:
+        """Return records, with the connection of a view if one is given."""
+        with self._telling(key):
+            condition = self._dialect.tables.compare(("part", '"key"'), ">", ("$3", "$4"))
+            values = *encode(key), *(each.encode() for each in after), limit, max(size, 1)
+            rows = await self._fetch(_PAGE.replace("%(after)s", condition), *values, db=db)
+            found = (Record(part.decode(), name.decode(), value) for part, name, value in rows)
+            return take_page(found, _value_size, size)
+
+    def _make_list(self, query: ThreadQuery) -> tuple[str, list[Any]]:
+        """Return the statement that lists threads, and its values."""
+        kind, prefix, user, order, after = query.kind, query.prefix, query.user, query.order, query.after
+        where, values = ["created_at IS NOT NULL", f"due <> {INCOMPLETE}"], list[Any]()
+
+        def place(value: Any) -> str:
+            values.append(value)
+            return f"${len(values)}"
+
+        columns = ["name"] if kind is not None else ["kind", "name"]
+        if order != "name":
+            columns.insert(0, f"{order}_at")
+        direction, sign = ("", ">") if order == "name" else (" DESC", "<")
+        if kind is not None:
+            where.append(f"kind = {place(kind.encode())}")
+        if user is not None:
+            where.append(f"user_id = {place(user.encode())}")
+        if prefix:
+            where.append(f"name >= {place(prefix.encode())}")
+            where.append(f"name < {place(prefix.encode() + _END)}")
+        if after is not None:
+            if kind is not None and after.key.kind != kind:
+                columns.insert(len(columns) - 1, "kind")
+            last: dict[str, Any] = {"kind": after.key.kind.encode(), "name": after.key.name.encode()}
+            last |= {"created_at": after.created_at, "changed_at": after.changed_at}
+            where.append(self._dialect.tables.compare(columns, sign, [place(last[column]) for column in columns]))
+        places = ", ".join(f"{column}{direction}" for column in columns)
+        sql = f"""
+        SELECT kind, name, version, created_at, changed_at, user_id FROM {{threads}}
+        WHERE {" AND ".join(where)} ORDER BY {places} LIMIT {int(query.limit)}
+        """
+        return sql, values
+
+    async def _fetch(self, sql: str, *values: Any, db: Queries | None = None) -> Sequence[Any]:
+        """Return the rows that a statement finds. Raises StoreError, and what the driver raises."""
+        filled = self._dialect.tables.fill(sql)
+        if db is not None:
+            return await db.fetch(filled, *values)
+        return await self._readers.run(lambda db: db.fetch(filled, *values))
+
+    @contextmanager
+    def _telling(self, what: object, failure: str = "cannot be read") -> Iterator[None]:
+        """Make other errors StoreErrors that say what has failed."""
+        try:
+            yield
+        except Unreachable as error:
+            raise Unreachable(f"{what} {failure}: {error}") from error
+        except self._errors as error:
+            raise StoreError(f"{what} {failure}: {self._dialect.explain(error)}") from error
 
 
 async def load(
@@ -156,7 +315,7 @@ def range_values(ranges: Sequence[RecordRange]) -> list[Any]:
 
 def _range_values(wanted: RecordRange) -> tuple[bytes, bytes, bytes, int]:
     """Return the part, the first key, the key after the last one, and the limit."""
-    prefix, end = wanted.prefix.encode(), wanted.prefix.encode() + END
+    prefix, end = wanted.prefix.encode(), wanted.prefix.encode() + _END
     start = max(prefix, wanted.after.encode() + b"\0") if wanted.after else prefix
     return wanted.part.encode(), start, end if wanted.before is None else min(wanted.before.encode(), end), wanted.limit
 
@@ -190,71 +349,6 @@ def _read_range(rows: Sequence[Any], index: int, wanted: RecordRange) -> list[Re
     found = [Record(wanted.part, row[3].decode(), row[4]) for row in rows if row[0] == _FIRST_RANGE + index]
     found.sort(key=lambda record: record.key, reverse=wanted.reverse)
     return take_page(found, _value_size, wanted.size)
-
-
-async def load_changes(
-    db: Queries, tables: Tables, key: ThreadKey, version: int, *, limit: int, size: int | None, before: bool = False
-) -> list[ChangeRow]:
-    """Return changes after a version, in order, or those before it, newest first."""
-    sql, most = tables.fill(_BEFORE if before else _AFTER), _ALL if size is None else max(size, 1)
-    rows = await db.fetch(sql, *encode(key), version, limit, most)
-    found = (ChangeRow(version, ops, source.decode(), at) for version, ops, source, at in rows)
-    return take_page(found, lambda row: len(row.ops), size)
-
-
-async def load_client(db: Queries, tables: Tables, key: ThreadKey, client: str) -> ClientRow | None:
-    """Return the row of a client; None if there is none."""
-    rows = await db.fetch(tables.fill(_CLIENT), *encode(key), client.encode())
-    return ClientRow(rows[0][0].decode(), *rows[0][1:]) if rows else None
-
-
-async def load_clients(db: Queries, tables: Tables, key: ThreadKey, after: str, limit: int) -> list[ClientRow]:
-    """Return the rows of a thread's clients after one."""
-    rows = await db.fetch(tables.fill(_CLIENTS), *encode(key), after.encode(), limit)
-    return [ClientRow(client.decode(), *rest) for client, *rest in rows]
-
-
-async def list_snapshots(db: Queries, tables: Tables, key: ThreadKey) -> list[int]:
-    """Return the versions of a thread's snapshots."""
-    rows = await db.fetch(tables.fill(f"SELECT version FROM {{snapshots}} WHERE thread = {_ID}"), *encode(key))
-    return [version for (version,) in rows]
-
-
-async def load_record(db: Queries, tables: Tables, key: ThreadKey, part: str, name: str) -> bytes | None:
-    """Return the value of a record; None if there is none."""
-    rows = await db.fetch(tables.fill(_RECORD), *encode(key), part.encode(), name.encode())
-    return next((value for (value,) in rows), None)
-
-
-async def load_records(db: Queries, tables: Tables, key: ThreadKey, wanted: RecordRange) -> list[Record]:
-    """Return the records of a range."""
-    size = _ALL if wanted.size is None else max(wanted.size, 1)
-    sql = tables.fill(_REVERSE if wanted.reverse else _FORWARD)
-    rows = await db.fetch(sql, *encode(key), *range_values((wanted,)), size)
-    return take_page((Record(wanted.part, name.decode(), value) for name, value in rows), _value_size, wanted.size)
-
-
-async def load_page(
-    db: Queries, tables: Tables, key: ThreadKey, *, after: tuple[str, str], limit: int, size: int
-) -> list[Record]:
-    """Return records of all parts after a part and a key."""
-    values = (*(each.encode() for each in after), limit, max(size, 1))
-    sql = _PAGE.replace("%(after)s", tables.compare(("part", '"key"'), ">", ("$3", "$4")))
-    rows = await db.fetch(tables.fill(sql), *encode(key), *values)
-    return take_page((Record(part.decode(), name.decode(), value) for part, name, value in rows), _value_size, size)
-
-
-async def load_schema(db: Queries, tables: Tables, kind: str, hash: str) -> bytes | None:
-    """Return a stored schema; None if there is none."""
-    sql = 'SELECT "schema" FROM {schemas} WHERE kind = $1 AND hash = $2'
-    rows = await db.fetch(tables.fill(sql), kind.encode(), hash.encode())
-    return next((schema for (schema,) in rows), None)
-
-
-async def load_schemas(db: Queries, tables: Tables) -> list[tuple[str, str, bytes]]:
-    """Return all stored schemas, each with its kind and hash."""
-    rows = await db.fetch(tables.fill('SELECT kind, hash, "schema" FROM {schemas} ORDER BY kind, hash'))
-    return [(kind.decode(), hash.decode(), schema) for kind, hash, schema in rows]
 
 
 def _decode(text: bytes | None) -> str | None:

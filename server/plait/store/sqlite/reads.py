@@ -20,7 +20,6 @@ __all__ = [
     "list_snapshots",
     "load",
     "load_changes",
-    "load_changes_before",
     "load_client",
     "load_clients",
     "load_page",
@@ -116,25 +115,15 @@ def find(db: sqlite3.Connection, key: ThreadKey) -> ThreadHeader | None:
     return None if found is None else ThreadHeader(*found)
 
 
-def load_changes(db: sqlite3.Connection, key: ThreadKey, after: int, limit: int, size: int | None) -> list[ChangeRow]:
-    """Return changes after a version, in order."""
-    return _load_some_changes(db, key, "AND version > ? ORDER BY version LIMIT ?", (after, limit), size)
-
-
-def load_changes_before(
-    db: sqlite3.Connection, key: ThreadKey, version: int, limit: int, size: int | None
+def load_changes(
+    db: sqlite3.Connection, key: ThreadKey, version: int, limit: int, size: int | None, *, is_reverse: bool = False
 ) -> list[ChangeRow]:
-    """Return changes before a version, newest first."""
-    return _load_some_changes(db, key, "AND version < ? ORDER BY version DESC LIMIT ?", (version, limit), size)
-
-
-def _load_some_changes(
-    db: sqlite3.Connection, key: ThreadKey, which: str, values: tuple[int, int], size: int | None
-) -> list[ChangeRow]:
+    """Return changes after a version, in order, or those before it, newest first."""
+    which = f"AND version {'<' if is_reverse else '>'} ? ORDER BY version {'DESC' if is_reverse else ''} LIMIT ?"
     with read_transaction(db):
         if (thread := _find(db, key)) is None:
             return []
-        with closing(db.execute(f"{_CHANGES} {which}", (thread, *values))) as rows:
+        with closing(db.execute(f"{_CHANGES} {which}", (thread, version, limit))) as rows:
             return take_page((read_change(key, thread, row) for row in rows), lambda row: len(row.ops), size)
 
 

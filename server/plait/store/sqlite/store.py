@@ -150,15 +150,10 @@ class SqliteStore(EngineStore):
     async def find(self, key: ThreadKey) -> ThreadHeader | None:
         return await self._read(key, reads.find, key)
 
-    async def changes(
-        self, key: ThreadKey, *, after: int, limit: int = 1000, size: int | None = None
+    async def _changes(
+        self, key: ThreadKey, version: int, limit: int, size: int | None, *, is_reverse: bool
     ) -> list[ChangeRow]:
-        return await self._read(key, reads.load_changes, key, after, limit, size)
-
-    async def changes_before(
-        self, key: ThreadKey, version: int, *, limit: int = 1000, size: int | None = None
-    ) -> list[ChangeRow]:
-        return await self._read(key, reads.load_changes_before, key, version, limit, size)
+        return await self._read(key, reads.load_changes, key, version, limit, size, is_reverse=is_reverse)
 
     async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
         return await self._read(key, reads.load_client, key, client)

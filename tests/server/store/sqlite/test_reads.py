@@ -65,7 +65,7 @@ async def replace_thread(store: SqliteStore) -> None:
             ([Record("values", "mine", b"1")],),
         ),
         (lambda db: reads.load_changes(db, ROOM, 0, 9, None), "FROM changes", list(change(1).changes)),
-        (lambda db: reads.load_changes_before(db, ROOM, 9, 9, None), "FROM changes", list(change(1).changes)),
+        (lambda db: reads.load_changes(db, ROOM, 9, 9, None, is_reverse=True), "FROM changes", list(change(1).changes)),
         (
             lambda db: [(row.key, row.version) for row in listing.load_threads(db, ThreadQuery())],
             "WHERE t.id",
