@@ -1,6 +1,7 @@
 """One process of a worker, as its parent sees it."""
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -13,14 +14,17 @@ from plait.web.workers.control import LOADED, READY, RETIRE
 
 __all__ = ["WorkerProcess"]
 
+log = logging.getLogger("plait.workers")
+
 _MOST: Final = 4096
 
 
 class WorkerProcess:
     """A process that has been started. `exited` is done when it has ended, with its exit code."""
 
-    def __init__(self, number: int, process: asyncio.subprocess.Process, connected: socket.socket) -> None:
+    def __init__(self, number: int, process: asyncio.subprocess.Process | None, connected: socket.socket) -> None:
         self.number = number
+        # None if the system could not start it.
         self._process = process
         self._socket = connected
         self._loop = asyncio.get_running_loop()
@@ -41,19 +45,18 @@ class WorkerProcess:
             ours.setblocking(False)
             numbers = listener.fileno(), theirs.fileno()
             # Ctrl+C in a terminal is for the parent alone, which passes it on: so a session of its own.
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                *map(str, numbers),
-                pass_fds=numbers,
-                env={**os.environ, **worker.to_environment()},
-                start_new_session=True,
-            )
+            process = None
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    *map(str, numbers),
+                    pass_fds=numbers,
+                    env={**os.environ, **worker.to_environment()},
+                    start_new_session=True,
+                )
+            except OSError as error:  # There are too many processes, or no memory for one more.
+                log.error("worker %d could not be started: %s", worker.number, error)
         return cls(worker.number, process, ours)
-
-    @property
-    def pid(self) -> int:
-        """The id of the process."""
-        return self._process.pid
 
     @property
     def is_ready(self) -> bool:
@@ -76,7 +79,8 @@ class WorkerProcess:
     def signal(self, by: signal.Signals) -> None:
         """Send it a signal, unless it has ended."""
         with suppress(ProcessLookupError):
-            self._process.send_signal(by)
+            if self._process is not None:
+                self._process.send_signal(by)
 
     def _read(self) -> None:
         try:
@@ -97,7 +101,7 @@ class WorkerProcess:
 
     async def _wait(self) -> int:
         try:
-            return await self._process.wait()
+            return 1 if self._process is None else await self._process.wait()
         finally:
             self._loop.remove_reader(self._socket)
             self._socket.close()
