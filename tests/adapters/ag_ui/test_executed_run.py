@@ -34,6 +34,7 @@ from plait import (
     tool,
 )
 from plait.adapters.ag_ui import AgUi
+from plait.adapters.ag_ui.executed_run import ExecutedRun
 from plait.parts.tasks import waits
 
 
@@ -155,6 +156,59 @@ async def test_an_approval_is_an_interrupt_that_the_next_run_answers(
             assert stream.events[-1].get("outcome") is None
         runs = await served.app.thread(Desk, "one").part(Desk.tasks).list()
         assert [each.status for each in runs] == ["done"]
+
+
+async def test_an_approval_that_comes_second_shows_the_run_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_SOON", "_REST"):
+        monkeypatch.setattr(waits, name, 0.0)
+    held, start = asyncio.Event(), ExecutedRun._start
+
+    async def hold(self: ExecutedRun, actor: Any) -> None:
+        await start(self, actor)
+        if self._run.id == "second":
+            held.set()
+            await until(is_done)
+
+    monkeypatch.setattr(ExecutedRun, "_start", hold)
+    async with serving(tmp_path, authorize=lambda *_: True) as served:
+        tasks = served.app.thread(Desk, "one").part(Desk.tasks)
+
+        async def is_done() -> bool:
+            return [each.status for each in await tasks.list()] == ["done"]
+
+        async with begun(served.web, "clerk/one", text="refund") as stream:
+            await stream.rest()
+        (asked,) = stream.events[-1]["outcome"]["interrupts"]
+        given = {
+            "text": "refund",
+            "resume": [{"interruptId": asked["id"], "status": "resolved", "payload": {"approved": True}}],
+        }
+        async with begun(served.web, "clerk/one", runId="second", **given) as second:
+            await held.wait()
+            async with begun(served.web, "clerk/one", **given) as first:
+                for each in (first, second):
+                    await each.rest()
+                    assert each.events[-1].get("outcome") is None
+
+
+async def test_a_run_begins_before_what_is_shown_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_SOON", "_REST"):
+        monkeypatch.setattr(waits, name, 0.0)
+    async with serving(tmp_path, authorize=lambda *_: True) as served:
+        for number in range(8):  # Half of the time, the first text comes while the second run begins.
+            path = f"clerk/{number}"
+            async with begun(served.web, path, text="refund") as stream:
+                await stream.rest()
+            (asked,) = stream.events[-1]["outcome"]["interrupts"]
+            entry = {"interruptId": asked["id"], "status": "resolved", "payload": {"approved": True}}
+            async with (
+                begun(served.web, path, text="refund", resume=[entry]) as first,
+                begun(served.web, path, text="refund", resume=[entry]) as second,
+            ):
+                for each in (first, second):
+                    assert (await each.rest())[0] == "RUN_STARTED"
 
 
 @pytest.mark.parametrize("has_tool", [True, False])

@@ -1,7 +1,7 @@
 """Shows a run of a durable agent: the messages that it writes, and the approvals that it waits for."""
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +26,7 @@ from plait.agents.durable import begin_run
 from plait.agents.execution.subagents import VARIABLES
 from plait.agents.execution.thread_agents import SUPPLY
 from plait.agents.run import Interruption
+from plait.clock import read_due_clock
 from plait.errors import InvalidArguments
 from plait.parts.messages.caller import QUEUE
 from plait.parts.messages.frames import ChunkFrame, EndFrame, Frame, InsertFrame, UpdateFrame
@@ -83,13 +84,17 @@ class ExecutedRun:
         messages: ThreadMessages | None = None if self._part is None else getattr(thread, self._part)
         if messages is not None and messages.is_stopped:
             messages.resume()
-        last = await self._follow(tasks, messages, answers[0][0] if answers else None, input)
+        stop = do_nothing if messages is None else messages.feed.watch(self._tell)
+        try:
+            id = answers[0][0] if answers else begin_run(tasks, self._agent, input).id
+            last = await tasks.wait_until(id, partial(_is_over, tasks))
+        finally:
+            stop()
         if last.ended_at is None:
             self._run.asked += map(_ask, filter(_is_for_people, tasks.find_awaited(last.id)))
         if last.status == "failed":
-            raise RuntimeError(
-                f"the agent {self._agent.name} has failed: {last.error}"
-            )  # Clients do not see the error.
+            # Clients do not see the error.
+            raise RuntimeError(f"the agent {self._agent.name} has failed: {last.error}")
         if last.status == "cancelled":
             return Interruption()
         return last.result if messages is None else None  # The text is a message.
@@ -97,17 +102,12 @@ class ExecutedRun:
     # Inside
 
     async def _start(self, actor: Actor) -> None:
-        """Begin the event run, and store what the client adds as a run does."""
+        """Store what the client adds as a run does, and return when the event run has begun."""
         stage = Stage(actor, do_nothing)
-        stage.enter()
-        try:
+        with stage.use():
             await self._run.start(actor.thread)
             await stage.commit(is_last=True)
-        except BaseException:
-            stage.drop()
-            raise
-        finally:
-            stage.leave()
+        await actor.state.wait_until_stored()
 
     async def _find_answers(self, tasks: ThreadTasks) -> list[list[Any]]:
         """Return the client's answers, each with its run, which waits for it, and the event.
@@ -117,27 +117,6 @@ class ExecutedRun:
         entries = {_APPROVAL + each.interrupt_id: each for each in self._run.resume}
         runs = [(run.id, tasks.find_awaited(run.id)) for run in await tasks.list(self._agent.name, "sleeping")]
         return [[id, event, _read(entries[event])] for id, events in runs for event in events if event in entries]
-
-    async def _follow(self, tasks: ThreadTasks, messages: ThreadMessages | None, id: str | None, input: Any) -> TaskRun:
-        """Return the run when it has ended or waits for people."""
-        future: asyncio.Future[TaskRun] = asyncio.get_running_loop().create_future()
-
-        def look(run: TaskRun) -> None:
-            is_waiting = run.status == "sleeping" and any(map(_is_for_people, tasks.find_awaited(run.id)))
-            if run.id == id and (is_waiting or run.ended_at is not None) and not future.done():
-                future.set_result(run)
-
-        stops = [] if messages is None else [messages.feed.watch(self._tell)]
-        try:
-            if id is None:
-                begun = begin_run(tasks, self._agent, input)
-                id = begun.id
-                look(begun.value)  # It may be one that waits.
-            stops.append(tasks.watch(look))
-            return await future
-        finally:
-            for stop in stops:
-                stop()
 
     def _tell(self, frames: Sequence[Frame]) -> None:
         for frame in frames:
@@ -178,6 +157,12 @@ class ExecutedRun:
                 ToolCallArgsEvent(tool_call_id=id, delta=arguments or "{}"),
                 ToolCallEndEvent(tool_call_id=id),
             )
+
+
+def _is_over(tasks: ThreadTasks, run: TaskRun) -> bool:
+    """Whether a run has ended, or waits for people."""
+    is_asleep = run.status == "sleeping" and run.due > read_due_clock()
+    return run.ended_at is not None or (is_asleep and any(map(_is_for_people, tasks.find_awaited(run.id))))
 
 
 def _is_for_people(event: str) -> bool:

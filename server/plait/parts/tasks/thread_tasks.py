@@ -56,7 +56,7 @@ class Tasks(Part["ThreadTasks"]):
     role: ClassVar = "tasks"
     reading: ClassVar = frozenset({"list", "get", "wait"})
     inner: ClassVar = frozenset(
-        {"watch", "find", "is_running", "newest", "cancel_all", "find_awaited", "deliver", "release"}
+        {"watch", "wait_until", "find", "is_running", "newest", "cancel_all", "find_awaited", "deliver", "release"}
     )
 
     def __init__(self, *, live: bool = False) -> None:
@@ -228,6 +228,10 @@ class ThreadTasks:
         Raises NotFound if there is none, RuntimeError for the calling run and for one that this has only staged, and
         Unavailable if the thread stops.
         """
+        return await self.wait_until(id, lambda run: run.ended_at is not None)
+
+    async def wait_until(self, id: str, is_wanted: Callable[[TaskRun], bool]) -> TaskRun:
+        """Return a run when it is as wanted. Raises what `wait` raises."""
         if self._runner.is_within(id):
             raise RuntimeError(f"the run {id} waits for its own end")
         if id not in self._runner.agenda.rows and id in self._runner.rows:
@@ -235,7 +239,7 @@ class ThreadTasks:
         future: asyncio.Future[TaskRun] = self._actor.loop.create_future()
 
         def look(run: TaskRun) -> None:
-            if run.id == id and run.ended_at is not None and not future.done():
+            if run.id == id and not future.done() and is_wanted(run):
                 future.set_result(run)
 
         stop = self.watch(look)
@@ -243,7 +247,8 @@ class ThreadTasks:
         try:
             if (run := await self.get(id)) is None:
                 raise NotFound(f"there is no run {id} of a task")
-            return run if run.ended_at is not None else await future
+            look(run)
+            return await future
         finally:
             self._waiting.discard(future)
             stop()
@@ -262,9 +267,9 @@ class ThreadTasks:
         return self._runner.agenda.find((name, key, None)) is not None
 
     def find_awaited(self, id: str) -> Sequence[str]:
-        """Return the events for which a run has left the memory."""
+        """Return the events for which a run has left the memory, and that have not come."""
         row = self._runner.agenda.rows.get(id)
-        return () if row is None else row.awaits
+        return () if row is None else [each for each in row.awaits if each not in row.events]
 
     def release(self, id: str) -> None:
         """Send nothing for each event that a run waits for."""
