@@ -33,7 +33,7 @@ PlaitError
 
 import logging
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from plait_schemas import codes
 from plait_schemas.codec import printable
@@ -68,10 +68,13 @@ __all__ = [
     "Unanswerable",
     "Unauthenticated",
     "Unavailable",
+    "admit_change",
     "escape_traceback",
     "is_outage",
     "operator_message",
 ]
+
+E = TypeVar("E", bound=BaseException)
 
 
 class PlaitError(Exception):
@@ -317,6 +320,18 @@ class RolledBack(StoreError):
 
     code = "rolled_back"
     status = 500
+
+
+def admit_change(error: E, name: str) -> E | Indeterminate:
+    """Return the error of something of whose changes a part is stored, or may be.
+
+    An Indeterminate replaces one that says that nothing was done.
+    """
+    if isinstance(error, Indeterminate) or not isinstance(error, StoreError | Unavailable):
+        return error
+    made = Indeterminate(f"a part of the changes of {name} is stored, or may be: {error}")
+    made.__cause__ = error
+    return made
 
 
 def is_outage(error: BaseException) -> bool:

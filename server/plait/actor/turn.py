@@ -17,7 +17,7 @@ from plait.actor.connection import Connection, Lease, Party, Rights
 from plait.actor.outcome import Done
 from plait.actor.turn_task import TurnTask
 from plait.author_code import NOT_AWAITABLE
-from plait.errors import Indeterminate, PlaitError, Readonly, StoreError, Unauthenticated, Unavailable
+from plait.errors import Indeterminate, PlaitError, Readonly, Unauthenticated, admit_change
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, find_outcome
 from plait.store.protocol import ThreadKey
 
@@ -322,16 +322,8 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
             self.parent.decide_change(may_be_stored=False)
 
     def explain_loss(self, failure: E) -> E | Indeterminate:
-        """Return the error that the caller of the turn gets for the one that has ended it.
-
-        An Indeterminate replaces an error that says that nothing was done, if a part is stored, or may be.
-        """
-        claims_nothing = isinstance(failure, StoreError | Unavailable) and not isinstance(failure, Indeterminate)
-        if not claims_nothing or not self.may_have_stored:
-            return failure
-        made = Indeterminate(f"a part of the changes of {self.name} is stored, or may be: {failure}")
-        made.__cause__ = failure
-        return made
+        """Return the error that the caller of the turn gets for the one that has ended it."""
+        return admit_change(failure, self.name) if self.may_have_stored else failure
 
     def cut(self, failure: PlaitError) -> None:
         """Cancel the running turn; it ends with this error, and can make no change and send nothing."""

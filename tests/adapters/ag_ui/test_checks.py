@@ -8,10 +8,12 @@ import httpx
 import pytest
 from ag_ui.core import RunAgentInput
 from starlette.requests import Request
+from tests.adapters.ag_ui.lab import Conversation
 from tests.adapters.ag_ui.streams import Served, begun, body, serving, watched
 from tests.integration.socket_client import http
 from tests.integration.test_http import error_of
 from tests.running import running
+from tests.server.parts.workshop import until
 
 from plait import Connection, Context, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey
 from plait.adapters.ag_ui import AgUi
@@ -148,6 +150,26 @@ async def test_who_is_readonly_to_the_thread_cannot_push_a_state() -> None:
         refused = await web.post("/ag-ui/show/one", json=pushed, headers={"readonly": "1"})
         assert '"code":"readonly"' in refused.text
         assert '"result":{"n":1}' in (await web.post("/ag-ui/show/one", json=pushed)).text
+
+
+async def test_a_refused_run_says_that_the_state_which_came_with_it_is_stored() -> None:
+    async with serving() as served:
+        state = {"answer": "", "steps": [], "note": "x"}
+        async with begun(served.web, "writer/one", text="a") as first:
+            version = (await first.until("STATE_SNAPSHOT"))["metadata"]["stateVersion"]
+            await served.gate.reached()
+            pushed = {"state": state, "forwardedProps": {"stateVersion": version}}
+            async with begun(served.web, "adder/one", **pushed) as changed, begun(served.web, "adder/one") as other:
+
+                async def is_changed() -> bool:
+                    return (await served.app.thread(Conversation, "one").state()).note == "x"
+
+                await until(is_changed)
+                served.app.drain()
+                for stream, code in ((changed, "indeterminate"), (other, "unavailable")):
+                    await stream.rest()
+                    assert stream.events[-1]["code"] == code
+            served.gate.open()
 
 
 async def test_nothing_keeps_or_delays_a_stream_on_its_way(served: Served) -> None:

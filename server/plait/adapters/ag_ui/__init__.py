@@ -147,7 +147,7 @@ class AgUi:
                     if connection.readonly and added:
                         raise Readonly("this connection may not send messages")
                     charge = partial(self._context.requests.charge_messages, exchange.request, exchange.principal)
-                    await push_state(actor, given, connection, self._context.scheduler, charge)
+                    run.has_pushed = await push_state(actor, given, connection, self._context.scheduler, charge)
                     await actor.state.store_thread(connection)  # Others may watch the first run of a thread, too.
                     attributes = read_attributes((run, given))
                     start = Given(input=input, attributes=attributes, prepare=partial(_prepare, run, given))

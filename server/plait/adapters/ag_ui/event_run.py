@@ -24,7 +24,7 @@ from plait.adapters.ag_ui.event_feed import EventFeed, FeedRun, RunEvent
 from plait.adapters.ag_ui.event_frames import EncodedEvent, Opened, encode, encode_custom
 from plait.adapters.ag_ui.shown_messages import MessagesSnapshot
 from plait.agents.run import Interruption
-from plait.errors import CallFailed, PlaitError, StoreError
+from plait.errors import CallFailed, PlaitError, StoreError, admit_change
 from plait_schemas.codec import decode_json
 from plait_schemas.encoding import encode_given
 
@@ -66,6 +66,8 @@ class EventRun(FeedRun):
         self.refusal: bytes | None = None
         # Whether the client needs the state, because its own was refused.
         self.shows_state = False
+        # Whether a change of the state that came with the request is stored.
+        self.has_pushed = False
         self._has_started = False
         self._is_over = False
         self._is_cancelled = False
@@ -88,7 +90,7 @@ class EventRun(FeedRun):
     def refuse(self, error: PlaitError) -> None:
         """Send the current state, and end the run before it has begun."""
         self.shows_state = True
-        self._fail(RunErrorEvent(message=str(error), code=error.code))
+        self._fail_with(error)
 
     def emit(self, *events: BaseEvent) -> None:
         """Encode events at once, and send them when all changes made so far are durable.
@@ -116,7 +118,7 @@ class EventRun(FeedRun):
             case "chunk", _:
                 return partial(self._put, encode_custom("chunk", value))
             case "error", _:
-                return partial(self._fail, RunErrorEvent(message=value, code=StoreError.code))
+                return partial(self._fail_with, StoreError(value))
             case _:
                 return lambda: None
 
@@ -194,10 +196,9 @@ class EventRun(FeedRun):
 
     def _fail_with(self, failure: BaseException) -> None:
         error = self._feed.actor.explain(failure)
-        self._fail(RunErrorEvent(message=str(error), code=error.code))
-
-    def _fail(self, error: RunErrorEvent) -> None:
-        self._end(encode(error))
+        if self.has_pushed:
+            error = admit_change(error, "the request")
+        self._end(encode(RunErrorEvent(message=str(error), code=error.code)))
 
     def _end(self, frame: bytes) -> None:
         if self._is_over:

@@ -24,16 +24,16 @@ async def push_state(
     connection: Connection,
     scheduler: FairScheduler,
     charge: Callable[[float], None],
-) -> None:
+) -> bool:
     """Apply the changes that a client has made to the state since the version in `forwardedProps.stateVersion`.
 
-    Without a version, the client's state is ignored, as its changes are unknown. Raises PlaitError when a change is
-    refused.
+    Returns whether there was a change, when it is stored. Without a version, the client's state is ignored, as its
+    changes are unknown. Raises PlaitError when a change is refused.
     """
     props = given.forwarded_props
     have = props.get("stateVersion") if isinstance(props, dict) else None
     if have is None or given.state is None:
-        return
+        return False
     if not isinstance(have, str):
         raise InvalidArguments("forwardedProps.stateVersion must be a str", path="/forwardedProps/stateVersion")
     epoch, version = Cursor.parse(have, "forwardedProps/stateVersion").version
@@ -55,6 +55,7 @@ async def push_state(
         raise Reject(str(actor.explain(error, connection))) from None
     if commit is not None:
         await commit
+    return commit is not None
 
 
 def _merge(
