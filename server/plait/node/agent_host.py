@@ -35,6 +35,8 @@ from plait.limits import Limits
 from plait.node.node import Node
 from plait.parts.env.app_env import AppEnv
 from plait.parts.env.secret import Variable
+from plait.parts.messages.thread_messages import Messages
+from plait.parts.part import find_parts
 from plait.parts.tasks.task import find_tasks
 from plait.store.protocol import Store, ThreadKey
 
@@ -295,8 +297,9 @@ class AgentHost:
             execution.check_tools()
 
     def _add_task(self, task: AgentTask, kind: Kind) -> None:
-        if task.name in find_tasks(kind.cls) or task.name in task.queues:
-            what = "messages" if task.name in task.queues else "a task"
+        is_queue = isinstance(find_parts(kind.cls).get(task.name), Messages)
+        if task.name in find_tasks(kind.cls) or is_queue:
+            what = "messages" if is_queue else "a task"
             raise ValueError(f"{kind.cls.__name__} has {what} named {task.name!r}: give the agent another name")
         kind.tasks[task.name] = task
 

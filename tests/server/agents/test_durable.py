@@ -332,6 +332,8 @@ async def test_a_durable_agent_needs_tasks_and_a_name_of_its_own() -> None:
         app.agent("clerk", thread=Bare, durable=True)(clerk)
     with pytest.raises(ValueError, match="Desk has a task named 'other'"):
         app.agent("other", thread=Desk, durable=True)(clerk)
+    with pytest.raises(ValueError, match="Desk has messages named 'messages'"):  # Which are those of the clerk.
+        app.agent("messages", thread=Desk, durable=True)(clerk)
     with pytest.raises(TypeError, match="must not stream"):
         app.agent("clerk", thread=Desk, durable=True)(stream)
 
