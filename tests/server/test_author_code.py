@@ -21,6 +21,7 @@ from plait import (
     Hooks,
     Message,
     Messages,
+    MigrationFailed,
     Model,
     Plait,
     Principal,
@@ -34,10 +35,12 @@ from plait import (
     Thread,
     effect,
     endpoint,
+    migrate,
     rpc,
     task,
     tool,
 )
+from plait.parts.attempts import RetryPolicy
 from plait.testing import Served, serve
 from plait.testing.asgi import HOST
 from plait_client import CallError, ClientError
@@ -172,6 +175,10 @@ class Room(Thread[dict[str, Any]]):
     def validate_state_change(self, next_state: dict[str, Any], source: object) -> None:
         trouble.now("validate_state_change")
 
+    def resolve_conflict(self, base: Any, current: Any, proposed: Any, path: str) -> Any:
+        trouble.now("resolve_conflict")
+        return proposed
+
     async def on_state_changed(self, state: dict[str, Any], source: object) -> None:
         await trouble.later("on_state_changed")
 
@@ -286,6 +293,21 @@ class Desk(Thread[dict[str, Any]]):
         return 1
 
 
+class Young(Thread[dict[str, Any]]):
+    kind = "aged"
+    initial_state = {"n": 0}  # noqa: RUF012
+
+
+class Aged(Thread[dict[str, Any]]):
+    initial_state = {"n": 0}  # noqa: RUF012
+    state_version = 2
+
+    @migrate(from_=1)
+    @staticmethod
+    def grow(state: Any) -> Any:
+        trouble.now("migrate")
+
+
 class Chat(Thread[dict[str, Any]]):
     messages = Messages(agent="chat")
 
@@ -331,6 +353,7 @@ def make_app(store: str = "memory://") -> Plait:
     app = Plait(
         Room,
         Desk,
+        Aged,
         Chat,
         store=store,
         authenticate=authenticate,
@@ -368,6 +391,8 @@ def make_app(store: str = "memory://") -> Plait:
         await trouble.later("listener")
 
     app.on("agent.completed", listen)
+    app.on("thread.created", lambda _: trouble.later("listener of threads"))
+    app.on_startup(lambda: trouble.later("on_startup"))
     return app
 
 
@@ -413,6 +438,29 @@ async def change(t: Served) -> None:
         assert room.state == {"n": 0}
     await get(t, "/threads/room/x", "PUT", status=409)
     await fail(t.app.thread(Room, "x").call(Room.set, 1))
+
+
+async def conflict(t: Served) -> None:
+    async with t.connect(Room, "x") as one, t.connect(Room, "x") as two:
+        outcomes = await asyncio.gather(one.set({"n": 1}), two.set({"n": 2}), return_exceptions=True)
+        assert [isinstance(each, ClientError) for each in outcomes] == [False, True]
+
+
+async def bring(t: Served) -> None:
+    async with Plait(Young, store="memory://") as app:
+        await app.thread(Young, "x").set_state({"n": 1})
+        lines = [each async for each in app.export_thread(Young, "x")]
+    with pytest.raises(MigrationFailed):
+        await t.app.import_thread(b"".join(lines))
+    trouble.is_told = True
+
+
+async def start(_: Served) -> None:
+    async def enter() -> None:
+        async with make_app():
+            pass
+
+    await fail(enter())
 
 
 async def change_anyway(t: Served) -> None:
@@ -515,6 +563,9 @@ PLACES: dict[str, tuple[tuple[str, ...], int, Callable[[Served], Awaitable[None]
     "on_state_changed": (TURN, 1, change_anyway),
     "card": (NOW, 1, change_anyway),
     "validate_state_change": (NOW, 3, change),
+    "resolve_conflict": (NOW, 1, conflict),
+    "migrate": (NOW, 1, bring),
+    "on_startup": (LATER, 1, start),
     "connection_tags": (LATER, 0, join),
     "should_be_readonly": (LATER, 0, join),
     "on_connect": (LATER, 1, join),
@@ -531,6 +582,7 @@ PLACES: dict[str, tuple[tuple[str, ...], int, Callable[[Served], Awaitable[None]
     "agent": (TURN, 1, lambda t: fail(t.app.run("do", thread="x"))),
     "wait_until": (LATER, 1, run),
     "listener": (LATER, 1, run),
+    "listener of threads": (LATER, 1, change_anyway),
     "streaming agent": (TURN, 1, run_stream),
     "durable agent": (TURN, 1, lambda t: fail(t.app.run("durable", thread="x"))),
     "agent of a queue": (TURN, 5, lambda t: ask(t, "Hello?", Chat)),
@@ -572,8 +624,11 @@ async def test_code_that_ends_itself_has_failed(place: str, way: str, caplog: py
 @pytest.mark.parametrize("how", ["by plait", "by the loop"])
 @pytest.mark.parametrize("place", ["effect", "task", "step", "agent of a queue", "durable agent"])
 async def test_a_shutdown_is_no_failure_of_the_code_that_it_ends(
-    place: str, how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    place: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("plait.node.draining._GRACE", 0.05)
+    monkeypatch.setattr("plait.parts.attempt_runner.PAUSES", RetryPolicy(5, 0.05, 300.0))
+
     def make(way: str) -> Plait:
         trouble.place, trouble.way, trouble.count = place, way, 0
         return make_app(f"sqlite:///{tmp_path / 'plait.db'}")
