@@ -108,8 +108,8 @@ class AttemptRunner(Generic[T]):
         # One suspect at a time, so that a crash is not counted for the others too.
         async with self._actor.host.suspects if attempts.is_suspect else nullcontext():
             if begun is None:
-                if (attempts := self._work.find(id)) is None:
-                    return
+                if (attempts := self._work.find(id)) is None or attempts.due > read_due_clock():
+                    return  # As the write that made it due was rolled back.
                 begun = self._work.put(id, attempts.begin(self._actor.host.process))
             try:
                 await begun

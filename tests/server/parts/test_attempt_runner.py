@@ -99,6 +99,18 @@ async def test_a_begin_that_was_rolled_back_is_none(store: FlakyStore, clock: Cl
         assert Desk.errors == []
 
 
+async def test_work_that_is_no_longer_due_is_not_begun(store: FlakyStore, clock: Clock) -> None:
+    """As when an event that has made it due is rolled back, before the attempt begins."""
+    async with open_workshop(store, Desk) as shop:
+        jobs = await open_jobs(shop, pass_)
+        await jobs.add("a", later := Attempts(due=clock.now + 60 * SECOND))
+        jobs.runner.begin("a", "job a")
+        await until(lambda: is_idle(jobs))
+        assert jobs.seen == ["end a"]
+        assert jobs.jobs == {"a": later}
+        assert await stored(store) == later
+
+
 async def test_a_begin_that_could_not_be_stored_does_not_count(store: FlakyStore, clock: Clock) -> None:
     async with open_workshop(store, Desk) as shop:
         jobs = await open_jobs(shop, pass_)
