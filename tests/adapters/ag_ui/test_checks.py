@@ -1,5 +1,6 @@
 """What requests of AG-UI are checked for, and what they may cost."""
 
+import asyncio
 import json
 import time
 from typing import Any
@@ -170,6 +171,38 @@ async def test_a_refused_run_says_that_the_state_which_came_with_it_is_stored() 
                     await stream.rest()
                     assert stream.events[-1]["code"] == code
             served.gate.open()
+
+
+async def test_a_request_that_is_repeated_does_not_wait_for_one_that_has_failed() -> None:
+    joined: list[str] = []
+    both = asyncio.Event()
+
+    class Picky(Thread[None]):
+        async def on_connect(self, connection: Connection, request: Request) -> None:
+            joined.append(connection.id)
+            if len(joined) == 1:
+                await both.wait()
+                raise ValueError("not the first one")
+
+    asked: list[str] = []
+
+    def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
+        asked.append(action)
+        if asked.count("messages") == 2:
+            both.set()
+        return True
+
+    app = Plait(Picky, store=MemoryStore(), secret="s", authorize=authorize)
+
+    @app.agent("show", thread=Picky)
+    async def show(ctx: Context[Picky]) -> None: ...
+
+    app.mount("/ag-ui", AgUi(app))
+    async with running(app) as address, http(address) as web, asyncio.timeout(10):
+        content = json.dumps(body())
+        first, second = await asyncio.gather(*(web.post("/ag-ui/show/one", content=content) for _ in range(2)))
+        assert sorted(each.status_code for each in (first, second)) == [200, 500]
+        assert '"code":"unavailable"' in first.text + second.text
 
 
 async def test_nothing_keeps_or_delays_a_stream_on_its_way(served: Served) -> None:

@@ -28,7 +28,7 @@ from plait.agents.agent import Agent, Given
 from plait.agents.context import Context, read_attributes
 from plait.agents.durable import STOP
 from plait.app import Plait
-from plait.errors import NotFound, PlaitError, Readonly
+from plait.errors import NotFound, PlaitError, Readonly, Unavailable
 from plait.store.protocol import ThreadKey
 from plait.web.http.endpoint import Endpoint, Headers
 from plait.web.http.exchange import Exchange
@@ -158,7 +158,7 @@ class AgUi:
                     viewer.close(1011, "")
                     raise
             except BaseException:
-                feed.forget(run)
+                run.refuse(Unavailable("the request that was to begin this run has failed"))  # It may be repeated.
                 raise
         return _stream(viewer)
 
