@@ -199,7 +199,7 @@ def _end_turn(side: Side, answer: Message, called: set[str]) -> Reason | None:
     """Return why the turn of a side ends with an answer; None if it goes on."""
     if side.stop_on_response and not answer.tool_calls and REMOVED not in read_own(answer):
         return "stop_on_response"
-    return "stop_tool" if side.stop_tool in called else None
+    return "stop_tool" if side.stop_tool and side.stop_tool in called else None
 
 
 def _limit(place: Place, most: int | None, text: str) -> Next:

@@ -55,6 +55,10 @@ def test_a_call_of_the_stop_tool_ends_the_turn_even_if_it_has_failed() -> None:
         assert step(Side("clerk", stop_tool="work"), None, result("work", status)).reason == "stop_tool"
 
 
+def test_a_call_without_a_name_is_no_call_of_a_stop_tool() -> None:
+    assert step(answer=say("", ""), side="a").reason is None
+
+
 @pytest.mark.parametrize("option", ["session_stop", "session_fail"])
 def test_a_successful_call_ends_the_session_with_its_result(option: str) -> None:
     side = Side("clerk", **{option: "work"})  # type: ignore[arg-type]
