@@ -336,6 +336,8 @@ def admit_change(error: E, name: str) -> E | Indeterminate:
 
 def is_outage(error: BaseException) -> bool:
     """Whether an error says that the store or the server was away, and nothing about the code that it ended."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_outage, error.exceptions))
     if isinstance(error, Indeterminate) and error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, StoreError):

@@ -220,7 +220,16 @@ async def test_suspects_are_attempted_one_at_a_time_and_others_beside_them(store
 # Outages and failures
 
 
-@pytest.mark.parametrize("error", [StoreError("away"), Indeterminate("?"), Unavailable("stopping"), Uncounted()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreError("away"),
+        Indeterminate("?"),
+        Unavailable("stopping"),
+        Uncounted(),
+        ExceptionGroup("of a task group", [StoreError("away"), Unavailable("stopping")]),
+    ],
+)
 async def test_an_outage_does_not_count(store: FlakyStore, clock: Clock, error: Exception) -> None:
     async def do(jobs: ThreadJobs, id: str) -> None:
         raise error
