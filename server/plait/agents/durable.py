@@ -21,9 +21,9 @@ from plait.parts.part import find_parts, find_role, require_role
 from plait.parts.tasks.rows import EndedRun, TaskRow
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import Task
-from plait.parts.tasks.thread_tasks import TaskReceipt, ThreadTasks, find_tasks_part
+from plait.parts.tasks.thread_tasks import find_tasks_part
 
-__all__ = ["CONTINUE", "STOP", "AgentTask", "QueueTask", "begin_run", "make_stop_methods"]
+__all__ = ["CONTINUE", "STOP", "AgentTask", "QueueTask", "make_stop_methods"]
 
 STOP: Final = "run:stop"
 """The method by which clients stop the durable agents of a thread."""
@@ -141,11 +141,6 @@ class QueueTask(AgentTask):
             if ended.status == "cancelled":
                 family.of(thread._actor).cancel_calls(ended.row.id)
             family.of(thread._actor).end_work(None if is_over else FAILED if ended.error else "it was stopped")
-
-
-def begin_run(tasks: ThreadTasks, agent: Agent, input: Any) -> TaskReceipt:
-    """Begin a run of a durable agent; without an input, it is that of the queue, also one that has not ended."""
-    return tasks.run(agent.name, input) if agent.takes_input else tasks.run(agent.name, key=QUEUE)
 
 
 def make_stop_methods() -> dict[str, Method]:

@@ -129,10 +129,8 @@ class Run:
 
     def check(self) -> None:
         """Raise Interrupted if the request was interrupted after the last check, and its agents are running."""
-        run = self.outermost
-        if run._is_untold and run.has_begun and not run.is_over:
-            run._is_untold = False
-            raise Interrupted(run.interrupt_message)
+        if (interrupted := self.take_interrupt()) is not None:
+            raise interrupted
 
     async def wait_for_store(self) -> None:
         """If more than 64 versions are not durable, wait until all changes so far are."""
@@ -143,11 +141,11 @@ class Run:
 
     def take_interrupt(self) -> Interrupted | None:
         """Return the exception that `check` would raise."""
-        try:
-            self.check()
-        except Interrupted as interrupted:
-            return interrupted
-        return None
+        run = self.outermost
+        if not run._is_untold or not run.has_begun or run.is_over:
+            return None
+        run._is_untold = False
+        return Interrupted(run.interrupt_message)
 
     def explain(self, failure: BaseException, has_expired: bool) -> BaseException | None:
         """Return the error of the run; None if it was interrupted. An inner run passes an interrupt on."""

@@ -19,7 +19,7 @@ from plait.actor.rpc import Method
 from plait.adapters.ag_ui.body import read_input, read_last_text
 from plait.adapters.ag_ui.event_feed import FeedRun, feed_of
 from plait.adapters.ag_ui.event_frames import Cursor
-from plait.adapters.ag_ui.event_run import EventRun, MessagesOpener
+from plait.adapters.ag_ui.event_run import EventRun
 from plait.adapters.ag_ui.executed_run import ExecutedRun
 from plait.adapters.ag_ui.push import push_state
 from plait.adapters.ag_ui.shown_messages import Added, has_messages, open_messages, read_added
@@ -64,10 +64,19 @@ class _RunExchange(Exchange):
     """One request to an agent in one thread."""
 
     def __init__(
-        self, context: ServerContext, request: Request, agent: Agent, name: str, principal: Principal | None
+        self,
+        context: ServerContext,
+        request: Request,
+        agent: Agent,
+        name: str,
+        principal: Principal | None,
+        *,
+        messages: str | None,
     ) -> None:
         super().__init__(context, request, ThreadKey(agent.kind.name, check_name(name)), principal)
         self.agent = agent
+        # The name of the thread's messages that are shown.
+        self.messages = messages if has_messages(agent.kind.cls, messages) else None
 
 
 class AgUi:
@@ -120,7 +129,7 @@ class AgUi:
         found = self._app._runs.agents.get(agent)
         if found is None:
             raise NotFound(f"there is no agent {agent!r}")
-        return _RunExchange(self._context, request, found, name, principal)
+        return _RunExchange(self._context, request, found, name, principal, messages=self._messages)
 
     async def _run(self, exchange: _RunExchange) -> Response:
         """Begin a run, and stream its events to the client that has requested it."""
@@ -133,13 +142,14 @@ class AgUi:
         approves = exchange.agent.is_durable and bool(given.resume)
         await exchange.check("approve" if approves else "call")
         input = exchange.agent.convert(self._make_input(given) if exchange.agent.takes_input else None)
-        added = await self._find_added(exchange, given)
+        added, part = await self._find_added(exchange, given), exchange.messages
+        opener = None if part is None else lambda thread: open_messages(getattr(thread, part), added)
         actor, connection = await exchange.enter(0, may_approve=approves)
         with actor.usage.keep_awake():
             feed, claim = feed_of(actor), _make_claim(exchange, body)
             if (begun := feed.find_run(given.run_id, claim)) is not None:
                 return _stream(await self._open(exchange, actor, run=begun, has=_read_ids(given)))
-            run = EventRun(feed, given, claim, self._find_opener(exchange, added))
+            run = EventRun(feed, given, claim, opener)
             feed.runs[run.id] = run
             try:
                 viewer = await self._open(exchange, actor, run=run, has=_read_ids(given))
@@ -167,8 +177,7 @@ class AgUi:
         agent = exchange.agent
         method, arguments = agent.kind.method(f"run:{agent.name}"), [given]
         if agent.is_durable:
-            part = self._messages if self._has_messages(exchange) else None
-            shown = ExecutedRun(agent, run, part, exchange=exchange, connection=connection)
+            shown = ExecutedRun(agent, run, exchange.messages, exchange=exchange, connection=connection)
             method = Method(method.name, method.name, shown.show, concurrent=True)
             arguments = [given.input] if agent.takes_input else []
         actor.turns.call(
@@ -208,13 +217,10 @@ class AgUi:
         except (NotFound, ValueError, KeyError):
             return None
 
-    def _has_messages(self, exchange: _RunExchange) -> bool:
-        return has_messages(exchange.agent.kind.cls, self._messages)
-
     async def _find_added(self, exchange: _RunExchange, given: RunAgentInput) -> list[Added]:
         """Return the messages that a client adds. Raises Forbidden and TooLarge."""
         context = self._context
-        if not self._has_messages(exchange):
+        if exchange.messages is None:
             return []
         roles = ("user",) if exchange.agent.is_durable else ("user", "tool")
         await context.scheduler.wait_for_slot()
@@ -223,13 +229,6 @@ class AgUi:
         if added:
             await exchange.check("send")
         return added
-
-    def _find_opener(self, exchange: _RunExchange, added: list[Added]) -> MessagesOpener | None:
-        """Return what adds messages when a run begins, and makes the frame with those of the thread."""
-        if self._messages is None or not self._has_messages(exchange):
-            return None
-        part = self._messages
-        return lambda thread: open_messages(getattr(thread, part), added)
 
     async def _open(
         self,

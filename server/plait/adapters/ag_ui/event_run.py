@@ -81,7 +81,7 @@ class EventRun(FeedRun):
             self.messages = await self._opener(thread)
             self.size = len(self.messages.frame)
         self._has_started = True
-        self._begin()
+        self._feed.actor.state.after(lambda _: self._feed.begin(self, self.first_frame()))
 
     def first_frame(self) -> bytes:
         """Return the frame of RUN_STARTED."""
@@ -137,7 +137,8 @@ class EventRun(FeedRun):
             outcome = RunFinishedInterruptOutcome(interrupts=self.asked)
         try:
             plain = decode_json(encode_given(result))
-            finished = encode(self._make_finished(plain, outcome))
+            ended = RunFinishedEvent(thread_id=self._thread_id, run_id=self.id, result=plain, outcome=outcome)
+            finished = encode(ended)
         except (TypeError, ValueError) as failure:
             self._fail_with(CallFailed(f"the result is not JSON: {failure}"))
             return
@@ -148,12 +149,6 @@ class EventRun(FeedRun):
         self._end(finished)
 
     # Inside
-
-    def _begin(self) -> None:
-        self._feed.actor.state.after(lambda _: self._feed.begin(self, self.first_frame()))
-
-    def _make_finished(self, result: Any, outcome: Any) -> RunFinishedEvent:
-        return RunFinishedEvent(thread_id=self._thread_id, run_id=self.id, result=result, outcome=outcome)
 
     def _cancel(self) -> None:
         self._is_cancelled = True

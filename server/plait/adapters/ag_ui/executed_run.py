@@ -22,7 +22,6 @@ from plait.actor.connection import Connection
 from plait.actor.thread import Thread
 from plait.adapters.ag_ui.event_run import EventRun
 from plait.agents.agent import Agent
-from plait.agents.durable import begin_run
 from plait.agents.execution.subagents import VARIABLES
 from plait.agents.execution.thread_agents import SUPPLY
 from plait.agents.run import Interruption
@@ -33,11 +32,12 @@ from plait.parts.messages.frames import ChunkFrame, EndFrame, Frame, InsertFrame
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.messages.tool_calls import read_call
+from plait.parts.part import require_role
 from plait.parts.stage import Stage, do_nothing
 from plait.parts.tasks.client_methods import SEND
 from plait.parts.tasks.rows import TaskRun
 from plait.parts.tasks.step import Approval
-from plait.parts.tasks.thread_tasks import ThreadTasks, find_tasks_part
+from plait.parts.tasks.thread_tasks import ThreadTasks
 from plait.web.http.exchange import Exchange
 
 __all__ = ["ExecutedRun"]
@@ -68,13 +68,10 @@ class ExecutedRun:
 
     async def show(self, thread: Thread[Any], input: Any = None) -> Any:
         """Show the run until it ends, or waits for people; return the result. Raises RuntimeError if it fails."""
-        part, actor = find_tasks_part(type(thread)), thread._actor
-        assert part is not None
+        actor = thread._actor
         assert isinstance(actor, Actor)
-        tasks = part.of(actor)
-        task = tasks.find(self._agent.name)
-        assert task is not None
-        task.find_identity(thread, QUEUE)  # Raises if another agent has the thread.
+        tasks: ThreadTasks = require_role(type(thread), "tasks").of(actor)
+        actor.kind.tasks[self._agent.name].find_identity(thread, QUEUE)  # Raises if another agent has the thread.
         answers = await self._find_answers(tasks)
         if not answers:
             await self._exchange.check("call")
@@ -86,7 +83,9 @@ class ExecutedRun:
             messages.resume()
         stop = do_nothing if messages is None else messages.feed.watch(self._tell)
         try:
-            id = answers[0][0] if answers else begin_run(tasks, self._agent, input).id
+            # Without an input, the run is that of the queue, also one that has not ended.
+            given, key = ([input], None) if self._agent.takes_input else ([], QUEUE)
+            id = answers[0][0] if answers else tasks.run(self._agent.name, *given, key=key).id
             last = await tasks.wait_until(id, partial(_is_over, tasks))
         finally:
             stop()
