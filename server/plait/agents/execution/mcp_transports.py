@@ -34,6 +34,8 @@ _FromClient = MemoryObjectReceiveStream[SessionMessage]
 # Bytes of one message, or of one answer over HTTP.
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _TOO_LARGE: Final = f"a message of the server has more than {_MOST_BYTES} bytes"
+# Tools on one page, as each is checked.
+_MOST_ON_PAGE: Final = 2_000
 # The processes of servers that may run at once.
 _processes: Final = asyncio.Semaphore(64)
 # Seconds to connect, and those that a process has to end when its input is closed.
@@ -65,6 +67,9 @@ class ServerMessages(ObjectReceiveStream[Received]):
             raise anyio.EndOfStream from None
         match received:
             case SessionMessage(message=JSONRPCResponse(result={"tools": list() as tools} as result)):
+                if len(tools) > _MOST_ON_PAGE:
+                    self.closed = f"a page of the server has more than {_MOST_ON_PAGE} tools"
+                    raise anyio.EndOfStream
                 result["tools"] = [each for each in tools if self._is_good(each)]
         return received
 

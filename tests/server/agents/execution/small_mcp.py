@@ -32,7 +32,8 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         case "tools/list":
             names = ("pid", "pour", "die", "hang", "babble", "fork", "ping", "draw")
             tools = [*(_ODD if "odd" in sys.argv else ()), *({"name": name, **_GOOD} for name in names)]
-            return {"tools": tools + [{"name": "x" * 5_000_000, **_GOOD}] * ("large" in sys.argv)}
+            tools += [{"name": "x" * 5_000_000, **_GOOD}] * ("large" in sys.argv)
+            return {"tools": tools + [{"name": "x", **_GOOD}] * 2_001 * ("many" in sys.argv)}
         case _ if params["name"] == "draw":  # One file is not base64, and the other one has no type.
             images = [("image/png", "x"), ("a\r\nb", "QUJD")]
             found = [{"type": "image", "mimeType": mime, "data": data} for mime, data in images]

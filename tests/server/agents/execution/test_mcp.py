@@ -235,12 +235,21 @@ async def test_a_tool_that_is_described_badly_is_left_out_alone(
 
 
 @pytest.mark.parametrize("way", ["stdio", "http"])
-async def test_a_page_that_is_too_large_says_so(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("large", "a message of the server has more than 4194304 bytes"),
+        ("many", "a page of the server has more than 2000 tools"),
+    ],
+)
+async def test_a_page_that_is_too_large_says_so(
+    tmp_path: Path, way: str, how: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = Script("Done.")
-    async with odd(way, "large", monkeypatch) as mcp, open_shop(tmp_path, script, mcp) as lab:
+    async with odd(way, how, monkeypatch) as mcp, open_shop(tmp_path, script, mcp) as lab:
         await run(lab)
     (connect,) = script.tools[0]
-    assert "a message of the server has more than 4194304 bytes" in str(connect.description)
+    assert why in str(connect.description)
 
 
 async def test_a_secret_at_the_end_of_what_is_kept_is_not_shown_in_part(tmp_path: Path) -> None:
