@@ -47,6 +47,7 @@ from plait.node.remote_requests import (
 from plait.node.remote_values import (
     decode_attributes,
     decode_part_arguments,
+    encode_end,
     encode_result,
 )
 from plait.node.transfers import Transfers
@@ -54,10 +55,6 @@ from plait.store.protocol import ThreadKey
 from plait_schemas.codec import decode_json
 
 __all__ = ["CallStream", "RemoteCalls", "Reply"]
-
-
-# The pages of an export, or chunks of a file, that may be on their way.
-_AHEAD: Final = 2
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -69,14 +66,14 @@ class CallStream(Protocol):
     on_read: Callable[[], object]
 
     def put_chunk(self, data: bytes) -> None:
-        """Send a chunk."""
+        """Send a chunk at once."""
         ...
 
-    def finish_chunks(self, error: bytes | None) -> None:
-        """Tell that no further chunk comes, though the call may still run."""
+    async def send_chunk(self, data: bytes) -> None:
+        """Send a chunk when the caller has read those before it, but for some of them."""
         ...
 
-    def upload(self) -> AsyncIterator[bytes]:
+    def body(self) -> AsyncIterator[bytes]:
         """Iterate over what the caller sends after its request."""
         ...
 
@@ -222,18 +219,15 @@ class RemoteCalls:
 
     async def _send(self, chunks: AsyncGenerator[bytes], stream: CallStream) -> None:
         """Send bytes piece by piece, as fast as the caller reads them."""
-        ahead = asyncio.Semaphore(_AHEAD)
-        stream.on_read = ahead.release
         async with aclosing(chunks):
             async for chunk in chunks:
-                await ahead.acquire()
-                stream.put_chunk(chunk)
+                await stream.send_chunk(chunk)
 
     async def _import(self, request: ImportThread, stream: CallStream) -> None:
         with TemporaryDirectory(prefix="plait-") as folder:
             file = Path(folder) / "thread"
             with file.open("wb") as written:
-                async for data in stream.upload():
+                async for data in stream.body():
                     written.write(data)
             kind = self._node.find_any_kind(request.key.kind)
             work = Import(file, kind, read_header(file), request.key.name, self._node.limits)
@@ -251,7 +245,7 @@ class RemoteCalls:
         part = find_part(self._node.find_any_kind(key.kind), request.part)
         args, kwargs = decode_part_arguments(part, request.method, request.arguments)
         if request.upload is not None:
-            args.insert(request.upload, stream.upload())
+            args.insert(request.upload, stream.body())
         result = await thread.call_part(request.part, request.method, args, kwargs)
         return encode_result(f"{request.part}.{request.method}", result)
 
@@ -269,7 +263,7 @@ async def _stream(
             sizes.append(size)
             stream.put_chunk(value)
         else:
-            stream.finish_chunks(encode_error(CallFailed(value), None) if what == "error" else None)
+            stream.put_chunk(encode_end(CallFailed(value) if what == "error" else None))
 
     stream.on_read = lambda: windows[0].free(sizes.popleft())
     turn = await thread.begin_stream(

@@ -29,7 +29,7 @@ from plait.node.remote_requests import (
     StateReply,
     StreamPart,
 )
-from plait.node.remote_values import decode_result, encode_attributes, find_part_result
+from plait.node.remote_values import decode_result, encode_attributes, find_part_result, is_end
 from plait.parts.encoding import encode_key, encode_named
 from plait.parts.env.app_env import AppEnv
 from plait.parts.env.env import Env
@@ -97,6 +97,8 @@ class RemoteThread:
         await wait_for_birth(self._key)
         async with aclosing(self._nodes.stream(self._key, self._make_call(method, args, kwargs))) as chunks:
             async for chunk in chunks:
+                if is_end(chunk):
+                    return
                 yield decode_result(chunk, type_, method.name)
 
     async def call_part(self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, Final, get_type_hints
 
 from plait.agents.run import Interruption
 from plait.node.json_calls import EncodedArguments, decode_value, find_decoder
+from plait.node.remote_errors import decode_error, encode_error
 from plait.parts.part import Part
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.encoding import encode_crossing
@@ -18,13 +19,16 @@ __all__ = [
     "decode_part_arguments",
     "decode_result",
     "encode_attributes",
+    "encode_end",
     "encode_result",
     "find_part_result",
+    "is_end",
 ]
 
-# The first byte of a result: a value, or an Interruption.
+# The first byte of a result or a chunk: a value, an Interruption, or the end of the chunks, perhaps with an error.
 _VALUE: Final = b"v"
 _INTERRUPTION: Final = b"i"
+_END: Final = b"e"
 
 
 # Results, and the arguments of parts
@@ -35,6 +39,20 @@ def encode_result(method: str, value: object) -> bytes:
     if isinstance(value, Interruption):
         return _INTERRUPTION + encode_crossing(f"the message of an interrupt of {method}", value)
     return _VALUE + encode_crossing(f"the result of {method}", value)
+
+
+def encode_end(error: BaseException | None) -> bytes:
+    """Return the last chunk of a stream, after which the call may still run."""
+    return _END if error is None else _END + encode_error(error, None)
+
+
+def is_end(chunk: bytes) -> bool:
+    """Whether a chunk is the last one of its stream. Raises the error that has ended the stream."""
+    if chunk[:1] != _END:
+        return False
+    if len(chunk) > 1:
+        raise decode_error(chunk[1:])
+    return True
 
 
 def decode_result(data: bytes, type_: Any, method: str) -> Any:

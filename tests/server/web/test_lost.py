@@ -26,18 +26,18 @@ PLACES: Final = {
     "gated.py:wait_until_open": "it has not begun",
     "server_context.py:as_refusal": "an error of `authenticate`, before a socket has begun",
     "links/links.py:_make_away": "it has not begun, as there is no link",
-    "links/calls.py:_Attempts.pause": "a call between threads: `may_repeat` knows",
-    "links/calls.py:_Incoming.finish": "a call that its caller has cancelled",
-    "links/calls.py:_Incoming.upload": "the call that it belongs to has ended, and tells its caller",
-    "links/calls.py:_make_away": "it has not begun",
+    "links/calls.py:_CallAttempts.handle": "a call between threads: `may_repeat` knows",
+    "links/calls.py:_finish": "a call that its caller has cancelled",
+    "links/pipe.py:Incoming.body": "the request that it belongs to has ended, and tells its caller",
 }
 # Every stream of a link, and what its end tells when the link is lost.
 STREAMS: Final = {
     "links/pipe.py:Pipe": "waits for room no more",
+    "links/pipe.py:Outgoing": "raises Lost: _RelayedRequest.run and _CallAttempts.handle",
+    "links/pipe.py:Incoming": "ends the body, and calls `on_cancel`",
+    "links/calls.py:_Call": "a change that may be stored, and _CallAttempts.handle",
     "relay/requests.py:_RelayedRequest": "make_lost",
     "relay/gateway.py:RelayedSocketStream": "closes the socket",
-    "links/calls.py:_Outgoing": "_Attempts.pause",
-    "links/calls.py:_Incoming": "cancels the call",
     "relay/remote_request.py:RemoteRequest": "a disconnect",
     "relay/remote_socket.py:RemoteSocketStream": "a disconnect",
 }
@@ -160,7 +160,7 @@ def test_each_stream_that_can_be_lost_is_known() -> None:
     found = {
         place
         for place, node in find_defined(ast.ClassDef)
-        if any(getattr(base, "id", "") == "Pipe" for base in node.bases)
+        if any(getattr(base, "id", "") in {"Pipe", "Incoming", "Outgoing"} for base in node.bases)
         or (
             {"receive", "deliver", "lose"} <= {getattr(each, "name", "") for each in node.body}
             and not any(getattr(base, "id", "") == "Protocol" for base in node.bases)

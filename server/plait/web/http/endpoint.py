@@ -20,7 +20,7 @@ from plait.web.gated import GatedSend, wait_until_open
 from plait.web.http.heads import check_head
 from plait.web.http.request import BodyLimit, LimitedRequest
 from plait.web.lost import SAFE, abort, make_lost
-from plait.web.relay.requests import SentRequest, relay_request
+from plait.web.relay.requests import relay_request
 from plait.web.server_context import ServerContext, error_body, error_response, find_traceparent
 
 __all__ = ["Answer", "Endpoint", "Headers", "PathRoute"]
@@ -93,12 +93,10 @@ class Endpoint:
         if key is None:
             return False
         context.node.check_draining()
-        if (link := await context.links.find_link(key)) is None:
+        if await context.links.find_link(key) is None:
             return False
-        target = SentRequest(link, key, self._number)
-        await relay_request(
-            target, request.scope, request.receive_anew, send, links=context.links, relays=context.relays
-        )
+        scope, receive = request.scope, request.receive_anew
+        await relay_request(key, self._number, scope, receive, send, links=context.links, relays=context.relays)
         return True
 
     async def _answer_relayed(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,8 +1,9 @@
 """Calls between nodes: carries requests to the owners of threads, and answers those of other nodes."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncGenerator
 from contextvars import Context
+from functools import partial
 from typing import Final, Self
 
 import msgspec
@@ -11,41 +12,16 @@ from plait.errors import Indeterminate, Unavailable
 from plait.node.remote_calls import RemoteCalls, Reply
 from plait.node.remote_errors import decode_error, encode_error
 from plait.node.remote_nodes import Ask, Settle
-from plait.store.protocol import ThreadKey
 from plait.web.links.link import Link
-from plait.web.links.links import Links
-from plait.web.links.pipe import WINDOW, Pipe
+from plait.web.links.links import Attempts, Links
+from plait.web.links.pipe import Incoming, Lost, Outgoing, Refused
 
 __all__ = ["Calls"]
 
-# Of the caller: the call, with its request or without one; a long request; that the caller is gone; that a chunk was
-# read; a piece of an upload, and its end.
 _CALL: Final = 41
-_REQUEST: Final = 42
-_CANCEL: Final = 43
-_READ: Final = 44
-_UPLOAD: Final = 45
-_UPLOADED: Final = 46
-# Of the owner: the end of the call; a chunk; that no further chunk comes, with an error or without one; that the call
-# was not begun, as the node is shutting down.
-_REPLY: Final = 50
-_CHUNK: Final = 51
-_FINISHED: Final = 52
-_REFUSED: Final = 53
-
-# Seconds before a call is tried again that a node has refused.
-_PAUSE: Final = 0.05
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
-
-
-class _Lost(Exception):
-    """The link was lost after the request was put on it."""
-
-
-class _Refused(Exception):
-    """The node is shutting down or does not own the thread, and has not begun the call."""
 
 
 class Calls:
@@ -54,7 +30,7 @@ class Calls:
     def __init__(self, links: Links, answers: RemoteCalls) -> None:
         self._links = links
         self._answers = answers
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Reply | None]] = set()
         links.openers[_CALL] = self._open
 
     async def stop(self) -> None:
@@ -64,106 +40,81 @@ class Calls:
                 task.cancel()
             await asyncio.wait(self._tasks)
 
-    # Calling
-
     async def call(self, ask: Ask) -> bytes:
-        async with _Attempts(self._links, ask) as attempts:
+        async with _CallAttempts(self._links, ask) as attempts:
             while True:
                 call = await attempts.begin()
                 try:
                     if ask.upload is not None:
-                        await call.send_all(ask.upload)
-                    while not isinstance(found := await call.next(), Reply):
+                        await call.send_body(ask.upload)
+                    while not (await call.next())[1]:
                         pass
-                    return _take(found)
-                except (_Lost, _Refused) as failure:
-                    await attempts.pause(failure)
+                    return call.take_result()
+                except (Lost, Refused) as failure:
+                    await attempts.handle(failure)
 
     async def stream(self, ask: Ask) -> AsyncGenerator[bytes]:
-        async with _Attempts(self._links, ask) as attempts:
+        async with _CallAttempts(self._links, ask) as attempts:
             while True:
                 call = await attempts.begin()
                 try:
-                    while not isinstance(found := await call.next(), Reply):
+                    while True:
+                        chunk, is_reply = await call.next()
+                        if is_reply:
+                            call.take_result()
+                            return
                         attempts.may_repeat = False
-                        yield found
-                        call.tell_read()
-                    _take(found)
-                    return
-                except (_Lost, _Refused) as failure:
-                    await attempts.pause(failure)
+                        yield chunk
+                        call.give_room(len(chunk))
+                except (Lost, Refused) as failure:
+                    await attempts.handle(failure)
 
-    # Answering
+    # Inside
 
-    def _open(self, link: Link, number: int, data: bytes) -> "_Incoming":
-        incoming = _Incoming(link, number, self._begin)
-        if data:
-            incoming.begin(data)
-        return incoming
-
-    def _begin(self, incoming: "_Incoming", request: bytes) -> asyncio.Task[None]:
+    def _open(self, link: Link, number: int, data: bytes) -> Incoming:
+        incoming = Incoming(link, number)
         # Without the context variables of the code that has opened the link.
-        work = self._answer(incoming, request)
+        work = self._answers.answer(data, incoming)
         task = asyncio.get_running_loop().create_task(work, context=Context(), name="plait call of another node")
+        incoming.on_cancel = task.cancel
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(incoming.finish)
-        return task
-
-    async def _answer(self, incoming: "_Incoming", request: bytes) -> None:
-        incoming.reply = await self._answers.answer(request, incoming)
-        incoming.is_refused = incoming.reply is None
-        await incoming.wait_for_room()
+        task.add_done_callback(partial(_finish, incoming))
+        return incoming
 
 
-class _Attempts:
+class _CallAttempts(Attempts):
     """Sends a call; retries until the deadline if it only reads, or certainly was not executed."""
 
     def __init__(self, links: Links, ask: Ask) -> None:
+        super().__init__(links, ask.to, is_of_turn=ask.is_of_turn)
         self.may_repeat = ask.reads
-        self._links = links
-        self._ask = ask
+        self._request = ask.request
         self._settle: Settle | None = ask.settle
-        self._clock = asyncio.get_running_loop().time
-        self._until = links.begin_hold()
-        self._call: _Outgoing | None = None
-        self._was_refused = False
+        self._call: _Call | None = None
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._call is None or not self._call.leave():
+        self.may_repeat = False
+        if self._call is None or not self._call.cancel():
             self.settle(may_have_stored=False)
 
-    async def begin(self) -> "_Outgoing":
+    async def begin(self) -> "_Call":
         """Put the call on a link. Raises Unavailable if there is none in time."""
-        try:
-            async with asyncio.timeout_at(self._until):
-                may_be_away = self._ask.is_of_turn and not self._was_refused
-                to = self._ask.to
-                if isinstance(to, ThreadKey):
-                    link = await self._links.reach(to, self._until, may_be_away=may_be_away)
-                else:
-                    link = await self._links.link(to, may_be_away=may_be_away)
-        except TimeoutError:
-            raise _make_away() from None
-        self._call = _Outgoing(link, self._ask.request, self)
+        self._call = _Call(await self.reach(), self._request, self)
         return self._call
 
-    async def pause(self, failure: "_Lost | _Refused") -> None:
-        """Wait before the next attempt. Raises Indeterminate if the call may have been done, and Unavailable."""
-        if isinstance(failure, _Lost) and not self.may_repeat:
-            self.settle(may_have_stored=True)
+    async def handle(self, failure: Lost | Refused) -> None:
+        """Wait before the next attempt. Raises Indeterminate if the call may have been done."""
+        if isinstance(failure, Refused):
+            self.correct(failure.owner)
+        elif not self.may_repeat:
             raise Indeterminate(
                 "another process was lost during a call, and it is not known whether it has done it"
             ) from None
-        self._was_refused = isinstance(failure, _Refused)
-        if self._was_refused and isinstance(self._ask.to, ThreadKey):
-            self._links.correct(self._ask.to, None)
-        if self._clock() >= self._until:
-            raise _make_away() from None
-        await asyncio.sleep(_PAUSE)
+        await self.pause()
 
     def settle(self, *, may_have_stored: bool) -> None:
         """Tell whether the call has stored something, or may have; the first time counts."""
@@ -172,153 +123,38 @@ class _Attempts:
             settle(may_have_stored)
 
 
-class _Outgoing(Pipe):
-    """A call at its caller."""
+class _Call(Outgoing):
+    """A call at its caller, which learns what it has stored even after the caller has left."""
 
-    def __init__(self, link: Link, request: bytes, attempts: _Attempts) -> None:
-        super().__init__(link)
+    def __init__(self, link: Link, request: bytes, attempts: _CallAttempts) -> None:
+        super().__init__(link, _CALL, request)
         self._attempts = attempts
-        # Chunks, and then the reply or the exception that ends the call.
-        self._found: asyncio.Queue[bytes | Reply | BaseException] = asyncio.Queue()
-        self._has_left = False
-        is_short = len(request) <= WINDOW
-        self._number = link.open(_CALL, request if is_short else b"", self)
-        if not is_short:
-            self.put(_REQUEST, request)
+        self._reply: Reply | None = None
 
-    async def next(self) -> bytes | Reply:
-        """Return the next chunk, or the reply. Raises the error that ends the chunks, _Lost and _Refused."""
-        found = await self._found.get()
-        if isinstance(found, BaseException):
-            raise found
-        return found
+    def take_result(self) -> bytes:
+        """Return the result, when the reply has come. Raises the exception that the call has ended with."""
+        assert self._reply is not None
+        if self._reply.is_error:
+            raise decode_error(self._reply.data)
+        return self._reply.data
 
-    def tell_read(self) -> None:
-        """Tell that a chunk was read."""
-        self.put(_READ)
-
-    async def send_all(self, upload: AsyncIterable[bytes]) -> None:
-        """Send what follows a request, when the owner reads it. Ends early if the call has ended."""
-        await self.wait_for_room(1)
-        if self._is_over:
-            return
-        async for data in upload:
-            await self.send(_UPLOAD, data, last=_UPLOAD)
-            if self._is_over:
-                return
-        self.put(_UPLOADED)
-
-    def leave(self) -> bool:
-        """Cancel the call if it has not ended; return whether its end is still to come."""
-        self._has_left = True
-        if not self._is_over:
-            self.put(_CANCEL)
-        return not self._is_over
-
-    # Pipe
-
-    def take(self, kind: int, data: bytes) -> None:
-        if kind == _CHUNK:
-            self._found.put_nowait(data)
-        elif kind == _FINISHED:
-            self._found.put_nowait(decode_error(data) if data else Reply(may_have_stored=False, data=b""))
-        elif kind == _REFUSED:
-            self._link.forget(self._number)
-            self._end(_Refused())
-        else:
-            self._link.forget(self._number)
-            reply = _decode_reply(data)
-            self._attempts.settle(may_have_stored=reply.may_have_stored)
-            self._end(reply)
-
-    def lose(self) -> None:
-        if self._has_left or not self._attempts.may_repeat:
+    def finish(self, found: tuple[bytes, bool] | Lost | Refused) -> None:
+        if isinstance(found, tuple):
+            self._reply = _decode_reply(found[0])
+            self._attempts.settle(may_have_stored=self._reply.may_have_stored)
+        elif isinstance(found, Lost) and not self._attempts.may_repeat:
             self._attempts.settle(may_have_stored=True)
-        self._end(_Lost())
-
-    def _end(self, found: Reply | BaseException) -> None:
-        self.end()
-        self._found.put_nowait(found)
+        super().finish(found)
 
 
-class _Incoming(Pipe):
-    """A call at the owner, and the way back to the caller."""
-
-    def __init__(self, link: Link, number: int, begin: Callable[["_Incoming", bytes], asyncio.Task[None]]) -> None:
-        super().__init__(link, number)
-        self._begin = begin
-        self._task: asyncio.Task[None] | None = None
-        # The pieces of an upload, and None after the last one, or at the end of the call.
-        self._uploaded: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._has_all = False
-        self.on_read: Callable[[], object] = lambda: None
-        # The end of the call.
-        self.reply: Reply | None = None
-        self.is_refused = False
-
-    def begin(self, request: bytes) -> None:
-        """Begin to answer a request."""
-        self._task = self._begin(self, request)
-
-    def finish(self, task: asyncio.Task[None]) -> None:
-        """Send the end of the call, as its task has ended."""
-        self._link.forget(self._number)
-        self._uploaded.put_nowait(None)  # A write that has begun may still read it.
-        if self.is_refused:
-            self.put(_REFUSED)
-            return
-        if self.reply is None:
-            cancelled: BaseException = Unavailable("the call was cancelled")
-            error = cancelled if task.cancelled() else task.exception() or cancelled
-            self.reply = Reply(may_have_stored=not task.cancelled(), data=encode_error(error, None), is_error=True)
-        self.put(_REPLY, _encode(self.reply))
-
-    # CallStream
-
-    def put_chunk(self, data: bytes) -> None:
-        self.put(_CHUNK, data)
-
-    def finish_chunks(self, error: bytes | None) -> None:
-        self.put(_FINISHED, error or b"")
-
-    async def upload(self) -> AsyncIterator[bytes]:
-        self.give_room()
-        while (data := await self._uploaded.get()) is not None:
-            yield data
-            self.use(len(data))
-        if not self._has_all:
-            raise Unavailable("the call has ended before its upload")
-
-    # Pipe
-
-    def take(self, kind: int, data: bytes) -> None:
-        if kind == _REQUEST:
-            self.begin(data)
-        elif kind == _READ:
-            self.on_read()
-        elif kind == _UPLOAD:
-            self._uploaded.put_nowait(data)
-        elif kind == _UPLOADED:
-            self._has_all = True
-            self._uploaded.put_nowait(None)
-        else:
-            self._cancel()
-
-    def lose(self) -> None:
-        super().lose()
-        self._cancel()
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-
-def _take(reply: Reply) -> bytes:
-    """Return the result of a call. Raises the exception that it has ended with."""
-    if reply.is_error:
-        raise decode_error(reply.data)
-    return reply.data
-
-
-def _make_away() -> Unavailable:
-    return Unavailable("the process that is called is not running; try again later")
+def _finish(incoming: Incoming, task: asyncio.Task[Reply | None]) -> None:
+    """Send the end of a call, as its task has ended."""
+    incoming.end()  # A write that has begun may still read the body.
+    if task.cancelled() or task.exception() is not None:
+        error = None if task.cancelled() else task.exception()
+        data = encode_error(error or Unavailable("the call was cancelled"), None)
+        incoming.reply(_encode(Reply(may_have_stored=error is not None, data=data, is_error=True)))
+    elif (reply := task.result()) is None:
+        incoming.refuse()
+    else:
+        incoming.reply(_encode(reply))

@@ -14,7 +14,7 @@ from plait.errors import Unavailable
 from plait.store.protocol import ThreadKey
 from plait.web.links.link import AWAY, Link, Opener
 
-__all__ = ["HOLD", "RETRY", "Links", "Network"]
+__all__ = ["HOLD", "RETRY", "Attempts", "Links", "Network"]
 
 HOLD: Final = 8.0
 """Seconds that sockets, requests and calls wait for a node that is away, or for a lost owner."""
@@ -112,21 +112,15 @@ class Links:
         """Return the time of the loop until which something may be held that begins to wait now."""
         return asyncio.get_running_loop().time() + self.hold
 
-    async def link(self, node: NodeId, *, may_be_away: bool = False) -> Link:
-        """Return the link to a node, dialling it if needed. Raises Unavailable if it is away for too long."""
-        until = self.begin_hold()
-        while (link := self.find(node, may_be_away=may_be_away) or await self._dial(node)) is None:
-            await self._pause(until)
-        return link
+    async def reach(self, to: ThreadKey | NodeId, until: float, *, may_be_away: bool = False) -> Link:
+        """Return the link to a node, or to that which owns a thread, which may be this one; wait while there is none.
 
-    async def reach(self, key: ThreadKey, until: float, *, may_be_away: bool = False) -> Link:
-        """Return the link to the node that owns a thread, which may be this one; wait while its owner is lost.
-
-        Raises Unavailable at a time of the loop, `until`, and after it even if there is a link: it is called again when
-        the node at its other end does not own the thread.
+        One that is shutting down is only returned if it `may_be_away`. Raises Unavailable at a time of the loop,
+        `until`, and after it even if there is a link: it is called again when the node has refused a request.
         """
         while asyncio.get_running_loop().time() < until:
-            if (node := self._owners.find(key)) is not None:
+            node = self._owners.find(to) if isinstance(to, ThreadKey) else to
+            if node is not None:
                 link = self.find(node, may_be_away=may_be_away) or await self._dial(node)
                 if link is not None:
                     return link
@@ -217,6 +211,33 @@ class Links:
         self._answered.discard(link)
         self._replaced.discard(link)
         self._dialled = {node: each for node, each in self._dialled.items() if each is not link}
+
+
+class Attempts:
+    """Finds the node for a request again and again, for as long as it is refused and there is time.
+
+    A node that is shutting down may still do what a turn asks for, unless it refuses that.
+    """
+
+    def __init__(self, links: Links, to: ThreadKey | NodeId, *, is_of_turn: bool = False) -> None:
+        self._links = links
+        self._to = to
+        self._may_be_away = is_of_turn
+        self._until = links.begin_hold()
+
+    async def reach(self) -> Link:
+        """Return the link to the node. Raises Unavailable if there is none in time."""
+        return await self._links.reach(self._to, self._until, may_be_away=self._may_be_away)
+
+    def correct(self, owner: NodeId | None) -> None:
+        """Remember that a node has refused the request, and which one it has said owns the thread."""
+        self._may_be_away = False
+        if isinstance(self._to, ThreadKey):
+            self._links.correct(self._to, owner)
+
+    async def pause(self) -> None:
+        """Wait before the next attempt."""
+        await asyncio.sleep(RETRY)
 
 
 def _make_away() -> Unavailable:

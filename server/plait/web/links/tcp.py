@@ -25,7 +25,7 @@ __all__ = ["VERSION", "Tcp"]
 log = logging.getLogger("plait.cluster")
 
 # The version of what nodes send each other.
-VERSION: Final = 2
+VERSION: Final = 3
 # Seconds to connect, and for the greeting.
 _TIMEOUT: Final = 2.0
 _LONGEST_LINE: Final = 1024

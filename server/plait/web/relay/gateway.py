@@ -9,6 +9,7 @@ from plait.errors import Unavailable
 from plait.store.protocol import ThreadKey
 from plait.web.links.link import Link
 from plait.web.links.links import RETRY, Links
+from plait.web.links.pipe import REFUSED, unpack_owner
 from plait.web.links.relays import Relays
 from plait.web.relay.messages import (
     BACKED,
@@ -21,7 +22,6 @@ from plait.web.relay.messages import (
     LEAVE,
     MARK,
     MARKED,
-    NOT_OWNER,
     OPEN,
     PAUSE,
     PONG,
@@ -30,7 +30,6 @@ from plait.web.relay.messages import (
     TEXT,
     pack_close,
     unpack_close,
-    unpack_owner,
 )
 from plait.web.sockets.pending_join import OpenSocket
 from plait_schemas.codes import GOING_AWAY
@@ -147,7 +146,7 @@ class RelayedSocket:
             self._data = b""
             self._socket.attach(self)
             self.set_paused()
-        elif kind == NOT_OWNER:
+        elif kind == REFUSED:
             self._link.forget(self._number)
             self._links.correct(self._key, unpack_owner(data))
             self._is_lost = True

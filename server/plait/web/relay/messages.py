@@ -8,29 +8,20 @@ from typing import Any, Final, Self
 import msgspec
 from starlette.types import Scope
 
-from plait.cluster.owners import NodeId
 from plait_schemas.encoding import EncodeError, encode_given
 
 __all__ = [
     "BACKED",
     "BINARY",
-    "BODY",
     "CLOSE",
     "CLOSED",
-    "DISCONNECT",
     "ENDED",
-    "FAILED",
     "FREE",
     "GONE",
-    "HEAD",
-    "LAST_BODY",
-    "LAST_PART",
     "LEAVE",
     "MARK",
     "MARKED",
-    "NOT_OWNER",
     "OPEN",
-    "PART",
     "PAUSE",
     "PONG",
     "REQUEST",
@@ -40,10 +31,8 @@ __all__ = [
     "SentScope",
     "pack_close",
     "pack_head",
-    "pack_owner",
     "unpack_close",
     "unpack_head",
-    "unpack_owner",
 ]
 
 # A socket. The gateway has accepted it, and sends its messages and how it closes; GONE follows when its connection is
@@ -71,19 +60,9 @@ ENDED: Final = 24
 
 # The first answer of the owner to a socket: it owns the thread.
 TAKEN: Final = 25
-# To a socket or a request: it does not, and has done nothing: with the id of the owner, if it knows that.
-NOT_OWNER: Final = 26
 
-# An HTTP request, and the rest of its body.
+# An HTTP request. Its first chunk is the head of the answer, and the others and the reply are its body.
 REQUEST: Final = 30
-BODY: Final = 31
-LAST_BODY: Final = 32
-DISCONNECT: Final = 33
-# The answer. Without its last part it ends with FAILED; if it has not begun then, the app has raised an exception.
-HEAD: Final = 35
-PART: Final = 36
-LAST_PART: Final = 37
-FAILED: Final = 38
 
 _CODE: Final = struct.Struct("<H")
 _ASGI: Final[Mapping[str, str]] = {"version": "3.0", "spec_version": "2.3"}
@@ -97,17 +76,6 @@ def pack_close(code: int, reason: str) -> bytes:
 def unpack_close(data: bytes) -> tuple[int, str]:
     """Decode what `pack_close` has encoded."""
     return _CODE.unpack_from(data)[0], data[_CODE.size :].decode()
-
-
-def pack_owner(owner: NodeId | None) -> bytes:
-    """Encode the owner of a thread."""
-    return msgspec.json.encode(owner)
-
-
-def unpack_owner(data: bytes) -> NodeId | None:
-    """Decode what `pack_owner` has encoded."""
-    owner: NodeId | None = _decode_owner(data)
-    return owner
 
 
 def pack_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -217,5 +185,4 @@ def _encode_session(session: Any) -> bytes | None:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SentScope).decode
-_decode_owner = msgspec.json.Decoder(NodeId | None).decode
 _decode_head = msgspec.msgpack.Decoder(tuple[int, list[tuple[bytes, bytes]]]).decode

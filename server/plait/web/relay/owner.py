@@ -10,7 +10,8 @@ from plait.cluster.owners import NotOwner
 from plait.store.protocol import ThreadKey
 from plait.web.admission import Admission, join_in_task
 from plait.web.links.link import Link
-from plait.web.relay.messages import NOT_OWNER, OPEN, REQUEST, TAKEN, SentScope, pack_owner
+from plait.web.links.pipe import REFUSED, pack_owner
+from plait.web.relay.messages import OPEN, REQUEST, TAKEN, SentScope
 from plait.web.relay.remote_request import RemoteRequest
 from plait.web.relay.remote_socket import RemoteSocket, RemoteSocketStream
 from plait.web.server_context import THREAD, ServerContext
@@ -62,7 +63,7 @@ class Owner:
         if not self._take(link, number, ThreadKey(sent.kind, sent.thread)):
             return None
         scope = {**sent.make(), "app": self._app, THREAD: sent.thread}
-        request = RemoteRequest(link, number, sent.body, is_whole=sent.is_whole)
+        request = RemoteRequest(link, number, (sent.body, sent.is_whole))
         task = self._run(request.run(self._context.endpoints[sent.endpoint], scope))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
@@ -73,7 +74,7 @@ class Owner:
         try:
             self._context.owners.check(key)
         except NotOwner as error:
-            link.put(NOT_OWNER, number, pack_owner(error.owner))
+            link.put(REFUSED, number, pack_owner(error.owner))
             return False
         return True
 

@@ -63,7 +63,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Links, Links]]:
 
 async def test_a_stream_that_is_opened_on_a_lost_link_is_lost(pair: tuple[Links, Links]) -> None:
     here, there = pair
-    link = await here.link(1)
+    link = await here.reach(1, here.begin_hold())
     await there.stop()
     await link.close()
     stream = Recorder()
@@ -77,7 +77,7 @@ async def test_nothing_is_logged_when_the_caller_of_a_node_that_is_away_has_left
 ) -> None:
     here, there = pair
     await there.stop()
-    call = asyncio.create_task(here.link(1))
+    call = asyncio.create_task(here.reach(1, here.begin_hold()))
     await asyncio.sleep(0)
     (dial,) = here._dials.values()
     call.cancel()
@@ -95,7 +95,7 @@ async def test_a_caller_that_waits_for_a_node_when_its_own_one_stops_gets_unavai
 ) -> None:
     here, there = pair
     await there.stop()
-    call = asyncio.create_task(here.link(1))
+    call = asyncio.create_task(here.reach(1, here.begin_hold()))
     await asyncio.sleep(0)
     await here.stop()
     with pytest.raises(Unavailable):
@@ -105,7 +105,7 @@ async def test_a_caller_that_waits_for_a_node_when_its_own_one_stops_gets_unavai
 async def test_a_forked_child_keeps_neither_links_nor_the_socket_of_its_node(pair: tuple[Links, Links]) -> None:
     here, there = pair
     stream = Recorder()
-    (await here.link(1)).open(KIND, b"hello", stream)
+    (await here.reach(1, here.begin_hold())).open(KIND, b"hello", stream)
     async with asyncio.timeout(PATIENCE):
         assert await stream.received.get() == b"hello"
     with forking():
@@ -113,7 +113,7 @@ async def test_a_forked_child_keeps_neither_links_nor_the_socket_of_its_node(pai
         async with asyncio.timeout(PATIENCE):
             await stream.lost.wait()
         with pytest.raises(Unavailable):
-            await here.link(1)
+            await here.reach(1, here.begin_hold())
 
 
 @contextmanager
