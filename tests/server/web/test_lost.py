@@ -37,9 +37,9 @@ STREAMS: Final = {
     "links/pipe.py:Incoming": "ends the body, and calls `on_cancel`",
     "links/calls.py:_Call": "a change that may be stored, and _CallAttempts.handle",
     "relay/requests.py:_RelayedRequest": "make_lost",
-    "relay/gateway.py:RelayedSocketStream": "closes the socket",
+    "relay/gateway.py:RelayedSocket": "closes the socket",
     "relay/remote_request.py:RemoteRequest": "a disconnect",
-    "relay/remote_socket.py:RemoteSocketStream": "a disconnect",
+    "relay/remote_socket.py:RemoteSocket": "a disconnect",
 }
 
 
@@ -162,7 +162,7 @@ def test_each_stream_that_can_be_lost_is_known() -> None:
         for place, node in find_defined(ast.ClassDef)
         if any(getattr(base, "id", "") in {"Pipe", "Incoming", "Outgoing"} for base in node.bases)
         or (
-            {"receive", "deliver", "lose"} <= {getattr(each, "name", "") for each in node.body}
+            {"take", "deliver", "lose"} <= {getattr(each, "name", "") for each in node.body}
             and not any(getattr(base, "id", "") == "Protocol" for base in node.bases)
         )
     }

@@ -46,7 +46,7 @@ _CLOSE_TIMEOUT: Final = 2.0
 class LinkStream(Protocol):
     """One socket, request or call on a link."""
 
-    def receive(self, kind: int, data: bytes) -> None:
+    def take(self, kind: int, data: bytes) -> None:
         """Handle a message of the other node."""
         ...
 
@@ -54,12 +54,8 @@ class LinkStream(Protocol):
         """Handle a frame, which may be for many streams; with `payload`, it is sent with a ping."""
         ...
 
-    def pause(self) -> None:
-        """Put nothing more on the link if possible, as it is full."""
-        ...
-
-    def resume(self) -> None:
-        """Continue, as the link has room again."""
+    def set_full(self, *, is_full: bool) -> None:
+        """Put nothing more on the link if possible while it is full."""
         ...
 
     def lose(self) -> None:
@@ -137,7 +133,7 @@ class Link(asyncio.Protocol):
         self._streams[number] = stream
         self.put(kind, number, data)
         if self.is_full:
-            stream.pause()
+            stream.set_full(is_full=True)
         return number
 
     def forget(self, number: int) -> None:
@@ -233,7 +229,7 @@ class Link(asyncio.Protocol):
             message = bytes(source[begin:at])
             if kind > _LAST_OWN_KIND and (stream := self._streams.get(number)) is not None:
                 try:
-                    stream.receive(kind, message)
+                    stream.take(kind, message)
                 except Exception as error:
                     self._fail(number, stream, error)
             else:
@@ -253,10 +249,7 @@ class Link(asyncio.Protocol):
             self._is_gated = is_gated
         if self.is_full != was_full:
             for stream in tuple(self._streams.values()):
-                if was_full:
-                    stream.resume()
-                else:
-                    stream.pause()
+                stream.set_full(is_full=not was_full)
 
     def _take(self, kind: int, number: int, data: bytes) -> None:
         if kind in _CASTS:
@@ -276,7 +269,7 @@ class Link(asyncio.Protocol):
             if opened is not None:
                 self._streams[number] = opened
                 if self.is_full:
-                    opened.pause()
+                    opened.set_full(is_full=True)
 
     def _take_cast(self, kind: int, count: int, data: bytes) -> None:
         at = 4 * count

@@ -116,7 +116,7 @@ class Pipe:
         self._is_over = True
         self._wake()
 
-    def take(self, kind: int, data: bytes) -> None:
+    def handle(self, kind: int, data: bytes) -> None:
         """Handle a message of another kind than those of pipes."""
         raise NotImplementedError
 
@@ -125,30 +125,22 @@ class Pipe:
         self._room += size
         self._wake()
 
-    # Stream
+    # The stream of the link
 
-    def receive(self, kind: int, data: bytes) -> None:
-        """Handle a message of the other end."""
+    def take(self, kind: int, data: bytes) -> None:
         if kind == _ROOM:
             self.add_room(_SIZE.unpack(data)[0])
         else:
-            self.take(kind, data)
+            self.handle(kind, data)
 
     def deliver(self, frame: Frame, payload: bytes | None) -> None:
-        """Fail, as there are no frames."""
         raise AssertionError("requests and calls have no frames")
 
-    def pause(self) -> None:
-        """Send nothing, as the link is full."""
-        self._is_link_full = True
-
-    def resume(self) -> None:
-        """Send, as the link has room."""
-        self._is_link_full = False
+    def set_full(self, *, is_full: bool) -> None:
+        self._is_link_full = is_full
         self._wake()
 
     def lose(self) -> None:
-        """End, as the link or the other end is lost."""
         self.end()
 
     def _wake(self) -> None:
@@ -199,7 +191,7 @@ class Outgoing(Pipe):
 
     # Pipe
 
-    def take(self, kind: int, data: bytes) -> None:
+    def handle(self, kind: int, data: bytes) -> None:
         if kind == _CHUNK:
             self._found.put_nowait((data, False))
         else:
@@ -274,7 +266,7 @@ class Incoming(Pipe):
 
     # Pipe
 
-    def take(self, kind: int, data: bytes) -> None:
+    def handle(self, kind: int, data: bytes) -> None:
         if kind == _CANCEL:
             self.lose()
         else:

@@ -8,7 +8,7 @@ from plait.actor.transport import Frame
 from plait.errors import Unavailable
 from plait.store.protocol import ThreadKey
 from plait.web.links.link import Link
-from plait.web.links.links import RETRY, Links
+from plait.web.links.links import Attempts, Links
 from plait.web.links.pipe import REFUSED, unpack_owner
 from plait.web.links.relays import Relays
 from plait.web.relay.messages import (
@@ -48,35 +48,31 @@ class RelayedSocket:
     """
 
     __slots__ = (
+        "_attempts",
         "_data",
         "_is_backed",
         "_is_full",
         "_is_lost",
         "_is_paused",
         "_is_taken",
-        "_key",
         "_left",
         "_link",
-        "_links",
         "_number",
         "_relays",
         "_retry",
         "_socket",
-        "_until",
     )
 
     _socket: OpenSocket
     _number: int
 
     def __init__(self, links: Links, link: Link, key: ThreadKey, left: Callable[[], None], relays: Relays) -> None:
-        self._links = links
+        self._attempts = Attempts(links, key)
         self._link = link
-        self._key = key
         self._left = left
         self._relays = relays
-        # The scope of the socket, and the time until which it is held.
+        # The scope of the socket.
         self._data = b""
-        self._until = links.begin_hold()
         self._retry: asyncio.Task[None] | None = None
         # Whether the owner has taken the socket.
         self._is_taken = False
@@ -137,24 +133,23 @@ class RelayedSocket:
         if not self._is_lost:
             self._link.put(CLOSED, self._number, pack_close(code, reason))
 
-    # Called by the stream
+    # The stream of the link
 
     def take(self, kind: int, data: bytes) -> None:
-        """Carry out what the owner says."""
         if kind == TAKEN:
             self._is_taken = True
             self._data = b""
             self._socket.attach(self)
-            self.set_paused()
+            self._set_paused()
         elif kind == REFUSED:
             self._link.forget(self._number)
-            self._links.correct(self._key, unpack_owner(data))
+            self._attempts.correct(unpack_owner(data))
             self._is_lost = True
             self._try_again()
         elif kind in (PAUSE, RESUME):
-            self.set_paused(is_paused=kind == PAUSE)
+            self._set_paused(is_paused=kind == PAUSE)
         elif kind == MARK:
-            self.tell_slow()
+            self._tell_slow()
             self._link.put(MARKED, self._number)
         elif kind == CLOSE:
             self._socket.close(*unpack_close(data))
@@ -163,13 +158,35 @@ class RelayedSocket:
             self._is_lost = True
             self._left()
 
-    def tell_slow(self) -> None:
+    def deliver(self, frame: Frame, payload: bytes | None) -> None:
+        if payload is None:
+            self._socket.send(frame)
+        else:
+            self._socket.send_pinged(frame, payload)
+        if self._socket.is_backed_up:
+            self._tell_slow()
+
+    def set_full(self, *, is_full: bool) -> None:
+        self._set_paused(is_full=is_full)
+
+    def lose(self) -> None:
+        self._is_lost = True
+        if not self._is_taken and self in self._relays:
+            self._try_again()
+        elif self in self._relays:
+            self._socket.close(GOING_AWAY, _LOST)
+        else:
+            self._left()
+
+    # Inside
+
+    def _tell_slow(self) -> None:
         """Tell the owner that the peer reads too slowly, unless it knows."""
         if not self._is_backed and self._socket.is_backed_up:
             self._is_backed = True
             self._link.put(BACKED, self._number)
 
-    def set_paused(self, *, is_paused: bool | None = None, is_full: bool | None = None) -> None:
+    def _set_paused(self, *, is_paused: bool | None = None, is_full: bool | None = None) -> None:
         """Read from the peer unless the owner wants nothing or the link is full."""
         if is_paused is not None:
             self._is_paused = is_paused
@@ -182,21 +199,9 @@ class RelayedSocket:
         else:
             self._socket.resume()
 
-    def lose(self) -> None:
-        """Close the socket, as its stream is lost; one that the owner has not taken is held."""
-        self._is_lost = True
-        if not self._is_taken and self in self._relays:
-            self._try_again()
-        elif self in self._relays:
-            self._socket.close(GOING_AWAY, _LOST)
-        else:
-            self._left()
-
-    # Inside
-
     def _open(self) -> None:
         self._is_lost = False
-        self._number = self._link.open(OPEN, self._data, RelayedSocketStream(self, self._socket))
+        self._number = self._link.open(OPEN, self._data, self)
 
     def _try_again(self) -> None:
         if self not in self._relays:  # The peer has disconnected.
@@ -206,45 +211,10 @@ class RelayedSocket:
 
     async def _find_owner(self) -> None:
         try:
-            await asyncio.sleep(RETRY)
-            self._link = await self._links.reach(self._key, self._until)
+            await self._attempts.pause()
+            self._link = await self._attempts.reach()
         except Unavailable as error:
             self._socket.close(error.close_code, str(error))
         else:
             self._retry = None
             self._open()
-
-
-class RelayedSocketStream:
-    """The messages and frames of the owner for one socket."""
-
-    __slots__ = ("_relayed", "_socket")
-
-    def __init__(self, relayed: RelayedSocket, socket: OpenSocket) -> None:
-        self._relayed = relayed
-        self._socket = socket
-
-    def receive(self, kind: int, data: bytes) -> None:
-        """Handle a message."""
-        self._relayed.take(kind, data)
-
-    def deliver(self, frame: Frame, payload: bytes | None) -> None:
-        """Send a frame to the peer."""
-        if payload is None:
-            self._socket.send(frame)
-        else:
-            self._socket.send_pinged(frame, payload)
-        if self._socket.is_backed_up:
-            self._relayed.tell_slow()
-
-    def pause(self) -> None:
-        """Read nothing from the peer, as the link is full."""
-        self._relayed.set_paused(is_full=True)
-
-    def resume(self) -> None:
-        """Read from the peer, as the link has room."""
-        self._relayed.set_paused(is_full=False)
-
-    def lose(self) -> None:
-        """Close the socket, as the link is lost."""
-        self._relayed.lose()

@@ -13,7 +13,7 @@ from plait.web.links.link import Link
 from plait.web.links.pipe import REFUSED, pack_owner
 from plait.web.relay.messages import OPEN, REQUEST, TAKEN, SentScope
 from plait.web.relay.remote_request import RemoteRequest
-from plait.web.relay.remote_socket import RemoteSocket, RemoteSocketStream
+from plait.web.relay.remote_socket import RemoteSocket
 from plait.web.server_context import THREAD, ServerContext
 from plait.web.thread_urls import read_address
 
@@ -45,7 +45,7 @@ class Owner:
 
     # Inside
 
-    def _open_socket(self, link: Link, number: int, data: bytes) -> RemoteSocketStream | None:
+    def _open_socket(self, link: Link, number: int, data: bytes) -> RemoteSocket | None:
         sent = SentScope.decode(data)
         scope = sent.make()
         key = read_address(scope).key
@@ -56,7 +56,7 @@ class Owner:
         enter = Admission(self._context, scope, key, socket.resources).enter
         # Set before the task begins: the peer may disconnect first, which cancels it.
         socket.resources.joining = self._run(join_in_task(enter, socket, socket.resources, self._context))
-        return RemoteSocketStream(socket)
+        return socket
 
     def _open_request(self, link: Link, number: int, data: bytes) -> RemoteRequest | None:
         sent = SentScope.decode(data)

@@ -33,7 +33,7 @@ from plait.web.sockets.pending_join import SocketResources
 from plait.web.sockets.socket import ABNORMAL, AT_ONCE
 from plait_schemas.codes import GOING_AWAY, INTERNAL_ERROR
 
-__all__ = ["RemoteSocket", "RemoteSocketStream"]
+__all__ = ["RemoteSocket"]
 
 # After each of this many bytes the gateway is asked whether it has them, and this often before it counts as slow.
 _MOST_MARKS: Final = 4
@@ -134,14 +134,34 @@ class RemoteSocket(FrameTransport, LinkedTransport):
             self._is_paused = False
             self._link.put(RESUME, self._number)
 
-    # Called by the stream
+    # The stream of the link
 
-    def take(self, opcode: Opcode, data: bytes) -> None:
-        """Handle a frame of the peer."""
-        received = self._messages.received
-        received.append((opcode, data))
-        if len(received) == 1:  # If messages were waiting already, a read is scheduled.
-            self._reader.read_soon()
+    def take(self, kind: int, data: bytes) -> None:
+        if (opcode := _OPCODES.get(kind)) is not None:
+            received = self._messages.received
+            received.append((opcode, data))
+            if len(received) == 1:  # If messages were waiting already, a read is scheduled.
+                self._reader.read_soon()
+        elif kind in (BACKED, FREE):
+            self.set_slow(is_backed=kind == BACKED)
+        elif kind == MARKED:
+            self._answer_mark()
+        elif kind == GONE:
+            self.lose()
+        elif kind == LEAVE:
+            self._leave()
+
+    def deliver(self, frame: Frame, payload: bytes | None) -> None:
+        raise AssertionError("a gateway sends no frames")
+
+    def set_full(self, *, is_full: bool) -> None:
+        self.set_slow(is_held_up=is_full)
+
+    def lose(self) -> None:
+        self._reader.end()
+        self.resources.leave()
+
+    # Inside
 
     def set_slow(self, *, is_backed: bool | None = None, is_held_up: bool | None = None) -> None:
         """Set whether the peer reads too slowly, or whether the link is full."""
@@ -152,14 +172,14 @@ class RemoteSocket(FrameTransport, LinkedTransport):
         self._leave_group()
         self._tell_drained()
 
-    def answer_mark(self) -> None:
+    def _answer_mark(self) -> None:
         """Continue, as the gateway has everything before a mark."""
         was_backed_up = self.is_backed_up
         self._marks -= 1
         if was_backed_up:
             self._tell_drained()
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Close the socket after its turns, as its gateway is shutting down."""
         self._reader.stop()
         connection = self.resources.connection
@@ -169,13 +189,6 @@ class RemoteSocket(FrameTransport, LinkedTransport):
             # The answer of the last turn is given directly after its end.
             close = partial(connection.close, GOING_AWAY, _LEAVING)
             connection.call_when_turns_end(partial(asyncio.get_running_loop().call_soon, close))
-
-    def disconnect(self) -> None:
-        """End, as the peer has disconnected, or the link is lost."""
-        self._reader.end()
-        self.resources.leave()
-
-    # Inside
 
     def _finish(self) -> None:
         self._link.put(ENDED, self._number)
@@ -213,44 +226,6 @@ class RemoteSocket(FrameTransport, LinkedTransport):
         self._wake()
         if self._receiver is not None:
             self._receiver.drained()
-
-
-class RemoteSocketStream:
-    """The messages of a gateway for one socket."""
-
-    __slots__ = ("_socket",)
-
-    def __init__(self, socket: RemoteSocket) -> None:
-        self._socket = socket
-
-    def receive(self, kind: int, data: bytes) -> None:
-        """Handle a message."""
-        if (opcode := _OPCODES.get(kind)) is not None:
-            self._socket.take(opcode, data)
-        elif kind in (BACKED, FREE):
-            self._socket.set_slow(is_backed=kind == BACKED)
-        elif kind == MARKED:
-            self._socket.answer_mark()
-        elif kind == GONE:
-            self._socket.disconnect()
-        elif kind == LEAVE:
-            self._socket.leave()
-
-    def deliver(self, frame: Frame, payload: bytes | None) -> None:
-        """Fail, as gateways send no frames."""
-        raise AssertionError("a gateway sends no frames")
-
-    def pause(self) -> None:
-        """Count the peer as slow, as the link is full."""
-        self._socket.set_slow(is_held_up=True)
-
-    def resume(self) -> None:
-        """Count the peer as slow no longer, as the link has room."""
-        self._socket.set_slow(is_held_up=False)
-
-    def lose(self) -> None:
-        """End, as the link is lost."""
-        self._socket.disconnect()
 
 
 class _Messages:

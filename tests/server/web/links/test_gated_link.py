@@ -17,17 +17,14 @@ class Waiting:
     def __init__(self) -> None:
         self.may_put = True
 
-    def receive(self, kind: int, data: bytes) -> None:
+    def take(self, kind: int, data: bytes) -> None:
         raise AssertionError
 
     def deliver(self, frame: Any, payload: bytes | None) -> None:
         raise AssertionError
 
-    def pause(self) -> None:
-        self.may_put = False
-
-    def resume(self) -> None:
-        self.may_put = True
+    def set_full(self, *, is_full: bool) -> None:
+        self.may_put = not is_full
 
     def lose(self) -> None:
         pass

@@ -15,16 +15,13 @@ class Reader:
     def __init__(self) -> None:
         self.frames: list[bytes] = []
 
-    def receive(self, kind: int, data: bytes) -> None:
+    def take(self, kind: int, data: bytes) -> None:
         self.frames.append(data)
 
     def deliver(self, frame: Frame, payload: bytes | None) -> None:
         self.frames.append(frame.data)
 
-    def pause(self) -> None:
-        raise AssertionError
-
-    def resume(self) -> None:
+    def set_full(self, *, is_full: bool) -> None:
         raise AssertionError
 
     def lose(self) -> None:

@@ -28,16 +28,13 @@ class Recorder:
         self.lost = asyncio.Event()
         self.received: asyncio.Queue[bytes] = asyncio.Queue()
 
-    def receive(self, kind: int, data: bytes) -> None:
+    def take(self, kind: int, data: bytes) -> None:
         self.received.put_nowait(data)
 
     def deliver(self, frame: Any, payload: bytes | None) -> None:
         raise AssertionError
 
-    def pause(self) -> None:
-        pass
-
-    def resume(self) -> None:
+    def set_full(self, *, is_full: bool) -> None:
         pass
 
     def lose(self) -> None:

@@ -23,7 +23,7 @@ class End(Pipe):
     def open(self) -> None:
         self._number = self._link.open(OPEN, b"", self)
 
-    def take(self, kind: int, data: bytes) -> None:
+    def handle(self, kind: int, data: bytes) -> None:
         self.got.append((kind, data))
         self.arrived.set()
 
@@ -109,11 +109,11 @@ async def test_a_long_message_arrives_whole() -> None:
 
 async def test_a_sender_waits_while_the_link_is_full_and_no_more_when_it_is_lost() -> None:
     async with open_pipe() as (opened, _):
-        opened.pause()
+        opened.set_full(is_full=True)
         waiting = asyncio.create_task(opened.wait_for_room())
         await asyncio.sleep(0)
         assert not waiting.done()
-        opened.resume()
+        opened.set_full(is_full=False)
         await waiting
         waiting = asyncio.create_task(opened.wait_for_room(1))
         await asyncio.sleep(0)

@@ -165,16 +165,14 @@ class Gateway:
     def __init__(self) -> None:
         self.has_ended = asyncio.Event()
 
-    def receive(self, kind: int, data: bytes) -> None:
+    def take(self, kind: int, data: bytes) -> None:
         if kind == ENDED:
             self.has_ended.set()
 
     def deliver(self, frame: Frame, payload: bytes | None) -> None:
         raise AssertionError(frame.data)
 
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
+    def set_full(self, *, is_full: bool) -> None: ...
 
     def lose(self) -> None: ...
 
