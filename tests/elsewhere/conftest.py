@@ -26,6 +26,7 @@ from plait.node.remote_chain import Chains
 from plait.node.remote_nodes import Ask, RemoteNodes
 from plait.node.remote_requests import Listed, ListThreads
 from plait.node.remote_thread import RemoteThread
+from plait.parts.env.app_env import AppEnv
 from plait.web.links.calls import Calls
 from plait.web.links.folder import Folder
 from plait.web.links.links import Links
@@ -99,7 +100,7 @@ class FromElsewhere(Everywhere):
         own = LocalThread(self._node, kind, key)
         if current_turn() is not None:
             return own
-        asked = AskedThread(self.nodes, kind, key, self._node.limits, env=self._node.env)
+        asked = AskedThread(self.nodes, kind, key, self._node.limits, services={AppEnv: self._node.env})
         asked.own = own
         return asked
 

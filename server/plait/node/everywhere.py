@@ -15,6 +15,7 @@ from plait.node.remote_nodes import RemoteNodes
 from plait.node.remote_requests import ExportThread, ForkThread, ImportThread, Listed, ListThreads
 from plait.node.remote_thread import RemoteThread
 from plait.node.transfers import Transfers
+from plait.parts.env.app_env import AppEnv
 from plait.store.protocol import ThreadKey
 
 __all__ = ["Everywhere"]
@@ -33,7 +34,7 @@ class Everywhere:
         self._node.check_loop()
         if self._is_here(key):
             return LocalThread(self._node, kind, key)
-        return RemoteThread(self.nodes, kind, key, self._node.limits, env=self._node.env)
+        return RemoteThread(self.nodes, kind, key, self._node.limits, services={AppEnv: self._node.env})
 
     async def call_part(self, key: ThreadKey, part: str, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a part of a thread, even of a kind that plait itself uses."""

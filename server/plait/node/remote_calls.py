@@ -41,7 +41,6 @@ from plait.node.remote_requests import (
     RunAgent,
     SetState,
     StateReply,
-    StreamPart,
     decode_envelope,
 )
 from plait.node.remote_values import (
@@ -134,9 +133,6 @@ class RemoteCalls:
                 return await self._run(request, stream)
             case CallPart():
                 return await self._call_part(request, stream)
-            case StreamPart():
-                await self._send(self._stream_part(request), stream)
-                return b""
             case ExportThread():
                 await self._send(self._transfers.export_thread(request.key), stream)
                 return b""
@@ -233,21 +229,16 @@ class RemoteCalls:
             work = Import(file, kind, read_header(file), request.key.name, self._node.limits)
             await self._transfers.import_thread(work, replace=request.replace)
 
-    def _stream_part(self, request: StreamPart) -> AsyncGenerator[bytes]:
-        part = find_part(self._node.find_any_kind(request.key.kind), request.part)
-        if request.method not in part.streaming:
-            raise NotFound(f"{request.part} has no stream {request.method!r}")
-        args, kwargs = decode_part_arguments(part, request.method, request.arguments)
-        return self._find(request.key).stream_part(request.part, request.method, args, kwargs)
-
     async def _call_part(self, request: CallPart, stream: CallStream) -> bytes:
-        thread, key = self._find(request.key), request.key
-        part = find_part(self._node.find_any_kind(key.kind), request.part)
-        args, kwargs = decode_part_arguments(part, request.method, request.arguments)
-        if request.upload is not None:
-            args.insert(request.upload, stream.body())
-        result = await thread.call_part(request.part, request.method, args, kwargs)
-        return encode_result(f"{request.part}.{request.method}", result)
+        thread, name, method = self._find(request.key), request.part, request.method
+        part = find_part(self._node.find_any_kind(request.key.kind), name)
+        args, kwargs = decode_part_arguments(part, method, request.arguments)
+        if method in part.streaming:
+            await self._send(thread.stream_part(name, method, args, kwargs), stream)
+            return b""
+        if request.has_body:
+            args.append(stream.body())
+        return encode_result(f"{name}.{method}", await thread.call_part(name, method, args, kwargs))
 
 
 async def _stream(

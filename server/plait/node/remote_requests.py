@@ -28,7 +28,6 @@ __all__ = [
     "RunAgent",
     "SetState",
     "StateReply",
-    "StreamPart",
     "decode_envelope",
     "encode_envelope",
 ]
@@ -78,20 +77,12 @@ class RunAgent(OfThread, frozen=True, tag="run"):
 
 
 class CallPart(OfThread, frozen=True, tag="part"):
-    """Call a method of a part; the argument at the place `upload`, if there is one, follows as a stream of bytes."""
+    """Call a method of a part, or stream the bytes that it yields; its last argument may follow as the body."""
 
     part: str
     method: str
     arguments: EncodedArguments
-    upload: int | None = None
-
-
-class StreamPart(OfThread, frozen=True, tag="stream part"):
-    """Stream the bytes that a method of a part yields."""
-
-    part: str
-    method: str
-    arguments: EncodedArguments
+    has_body: bool = False
 
 
 class ExportThread(OfThread, frozen=True, tag="export"):
@@ -169,7 +160,6 @@ Request = (
     | CallMethod
     | RunAgent
     | CallPart
-    | StreamPart
     | ExportThread
     | ImportThread
     | ForkThread

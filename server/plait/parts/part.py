@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar, overload
 from plait.actor.per_actor import PerActor
 from plait.actor.thread import Thread, ThreadActor
 from plait.actor.turn import check_may_write
+from plait.parts.remote import RemotePart
 from plait.store.thread_rows import Record, RecordRange
 
 __all__ = [
@@ -47,11 +48,8 @@ class Part(PerActor[ThreadActor, Bound]):
     is_only: ClassVar[bool] = False
     # The names of the methods that only read; they may read changes that are not durable.
     reading: ClassVar[frozenset[str]] = frozenset()
-    # The names of the methods that yield bytes, and of those that return them as a whole, or None after NotFound.
+    # The names of the methods that yield bytes.
     streaming: ClassVar[frozenset[str]] = frozenset()
-    gathering: ClassVar[Mapping[str, str]] = {}
-    # The methods with an argument that may be an async iterable of bytes, and which one that is.
-    uploading: ClassVar[Mapping[str, int]] = {}
     # The names of the methods that handles do not have.
     inner: ClassVar[frozenset[str]] = frozenset()
     # The methods that create no thread, and what they return for one that is not stored.
@@ -84,6 +82,10 @@ class Part(PerActor[ThreadActor, Bound]):
     def bind(self, actor: ThreadActor) -> Bound:
         """Make the part of one thread, without records."""
         raise NotImplementedError
+
+    def bind_remote(self, remote: RemotePart) -> object:
+        """Make the methods that run at the caller if another process owns the thread; None if there are none."""
+        return None
 
     # Waking
 

@@ -9,10 +9,11 @@ import msgspec
 from plait.actor.thread import ThreadActor
 from plait.parts.encoding import check_type, encode_key, encode_named
 from plait.parts.part import ALL, Part, check_writable
+from plait.parts.remote import RemotePart, Retries
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_head import ValuesHead
-from plait.parts.values_ops import Push
+from plait.parts.values_ops import Push, call_change
 from plait.parts.written import STAGED, Result, Written
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import decode_json
@@ -29,6 +30,9 @@ class Values(Part["ThreadValues"]):
 
     def bind(self, actor: ThreadActor) -> "ThreadValues":
         return ThreadValues(actor, self.name)
+
+    def bind_remote(self, remote: RemotePart) -> "RemoteValues":
+        return RemoteValues(remote)
 
     def ranges(self) -> list[RecordRange]:
         return [RecordRange(self.name, limit=ALL)]
@@ -205,3 +209,25 @@ class ThreadValues:
         saved = draft.save(key)
         result = work(draft)
         return result, Written(draft.write_last(saved), transaction)
+
+
+class RemoteValues:
+    """The methods of values that take a default or a function, which cannot travel to another process."""
+
+    def __init__(self, remote: RemotePart) -> None:
+        self._remote = remote
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        found = await self._remote.call("read_json", key)
+        return default if found is None else decode_json(found)
+
+    async def update(self, key: str, change: Callable[[Any], Any], default: Any = None) -> Any:
+        encode_key(key)
+        found = await self._remote.call("read_json", key)
+        retries = Retries(f"the value {key!r} of {self._remote.key}")
+        while True:
+            value = call_change(change, found, default)
+            is_set, found = await self._remote.call("exchange", key, found, encode_named(key, value))
+            if is_set:
+                return value
+            await retries.wait()

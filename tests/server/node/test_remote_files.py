@@ -142,4 +142,4 @@ async def test_content_does_not_travel_as_json(nodes: Nodes) -> None:
     nodes.apps[0]._node.everywhere.nodes.ask = note  # type: ignore[method-assign]
     await handle.files.write("a.bin", body())
     await handle.files.read("a.bin")
-    assert [(type(each), each.upload) for each in requests] == [(CallPart, 1)]
+    assert [(type(each), each.has_body) for each in requests] == [(CallPart, True)]

@@ -10,7 +10,9 @@ from plait.actor.thread import ThreadActor
 from plait.errors import CorruptThread, TooLarge
 from plait.parts.env.app_env import AppEnv
 from plait.parts.env.secret import Secret, Variable, VariableType, check_variable
+from plait.parts.env.user_env import UserEnv
 from plait.parts.part import ALL, Part, check_writable, find_role
+from plait.parts.remote import RemotePart
 from plait.parts.stage import ItemsDraft, find_draft, use_draft
 from plait.parts.written import STAGED, Written
 from plait.state.commit import Commit
@@ -47,6 +49,9 @@ class Env(Part["ThreadEnv"]):
 
     def bind(self, actor: ThreadActor) -> "ThreadEnv":
         return ThreadEnv(actor, self.name, self.scoped)
+
+    def bind_remote(self, remote: RemotePart) -> UserEnv:
+        return UserEnv(remote.services[AppEnv], remote.call)
 
     def ranges(self) -> list[RecordRange]:
         return [RecordRange(self.name, limit=ALL)]

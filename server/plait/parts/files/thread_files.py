@@ -15,7 +15,18 @@ from plait.clock import read_wall_clock
 from plait.errors import NotFound, TooLarge
 from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.files.contents import MARK
-from plait.parts.files.file import Content, File, FileInfo, FileMatch, FileStats, RemovedFile, Upload, decode_file
+from plait.parts.files.file import (
+    CHUNK,
+    Content,
+    File,
+    FileInfo,
+    FileMatch,
+    FileStats,
+    RemovedFile,
+    Upload,
+    cut_content,
+    decode_file,
+)
 from plait.parts.files.files_draft import FilesDraft
 from plait.parts.files.images import MOST_IMAGE_BYTES, make_thumbnail, measure_image
 from plait.parts.files.index import INDEX, FileEdit
@@ -23,6 +34,7 @@ from plait.parts.files.paths import clean_path
 from plait.parts.files.search import Searcher, find_matches, make_matcher
 from plait.parts.files.store import FileStore
 from plait.parts.part import ALL, Part, check_writable, find_role
+from plait.parts.remote import RemotePart
 from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.store.thread_rows import Record, RecordRange
@@ -52,8 +64,6 @@ class Files(Part["ThreadFiles"]):
     events: ClassVar = {"file_created": FileInfo, "file_updated": FileInfo, "file_deleted": RemovedFile}
     reading: ClassVar = frozenset({"stat", "listdir", "find", "stats", "read", "stream", "grep", "thumbnail"})
     streaming: ClassVar = frozenset({"stream"})
-    gathering: ClassVar = {"read": "stream"}
-    uploading: ClassVar = {"write": 1}
     inner: ClassVar = frozenset({"receive", "put"})
 
     def __init__(self) -> None:
@@ -64,6 +74,9 @@ class Files(Part["ThreadFiles"]):
     def bind(self, actor: ThreadActor) -> "ThreadFiles":
         assert isinstance(actor, Actor)
         return ThreadFiles(actor, self.name, self._drawing.setdefault(actor.loop, asyncio.Lock()))
+
+    def bind_remote(self, remote: RemotePart) -> "RemoteFiles":
+        return RemoteFiles(remote)
 
     def ranges(self) -> list[RecordRange]:
         return [RecordRange(self.name, key, limit=ALL) for key in (INDEX, MARK)]
@@ -343,3 +356,20 @@ def _check_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     if len(data) > _MOST_METADATA:
         raise TooLarge(f"the metadata has {len(data):,} bytes; a file may have {_MOST_METADATA:,}", limit="record")
     return metadata
+
+
+class RemoteFiles:
+    """Reads and writes files of another process, whose content travels in pieces."""
+
+    def __init__(self, remote: RemotePart) -> None:
+        self._remote = remote
+
+    async def read(self, path: str) -> bytes | None:
+        try:
+            async with aclosing(self._remote.stream("stream", path)) as pieces:
+                return b"".join([piece async for piece in pieces])
+        except NotFound:
+            return None
+
+    async def write(self, path: str, data: Content, /, **options: Any) -> Any:
+        return await self._remote.upload(cut_content(data, CHUNK), "write", path, **options)

@@ -1,11 +1,15 @@
 """`sql = Sql()`: SQLite tables that a thread keeps besides its state, written together with it."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, ClassVar
 
 from plait.actor.actor import Actor
 from plait.actor.thread import ThreadActor
 from plait.parts.part import Part
+from plait.parts.remote import RemotePart
+from plait.parts.sql.database import read_arguments
+from plait.parts.sql.reading import convert_rows, pack, unpack
 from plait.parts.sql.thread_sql import Tables, ThreadSql, make_range
 from plait.store.thread_rows import Record, RecordRange
 
@@ -37,6 +41,9 @@ class Sql(Part["ThreadSql"]):
         assert isinstance(actor, Actor)
         return ThreadSql(actor, self._tables)
 
+    def bind_remote(self, remote: RemotePart) -> "RemoteSql":
+        return RemoteSql(remote)
+
     def ranges(self) -> list[RecordRange]:
         return [make_range(self.name)]
 
@@ -45,3 +52,20 @@ class Sql(Part["ThreadSql"]):
 
     def unload(self, actor: ThreadActor) -> None:
         self.of(actor)._unload()
+
+
+class RemoteSql:
+    """The statements of tables of another process, whose rows become objects of `into` here."""
+
+    def __init__(self, remote: RemotePart) -> None:
+        self._remote = remote
+
+    def __call__(self, statement: str, *args: object, into: type[Any] | None = None) -> Coroutine[Any, Any, Any]:
+        return self._run("run_packed", statement, args, into)
+
+    def read(self, statement: str, *args: object, into: type[Any] | None = None) -> Coroutine[Any, Any, Any]:
+        return self._run("read_packed", statement, args, into)
+
+    async def _run(self, method: str, statement: str, args: Sequence[object], into: type[Any] | None) -> list[Any]:
+        rows = await self._remote.call(method, statement, pack(read_arguments(args, statement)))
+        return await asyncio.to_thread(lambda: convert_rows(unpack(rows), into, statement))
