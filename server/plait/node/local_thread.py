@@ -2,10 +2,11 @@
 
 import asyncio
 import inspect
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -53,8 +54,8 @@ THREAD_METHODS: Final[Mapping[str, ThreadMethod]] = {
 _AHEAD: Final = 16
 
 
-Put = Callable[[Sent, Any, int], None]
-"""Takes an output of a stream, with the bytes that it has in the window."""
+Put = Callable[[Sent, Any], None]
+"""Takes an output of a stream."""
 
 
 class OwnThreads(Protocol):
@@ -182,21 +183,28 @@ class LocalThread:
             del future  # Its exception holds this frame.
 
     async def stream(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any]:
-        reader = _Reader()
+        outputs: asyncio.Queue[tuple[Sent, Any]] = asyncio.Queue()
+
+        def put(what: Sent, value: object) -> None:
+            outputs.put_nowait((what, value))
+
+        def done(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                put("error", error)
+
+        encode: Callable[[Any], Any] = (lambda chunk: chunk) if method.is_run else partial(pass_result, method)
         if not method.is_run:
             args, kwargs = pass_arguments(method, args, kwargs, self._node.limits)
-        turn = await self.begin_stream(
-            method,
-            args,
-            kwargs,
-            put=reader.put,
-            done=reader.done,
-            opened=reader.open,
-            encode=(lambda chunk: chunk) if method.is_run else partial(pass_result, method),
-        )
+        turn, window = await self.begin_stream(method, args, kwargs, put=put, done=done, encode=encode)
         try:
-            async for chunk in reader:
-                yield chunk
+            while True:
+                what, value = await outputs.get()
+                if what == "error":
+                    raise value if isinstance(value, BaseException) else CallFailed(value)
+                if what == "end":
+                    return
+                window.free()
+                yield value
         finally:
             turn.abandon()
 
@@ -208,17 +216,16 @@ class LocalThread:
         *,
         put: Put,
         done: Done,
-        opened: Callable[["StreamWindow"], object],
         encode: Callable[[Any], Any],
-    ) -> RunningCall:
-        """Call a streaming rpc, whose outputs go to `put`; `opened` gets the window, to which read chunks are told.
+    ) -> tuple[RunningCall, "StreamWindow"]:
+        """Call a streaming rpc, whose outputs go to `put`; return it with the window, to which read chunks are told.
 
         Values are passed on as `encode` returns them; what it raises, the code that streams them gets.
         """
         actor = await self._node.actor(self._key)
         window = StreamWindow(None if method.is_generator else actor.limits.write_buffer, put, encode)
-        opened(window)
-        return actor.turns.call(method, (list(args), dict(kwargs)), done, sink=window.sink, reader=window)
+        turn = actor.turns.call(method, (list(args), dict(kwargs)), done, sink=window.sink, reader=window)
+        return turn, window
 
     async def call_part(self, part: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         found = find_part(self._kind, part)
@@ -249,7 +256,9 @@ class StreamWindow:
     def __init__(self, room: int | None, put: Put, encode: Callable[[Any], Any]) -> None:
         self._put = put
         self._encode = encode
-        # The chunks that are waiting.
+        # The sizes of the chunks that were passed on and not read.
+        self._unread: deque[int] = deque()
+        # The chunks that are waiting, with those that wait for the store.
         self._ahead = 0
         self._freed = asyncio.Event()
         # The maximum bytes of JSON that may wait, None for no limit, and the bytes that are waiting.
@@ -279,47 +288,18 @@ class StreamWindow:
         passed = self._encode(value) if what == "chunk" else value
         self._waiting += size
         self._ahead += what == "chunk"
-        return partial(self._put, what, passed, size)
+        return partial(self._pass_on, what, passed, size)
 
-    def free(self, size: int) -> None:
-        """Make room, as a chunk of this size was read."""
-        self._waiting -= size
+    def free(self) -> None:
+        """Make room, as the next chunk was read."""
+        self._waiting -= self._unread.popleft()
         self._ahead -= 1
         self._freed.set()
 
-
-class _Reader:
-    """Iterates over the chunks of a stream."""
-
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[tuple[Sent, Any, int]] = asyncio.Queue()
-        self._window: StreamWindow | None = None
-
-    def open(self, window: StreamWindow) -> None:
-        """Begin to read."""
-        self._window = window
-
-    def put(self, what: Sent, value: object, size: int) -> None:
-        """Queue an output."""
-        self._queue.put_nowait((what, value, size))
-
-    def done(self, _: object, error: BaseException | None) -> None:
-        """Queue the error of the turn, if it failed."""
-        if error is not None:
-            self._queue.put_nowait(("error", error, 0))
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Any:
-        what, value, size = await self._queue.get()
-        if what == "error":
-            raise value if isinstance(value, BaseException) else CallFailed(value)
-        if what == "end":
-            raise StopAsyncIteration
-        assert self._window is not None
-        self._window.free(size)
-        return value
+    def _pass_on(self, what: Sent, value: Any, size: int) -> None:
+        if what == "chunk":
+            self._unread.append(size)
+        self._put(what, value)
 
 
 def find_part(kind: Kind, name: str) -> Part[Any]:

@@ -1,7 +1,6 @@
 """Answers what other nodes ask about the threads of this one."""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
@@ -20,7 +19,7 @@ from plait.node.awake import MOST_AWAKE, count_people, report_awake
 from plait.node.forking import Fork
 from plait.node.importing import Import, read_header
 from plait.node.json_calls import decode_arguments
-from plait.node.local_thread import THREAD_METHODS, LocalThread, OwnThreads, StreamWindow, find_part
+from plait.node.local_thread import THREAD_METHODS, LocalThread, OwnThreads, find_part
 from plait.node.remote_chain import Chains
 from plait.node.remote_errors import encode_error
 from plait.node.remote_requests import (
@@ -245,27 +244,16 @@ async def _stream(
     thread: LocalThread, method: Method, args: list[Any], kwargs: dict[str, Any], stream: CallStream
 ) -> None:
     """Pass the outputs of a streaming rpc on, and return or raise when its turn has ended."""
-    sizes: deque[int] = deque()
     finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    windows: list[StreamWindow] = []
 
-    def put(what: Sent, value: Any, size: int) -> None:
-        if what == "chunk":
-            sizes.append(size)
-            stream.put_chunk(value)
-        else:
-            stream.put_chunk(encode_end(CallFailed(value) if what == "error" else None))
+    def put(what: Sent, value: Any) -> None:
+        if what != "chunk":
+            value = encode_end(CallFailed(value) if what == "error" else None)
+        stream.put_chunk(value)
 
-    stream.on_read = lambda: windows[0].free(sizes.popleft())
-    turn = await thread.begin_stream(
-        method,
-        args,
-        kwargs,
-        put=put,
-        done=make_resolver(finished),
-        opened=windows.append,
-        encode=partial(encode_result, method.name),
-    )
+    encode, done = partial(encode_result, method.name), make_resolver(finished)
+    turn, window = await thread.begin_stream(method, args, kwargs, put=put, done=done, encode=encode)
+    stream.on_read = window.free
     try:
         await asyncio.shield(finished)
     except asyncio.CancelledError:
