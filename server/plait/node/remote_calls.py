@@ -61,9 +61,9 @@ class CallStream(Protocol):
     """The way back to the caller, and what it sends after its request."""
 
     # Called for each chunk that the caller has read.
-    on_read: Callable[[], object]
+    on_room: Callable[[], object]
 
-    def put_chunk(self, data: bytes) -> None:
+    def put(self, data: bytes) -> None:
         """Send a chunk at once."""
         ...
 
@@ -249,11 +249,11 @@ async def _stream(
     def put(what: Sent, value: Any) -> None:
         if what != "chunk":
             value = encode_end(CallFailed(value) if what == "error" else None)
-        stream.put_chunk(value)
+        stream.put(value)
 
     encode, done = partial(encode_result, method.name), make_resolver(finished)
     turn, window = await thread.begin_stream(method, args, kwargs, put=put, done=done, encode=encode)
-    stream.on_read = window.free
+    stream.on_room = window.free
     try:
         await asyncio.shield(finished)
     except asyncio.CancelledError:

@@ -149,7 +149,7 @@ class _Call(Outgoing):
 
 def _finish(incoming: Incoming, task: asyncio.Task[Reply | None]) -> None:
     """Send the end of a call, as its task has ended."""
-    incoming.end()  # A write that has begun may still read the body.
+    incoming.finish(Lost())  # A write that has begun may still read the body.
     if task.cancelled() or task.exception() is not None:
         error = None if task.cancelled() else task.exception()
         data = encode_error(error or Unavailable("the call was cancelled"), None)

@@ -1,11 +1,7 @@
-"""A request to another node and its answer: a body goes up, chunks come down, and the reply is the last message.
-
-A sender waits until its receiver has room.
-"""
+"""A request to another node and its answer: a body goes up, chunks come down, and the reply is the last of them."""
 
 import asyncio
 import struct
-from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import Final
 
@@ -41,16 +37,15 @@ PIECE: Final = WINDOW // 2
 REFUSED: Final = 26
 """The only answer of a node that has done nothing: it is shutting down, or does not own the thread; with its owner."""
 
-# Of the node that asks: a piece of the body, and the last one; that the reply is not needed any longer.
-_BODY: Final = 31
-_LAST_BODY: Final = 32
+# Of both ends: a piece, and the last one. Of the end that asks: that the reply is not needed any longer.
+_PIECE: Final = 31
+_LAST: Final = 32
 _CANCEL: Final = 33
-# Of the node that answers.
-_CHUNK: Final = 36
-_REPLY: Final = 37
 
 _SIZE: Final = struct.Struct("<I")
-_decode_owner: Final = msgspec.json.Decoder(NodeId | None).decode
+
+pack_owner: Final = msgspec.json.encode
+unpack_owner: Final[Callable[[bytes], NodeId | None]] = msgspec.json.Decoder(NodeId | None).decode
 
 
 class Lost(Exception):
@@ -66,39 +61,55 @@ class Refused(Exception):
 
 
 class Pipe:
-    """A Stream without frames, which has room for `room` bytes at the other end.
+    """One end of a request: it sends and gets pieces, the last of them marked, and has `room` for so many bytes.
 
-    That which opens it has none: the first that it is given says that the other end has taken the request.
+    That which asks has none at first: the first that it is given says that the other end reads its body.
     """
 
     def __init__(self, link: Link, number: int = 0, *, room: int = 0) -> None:
         self._link = link
         self._number = number
         self._room = room
-        # What was received and used up, and is not told yet.
+        # What was received: pieces, each with whether it is the last one, and the error that has ended the request.
+        self._found: asyncio.Queue[tuple[bytes, bool] | Lost | Refused] = asyncio.Queue()
+        # Whether the other end was given room, which it is by the first `next` that waits; and the bytes that were
+        # received and used up, and are not told yet.
+        self._has_given = False
         self._used = 0
         self._is_link_full = False
         # Whether the other end reads no more.
         self._is_over = False
         self._waiter: asyncio.Future[None] | None = None
+        # Called when the other end has made room.
+        self.on_room: Callable[[], object] = _ignore
 
-    def put(self, kind: int, data: bytes = b"") -> None:
-        """Send a message at once, whether there is room or not."""
-        self._link.put(kind, self._number, data)
+    def put(self, data: bytes, *, is_last: bool = False) -> None:
+        """Send a piece at once, whether there is room or not."""
+        self._link.put(_LAST if is_last else _PIECE, self._number, data)
 
-    async def send(self, kind: int, data: bytes, *, last: int) -> None:
-        """Send data in pieces as there is room for them; the last one is of the kind `last`."""
+    async def send(self, data: bytes, *, is_last: bool = False) -> None:
+        """Send bytes of any length, cut into pieces, as there is room for them."""
         for at in range(0, max(len(data), 1), PIECE):
             piece = data[at : at + PIECE]
             await self.wait_for_room(len(piece))
             self._room -= len(piece)
-            self._link.put(last if at + PIECE >= len(data) else kind, self._number, piece)
+            self.put(piece, is_last=is_last and at + PIECE >= len(data))
 
     async def wait_for_room(self, size: int = 0) -> None:
         """Wait until there is room, on the link as well; return at once if the other end reads no more."""
         while (self._room < size or self._is_link_full) and not self._is_over:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+
+    async def next(self) -> tuple[bytes, bool]:
+        """Return the next piece, and whether it is the last one. Raises Lost and Refused."""
+        if not self._has_given and self._found.empty():
+            self._has_given = True
+            self.give_room()
+        found = await self._found.get()
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def give_room(self, size: int = WINDOW) -> None:
         """Tell the other end that it may send so many bytes more."""
@@ -116,22 +127,29 @@ class Pipe:
         self._is_over = True
         self._wake()
 
-    def handle(self, kind: int, data: bytes) -> None:
-        """Handle a message of another kind than those of pipes."""
-        raise NotImplementedError
+    # What the other end sends
+
+    def accept(self, data: bytes, *, is_last: bool) -> None:
+        """Take a piece."""
+        self._found.put_nowait((data, is_last))
 
     def add_room(self, size: int) -> None:
         """Send more, as the other end has used up so many bytes."""
         self._room += size
         self._wake()
+        self.on_room()
 
     # The stream of the link
 
     def take(self, kind: int, data: bytes) -> None:
         if kind == _ROOM:
             self.add_room(_SIZE.unpack(data)[0])
+        elif kind == REFUSED:
+            self.finish(Refused(unpack_owner(data)))
+        elif kind == _CANCEL:
+            self.lose()
         else:
-            self.handle(kind, data)
+            self.accept(data, is_last=kind == _LAST)
 
     def deliver(self, frame: Frame, payload: bytes | None) -> None:
         raise AssertionError("requests and calls have no frames")
@@ -141,7 +159,12 @@ class Pipe:
         self._wake()
 
     def lose(self) -> None:
+        self.finish(Lost())
+
+    def finish(self, found: tuple[bytes, bool] | Lost | Refused) -> None:
+        """End the request with its reply, or an error."""
         self.end()
+        self._found.put_nowait(found)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -149,153 +172,84 @@ class Pipe:
 
 
 class Outgoing(Pipe):
-    """A request at the node that asks, which opens the stream with a first message of a `kind`."""
+    """The end that asks, which opens the stream with a first message of a `kind`. The last piece is the reply."""
 
     def __init__(self, link: Link, kind: int, request: bytes, *, room: int = 0) -> None:
         super().__init__(link, room=room)
-        # Chunks, and then the reply; each with whether it is the reply. Or the error that ends the request.
-        self._found: asyncio.Queue[tuple[bytes, bool] | Lost | Refused] = asyncio.Queue()
         self._is_cancelled = False
+        self._has_given = True  # The other end has a window from the beginning.
         self._number = link.open(kind, request, self)
 
-    async def next(self) -> tuple[bytes, bool]:
-        """Return the next chunk, or the reply, and whether it is the reply. Raises Lost and Refused."""
-        found = await self._found.get()
-        if isinstance(found, Exception):
-            raise found
-        return found
-
     async def send_body(self, pieces: AsyncIterable[bytes]) -> None:
-        """Send the body, or the rest of it, when the other node reads it. Return early if the request has ended."""
+        """Send the body, or the rest of it, when the other end reads it. Return early if the request has ended."""
         await self.wait_for_room(1)
         if self._is_over:
             return
         async for piece in pieces:
-            await self.send(_BODY, piece, last=_BODY)
+            await self.send(piece)
             if self._is_over:
                 return
-        self.put(_LAST_BODY)
+        self.put(b"", is_last=True)
 
     def cancel(self) -> bool:
-        """Tell the other node that the reply is not needed; return whether it is still to come."""
+        """Tell the other end that the reply is not needed; return whether it is still to come."""
         if not self._is_over and not self._is_cancelled:
             self._is_cancelled = True
-            self.put(_CANCEL)
+            self._link.put(_CANCEL, self._number)
         return not self._is_over
 
-    def finish(self, found: tuple[bytes, bool] | Lost | Refused) -> None:
-        """End the request with its reply, or an error."""
-        self._link.forget(self._number)
-        self.end()
-        self._found.put_nowait(found)
-
-    # Pipe
-
-    def handle(self, kind: int, data: bytes) -> None:
-        if kind == _CHUNK:
-            self._found.put_nowait((data, False))
+    def accept(self, data: bytes, *, is_last: bool) -> None:
+        if is_last:
+            self.finish((data, True))
         else:
-            self.finish((data, True) if kind == _REPLY else Refused(unpack_owner(data)))
+            super().accept(data, is_last=False)
 
-    def lose(self) -> None:
-        self.finish(Lost())
+    def finish(self, found: tuple[bytes, bool] | Lost | Refused) -> None:
+        self._link.forget(self._number)
+        super().finish(found)
 
 
 class Incoming(Pipe):
-    """A request at the node that answers it. The first piece of its body may have come with it."""
+    """The end that answers. The first piece of the body may have come with the request."""
 
     def __init__(self, link: Link, number: int, *first: tuple[bytes, bool]) -> None:
         super().__init__(link, number, room=WINDOW)
-        # Pieces of the body, and whether each is the last one.
-        self._body = deque(first)
-        self._arrived = asyncio.Event()
-        # Whether the other node was given room for the rest of the body.
-        self._has_given = False
-        # Called when the other node has read a chunk, and when it is lost or has cancelled the request.
-        self.on_read: Callable[[], object] = _ignore
+        for piece in first:
+            self._found.put_nowait(piece)
+        # Called when the other end is lost or has cancelled the request.
         self.on_cancel: Callable[[], object] = _ignore
-
-    async def read(self) -> tuple[bytes, bool] | None:
-        """Return the next piece of the body, and whether it is the last one; None if the request has ended before."""
-        while not self._body:
-            if self._is_over:
-                return None
-            if not self._has_given:
-                self._has_given = True
-                self.give_room()
-            self._arrived.clear()
-            await self._arrived.wait()
-        piece = self._body.popleft()
-        self.use(len(piece[0]))
-        return piece
 
     async def body(self) -> AsyncIterator[bytes]:
         """Iterate over the pieces of the body. Raises Unavailable if the request ends before its body."""
         is_last = False
         while not is_last:
-            if (found := await self.read()) is None:
-                raise Unavailable("the request has ended before its body")
-            data, is_last = found
+            try:
+                data, is_last = await self.next()
+            except Lost:
+                raise Unavailable("the request has ended before its body") from None
             yield data
-
-    def put_chunk(self, data: bytes) -> None:
-        """Send a chunk at once."""
-        self.put(_CHUNK, data)
+            self.use(len(data))
 
     async def send_chunk(self, data: bytes) -> None:
-        """Send a chunk when the other node has read those before it, but for a window."""
+        """Send a chunk in one piece, when the other end has read those before it, but for a window."""
         await self.wait_for_room(1)
         self._room -= len(data)
-        self.put_chunk(data)
-
-    async def send_part(self, data: bytes, *, is_reply: bool) -> None:
-        """Send bytes of any length as chunks, or as chunks and the reply."""
-        await self.send(_CHUNK, data, last=_REPLY if is_reply else _CHUNK)
-        if is_reply:
-            self._link.forget(self._number)
+        self.put(data)
 
     def reply(self, data: bytes) -> None:
         """Send the reply at once."""
         self._link.forget(self._number)
-        self.put(_REPLY, data)
+        self.put(data, is_last=True)
 
     def refuse(self) -> None:
-        """Tell the other node that nothing was done."""
+        """Tell the other end that nothing was done."""
         self._link.forget(self._number)
-        self.put(REFUSED, pack_owner(None))
-
-    # Pipe
-
-    def handle(self, kind: int, data: bytes) -> None:
-        if kind == _CANCEL:
-            self.lose()
-        else:
-            self._body.append((data, kind == _LAST_BODY))
-            self._arrived.set()
-
-    def add_room(self, size: int) -> None:
-        super().add_room(size)
-        self.on_read()
-
-    def end(self) -> None:
-        super().end()
-        self._arrived.set()
+        self._link.put(REFUSED, self._number, pack_owner(None))
 
     def lose(self) -> None:
-        self.end()
+        super().lose()
         self.on_cancel()
 
 
 def _ignore() -> None:
     pass
-
-
-def pack_owner(owner: NodeId | None) -> bytes:
-    """Encode the owner of a thread."""
-    return msgspec.json.encode(owner)
-
-
-def unpack_owner(data: bytes) -> NodeId | None:
-    """Decode what `pack_owner` has encoded."""
-    owner: NodeId | None = _decode_owner(data)
-    return owner

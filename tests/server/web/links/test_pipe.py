@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from plait.web.links.link import Link
 from plait.web.links.pipe import PIECE, WINDOW, Pipe
 
-OPEN, PIECES, LAST = 50, 51, 52
+OPEN = 50
 PATIENCE = 20.0
 
 
@@ -17,23 +17,24 @@ class End(Pipe):
 
     def __init__(self, link: Link, number: int = 0) -> None:
         super().__init__(link, number)
-        self.got: list[tuple[int, bytes]] = []
+        self.got: list[tuple[bytes, bool]] = []
         self.arrived = asyncio.Event()
 
     def open(self) -> None:
         self._number = self._link.open(OPEN, b"", self)
 
-    def handle(self, kind: int, data: bytes) -> None:
-        self.got.append((kind, data))
+    def accept(self, data: bytes, *, is_last: bool) -> None:
+        self.got.append((data, is_last))
         self.arrived.set()
 
-    async def wait_for(self, kind: int) -> None:
-        while all(each != kind for each, _ in self.got):
+    async def wait_for(self, data: bytes) -> None:
+        while all(each != data for each, _ in self.got):
             self.arrived.clear()
             await self.arrived.wait()
 
-    def count(self, kind: int) -> int:
-        return sum(len(data) for each, data in self.got if each == kind)
+    @property
+    def size(self) -> int:
+        return sum(len(data) for data, _ in self.got)
 
 
 @asynccontextmanager
@@ -52,10 +53,10 @@ async def open_pipe() -> AsyncIterator[tuple[End, End]]:
     async with asyncio.timeout(PATIENCE):
         opened = End(link)
         opened.open()
-        opened.put(LAST)
+        opened.put(b"begun")
         while not ends:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await ends[0].wait_for(LAST)
+        await ends[0].wait_for(b"begun")
         ends[0].got.clear()
         try:
             yield opened, ends[0]
@@ -66,45 +67,45 @@ async def open_pipe() -> AsyncIterator[tuple[End, End]]:
 
 async def test_nothing_is_sent_before_the_other_end_has_taken_the_request() -> None:
     async with open_pipe() as (opened, other):
-        sending = asyncio.create_task(opened.send(PIECES, b"body", last=LAST))
-        other.put(LAST)
-        await opened.wait_for(LAST)
-        opened.put(OPEN)
-        await other.wait_for(OPEN)
-        assert (sending.done(), other.count(LAST)) == (False, 0)
+        sending = asyncio.create_task(opened.send(b"body", is_last=True))
+        other.put(b"a")
+        await opened.wait_for(b"a")
+        opened.put(b"b")
+        await other.wait_for(b"b")
+        assert (sending.done(), other.got) == (False, [(b"b", False)])
         other.give_room()
         await sending
-        await other.wait_for(LAST)
-        assert other.got[-1] == (LAST, b"body")
+        await other.wait_for(b"body")
+        assert other.got[-1] == (b"body", True)
 
 
 async def test_no_more_than_a_window_is_on_its_way_and_all_arrives() -> None:
     data = bytes(5 * WINDOW + 1)
     async with open_pipe() as (opened, other):
-        sending = asyncio.create_task(opened.send(PIECES, data, last=LAST))
+        sending = asyncio.create_task(opened.send(data, is_last=True))
         other.give_room()
-        while other.count(PIECES) < WINDOW:  # noqa: ASYNC110
+        while other.size < WINDOW:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        opened.put(OPEN)
-        await other.wait_for(OPEN)
-        assert (other.count(PIECES), sending.done()) == (WINDOW, False)
+        opened.put(b"")
+        await other.wait_for(b"")
+        assert (other.size, sending.done()) == (WINDOW, False)
         used = 0
-        while not sending.done() or other.got[-1][0] != LAST:
-            for kind, piece in other.got[used:]:
+        while not sending.done() or not other.got[-1][1]:
+            for piece, _ in other.got[used:]:
                 assert len(piece) <= PIECE
-                other.use(len(piece) if kind != OPEN else 0)
+                other.use(len(piece))
             used = len(other.got)
             await asyncio.sleep(0)
-        assert other.count(PIECES) + other.count(LAST) == len(data)
+        assert (other.size, [is_last for _, is_last in other.got].count(True)) == (len(data), 1)
 
 
 async def test_a_long_message_arrives_whole() -> None:
     data = b"x" * (3 * WINDOW + 1)
     async with open_pipe() as (opened, other):
-        opened.put(PIECES, data)
-        opened.put(LAST)
-        await other.wait_for(LAST)
-        assert other.got == [(PIECES, data), (LAST, b"")]
+        opened.put(data)
+        opened.put(b"", is_last=True)
+        await other.wait_for(b"")
+        assert other.got == [(data, False), (b"", True)]
 
 
 async def test_a_sender_waits_while_the_link_is_full_and_no_more_when_it_is_lost() -> None:

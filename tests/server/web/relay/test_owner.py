@@ -14,6 +14,7 @@ from tests.server.nodes import open_nodes
 
 from plait import Plait, Thread, ThreadKey
 from plait.actor.transport import Frame
+from plait.cluster.owners import NotOwner
 from plait.web.relay.messages import ENDED, GONE, OPEN, SentScope
 
 PATIENCE = 20.0
@@ -34,6 +35,8 @@ class Page(Thread[dict[str, Any]]):
         if request.url.path.endswith("hold"):
             self.entered.set()
             await self.gate.wait()
+        if request.method == "PUT":
+            return Response(await request.body())
         if request.url.path.endswith("session"):
             with suppress(TypeError):
                 request.session["user"] = "eve"
@@ -48,13 +51,14 @@ class Page(Thread[dict[str, Any]]):
 class Reader:
     """A client that reads the answer when it may."""
 
-    def __init__(self, **scope: Any) -> None:
+    def __init__(self, *body: bytes, **scope: Any) -> None:
         self._scope = scope
+        # The pieces of the body that are left.
+        self._left = [*body] or [b""]
         self.status = 0
         self.body = b""
         self.has_begun = asyncio.Event()
         self.gate = asyncio.Event()
-        self._is_sent = False
 
     async def ask(self, app: Plait, path: str, method: str = "GET") -> None:
         """Send a request, and read the whole answer."""
@@ -70,9 +74,8 @@ class Reader:
         await app(scope, self._receive, self._send)
 
     async def _receive(self) -> Message:
-        if not self._is_sent:
-            self._is_sent = True
-            return {"type": "http.request"}
+        if self._left:
+            return {"type": "http.request", "body": self._left.pop(0), "more_body": bool(self._left)}
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -121,6 +124,26 @@ async def test_a_gateway_that_ends_before_the_answer_says_what_is_known(method: 
         page.gate.set()
         await asking
         assert (reader.status, json.loads(reader.body)["error"]["code"]) == wanted
+
+
+async def test_a_request_that_a_node_has_refused_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asyncio.timeout(PATIENCE), open_nodes(lambda: Plait(Page, store="memory://")) as nodes:
+        gateway, owner = nodes.apps
+        await nodes.handle(Page, 1).set_state({"n": 1})
+        check, refused = owner._owners.check, list[ThreadKey]()
+
+        def refuse_once(key: ThreadKey) -> None:
+            if not refused:
+                refused.append(key)
+                raise NotOwner("it has moved")
+            check(key)
+
+        monkeypatch.setattr(owner._owners, "check", refuse_once)
+        body = [b"a" * 40_000, b"b" * 40_000, b"c"]
+        reader = Reader(*body)
+        reader.gate.set()
+        await reader.ask(gateway, f"/threads/page/{nodes.name(Page, 1)}/echo", "PUT")
+        assert (len(refused), reader.status, reader.body) == (1, 200, b"".join(body))
 
 
 class Session(dict[str, Any]):
