@@ -108,6 +108,14 @@ class OwnThreads(Protocol):
         """Whether the calling code may wake threads."""
         ...
 
+    def check_may_begin(self, key: ThreadKey) -> None:
+        """Raise Unavailable if the calling code may not begin to use a thread that is asleep."""
+        ...
+
+    def owns(self, key: ThreadKey) -> bool:
+        """Whether this node owns a thread now."""
+        ...
+
     def may_serve(self, key: ThreadKey) -> bool:
         """Whether this node owns a thread, or still has it awake for the turns that have begun."""
         ...

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import Any, Protocol
+from typing import Any
 
 from plait.actor.actor import Actor
 from plait.actor.events import Events
@@ -15,37 +15,22 @@ from plait.node.filling import Filling
 from plait.node.forking import Fork
 from plait.node.importing import Import
 from plait.node.lifecycle import Lifecycle
+from plait.node.local_thread import OwnThreads
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot, start_task, wait_for_task
 from plait.store.protocol import DueThread, Store, ThreadKey, Write
 from plait.store.thread_rows import INCOMPLETE
 from plait_schemas.patch import Op
 
-__all__ = ["TransferNode", "Transfers"]
+__all__ = ["Transfers"]
 
 log = logging.getLogger("plait.node")
-
-
-class TransferNode(Protocol):
-    """The part of a node that its transfers use."""
-
-    async def actor(self, key: ThreadKey) -> Actor:
-        """Return a thread, waking it if needed."""
-        ...
-
-    def owns(self, key: ThreadKey) -> bool:
-        """Whether this node owns a thread now."""
-        ...
-
-    def check_may_begin(self, key: ThreadKey) -> None:
-        """Raise Unavailable if the calling code may not begin to use a thread that is asleep."""
-        ...
 
 
 class Transfers:
     """Exports, imports and forks the threads of a node. The threads that it makes are not woken."""
 
     def __init__(
-        self, node: TransferNode, lifecycle: Lifecycle, store: Store, events: Events, instruments: Instruments
+        self, node: OwnThreads, lifecycle: Lifecycle, store: Store, events: Events, instruments: Instruments
     ) -> None:
         self._node = node
         self._lifecycle = lifecycle
