@@ -5,20 +5,16 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from plait.errors import CorruptThread
 from plait.state.types import parse_json_error
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import Record
 from plait_schemas.codec import NOT_JSON, UNENCODABLE, check_json, nests_deeper
 from plait_schemas.encoding import encode_given
 
-__all__ = ["DEEPEST", "check_seconds", "check_type", "decode_record", "encode_key", "encode_named", "read_back"]
+__all__ = ["DEEPEST", "check_seconds", "check_type", "encode_key", "encode_named", "read_back"]
 
 DEEPEST: Final = 500
 """The maximum depth of stored values, whatever `Limits.depth` is, so that any call can decode them."""
 
 S = TypeVar("S", bound=msgspec.Struct)
-T = TypeVar("T")
 
 # More than 3,000 years, which no time that is stored can have.
 _MOST_SECONDS: Final = 1e11
@@ -55,15 +51,6 @@ def encode_named(name: str, value: object) -> bytes:
     except UNENCODABLE as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"the value {name!r} is not JSON: {error}") from None
-
-
-def decode_record(record: Record, key: ThreadKey, decode: Callable[[bytes], T]) -> T:
-    """Return the value of a record of a thread. Raises CorruptThread."""
-    try:
-        return decode(record.value or b"")
-    except msgspec.MsgspecError as error:
-        what = f"{record.part}/{record.key} of {key} cannot be read"
-        raise CorruptThread(what, detail=str(error)) from None
 
 
 def read_back(record: S, decode: Callable[[bytes], S]) -> S:

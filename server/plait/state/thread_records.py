@@ -1,15 +1,89 @@
-"""The records of one thread, which its parts keep beside the state."""
+"""The records of one thread, which its parts keep beside the state, and tables of values that are also in memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import msgspec
+
+from plait.errors import CorruptThread
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
 from plait.store.protocol import Store, ThreadKey
 from plait.store.record_checks import is_key
 from plait.store.thread_rows import Record, RecordRange
+from plait_schemas.codec import encode_json
 
-__all__ = ["Records"]
+__all__ = ["Change", "Changes", "Records", "Table", "Values", "apply"]
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class Values(dict[K, T]):
+    """Values by keys."""
+
+    def set(self, key: K, value: T | None) -> T | None:
+        """Replace a value, or remove it; return the earlier one."""
+        before = self.pop(key, None)
+        if value is not None:
+            self[key] = value
+        return before
+
+
+class Table(Generic[T]):
+    """Values of one kind, which `set` replaces in memory, as `Values.set` does; `name` returns the key of a record."""
+
+    def __init__(
+        self, part: str, name: Callable[[Any], str], decode: Callable[[bytes], T], set: Callable[[Any, Any], Any]
+    ) -> None:
+        self._part = part
+        self._name = name
+        self._decode = decode
+        self.set = set
+
+    def read(self, record: Record, thread: ThreadKey) -> T:
+        """Return the value of a stored record of a thread. Raises CorruptThread."""
+        try:
+            return self._decode(record.value or b"")
+        except msgspec.MsgspecError as error:
+            raise CorruptThread(f"{record.part}/{record.key} of {thread} cannot be read", detail=str(error)) from None
+
+    def encode(self, key: Any, value: T | None) -> Record:
+        """Return the record of a value. Raises TypeError and ValueError for one that could not be read again."""
+        name, data = self._name(key), None if value is None else encode_json(value)
+        try:
+            if data is not None:
+                self._decode(data)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"{self._part}/{name} cannot be stored: {error}") from None
+        return Record(self._part, name, data)
+
+
+class Change(NamedTuple):
+    """A change of a value, which None removes, in memory and of its record."""
+
+    table: Table[Any]
+    key: Any
+    value: Any
+
+
+Changes = Iterable[Change | Record]
+"""The changes of one write; a record alone is not in memory."""
+
+
+def apply(changes: Changes) -> tuple[list[Record], Callable[[], None]]:
+    """Make changes in memory; return the records that store them, the last one of each key, and what undoes them."""
+    changes = [*changes]
+    made = [each for each in changes if isinstance(each, Change)]
+    records = [each.table.encode(each.key, each.value) if isinstance(each, Change) else each for each in changes]
+    before = [(table, key, table.set(key, value)) for table, key, value in made]
+
+    def undo() -> None:
+        for table, key, value in reversed(before):
+            table.set(key, value)
+
+    return [*{record.key: record for record in records}.values()], undo
 
 
 class Records:
@@ -58,3 +132,15 @@ class Records:
         if tell is not None:
             self._pipeline.after(lambda error: tell() if error is None else None)
         return commit
+
+    def put(self, changes: Changes, *, tell: Callable[[], None] | None = None) -> Commit:
+        """Make changes, as one write; if it is rolled back, the values are as before.
+
+        Raises what `Table.encode` and `write` raise; then nothing is changed.
+        """
+        records, undo = apply(changes)
+        try:
+            return self.write(records, undo=undo, tell=tell)
+        except BaseException:
+            undo()
+            raise

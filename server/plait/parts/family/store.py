@@ -8,11 +8,10 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
-from plait.parts.encoding import decode_record
 from plait.parts.family.rows import EVERY_CHILD, Head, Item, Outbox, Row
 from plait.state.commit import Commit
+from plait.state.thread_records import Change, Table, Values, apply
 from plait.store.thread_rows import Record
-from plait_schemas.codec import encode_json
 
 __all__ = ["HEAD", "Changes", "FamilyStore"]
 
@@ -32,12 +31,14 @@ class FamilyStore:
 
     def __init__(self, actor: Actor, part: str) -> None:
         self._actor = actor
-        self._part = part
         self.head = Head()
-        self.rows: dict[str, Row] = {}
+        self.rows = Values[str, Row]()
         self.outbox = Outbox()
         # The children that have not got all items for every child.
         self.lacking: dict[str, None] = {}
+        self._head = Table(part, "head".__add__, _decode_head, self._set_head)
+        self._rows = Table(part, _name_row, _decode_row, self._set_row)
+        self._items = Table(part, "o/{:016x}".format, _decode_item, self._set_item)
 
     @property
     def targets(self) -> list[str]:
@@ -54,47 +55,32 @@ class FamilyStore:
         for record in records:
             match record.key[:2]:
                 case "c/":
-                    row = decode_record(record, key, _decode_row)
+                    row = self._rows.read(record, key)
                     self.rows[row.child.reference] = row
                 case "o/":
-                    item = decode_record(record, key, _decode_item)
+                    item = self._items.read(record, key)
                     self.outbox.set(item.number, item)
                 case _:
-                    self.head = decode_record(record, key, _decode_head)
+                    self.head = self._head.read(record, key)
         self.outbox.stored = self.outbox.last = max(self.outbox.last, self.head.sent)
         self._find_lacking()
 
     def write(self, changes: Changes) -> Commit:
         """Store changes as one write; what waits for a child that becomes destroyed is removed.
 
-        Raises what `Pipeline.store` raises; then nothing is changed.
+        Raises what `Records.put` raises; then nothing is changed.
         """
-        changes = self._complete(changes)
-        before = {key: self._set(key, value) for key, value in changes.items()}
-
-        def undo() -> None:
-            for key, value in reversed(before.items()):
-                self._set(key, value)
-
-        try:
-            return self._actor.records.write([self._encode(*each) for each in changes.items()], undo=undo)
-        except BaseException:
-            undo()
-            raise
+        return self._actor.records.put(self._complete(changes))
 
     def clear(self) -> Sequence[Record]:
         """Forget everything, and return the records that store this."""
-        keys: tuple[str | int, ...] = (
-            HEAD,
-            *self.rows,
-            *(number for to in self.outbox.targets for number in self.outbox.find(to)),
-        )
-        self.head, self.rows, self.outbox, self.lacking = Head(), {}, Outbox(), {}
-        return [self._encode(key, None) for key in keys]
+        keys: list[str | int] = [HEAD, *self.rows]
+        keys += [number for to in self.outbox.targets for number in self.outbox.find(to)]
+        return apply([self._change(key, None) for key in keys])[0]
 
     # Inside
 
-    def _complete(self, changes: Changes) -> Changes:
+    def _complete(self, changes: Changes) -> list[Change]:
         """Add the removal of items that no child needs, and after a removal the number after which to continue."""
         found = dict(changes)
         needless = [key for key in changes if key in self.lacking and not self._lacks(changes[key])]
@@ -107,25 +93,26 @@ class FamilyStore:
             head = found.get(HEAD, self.head)
             assert isinstance(head, Head)
             found[HEAD] = replace(head, sent=self.outbox.last)
-        return found
+        return [self._change(key, value) for key, value in found.items()]
 
-    def _set(self, key: str | int, value: Head | Row | Item | None) -> Head | Row | Item | None:
-        """Replace a value in memory; return the earlier one."""
-        match key, value:
-            case int(), Item() | None:
-                newest, item = self.outbox.newest, self.outbox.set(key, value)
-                if newest != self.outbox.newest:
-                    self._find_lacking()
-                return item
-            case str(), Head():
-                head, self.head = self.head, value
-                return head
-        before = self.rows.pop(str(key), None)
-        self.lacking.pop(str(key), None)
-        if isinstance(value, Row):
-            self.rows[str(key)] = value
-            if self._lacks(value):
-                self.lacking[str(key)] = None
+    def _change(self, key: str | int, value: Head | Row | Item | None) -> Change:
+        return Change(self._items if isinstance(key, int) else self._rows if key else self._head, key, value)
+
+    def _set_head(self, _: str, head: Head | None) -> Head:
+        before, self.head = self.head, head or Head()
+        return before
+
+    def _set_row(self, reference: str, row: Row | None) -> Row | None:
+        before = self.rows.set(reference, row)
+        self.lacking.pop(reference, None)
+        if row is not None and self._lacks(row):
+            self.lacking[reference] = None
+        return before
+
+    def _set_item(self, number: int, item: Item | None) -> Item | None:
+        newest, before = self.outbox.newest, self.outbox.set(number, item)
+        if newest != self.outbox.newest:
+            self._find_lacking()
         return before
 
     def _lacks(self, row: object) -> bool:
@@ -135,9 +122,7 @@ class FamilyStore:
     def _find_lacking(self) -> None:
         self.lacking = {reference: None for reference, row in self.rows.items() if self._lacks(row)}
 
-    def _encode(self, key: str | int, value: Head | Row | Item | None) -> Record:
-        if isinstance(key, int):
-            name = f"o/{key:016x}"
-        else:  # A name may be longer than a key.
-            name = f"c/{blake2b(key.encode(), digest_size=16).hexdigest()}" if key else "head"
-        return Record(self._part, name, None if value is None else encode_json(value))
+
+def _name_row(reference: str) -> str:
+    """Return the key of the record of a child, whose name may be longer than a key."""
+    return f"c/{blake2b(reference.encode(), digest_size=16).hexdigest()}"

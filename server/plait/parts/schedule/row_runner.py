@@ -8,11 +8,11 @@ from plait.actor.actor import Actor
 from plait.actor.logs import about
 from plait.actor.thread import ThreadActor
 from plait.parts.attempt_runner import AttemptRunner, Work
-from plait.parts.encoding import decode_record
 from plait.parts.schedule.rows import Agenda, EffectRun, Identity, Row
 from plait.parts.stage import ItemsDraft, find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
+from plait.state.thread_records import Change, Changes, Table, apply
 from plait.store.thread_rows import Record
 
 __all__ = ["RowChange", "RowRunner", "RowsDraft"]
@@ -98,9 +98,8 @@ class RowRunner(Work[R]):
     ) -> None:
         self._actor = actor
         self._part = part
-        self._decode = decode
-        self._prefix = prefix
         self.agenda = Agenda[R](is_known=names.__contains__)
+        self._table = Table(part, prefix.__add__, decode, self.agenda.set)
         self._runner = AttemptRunner(actor, self)
         # The newest time at which a row was created.
         self.newest = 0
@@ -110,7 +109,7 @@ class RowRunner(Work[R]):
     def load(self, records: Sequence[Record]) -> None:
         """Load the stored rows of a waking thread. Raises CorruptThread."""
         for record in records:
-            row = decode_record(record, self._actor.key, self._decode).recover(self._actor.host.process)
+            row = self._table.read(record, self._actor.key).recover(self._actor.host.process)
             self.newest = max(self.newest, row.created_at)
             self.set_loaded(row)
         if stranded := {row.effect for row in self.agenda.stranded}:
@@ -124,28 +123,13 @@ class RowRunner(Work[R]):
 
     def clear(self) -> Sequence[Record]:
         """Forget all rows, and return the records that remove them."""
-        return [self._record(id, None) for id in [*self.agenda.rows] if self.agenda.set(id, None)]
+        return apply([Change(self._table, id, None) for id in self.agenda.rows])[0]
 
-    def store(
-        self, rows: Mapping[str, R | None], records: Sequence[Record] = (), *, undo: Callable[[], None] | None = None
-    ) -> Commit:
-        """Store or remove rows, with other records, as one write. No row is added to a terminated thread."""
+    def store(self, rows: Mapping[str, R | None], more: Changes = ()) -> Commit:
+        """Store or remove rows, with more changes, as one write. No row is added to a terminated thread."""
         if self._actor.terminated_at is not None:
             rows = {id: row for id, row in rows.items() if row is None}
-        before = {id: self.agenda.set(id, row) for id, row in rows.items()}
-
-        def undo_all() -> None:
-            for id, row in reversed(before.items()):
-                self.agenda.set(id, row)
-            if undo is not None:
-                undo()
-
-        written = [*(self._record(id, row) for id, row in rows.items()), *records]
-        try:
-            return self._actor.records.write(written, undo=undo_all)
-        except BaseException:
-            undo_all()
-            raise
+        return self._actor.records.put([*(Change(self._table, id, row) for id, row in rows.items()), *more])
 
     def add(self, row: R) -> Commit | None:
         """Store a new row; None if there is one with its identity."""
@@ -237,8 +221,3 @@ class RowRunner(Work[R]):
         if unstored is not None:
             self.agenda.set(id, unstored)
         self.agenda.release(id)
-
-    # Inside
-
-    def _record(self, id: str, row: R | None) -> Record:
-        return Record(self._part, self._prefix + id, None if row is None else row.encode())

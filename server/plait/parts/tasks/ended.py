@@ -1,7 +1,8 @@
 """Which of the runs that have ended are kept: the last 1,000, for 7 days."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import islice, takewhile
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
 import msgspec
@@ -9,10 +10,10 @@ import msgspec
 from plait.actor.actor import Actor
 from plait.actor.timer import Timed
 from plait.clock import read_due_clock
-from plait.parts.encoding import decode_record
 from plait.parts.part import ALL
 from plait.parts.tasks.journal import find_prefix
 from plait.parts.tasks.rows import Status
+from plait.state.thread_records import Change, Changes, Table
 from plait.store.thread_rows import DAY, Record, RecordRange
 from plait_schemas.codec import encode_json
 
@@ -58,45 +59,34 @@ class KeptRuns(Timed):
     def __init__(self, actor: Actor, part: str) -> None:
         self._actor = actor
         self._part = part
-        self._ends: dict[str, _End] = {}
+        self._ends: list[_End] = []
+        # Pages of them, by their numbers.
+        self._table = Table(part, _name_page, _decode_page, self._set)
         self._is_removing = False
 
     def load(self, records: Sequence[Record]) -> None:
         """Load the records when the thread wakes. Raises CorruptThread."""
-        pages = [decode_record(record, self._actor.key, _decode_page) for record in records]
-        self._ends = {end.id: end for page in pages for end in page}
+        for page in [self._table.read(record, self._actor.key) for record in records]:
+            self._set(page[0].number // _ON_PAGE, page)
 
     def __len__(self) -> int:
         return len(self._ends)
 
     def __contains__(self, id: str) -> bool:
-        return id in self._ends
+        return any(end.id == id for end in self._ends)
 
     def last(self, limit: int) -> list[str]:
         """Return the ids of the last ones, in the reversed order of their ends."""
-        return [*islice(reversed(self._ends), limit)]
+        return [end.id for end in self._ends[: -limit - 1 : -1]]
 
-    def add(self, ended: Mapping[str, Status]) -> tuple[list[Record], Callable[[], None]]:
-        """Note that runs have ended; return the records to store with that, and what undoes it."""
-        number = next((end.number + 1 for end in reversed(self._ends.values())), 0)
-        added = [_End(number + i, id, read_due_clock(), status) for i, (id, status) in enumerate(ended.items())]
-        self._ends.update((end.id, end) for end in added)
+    def add(self, ended: Mapping[str, Status]) -> Changes:
+        """Return the changes which note that runs have ended."""
+        first, now = self._ends[-1].number + 1 if self._ends else 0, read_due_clock()
+        return self._change([_End(first + i, id, now, status) for i, (id, status) in enumerate(ended.items())])
 
-        def undo() -> None:
-            for end in added:
-                del self._ends[end.id]
-
-        return self._make_records(added), undo
-
-    def remove(self, ids: Collection[str]) -> tuple[list[Record], Callable[[], None]]:
-        """Keep runs no longer, as `add` notes them."""
-        removed = [self._ends.pop(id) for id in ids]
-
-        def undo() -> None:
-            ends = sorted([*self._ends.values(), *removed], key=lambda end: end.number)
-            self._ends = {end.id: end for end in ends}
-
-        return self._make_records(removed), undo
+    def remove(self, ids: Collection[str]) -> Changes:
+        """Return the changes after which runs are kept no longer."""
+        return self._change(removed={end for end in self._ends if end.id in ids})
 
     # Called by the timer of the thread
 
@@ -105,7 +95,7 @@ class KeptRuns(Timed):
         """When the first runs are removed; 0 for never."""
         if len(self._ends) >= MOST_ENDED + _ON_PAGE:
             return 1
-        return next((end.at + KEPT_DAYS * DAY for end in self._ends.values()), 0)
+        return self._ends[0].at + KEPT_DAYS * DAY if self._ends else 0
 
     @property
     def wakes_at(self) -> int:
@@ -121,15 +111,14 @@ class KeptRuns(Timed):
 
     async def _remove(self) -> None:
         excess, oldest = len(self._ends) - MOST_ENDED, read_due_clock() - KEPT_DAYS * DAY
-        old = [end for place, end in enumerate(self._ends.values()) if place < excess or end.at <= oldest][:_ON_PAGE]
+        old = [end for place, end in enumerate(self._ends) if place < excess or end.at <= oldest][:_ON_PAGE]
         journals = {end: await self._find_journal(end.id) for end in old if end.status != "done"}
         # Some may have been tried again since.
-        ids = [end.id for end in old if self._ends.get(end.id) is end]
-        records, undo = self.remove(ids)
-        for end in old:
-            if end.id not in self._ends:
-                records += [Record(self._part, ENDED + end.id, None), *journals.get(end, ())]
-        await self._actor.records.write(records, undo=undo)
+        removed = {*old}.intersection(self._ends)
+        changes = [*self._change(removed=removed)]
+        for end in removed:
+            changes += [Record(self._part, ENDED + end.id, None), *journals.get(end, ())]
+        await self._actor.records.put(changes)
 
     async def _find_journal(self, id: str) -> list[Record]:
         found = await self._actor.records.list(RecordRange(self._part, find_prefix(id), limit=ALL))
@@ -142,15 +131,26 @@ class KeptRuns(Timed):
         elif not self._actor.is_ending:
             self._actor.loop.call_later(_PAUSE, self._actor.arm)
 
-    def _make_records(self, changed: Sequence[_End]) -> list[Record]:
-        """Return the records with these ends, as they are now, and that of all failed ones."""
-        records, pages = [], {end.number // _ON_PAGE for end in changed}
-        first = min(pages, default=0) * _ON_PAGE
-        since = [*takewhile(lambda end: end.number >= first, reversed(self._ends.values()))][::-1]
-        for page in pages:
-            ends = [end for end in since if end.number // _ON_PAGE == page]
-            records.append(Record(self._part, f"{ENDS}{page:08x}", encode_json(ends) if ends else None))
-        if any(end.status == "failed" for end in changed):
-            ids = [end.id for end in self._ends.values() if end.status == "failed"]
-            records.append(Record(self._part, FAILED, encode_json(ids) if ids else None))
-        return records
+    def _change(self, added: Sequence[_End] = (), removed: Collection[_End] = ()) -> Changes:
+        """Return the changes of pages, and the record of all failed runs if these are others then."""
+        numbers = {end.number // _ON_PAGE for end in (*added, *removed)}
+        since = self._ends[self._find(min(numbers, default=0)) :]
+        left = [end for end in (*since, *added) if end not in removed]
+        pages = {number: (*page,) for number, page in groupby(left, lambda end: end.number // _ON_PAGE)}
+        changes: list[Change | Record] = [Change(self._table, number, pages.get(number)) for number in numbers]
+        if any(end.status == "failed" for end in (*added, *removed)):
+            ids = [end.id for end in (*self._ends, *added) if end.status == "failed" and end not in removed]
+            changes.append(Record(self._part, FAILED, encode_json(ids) if ids else None))
+        return changes
+
+    def _find(self, page: int) -> int:
+        return bisect_left(self._ends, page * _ON_PAGE, key=lambda end: end.number)
+
+    def _set(self, number: int, page: Sequence[_End] | None) -> Sequence[_End]:
+        place = slice(self._find(number), self._find(number + 1))
+        before, self._ends[place] = self._ends[place], page or ()
+        return before
+
+
+def _name_page(number: int) -> str:
+    return f"{ENDS}{number:08x}"

@@ -1,16 +1,16 @@
 """The journal of one run: which of its steps are finished since the last checkpoint. No I/O."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from plait.parts.tasks.rows import NULL, Checkpoint, JournalEntry, TaskRow, decode_checkpoint, decode_entry
+from plait.state.thread_records import Change, Changes, Table, Values
 from plait.store.thread_rows import Record
-from plait_schemas.codec import encode_json
 
-__all__ = ["MOST_STEPS", "Journal", "JournalWrite", "ReplayDiverged", "check_event", "find_event_key", "find_prefix"]
+__all__ = ["MOST_STEPS", "Journal", "ReplayDiverged", "check_event", "find_event_key", "find_prefix"]
 
 MOST_STEPS: Final = 1_000
 """The maximum number of steps of a run since its last checkpoint."""
@@ -20,9 +20,6 @@ _STEP: Final = "s/"
 _EVENT: Final = "e/"
 # How the names of events begin that only plait itself sends.
 _OWN: Final = "plait:"
-
-JournalWrite = tuple[Sequence[Record], Callable[[], None]]
-"""The records of a write, and what undoes it."""
 
 
 class ReplayDiverged(Exception):
@@ -52,19 +49,20 @@ class Journal:
     """
 
     def __init__(self, part: str, id: str) -> None:
-        self._part = part
-        self._prefix = find_prefix(id)
-        self.entries: dict[str, JournalEntry] = {}
+        self._prefix = prefix = find_prefix(id)
+        self.entries = Values[str, JournalEntry]()
         # The data of the events that have come.
-        self.events: dict[str, msgspec.Raw] = {}
+        self.events = Values[str, msgspec.Raw]()
+        self._steps = Table(part, (prefix + _STEP).__add__, decode_entry, self.entries.set)
+        self._events = Table(part, (prefix + _EVENT).__add__, msgspec.Raw, self.events.set)
+        self._checkpoints = Table(part, (prefix + _CHECKPOINT).__add__, decode_checkpoint, self._set_checkpoint)
         self.checkpoint = Checkpoint()
         # Whether the value of the checkpoint with which this pass begins must still be read.
         self.is_unread = False
         # The kinds of the steps that were called since the checkpoint, in this pass.
         self._called: dict[str, str] = {}
-        # What the next write stores besides, as a checkpoint was made, and the events that may then come again.
-        self._unstored: dict[str, bytes | None] = {}
-        self._released: set[str] = set()
+        # What the next write stores besides, as a checkpoint was made, after which these events may come again.
+        self._unstored: list[Change] = []
 
     def load(self, records: Iterable[Record]) -> None:
         """Read the stored records. Events that have come in between are kept."""
@@ -111,14 +109,13 @@ class Journal:
         """Forget the steps that were called since the last checkpoint, and the events that they have waited for."""
         for name, kind in self._called.items():
             if self.entries.pop(name, None) is not None:
-                self._unstored[_STEP + name] = None
+                self._unstored.append(Change(self._steps, name, None))
             if kind == "event":
-                self._released.add(name)
-                if self.events.pop(name, None) is not None:
-                    self._unstored[_EVENT + name] = None
+                self.events.pop(name, None)
+                self._unstored.append(Change(self._events, name, None))
         self._called = {}
         self.checkpoint = Checkpoint(self.checkpoint.number + 1, msgspec.Raw(value), value != bytes(NULL))
-        self._unstored[_CHECKPOINT] = encode_json(self.checkpoint)
+        self._unstored.append(Change(self._checkpoints, "", self.checkpoint))
 
     def has_come(self, event: str, row: TaskRow) -> bool:
         """Whether an event has come, or its time is over, since the checkpoint."""
@@ -128,56 +125,52 @@ class Journal:
         """Return the row as the next write stores it: after the checkpoint, if there is one that is not stored."""
         if not self._unstored:
             return row
-        return replace(row, told=0, events=tuple(each for each in row.events if each not in self._released))
+        released = self._released
+        return replace(row, told=0, events=tuple(each for each in row.events if each not in released))
 
-    def clear(self) -> list[Record]:
-        """Return the records that remove all of it."""
-        keys = [_STEP + name for name in self.entries] + [_EVENT + name for name in self.events]
-        if self.checkpoint.number:
-            keys.append(_CHECKPOINT)
-        return [self._record(key, None) for key in dict.fromkeys([*keys, *self._unstored])]
+    # Changes
 
-    def drop_failed(self) -> list[Record]:
-        """Forget the steps that have failed, and the events that came too late or were not of their type.
+    def clear(self) -> Changes:
+        """Return the changes that remove all of it."""
+        steps = [Change(self._steps, name, None) for name in self.entries]
+        events = [Change(self._events, name, None) for name in self.events]
+        checkpoint = [Change(self._checkpoints, "", None)] if self.checkpoint.number else []
+        return [*self._unstored, *steps, *events, *checkpoint]
 
-        Returns the records that remove them.
+    def drop_failed(self) -> Changes:
+        """Return the changes that remove the steps that have failed, and the events that came too late or do not fit.
+
+        Such events are forgotten at once.
         """
         failed = [name for name, entry in self.entries.items() if entry.error]
         wrong = [name for name in failed if self.entries[name].kind == "event" and name in self.events]
         for name in wrong:
             del self.events[name]
-        return [self._record(key, None) for key in [*map(_STEP.__add__, failed), *map(_EVENT.__add__, wrong)]]
+        steps = [Change(self._steps, name, None) for name in failed]
+        return [*steps, *(Change(self._events, name, None) for name in wrong)]
 
-    # Writes: they return the records, and what undoes them
+    def put(self, name: str, entry: JournalEntry) -> Changes:
+        """Return the changes that set a step, and store a checkpoint that is not stored."""
+        return [*self._unstored, Change(self._steps, name, entry)]
 
-    def put(self, name: str, entry: JournalEntry) -> JournalWrite:
-        """Set a step."""
-        return self._write(self.entries, name, entry, _STEP + name, encode_json(entry))
+    def receive(self, event: str, data: msgspec.Raw) -> Changes:
+        """Return the changes that add an event, likewise."""
+        return [*self._unstored, Change(self._events, event, data)]
 
-    def receive(self, event: str, data: msgspec.Raw) -> JournalWrite:
-        """Add an event."""
-        return self._write(self.events, event, data, _EVENT + event, bytes(data))
+    def flush(self) -> Changes:
+        """Return the changes that store a checkpoint that is not stored."""
+        return [*self._unstored]
 
-    def flush(self) -> JournalWrite:
-        """Store only a checkpoint that is not stored."""
-        return self._write({}, "", None)
+    # Inside
 
-    def _write(
-        self, values: dict[str, Any], name: str, value: object, key: str | None = None, data: bytes | None = None
-    ) -> JournalWrite:
-        before, unstored, released = values.get(name), self._unstored, self._released
-        values[name], self._unstored, self._released = value, {}, set()
+    @property
+    def _released(self) -> set[str]:
+        """The events that may come again, as a checkpoint that is not stored has forgotten them."""
+        return {change.key for change in self._unstored if change.table is self._events}
 
-        def undo() -> None:
-            if before is None:
-                del values[name]
-            else:
-                values[name] = before
-            # A checkpoint that was made in between is stored with this one.
-            self._unstored, self._released = {**unstored, **self._unstored}, released | self._released
-
-        written = unstored if key is None else {**unstored, key: data}
-        return [self._record(key, value) for key, value in written.items()], undo
-
-    def _record(self, key: str, value: bytes | None) -> Record:
-        return Record(self._part, self._prefix + key, value)
+    def _set_checkpoint(self, _: str, value: Checkpoint | list[Change] | None) -> list[Change]:
+        """Follow the write of a checkpoint; as the value before, what was not stored, which comes back if it fails."""
+        unstored, self._unstored = self._unstored, []
+        if isinstance(value, list):  # A checkpoint that was made in between is stored with this one.
+            self._unstored = [*value, *unstored]
+        return unstored

@@ -19,12 +19,13 @@ from plait.parts.schedule.row_runner import RowRunner
 from plait.parts.schedule.rules import LATEST
 from plait.parts.stage import Stage, do_nothing
 from plait.parts.tasks.ended import ENDED, KeptRuns
-from plait.parts.tasks.journal import Journal, JournalWrite, find_event_key, find_prefix
+from plait.parts.tasks.journal import Journal, find_event_key, find_prefix
 from plait.parts.tasks.rows import NULL, EndedRun, Status, TaskRow, TaskRun, decode_ended, decode_row
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.step_errors import describe
 from plait.parts.tasks.task import Task
 from plait.state.commit import Commit
+from plait.state.thread_records import Changes, apply
 from plait.state.transaction import Transaction
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import encode_json
@@ -67,15 +68,9 @@ class TaskRunner(RowRunner[TaskRow]):
             self.agenda.set(other.id, None)
         self.agenda.set(row.id, row)
 
-    def store(
-        self,
-        rows: Mapping[str, TaskRow | None],
-        records: Sequence[Record] = (),
-        *,
-        undo: Callable[[], None] | None = None,
-    ) -> Commit:
+    def store(self, rows: Mapping[str, TaskRow | None], more: Changes = ()) -> Commit:
         before = {id: self.agenda.rows.get(id) for id in rows} if self.viewers else {}
-        commit = super().store(rows, records, undo=undo)
+        commit = super().store(rows, more)
         for id, old in before.items():
             row = self.agenda.rows.get(id)
             if row is not None and (old is None or (old.status, old.value) != (row.status, row.value)):
@@ -87,13 +82,12 @@ class TaskRunner(RowRunner[TaskRow]):
         step = self._steps.get(id)
         row = replace(self.agenda.rows[id], events=(), awaits=())
         ended = EndedRun(row, status, read_wall_clock(), result, error)
-        records, undo = self.kept.add({id: status})
-        records.append(Record(self._part, ENDED + id, encode_json(ended)))
+        more = [*self.kept.add({id: status}), Record(self._part, ENDED + id, encode_json(ended))]
         if step is not None:
-            records += step.journal.clear() if status == "done" else ()
+            more += step.journal.clear() if status == "done" else ()
             step.waits.close()
         with Transaction(self._actor.state, self._actor.key):
-            commit = self.store({id: None}, records, undo=undo)
+            commit = self.store({id: None}, more)
             if (task := self._tasks.get(ended.row.effect)) is not None:
                 task.follow_end(self._actor.thread, ended)
         commit.then(partial(self._tell_end, ended.show()))
@@ -117,12 +111,12 @@ class TaskRunner(RowRunner[TaskRow]):
                 f"the run {id} has got {MOST_EVENTS:,} events since its last checkpoint, and no more may come"
             )
         if step is None:
-            write: JournalWrite = [Record(self._part, find_event_key(id, event), bytes(data))], do_nothing
+            more: Changes = [Record(self._part, find_event_key(id, event), bytes(data))]
         else:
-            row, write = step.journal.advance(row), step.journal.receive(event, data)
+            row, more = step.journal.advance(row), step.journal.receive(event, data)
         row = row.receive(event, read_due_clock())
         row.check_room(self._actor.limits.record)
-        commit = self.store({id: row}, write[0], undo=write[1])
+        commit = self.store({id: row}, more)
         if step is not None:
             step.waits.end(event)
         return commit
@@ -145,9 +139,7 @@ class TaskRunner(RowRunner[TaskRow]):
         row = self._adopt(ended.row).retry([*journal.events], read_due_clock())
         if id not in self.kept or (row.identity is not None and self.agenda.find(row.identity) is not None):
             return None
-        ends, undo = self.kept.remove([id])
-        records = [Record(self._part, ENDED + id, None), *failed, *ends]
-        return self.store({id: row}, records, undo=undo)
+        return self.store({id: row}, [Record(self._part, ENDED + id, None), *failed, *self.kept.remove([id])])
 
     async def read_ended(self, id: str) -> EndedRun | None:
         """Return a run that has ended. Raises StoreError."""
@@ -156,7 +148,7 @@ class TaskRunner(RowRunner[TaskRow]):
 
     def clear(self) -> Sequence[Record]:
         # What is left of their journals is removed as that of ended runs is.
-        ends, _ = self.kept.add(dict.fromkeys(self.agenda.rows, "cancelled"))
+        ends, _ = apply(self.kept.add(dict.fromkeys(self.agenda.rows, "cancelled")))
         return [*super().clear(), *ends]
 
     # The timer of the thread
@@ -230,11 +222,9 @@ class TaskRunner(RowRunner[TaskRow]):
         adopting = (name for name, task in self._tasks.items() if task.adopts(row, is_known=is_known))
         return replace(row, effect=next(adopting, row.effect))
 
-    def _store_step(self, row: TaskRow, write: JournalWrite) -> Commit:
-        """Store a row, if it has changed, with other records, as one write."""
-        records, undo = write
-        changes = {} if row is self.agenda.rows.get(row.id) else {row.id: row}
-        return self.store(changes, records, undo=undo)
+    def _store_step(self, row: TaskRow, more: Changes) -> Commit:
+        """Store a row, if it has changed, with more changes, as one write."""
+        return self.store({} if row is self.agenda.rows.get(row.id) else {row.id: row}, more)
 
     def _count_rest(self, change: int) -> None:
         """Count the runs whose step calls all wait."""

@@ -20,13 +20,14 @@ from plait.instruments.protocol import NO_INSTRUMENTS, find_outcome
 from plait.parts.attempts import RetryPolicy, Uncounted
 from plait.parts.encoding import check_seconds, check_type, encode_named
 from plait.parts.schedule.rules import LATEST, to_microseconds
-from plait.parts.stage import LastBlock, do_nothing, find_stage
+from plait.parts.stage import LastBlock, find_stage
 from plait.parts.tasks.attempting import attempt_step
-from plait.parts.tasks.journal import Journal, JournalWrite, check_event
+from plait.parts.tasks.journal import Journal, check_event
 from plait.parts.tasks.rows import JournalEntry, TaskRow
 from plait.parts.tasks.step_errors import GiveUp, StepFailed, Unknown, describe
 from plait.parts.tasks.waits import Waits
 from plait.state.commit import Commit
+from plait.state.thread_records import Changes
 from plait.store.record_checks import is_key
 from plait_schemas.codec import decode_json, make_decoder
 
@@ -64,7 +65,7 @@ class Step:
         journal: Journal,
         *,
         find: Callable[[str], TaskRow | None],
-        store: Callable[[TaskRow, JournalWrite], Commit],
+        store: Callable[[TaskRow, Changes], Commit],
         count_rest: Callable[[int], None],
     ) -> None:
         task = asyncio.current_task()
@@ -342,7 +343,7 @@ class Step:
         """Store that all calls wait, unless it is: the run has no part in a crash from here on."""
         row = self._find(self.id)
         if row is not None and not row.is_resting:
-            self._store(replace(row, is_resting=True), ((), do_nothing))
+            self._store(replace(row, is_resting=True), ())
 
 
 def _decode(data: msgspec.Raw, type: Any) -> Any:

@@ -38,8 +38,7 @@ def add(desk: Desk, count: int, prefix: str = "r") -> None:
     """Note that runs have ended, without anything else of them."""
     kept = desk.tasks._runner.kept
     for number in range(count):
-        found, undo = kept.add({f"{prefix}{number}": "done"})
-        desk._actor.records.write(found, undo=undo)
+        desk._actor.records.put(kept.add({f"{prefix}{number}": "done"}))
 
 
 async def test_each_run_is_removed_7_days_after_its_end_with_its_journal(store: FlakyStore, clock: Clock) -> None:

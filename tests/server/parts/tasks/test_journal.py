@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from plait.parts.tasks.journal import MOST_STEPS, Journal, ReplayDiverged
 from plait.parts.tasks.rows import JournalEntry, TaskRow, decode_row
+from plait.state.thread_records import Changes, apply
 from plait.store.thread_rows import Record
 
 NAMES = st.sampled_from("abc")
@@ -29,8 +30,8 @@ class Stored:
         self.records: dict[str, bytes] = {}
         self.row = make_row()
 
-    def write(self, records: Any) -> None:
-        for record in records:
+    def write(self, changes: Changes) -> None:
+        for record in apply(changes)[0]:
             self.records.pop(record.key, None)
             if record.value is not None:
                 self.records[record.key] = record.value
@@ -59,7 +60,7 @@ def test_a_name_twice_since_the_checkpoint_diverges_and_both_kinds_are_named() -
 
 def test_a_step_of_another_kind_than_stored_diverges_and_both_kinds_are_named() -> None:
     stored = Stored()
-    stored.write(stored.open().put("a", finish(1))[0])
+    stored.write(stored.open().put("a", finish(1)))
     with pytest.raises(ReplayDiverged, match="the step 'a' was called as do before, and now as event"):
         stored.open().call("a", "event")
 
@@ -67,7 +68,7 @@ def test_a_step_of_another_kind_than_stored_diverges_and_both_kinds_are_named() 
 def test_steps_in_another_order_and_added_steps_do_not_diverge() -> None:
     stored = Stored()
     for name in "ab":
-        stored.write(stored.open().put(name, finish(name))[0])
+        stored.write(stored.open().put(name, finish(name)))
     journal = stored.open()
     assert journal.call("b", "do") == finish("b")
     assert journal.call("new", "do") is None
@@ -89,11 +90,11 @@ def test_a_checkpoint_removes_what_it_forgets_with_the_next_write() -> None:
     journal = stored.open()
     for name in "ab":
         journal.call(name, "do")
-        stored.write(journal.put(name, finish(name))[0])
+        stored.write(journal.put(name, finish(name)))
     journal.make_checkpoint(b'"here"')
     assert sorted(stored.records) == ["j/1/s/a", "j/1/s/b"]
     journal.call("b", "do")
-    stored.write(journal.put("b", finish("again"))[0])
+    stored.write(journal.put("b", finish("again")))
     assert sorted(stored.records) == ["j/1/c", "j/1/s/b"]
     found = stored.open()
     assert (found.checkpoint.number, bytes(found.checkpoint.value)) == (1, b'"here"')
@@ -104,14 +105,14 @@ def test_events_that_were_not_asked_for_stay_over_a_checkpoint() -> None:
     stored = Stored()
     journal = stored.open()
     for name in ("asked", "early"):
-        stored.write(journal.receive(name, raw(name))[0])
+        stored.write(journal.receive(name, raw(name)))
         stored.row = stored.row.receive(name, 9)
     journal.call("asked", "event")
     journal.make_checkpoint(b"1")
     assert not journal.has_come("asked", stored.row)
     assert journal.has_come("early", stored.row)
     assert journal.advance(stored.row).events == ("early",)
-    stored.write(journal.flush()[0])
+    stored.write(journal.flush())
     assert sorted(stored.records) == ["j/1/c", "j/1/e/early"]
 
 
@@ -119,14 +120,14 @@ def test_an_event_of_the_name_of_a_step_leaves_the_step_alone() -> None:
     stored = Stored()
     journal = stored.open()
     journal.call("a", "do")
-    stored.write(journal.put("a", finish(1))[0])
-    stored.write(journal.receive("a", raw(2))[0])
+    stored.write(journal.put("a", finish(1)))
+    stored.write(journal.receive("a", raw(2)))
     assert stored.open().call("a", "do") == finish(1)
 
 
 def test_an_event_that_comes_before_the_journal_is_read_is_kept() -> None:
     journal = Journal("tasks", "1")
-    journal.receive("a", raw("first"))
+    apply(journal.receive("a", raw("first")))
     journal.load([])
     assert journal.events == {"a": raw("first")}
 
@@ -135,12 +136,12 @@ def test_a_write_that_is_undone_is_made_again_with_its_checkpoint() -> None:
     stored = Stored()
     journal = stored.open()
     journal.call("a", "do")
-    stored.write(journal.put("a", finish(1))[0])
+    stored.write(journal.put("a", finish(1)))
     journal.make_checkpoint(b"1")
-    _, undo = journal.put("b", finish(2))
+    _, undo = apply(journal.put("b", finish(2)))
     undo()
     assert journal.entries == {}
-    stored.write(journal.put("c", finish(3))[0])
+    stored.write(journal.put("c", finish(3)))
     assert sorted(stored.records) == ["j/1/c", "j/1/s/c"]
 
 
@@ -149,12 +150,12 @@ def test_what_removes_a_journal_removes_all_of_it() -> None:
     journal = stored.open()
     for name in "ab":
         journal.call(name, "do")
-        stored.write(journal.put(name, finish(name))[0])
-    stored.write(journal.receive("e", raw(1))[0])
+        stored.write(journal.put(name, finish(name)))
+    stored.write(journal.receive("e", raw(1)))
     journal.make_checkpoint(b"1")
-    stored.write(journal.flush()[0])
+    stored.write(journal.flush())
     journal.call("c", "do")
-    stored.write(journal.put("c", finish(1))[0])
+    stored.write(journal.put("c", finish(1)))
     journal.make_checkpoint(b"2")
     stored.write(journal.clear())
     assert stored.records == {}
@@ -172,14 +173,14 @@ def test_a_journal_that_is_read_is_the_one_that_was_written(actions: list[tuple[
             if (entry := journal.call(name, "do")) is None:
                 entry = finish(number)
                 stored.row = journal.advance(stored.row)
-                stored.write(journal.put(name, entry)[0])
+                stored.write(journal.put(name, entry))
         elif action == "undo":
             before = dict(journal.entries)
-            journal.put("x", finish(number))[1]()
+            apply(journal.put("x", finish(number)))[1]()
             assert journal.entries == before
         elif action == "send" and not journal.has_come(f"e{name}", stored.row):
             row = journal.advance(stored.row)
-            stored.write(journal.receive(f"e{name}", raw(number))[0])
+            stored.write(journal.receive(f"e{name}", raw(number)))
             stored.row = row.receive(f"e{name}", number)
         elif action == "ask" and f"e{name}" not in called:
             called.add(f"e{name}")
@@ -189,7 +190,7 @@ def test_a_journal_that_is_read_is_the_one_that_was_written(actions: list[tuple[
             journal.make_checkpoint(raw(number))
         elif action == "replay":
             stored.row = journal.advance(stored.row)
-            stored.write(journal.flush()[0])
+            stored.write(journal.flush())
             found = stored.open()
             assert found.entries == journal.entries
             assert found.events == journal.events
