@@ -37,7 +37,8 @@ class Part(PerActor[ThreadActor, Bound]):
     and `load` makes the head from them. So methods that write are plain functions: they change values of a
     `Table` with `Records.put`, which takes the change back if the write fails, and return an awaitable (`Written`).
     What tells clients of the write is passed to it as well (`tell`), so that it is sent in the order of the writes.
-    Methods that read the store are coroutines. In a run of an agent, a `Draft` in its `Stage` keeps the writes until the end.
+    Methods that read the store are coroutines. In a run of an agent, a `Draft` in its `Stage` keeps the writes until
+    the end.
     """
 
     # What it is to other parts and to other threads, such as "files"; empty for nothing.

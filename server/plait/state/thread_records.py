@@ -1,7 +1,7 @@
 """The records of one thread, which its parts keep beside the state, and tables of values that are also in memory."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -31,6 +31,19 @@ class Values(dict[K, T]):
         return before
 
 
+class Change(msgspec.Struct, frozen=True):
+    """A change of a value in memory, with its record, if it has one: None removes the value."""
+
+    set: Callable[[Any, Any], Any]
+    key: Any
+    value: Any
+    record: Record | None = None
+
+
+Changes = Iterable[Change | Record]
+"""The changes of one write, which are made in order; a record alone is not in memory."""
+
+
 class Table(Generic[T]):
     """Values of one kind, which `set` replaces in memory, as `Values.set` does; `name` returns the key of a record."""
 
@@ -40,7 +53,7 @@ class Table(Generic[T]):
         self._part = part
         self._name = name
         self._decode = decode
-        self.set = set
+        self._set = set
 
     def read(self, record: Record, thread: ThreadKey) -> T:
         """Return the value of a stored record of a thread. Raises CorruptThread."""
@@ -49,41 +62,39 @@ class Table(Generic[T]):
         except msgspec.MsgspecError as error:
             raise CorruptThread(f"{record.part}/{record.key} of {thread} cannot be read", detail=str(error)) from None
 
-    def encode(self, key: Any, value: T | None) -> Record:
-        """Return the record of a value. Raises TypeError and ValueError for one that could not be read again."""
+    def change(self, key: Any, value: T | None) -> Change:
+        """Return the change of a value. Raises TypeError and ValueError for one that could not be read again."""
         name, data = self._name(key), None if value is None else encode_json(value)
         try:
             if data is not None:
                 self._decode(data)
         except msgspec.MsgspecError as error:
             raise ValueError(f"{self._part}/{name} cannot be stored: {error}") from None
-        return Record(self._part, name, data)
-
-
-class Change(NamedTuple):
-    """A change of a value, which None removes, in memory and of its record."""
-
-    table: Table[Any]
-    key: Any
-    value: Any
-
-
-Changes = Iterable[Change | Record]
-"""The changes of one write; a record alone is not in memory."""
+        return Change(self._set, key, value, Record(self._part, name, data))
 
 
 def apply(changes: Changes) -> tuple[list[Record], Callable[[], None]]:
-    """Make changes in memory; return the records that store them, the last one of each key, and what undoes them."""
-    changes = [*changes]
-    made = [each for each in changes if isinstance(each, Change)]
-    records = [each.table.encode(each.key, each.value) if isinstance(each, Change) else each for each in changes]
-    before = [(table, key, table.set(key, value)) for table, key, value in made]
+    """Make changes in memory; return the records that store them, the last one of each key, and what undoes them.
+
+    If they raise an error, nothing is changed.
+    """
+    records: dict[str, Record] = {}
+    before: list[tuple[Callable[[Any, Any], Any], Any, Any]] = []
 
     def undo() -> None:
-        for table, key, value in reversed(before):
-            table.set(key, value)
+        for set, key, value in reversed(before):
+            set(key, value)
 
-    return [*{record.key: record for record in records}.values()], undo
+    try:
+        for each in changes:
+            if isinstance(each, Change):
+                before.append((each.set, each.key, each.set(each.key, each.value)))
+            if (record := each.record if isinstance(each, Change) else each) is not None:
+                records[record.key] = record
+    except BaseException:
+        undo()
+        raise
+    return [*records.values()], undo
 
 
 class Records:
@@ -136,7 +147,7 @@ class Records:
     def put(self, changes: Changes, *, tell: Callable[[], None] | None = None) -> Commit:
         """Make changes, as one write; if it is rolled back, the values are as before.
 
-        Raises what `Table.encode` and `write` raise; then nothing is changed.
+        Raises what `changes` and `write` raise; then nothing is changed.
         """
         records, undo = apply(changes)
         try:

@@ -130,15 +130,15 @@ def test_no_record_of_paths_has_more_bytes_than_it_may_have(most_bytes: int) -> 
         path = f"{'é' * chance.randrange(400)}{chance.randrange(200)}"
         file = File(path=path, size=number, etag="e", metadata={"a": "x" * chance.choice((0, 10, 2_000))})
         before = index.set(path, None if chance.randrange(4) == 0 else file)
-        store({before.page, index.find_page(path)})
+        store({before.page, index.find(path).page})
         if chance.randrange(3) == 0:  # It is rolled back.
-            tried = index.find_page(path)
+            tried = index.find(path).page
             index.set(path, before.file, before.page)
             store({before.page, tried})
     copy = FileIndex(most_bytes)
     copy.load("files", [record for record in stored.values() if record.value is not None])
     assert (copy.files, copy.size) == (index.files, index.size)
-    assert {path: copy.find_page(path) for path in copy.files} == {path: index.find_page(path) for path in index.files}
+    assert {path: copy.find(path).page for path in copy.files} == {path: index.find(path).page for path in index.files}
 
 
 def test_many_stars_in_a_glob_are_the_work_of_one() -> None:

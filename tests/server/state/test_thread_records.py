@@ -11,7 +11,7 @@ from tests.server.parts.workshop import FlakyStore, make_store, open_workshop
 
 from plait import Thread, TooLarge
 from plait.errors import CorruptThread, StoreError
-from plait.state.thread_records import Change, Table, Values
+from plait.state.thread_records import Table, Values
 from plait.store.protocol import ThreadKey
 from plait.store.thread_rows import Record, RecordRange
 
@@ -47,7 +47,7 @@ class Shelf:
 
     def put(self, *changes: tuple[int, Any, Any]) -> Any:
         """Set values of the kinds 0 and 1."""
-        return self.room._actor.records.put([Change(self.kinds[kind], key, value) for kind, key, value in changes])
+        return self.room._actor.records.put(self.kinds[kind].change(key, value) for kind, key, value in changes)
 
     async def stored(self) -> dict[str, bytes | None]:
         records = await self.room._actor.records.list(RecordRange("shelf"))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -96,7 +96,8 @@ class FamilyStore:
         return [self._change(key, value) for key, value in found.items()]
 
     def _change(self, key: str | int, value: Head | Row | Item | None) -> Change:
-        return Change(self._items if isinstance(key, int) else self._rows if key else self._head, key, value)
+        table: Table[Any] = self._items if isinstance(key, int) else self._rows if key else self._head
+        return table.change(key, value)
 
     def _set_head(self, _: str, head: Head | None) -> Head:
         before, self.head = self.head, head or Head()

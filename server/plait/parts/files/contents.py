@@ -5,14 +5,16 @@ import secrets
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Final
+
+import msgspec
 
 from plait.actor.actor import Actor
 from plait.actor.timer import Timed
 from plait.errors import NotFound, TooLarge
 from plait.parts.files.file import CHUNK, Content, File, Upload, cut_content
 from plait.state.commit import Commit
+from plait.state.thread_records import Change, Table, Values
 from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["MARK", "Contents"]
@@ -25,6 +27,8 @@ _AHEAD: Final = 4
 _AT_ONCE: Final = 4
 # Seconds after a failure to remove contents.
 _PAUSE: Final = 5.0
+
+_decode_mark: Final = msgspec.json.Decoder(int).decode
 
 _DUE: Final = 2
 """The due time of a thread with a mark: at once."""
@@ -41,16 +45,18 @@ class Contents(Timed):
         self._actor = actor
         self._part = part
         # The marked contents, with the number of their chunks; 0 if that is not known.
-        self._marks: dict[str, int] = {}
+        self._marks = Values[str, int]()
+        self._table = Table(part, MARK.__add__, _decode_mark, self._marks.set)
         # The contents that were received, or are being received, and have no path yet, with their bytes so far.
-        self._uploads: dict[str, int] = {}
+        self._uploads = Values[str, int]()
         # The number of readers of each content that is read.
         self._readers: dict[str, int] = {}
         self._is_sweeping = False
 
     def load(self, records: Sequence[Record]) -> None:
         """Load the marks when the thread wakes."""
-        self._marks = {record.key.removeprefix(MARK): int(record.value or b"0") for record in records}
+        for record in records:
+            self._marks[record.key.removeprefix(MARK)] = self._table.read(record, self._actor.key)
 
     # Called by the timer of the thread
 
@@ -98,7 +104,8 @@ class Contents(Timed):
             if (total := sum(self._uploads.values())) > self._actor.limits.files:
                 raise TooLarge(f"{total:,} bytes are being received by {self._actor.key}", limit="files")
             record = Record(self._part, _chunk_key(content, number), data)
-            waiting.append(self._mark(content, 0, record) if not number else self._actor.records.write([record]))
+            mark = [] if number else [self._table.change(content, 0)]
+            waiting.append(self._actor.records.put([*mark, record]))
             head, number = head or data, number + 1
             if len(waiting) > _AHEAD:
                 await waiting.pop(0)
@@ -118,29 +125,16 @@ class Contents(Timed):
 
     # Changing paths
 
-    def change(self, put: Sequence[Upload], removed: Sequence[File]) -> tuple[list[Record], Callable[[], None]]:
-        """Give contents to paths, and mark those of removed files; return the records, and what undoes that."""
-        contents = [*(upload.content for upload in put), *(file.etag for file in removed)]
-        marks = {content: self._marks[content] for content in contents if content in self._marks}
-        uploads = {content: self._uploads[content] for content in contents if content in self._uploads}
-        records = list[Record]()
+    def change(self, put: Sequence[Upload], removed: Sequence[File]) -> Iterator[Change]:
+        """Yield the changes that give contents to paths, and mark those of removed files."""
         for upload in put:
-            self._uploads.pop(upload.content, None)
-            if self._marks.pop(upload.content, None) is not None:
-                records.append(Record(self._part, MARK + upload.content, None))
+            # Its undo refers to the upload until the write is durable: without that, the content is removed then.
+            yield Change(self._set_upload, upload, None)
+            if upload.content in self._marks:
+                yield self._table.change(upload.content, None)
         for file in removed:
             if file.size:
-                self._marks[file.etag] = file.chunks
-                records.append(Record(self._part, MARK + file.etag, b"%d" % file.chunks))
-
-        def undo() -> None:
-            # This refers to the uploads until the write is durable: one that nothing else refers to is released then.
-            for content in (*(upload.content for upload in put), *(file.etag for file in removed)):
-                _restore(self._marks, marks, content)
-                _restore(self._uploads, uploads, content)
-            self._actor.arm()
-
-        return records, undo
+                yield self._table.change(file.etag, file.chunks)
 
     # Reading
 
@@ -172,13 +166,11 @@ class Contents(Timed):
 
     # Inside
 
-    def _mark(self, content: str, count: int, *records: Record) -> Commit:
-        self._marks[content] = count
-        mark = Record(self._part, MARK + content, b"%d" % count)
-        return self._actor.records.write([mark, *records], undo=lambda: self._forget(content))
-
-    def _forget(self, content: str) -> None:
-        self._marks.pop(content, None)
+    def _set_upload(self, upload: Upload, size: int | None) -> int | None:
+        before = self._uploads.set(upload.content, size)
+        if size is not None:
+            self._actor.arm()
+        return before
 
     def _is_removable(self, content: str) -> bool:
         return content in self._marks and content not in self._uploads and content not in self._readers
@@ -198,9 +190,8 @@ class Contents(Timed):
             await self._actor.records.write(
                 [Record(self._part, _chunk_key(content, number), None) for number in numbers]
             )
-        self._forget(content)
-        mark, undo = Record(self._part, MARK + content, None), partial(self._marks.__setitem__, content, count)
-        await self._actor.records.write([mark], undo=undo)
+        self._marks[content] = count  # Of those that are left, if the write fails.
+        await self._actor.records.put([self._table.change(content, None)])
 
     def _end_sweep(self, _: object, error: BaseException | None) -> None:
         self._is_sweeping = False
@@ -225,10 +216,3 @@ def _release_soon(loop: asyncio.AbstractEventLoop, release: Callable[[str], None
     """Release the content of an upload that nothing refers to; any OS thread may find that out."""
     with suppress(RuntimeError):  # The loop may be closed.
         loop.call_soon_threadsafe(release, content)
-
-
-def _restore(values: dict[str, int], before: dict[str, int], key: str) -> None:
-    if key in before:
-        values[key] = before[key]
-    else:
-        values.pop(key, None)

@@ -70,7 +70,7 @@ class FileIndex:
 
     def set(self, path: str, file: File | None, page: int = -1) -> Placed:
         """Set the file of a path, or remove it, and return what was there; `page` is its record, -1 for any."""
-        before = Placed(self.files.get(path), self.find_page(path))
+        before = self.find(path)
         if before.file is not None:
             self.size -= before.file.size
             self._take(path, before.file, before.page)
@@ -83,9 +83,9 @@ class FileIndex:
         self._count(path, (file is not None) - (before.file is not None))
         return before
 
-    def find_page(self, path: str) -> int:
-        """Return the number of the record of a path; -1 if there is none."""
-        return self._places.get(path, -1)
+    def find(self, path: str) -> Placed:
+        """Return the file of a path, and where it is."""
+        return Placed(self.files.get(path), self._places.get(path, -1))
 
     def encode(self, part: str, page: int) -> Record:
         """Return a record."""

@@ -1,6 +1,6 @@
 """Writes the files of one thread: paths, and what is to be removed, together."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -10,8 +10,9 @@ from plait.actor.connection import Wire
 from plait.actor.transport import Frame
 from plait.parts.files.contents import Contents
 from plait.parts.files.file import File, RemovedFile
-from plait.parts.files.index import FileEdit, FileIndex
+from plait.parts.files.index import FileEdit, FileIndex, Placed
 from plait.state.commit import Commit
+from plait.state.thread_records import Change
 from plait.store.thread_rows import Record
 
 __all__ = ["FileStore"]
@@ -50,37 +51,30 @@ class FileStore:
         edit = self.edit()
         result = work(edit)
         events = [*edit.events()]
-        records, take_back = self._apply(edit)
-        try:
-            commit = self._actor.records.write(
-                records, undo=take_back, tell=partial(self._tell, events) if events else None
-            )
-        except BaseException:
-            take_back()
-            raise
+        commit = self._actor.records.put(self._make_changes(edit), tell=partial(self._tell, events) if events else None)
         self._actor.arm()
         return result, commit
 
     # Inside
 
-    def _apply(self, edit: FileEdit) -> tuple[list[Record], Callable[[], None]]:
-        """Make changes the current files; return the records to store, and what undoes the changes."""
-        index = self.index
-        before = [(path, index.set(path, file)) for path, file in edit.changed.items()]
+    def _make_changes(self, edit: FileEdit) -> Iterator[Change | Record]:
+        """Yield the changes of paths and contents, and, after these are made, the records of the paths."""
+        before = [self.index.find(path) for path in edit.changed]
+        for path, file in edit.changed.items():
+            yield Change(self._set, path, Placed(file, -1))
         kept = {file.etag for file in edit.changed.values() if file is not None}
-        removed = [placed.file for _, placed in before if placed.file is not None and placed.file.etag not in kept]
+        removed = [placed.file for placed in before if placed.file is not None and placed.file.etag not in kept]
         put = [upload for content, upload in edit.uploads.items() if content in kept]
-        marks, release = self.contents.change(put, [file for file in removed if file.etag])
-        self._note(path for path, _ in before)
+        yield from self.contents.change(put, [file for file in removed if file.etag])
+        after = [self.index.find(path) for path in edit.changed]
+        yield from [
+            self.index.encode(self._part, page) for page in {placed.page for placed in (*before, *after)} - {-1}
+        ]
 
-        def undo() -> None:
-            for path, placed in reversed(before):
-                index.set(path, placed.file, placed.page)
-            self._note(path for path, _ in before)
-            release()
-
-        pages = {page for path, placed in before for page in (placed.page, index.find_page(path))} - {-1}
-        return [*(index.encode(self._part, page) for page in pages), *marks], undo
+    def _set(self, path: str, placed: Placed) -> Placed:
+        before = self.index.set(path, placed.file, placed.page)
+        self._note([path])
+        return before
 
     def _note(self, paths: Iterable[str]) -> None:
         found = [*paths] if self.trials else []

@@ -12,7 +12,7 @@ from plait.parts.schedule.rows import Agenda, EffectRun, Identity, Row
 from plait.parts.stage import ItemsDraft, find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
-from plait.state.thread_records import Change, Changes, Table, apply
+from plait.state.thread_records import Changes, Table, apply
 from plait.store.thread_rows import Record
 
 __all__ = ["RowChange", "RowRunner", "RowsDraft"]
@@ -123,13 +123,13 @@ class RowRunner(Work[R]):
 
     def clear(self) -> Sequence[Record]:
         """Forget all rows, and return the records that remove them."""
-        return apply([Change(self._table, id, None) for id in self.agenda.rows])[0]
+        return apply([self._table.change(id, None) for id in self.agenda.rows])[0]
 
     def store(self, rows: Mapping[str, R | None], more: Changes = ()) -> Commit:
         """Store or remove rows, with more changes, as one write. No row is added to a terminated thread."""
         if self._actor.terminated_at is not None:
             rows = {id: row for id, row in rows.items() if row is None}
-        return self._actor.records.put([*(Change(self._table, id, row) for id, row in rows.items()), *more])
+        return self._actor.records.put([*[self._table.change(id, row) for id, row in rows.items()], *more])
 
     def add(self, row: R) -> Commit | None:
         """Store a new row; None if there is one with its identity."""

@@ -109,13 +109,13 @@ class Journal:
         """Forget the steps that were called since the last checkpoint, and the events that they have waited for."""
         for name, kind in self._called.items():
             if self.entries.pop(name, None) is not None:
-                self._unstored.append(Change(self._steps, name, None))
+                self._unstored.append(self._steps.change(name, None))
             if kind == "event":
                 self.events.pop(name, None)
-                self._unstored.append(Change(self._events, name, None))
+                self._unstored.append(self._events.change(name, None))
         self._called = {}
         self.checkpoint = Checkpoint(self.checkpoint.number + 1, msgspec.Raw(value), value != bytes(NULL))
-        self._unstored.append(Change(self._checkpoints, "", self.checkpoint))
+        self._unstored.append(self._checkpoints.change("", self.checkpoint))
 
     def has_come(self, event: str, row: TaskRow) -> bool:
         """Whether an event has come, or its time is over, since the checkpoint."""
@@ -132,9 +132,9 @@ class Journal:
 
     def clear(self) -> Changes:
         """Return the changes that remove all of it."""
-        steps = [Change(self._steps, name, None) for name in self.entries]
-        events = [Change(self._events, name, None) for name in self.events]
-        checkpoint = [Change(self._checkpoints, "", None)] if self.checkpoint.number else []
+        steps = [self._steps.change(name, None) for name in self.entries]
+        events = [self._events.change(name, None) for name in self.events]
+        checkpoint = [self._checkpoints.change("", None)] if self.checkpoint.number else []
         return [*self._unstored, *steps, *events, *checkpoint]
 
     def drop_failed(self) -> Changes:
@@ -146,16 +146,16 @@ class Journal:
         wrong = [name for name in failed if self.entries[name].kind == "event" and name in self.events]
         for name in wrong:
             del self.events[name]
-        steps = [Change(self._steps, name, None) for name in failed]
-        return [*steps, *(Change(self._events, name, None) for name in wrong)]
+        steps = [self._steps.change(name, None) for name in failed]
+        return [*steps, *(self._events.change(name, None) for name in wrong)]
 
     def put(self, name: str, entry: JournalEntry) -> Changes:
         """Return the changes that set a step, and store a checkpoint that is not stored."""
-        return [*self._unstored, Change(self._steps, name, entry)]
+        return [*self._unstored, self._steps.change(name, entry)]
 
     def receive(self, event: str, data: msgspec.Raw) -> Changes:
         """Return the changes that add an event, likewise."""
-        return [*self._unstored, Change(self._events, event, data)]
+        return [*self._unstored, self._events.change(event, data)]
 
     def flush(self) -> Changes:
         """Return the changes that store a checkpoint that is not stored."""
@@ -166,7 +166,7 @@ class Journal:
     @property
     def _released(self) -> set[str]:
         """The events that may come again, as a checkpoint that is not stored has forgotten them."""
-        return {change.key for change in self._unstored if change.table is self._events}
+        return {change.key for change in self._unstored if change.set == self.events.set}
 
     def _set_checkpoint(self, _: str, value: Checkpoint | list[Change] | None) -> list[Change]:
         """Follow the write of a checkpoint; as the value before, what was not stored, which comes back if it fails."""
