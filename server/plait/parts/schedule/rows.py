@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from plait.parts.attempts import CRASHES, Attempts, RetryPolicy
 from plait.parts.schedule.rules import LATEST, Rule
-from plait_schemas.codec import encode_json
 
 __all__ = ["Agenda", "EffectRun", "Identity", "Row", "decode_row"]
 
@@ -73,10 +72,6 @@ class Row(Attempts, frozen=True, omit_defaults=True, kw_only=True):
     def is_suspect(self) -> bool:
         """Whether one more crash gives up the run, which may cause the crashes."""
         return bool(self.lost_runs) or super().is_suspect
-
-    def encode(self) -> bytes:
-        """Return the row as it is stored."""
-        return encode_json(self)
 
     # Changes
 

@@ -10,7 +10,7 @@ from plait.parts.tasks.rows import NULL, Checkpoint, JournalEntry, TaskRow, deco
 from plait.state.thread_records import Change, Changes, Table, Values
 from plait.store.thread_rows import Record
 
-__all__ = ["MOST_STEPS", "Journal", "ReplayDiverged", "check_event", "find_event_key", "find_prefix"]
+__all__ = ["MOST_STEPS", "Journal", "ReplayDiverged", "check_event", "find_prefix"]
 
 MOST_STEPS: Final = 1_000
 """The maximum number of steps of a run since its last checkpoint."""
@@ -35,11 +35,6 @@ def check_event(name: str) -> None:
 def find_prefix(id: str) -> str:
     """Return how the keys of the records of a run's journal begin."""
     return f"j/{id}/"
-
-
-def find_event_key(id: str, event: str) -> str:
-    """Return the key of the record of an event."""
-    return f"{find_prefix(id)}{_EVENT}{event}"
 
 
 class Journal:

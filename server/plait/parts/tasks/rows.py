@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from plait.errors import TooLarge
 from plait.parts.schedule.rows import Identity, Row
-from plait_schemas.codec import decode_json
+from plait_schemas.codec import decode_json, encode_json
 
 __all__ = [
     "NULL",
@@ -87,7 +87,7 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
 
     def check_room(self, limit: int) -> None:
         """Raise TooLarge if a record leaves no room to store that the run begins and that it has failed."""
-        if (size := len(self.encode())) > (most := limit - limit // _ROOM):
+        if (size := len(encode_json(self))) > (most := limit - limit // _ROOM):
             what = f"the arguments, the last status and the events' names of the task {self.effect}"
             raise TooLarge(f"{what} have {size:,} bytes together; the limit is {most:,}")
 

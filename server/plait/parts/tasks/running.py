@@ -19,7 +19,7 @@ from plait.parts.schedule.row_runner import RowRunner
 from plait.parts.schedule.rules import LATEST
 from plait.parts.stage import Stage, do_nothing
 from plait.parts.tasks.ended import ENDED, KeptRuns
-from plait.parts.tasks.journal import Journal, find_event_key, find_prefix
+from plait.parts.tasks.journal import Journal, find_prefix
 from plait.parts.tasks.rows import NULL, EndedRun, Status, TaskRow, TaskRun, decode_ended, decode_row
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.step_errors import describe
@@ -110,21 +110,17 @@ class TaskRunner(RowRunner[TaskRow]):
             raise TooMany(
                 f"the run {id} has got {MOST_EVENTS:,} events since its last checkpoint, and no more may come"
             )
-        if step is None:
-            more: Changes = [Record(self._part, find_event_key(id, event), bytes(data))]
-        else:
-            row, more = step.journal.advance(row), step.journal.receive(event, data)
-        row = row.receive(event, read_due_clock())
+        journal = self._find_journal(id)
+        row = journal.advance(row).receive(event, read_due_clock())
         row.check_room(self._actor.limits.record)
-        commit = self.store({id: row}, more)
+        commit = self.store({id: row}, journal.receive(event, data))
         if step is not None:
             step.waits.end(event)
         return commit
 
     def takes(self, row: TaskRow, event: str) -> bool:
         """Whether no event of a name has come to a run since its last checkpoint."""
-        step = self._steps.get(row.id)
-        return event not in row.events if step is None else not step.journal.has_come(event, row)
+        return not self._find_journal(row.id).has_come(event, row)
 
     async def retry(self, id: str) -> Commit | None:
         """Begin a run that has failed or was cancelled again, from its journal, without the steps that have failed.
@@ -213,6 +209,11 @@ class TaskRunner(RowRunner[TaskRow]):
         return () if row is None else row.awaits
 
     # Inside
+
+    def _find_journal(self, id: str) -> Journal:
+        """Return the journal of a run: an empty one if it is not in memory, where all in it is stored."""
+        step = self._steps.get(id)
+        return Journal(self._part, id) if step is None else step.journal
 
     def _adopt(self, row: TaskRow) -> TaskRow:
         """Return a run under the name of its task."""

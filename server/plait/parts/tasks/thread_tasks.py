@@ -16,7 +16,7 @@ from plait.actor.rpc import Method
 from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_due_clock, read_wall_clock
 from plait.errors import NotFound, TooMany, Unavailable
-from plait.parts.encoding import check_type, encode_named
+from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.part import ALL, Part, check_writable, find_parts
 from plait.parts.schedule.row_runner import RowChange
 from plait.parts.stage import begin_staged
@@ -310,7 +310,7 @@ class ThreadTasks:
         times: dict[str, Any] = {"created_at": created_at, "at": now, "due": now}
         row = TaskRow(id=id, effect=name, args=msgspec.Raw(data), key=key or "", users=users, **times)
         row.check_room(self._actor.limits.record)
-        return decode_row(row.encode())
+        return read_back(row, decode_row)
 
     def _stop_waiting(self) -> None:
         for future in self._waiting:

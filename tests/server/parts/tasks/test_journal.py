@@ -11,6 +11,7 @@ from plait.parts.tasks.journal import MOST_STEPS, Journal, ReplayDiverged
 from plait.parts.tasks.rows import JournalEntry, TaskRow, decode_row
 from plait.state.thread_records import Changes, apply
 from plait.store.thread_rows import Record
+from plait_schemas.codec import encode_json
 
 NAMES = st.sampled_from("abc")
 
@@ -226,5 +227,5 @@ def test_an_event_that_came_while_the_run_was_leaving_the_memory_makes_it_due() 
 
 def test_rows_are_read_as_they_were_written() -> None:
     row = make_row(key="k", events=("a",), value=raw({"n": 1}), told=2).sleep(5, ["b"], 4)
-    assert decode_row(row.encode()) == row
+    assert decode_row(encode_json(row)) == row
     assert (row.status, row.begin("p").status, make_row().status) == ("sleeping", "running", "waiting")

@@ -23,6 +23,7 @@ from plait.parts.tasks.thread_tasks import Tasks
 from plait.parts.values import Values
 from plait.store.protocol import ThreadKey
 from plait.store.thread_rows import Record, RecordRange
+from plait_schemas.codec import encode_json
 
 
 async def hang(desk: Desk, step: Step) -> None:
@@ -435,7 +436,7 @@ async def test_rows_of_tasks_that_the_class_no_longer_has_are_listed(
         id = (await desk.tasks.run("work")).id
         await sleeps(desk, id)
         row = replace(find_row(desk, id), id="1", effect="gone")
-        await desk._actor.records.write([Record("tasks", "r/1", row.encode())])
+        await desk._actor.records.write([Record("tasks", "r/1", encode_json(row))])
     async with open_desk(store) as (_, desk):
         assert {run.name for run in await desk.tasks.list()} == {"work", "gone"}
         assert "there are no tasks with these names: gone" in caplog.text
