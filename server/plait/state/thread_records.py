@@ -62,11 +62,14 @@ class Table(Generic[T]):
         except msgspec.MsgspecError as error:
             raise CorruptThread(f"{record.part}/{record.key} of {thread} cannot be read", detail=str(error)) from None
 
-    def change(self, key: Any, value: T | None) -> Change:
-        """Return the change of a value. Raises TypeError and ValueError for one that could not be read again."""
+    def change(self, key: Any, value: T | None, *, is_readable: bool = False) -> Change:
+        """Return the change of a value. Raises TypeError and ValueError for one that could not be read again.
+
+        With `is_readable`, it was made from one that was read, and only encoded.
+        """
         name, data = self._name(key), None if value is None else encode_json(value)
         try:
-            if data is not None:
+            if data is not None and not is_readable:
                 self._decode(data)
         except msgspec.MsgspecError as error:
             raise ValueError(f"{self._part}/{name} cannot be stored: {error}") from None
@@ -87,9 +90,11 @@ def apply(changes: Changes) -> tuple[list[Record], Callable[[], None]]:
 
     try:
         for each in changes:
-            if isinstance(each, Change):
-                before.append((each.set, each.key, each.set(each.key, each.value)))
-            if (record := each.record if isinstance(each, Change) else each) is not None:
+            if isinstance(each, Record):
+                records[each.key] = each
+                continue
+            before.append((each.set, each.key, each.set(each.key, each.value)))
+            if (record := each.record) is not None:
                 records[record.key] = record
     except BaseException:
         undo()

@@ -38,7 +38,7 @@ class FamilyStore:
         self.lacking: dict[str, None] = {}
         self._head = Table(part, "head".__add__, _decode_head, self._set_head)
         self._rows = Table(part, _name_row, _decode_row, self._set_row)
-        self._items = Table(part, "o/{:016x}".format, _decode_item, self._set_item)
+        self._items = Table(part, _name_item, _decode_item, self._set_item)
 
     @property
     def targets(self) -> list[str]:
@@ -96,8 +96,9 @@ class FamilyStore:
         return [self._change(key, value) for key, value in found.items()]
 
     def _change(self, key: str | int, value: Head | Row | Item | None) -> Change:
-        table: Table[Any] = self._items if isinstance(key, int) else self._rows if key else self._head
-        return table.change(key, value)
+        is_item = isinstance(key, int)
+        table: Table[Any] = self._items if is_item else self._rows if key else self._head
+        return table.change(key, value, is_readable=not is_item)
 
     def _set_head(self, _: str, head: Head | None) -> Head:
         before, self.head = self.head, head or Head()
@@ -122,6 +123,10 @@ class FamilyStore:
 
     def _find_lacking(self) -> None:
         self.lacking = {reference: None for reference, row in self.rows.items() if self._lacks(row)}
+
+
+def _name_item(number: int) -> str:
+    return f"o/{number:016x}"
 
 
 def _name_row(reference: str) -> str:

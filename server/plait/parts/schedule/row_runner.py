@@ -129,7 +129,9 @@ class RowRunner(Work[R]):
         """Store or remove rows, with more changes, as one write. No row is added to a terminated thread."""
         if self._actor.terminated_at is not None:
             rows = {id: row for id, row in rows.items() if row is None}
-        return self._actor.records.put([*[self._table.change(id, row) for id, row in rows.items()], *more])
+        return self._actor.records.put(
+            [*[self._table.change(id, row, is_readable=True) for id, row in rows.items()], *more]
+        )
 
     def add(self, row: R) -> Commit | None:
         """Store a new row; None if there is one with its identity."""

@@ -137,7 +137,9 @@ class KeptRuns(Timed):
         since = self._ends[self._find(min(numbers, default=0)) :]
         left = [end for end in (*since, *added) if end not in removed]
         pages = {number: (*page,) for number, page in groupby(left, lambda end: end.number // _ON_PAGE)}
-        changes: list[Change | Record] = [self._table.change(number, pages.get(number)) for number in numbers]
+        changes: list[Change | Record] = [
+            self._table.change(number, pages.get(number), is_readable=True) for number in numbers
+        ]
         if any(end.status == "failed" for end in (*added, *removed)):
             ids = [end.id for end in (*self._ends, *added) if end.status == "failed" and end not in removed]
             changes.append(Record(self._part, FAILED, encode_json(ids) if ids else None))
