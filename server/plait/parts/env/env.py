@@ -2,12 +2,13 @@
 
 from base64 import b64encode
 from collections.abc import Awaitable, Collection, Mapping, Sequence
+from itertools import starmap
 from typing import Any, ClassVar, Final
 
 import msgspec
 
 from plait.actor.thread import ThreadActor
-from plait.errors import CorruptThread, TooLarge
+from plait.errors import TooLarge
 from plait.parts.env.app_env import AppEnv
 from plait.parts.env.secret import Secret, Variable, VariableType, check_variable
 from plait.parts.env.user_env import UserEnv
@@ -16,9 +17,9 @@ from plait.parts.remote import RemotePart
 from plait.parts.stage import ItemsDraft, find_draft, use_draft
 from plait.parts.written import STAGED, Written
 from plait.state.commit import Commit
+from plait.state.thread_records import Table, Values
 from plait.state.transaction import Transaction
 from plait.store.thread_rows import Record, RecordRange
-from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = ["Env", "EnvDraft", "ThreadEnv"]
 
@@ -78,12 +79,12 @@ class ThreadEnv:
 
     def __init__(self, actor: ThreadActor, part: str, scoped: Collection[str]) -> None:
         self._actor = actor
-        self._part = part
         # The names that are not taken from a parent.
         self._scoped = scoped
         self._app = actor.use_service(AppEnv)
         # What is stored, or about to be.
-        self._stored: Mapping[str, Variable] = {}
+        self._stored = Values[str, Variable]()
+        self._table = Table(part, str, _decode, self._stored.set)
 
     # Reading
 
@@ -152,10 +153,7 @@ class ThreadEnv:
 
     def _load(self, records: Sequence[Record]) -> None:
         """Read the stored variables of a waking thread. Raises CorruptThread."""
-        try:
-            self._stored = {each.key: _decode(each.value or b"") for each in records}
-        except NOT_JSON:
-            raise CorruptThread(f"the {self._part} of {self._actor.key} cannot be decoded") from None
+        self._stored.update({each.key: self._table.read(each, self._actor.key) for each in records})
 
     async def _find_stored(self, name: str) -> Variable | None:
         """Return a variable of the thread, or else of its user; None if neither has it."""
@@ -214,17 +212,8 @@ class ThreadEnv:
 
     def _write(self, changes: Variables) -> Commit:
         """Store changes, and tell the children of them, in one write."""
-        before = {name: self._stored.get(name) for name in changes}
-        records = [
-            Record(self._part, name, None if each is None else encode_json(each)) for name, each in changes.items()
-        ]
-
-        def take_back() -> None:
-            self._stored = _apply(self._stored, before)
-
         with Transaction(self._actor.state, self._actor.key):
-            commit = self._actor.records.write(records, undo=take_back)
-            self._stored = _apply(self._stored, changes)
+            commit = self._actor.records.put(starmap(self._table.change, changes.items()))
             self._tell_children(changes)
         return commit
 

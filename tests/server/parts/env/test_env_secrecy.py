@@ -279,7 +279,7 @@ async def test_a_damaged_row_is_an_error_that_says_so(url: str) -> None:
         await env.set("KEY", VALUE)
         await env._actor.records.write([Record("env", "KEY", b"[")])
     async with make_app(url) as app:
-        with pytest.raises(CorruptThread, match="the env of room/one cannot be decoded"):
+        with pytest.raises(CorruptThread, match="env/KEY of room/one cannot be read"):
             await env_of(app)
 
 
