@@ -53,10 +53,6 @@ class Parser(Protocol):
         """Parse more frames; return whether there was something to parse."""
         ...
 
-    def drop(self) -> None:
-        """Drop everything that has not been taken."""
-        ...
-
 
 class FrameReader:
     """Hands over the messages and control frames of one peer, and reads no more until they are handled.
@@ -163,10 +159,6 @@ class FrameReader:
     def schedule(self, work: Callable[[], None]) -> Ticket | None:
         """Run costly work, at once or when the scheduler has time for it."""
         return self._scheduler.run(work)
-
-    def drop(self) -> None:
-        """Drop the frames that are not handled yet."""
-        self._parser.drop()
 
     def end(self) -> None:
         """Call `disconnected` when everything received is handled, as the peer has disconnected."""

@@ -239,10 +239,10 @@ class Socket(FrameTransport, asyncio.Protocol):
             return True
         self._take_output()
         if self._parser.protocol.parser_exc is not None:
-            self._reader.drop()
+            self._parser.drop()
             self._fail()
         elif self._parser.protocol.close_rcvd is not None:
-            self._reader.drop()
+            self._parser.drop()
             self.flush()
             self._transport.close()
         else:
