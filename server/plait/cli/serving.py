@@ -89,7 +89,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             app,
             bound,
             started=lambda: started(port),
-            ending=lambda: _drain(plaits),
+            ending=lambda: asyncio.gather(*(each.drain() for each in plaits)),
             log_level=self.log_level,
             shutdown_timeout=settings.shutdown_timeout,
             request_timeout=settings.request_timeout,
@@ -236,7 +236,3 @@ def _serve(service: Service, port: int, workers: int) -> None:
         parent = Parent(command, workers, bound, kills_silent=not service.in_development)
         code = asyncio.run(parent.run(lambda: print(line, flush=True)))
     raise SystemExit(code)
-
-
-def _drain(plaits: list[Plait]) -> asyncio.Future[list[None]]:
-    return asyncio.gather(*(each.drain() for each in plaits))

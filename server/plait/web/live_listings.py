@@ -65,9 +65,11 @@ class _SharedListing:
         """The number of nodes that did not answer in time."""
         return self._listing.silent
 
-    async def begin(self) -> None:
-        """Read the first threads. Raises StoreError and Unavailable."""
-        await self._read_after(0)
+    async def read_after(self, count: int) -> None:
+        """Read the threads after so many, unless another reader has read them. Raises StoreError and Unavailable."""
+        async with self._reading:
+            if len(self._entries) == count and not self._is_complete:
+                self._entries += await self._listing.read(_MOST - count)
 
     async def entries(self) -> AsyncGenerator[Entry]:
         """Iterate over the threads. Raises StoreError and Unavailable."""
@@ -78,7 +80,7 @@ class _SharedListing:
                 at += 1
             if self._is_complete:
                 return
-            await self._read_after(at)
+            await self.read_after(at)
 
     async def make_page(self, identity: Identity, principal: Principal | None, limit: int) -> bytes:
         """Return the first rows that a principal may see, as JSON. Raises what `entries` and `authorize` raise."""
@@ -91,7 +93,7 @@ class _SharedListing:
     async def is_like(self, other: "_SharedListing") -> bool:
         """Whether it shows the same as another one, as far as that was read. Raises what `entries` raises."""
         while len(self._entries) < len(other._entries) and not self._is_complete:
-            await self._read_after(len(self._entries))
+            await self.read_after(len(self._entries))
         own, others = ([entry.json for entry in each._entries[: len(other._entries)]] for each in (self, other))
         # One that has more after the end of the other may have gained a thread.
         has_gained = other._is_complete and not (self._is_complete and len(self._entries) == len(other._entries))
@@ -102,12 +104,6 @@ class _SharedListing:
     @property
     def _is_complete(self) -> bool:
         return self._listing.is_complete or len(self._entries) >= _MOST
-
-    async def _read_after(self, count: int) -> None:
-        """Read the threads after so many, unless another reader has read them."""
-        async with self._reading:
-            if len(self._entries) == count and not self._is_complete:
-                self._entries += await self._listing.read(_MOST - count)
 
 
 class _LiveListing:
@@ -171,7 +167,7 @@ class _LiveListing:
         """Read a listing, and tell the readers if it is another one."""
         limit = max(reader.limit for reader in self.readers)
         new = _SharedListing(Listing(self._node, self._kind, PageQuery(limit, None)))
-        await new.begin()
+        await new.read_after(0)
         if self.current is not None and await new.is_like(self.current):
             return
         self.current = new

@@ -106,7 +106,11 @@ class Operators:
         return ChangedRun(await node.everywhere.call_part(key, part.name, change.do, change.run))
 
     async def _kick(self, request: Request) -> Kicked:
-        return Kicked(await disconnect(self._context, _read_kick(await request.body())))
+        kick = _decode(await request.body(), Kick)
+        key = _read_key(kick.thread or "")
+        if (kick.user is None) == (kick.thread is None) or (kick.thread is not None and key is None):
+            raise InvalidState('name a user, {"user": "ada"}, or a thread, {"thread": "room/one"}')
+        return Kicked(await disconnect(self._context, Disconnect(kick.user, None, key)))
 
 
 async def disconnect(context: ServerContext, target: Disconnect) -> int:
@@ -121,15 +125,6 @@ def disconnect_here(context: ServerContext, target: Disconnect) -> int:
     if target.thread is None:
         return context.leases.disconnect((target.user, target.connection_id))
     return context.node.close_sockets(target.thread, UNAUTHENTICATED, _KICKED)
-
-
-def _read_kick(body: bytes) -> Disconnect:
-    """Return whom to disconnect. Raises InvalidState."""
-    kick = _decode(body, Kick)
-    key = _read_key(kick.thread or "")
-    if (kick.user is None) == (kick.thread is None) or (kick.thread is not None and key is None):
-        raise InvalidState('name a user, {"user": "ada"}, or a thread, {"thread": "room/one"}')
-    return Disconnect(kick.user, None, key)
 
 
 def _decode(body: bytes, type: type[T]) -> T:

@@ -170,7 +170,7 @@ class _Opening:
         finally:
             if socket is None:
                 leave()
-        if socket is None or relayed is None:
+        if socket is None:
             return
         relayed.open(socket, SentScope.of(self._scope, can_ping=socket.can_ping).encode())
         if isinstance(socket, AsgiSocket):

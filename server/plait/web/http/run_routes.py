@@ -71,9 +71,7 @@ class RunRequests:
         if place is None:
             return None
         self._check(request)
-        query = request.scope["query_string"]
-        session_id = _read_session_id(query) if query else None
-        principal = None
+        session_id, principal = _read_session_id(request.scope["query_string"]), None
         if session_id is not None or self._ids.has_provider:
             found = await context.identity.principal(request)
             if isinstance(found, Response):
@@ -91,8 +89,7 @@ class RunRequests:
         principal = await context.authenticate(request)
         if isinstance(principal, Response):
             return principal
-        query = request.scope["query_string"]
-        session_id = _read_session_id(query) if query else None
+        session_id = _read_session_id(request.scope["query_string"])
         agent_name, rest = read_run(request.scope)
         agent = context.runs.agents.get(agent_name)
         kind = "" if agent is None else agent.kind.name
@@ -197,6 +194,8 @@ def _read_interrupt(body: bytes, limits: Limits) -> Any:
 
 def _read_session_id(query: bytes) -> str | None:
     """Return the session id in a query; None if it has none. Raises InvalidArguments if the id is ambiguous."""
+    if not query:
+        return None
     # In Latin-1, each byte is a character.
     fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
     found = [value for name, value in fields if name == "session_id"]

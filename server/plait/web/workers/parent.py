@@ -105,7 +105,7 @@ class Parent:
 
     async def _keep(self, process: WorkerProcess) -> None:
         """Start a worker again whenever it has ended, until all are ending."""
-        number, failures = process.number, 0
+        loop, number, failures = asyncio.get_running_loop(), process.number, 0
         while True:
             code = await process.exited
             if self._is_ending.is_set():
@@ -114,7 +114,7 @@ class Parent:
             if (replacement := self._replacements.pop(number, None)) is not None:
                 process = self._processes[number] = replacement
                 continue
-            ran_well = process.ready_since is not None and self._now() - process.ready_since >= _RAN_WELL
+            ran_well = process.ready_since is not None and loop.time() - process.ready_since >= _RAN_WELL
             failures = 1 if ran_well else failures + 1
             pause = 0.0 if failures == 1 else _BACKOFF.delay(failures - 1)
             log.error(
@@ -191,8 +191,7 @@ class Parent:
         if former is None or not former.is_ready or former.exited.done():
             return True  # It is starting, with the changed app.
         new = self._replacements[number] = await self._start(number)
-        is_loaded = await new.loaded()
-        if not is_loaded:
+        if not await new.loaded():
             if self._replacements.get(number) is new:
                 del self._replacements[number]
             return False
@@ -212,9 +211,6 @@ class Parent:
                     each.silence = 0
                     log.error("worker %d has not answered for %d s and is killed", each.number, SILENCE)
                     each.signal(signal.SIGKILL)
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 def _has_terminal() -> bool:
