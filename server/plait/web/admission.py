@@ -14,6 +14,7 @@ from starlette.types import Scope
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
 from plait.errors import PlaitError, escape_traceback
+from plait.instruments.protocol import tell_limit
 from plait.node.threads import SHUTTING_DOWN
 from plait.session.cloudflare.cloudflare_session import CLOUDFLARE, CloudflareSession
 from plait.session.leases import PrincipalLease
@@ -210,8 +211,7 @@ async def try_join(join: Join, socket: OpenSocket, context: ServerContext) -> No
 
 def close_refused(socket: OpenSocket, context: ServerContext, error: Exception) -> None:
     """Close a socket that is refused with an error."""
-    if isinstance(error, PlaitError) and error.limit is not None:
-        context.instruments.limit_hit(error.limit)
+    tell_limit(context.instruments, error)
     if isinstance(error, HTTPException):
         error = as_refusal(error)
     if isinstance(error, PlaitError):

@@ -83,7 +83,7 @@ class Identity:
         An origin is the server's own if its host equals that of the request. The scheme is not compared, as a proxy may
         handle TLS.
         """
-        origin = find_header(request, b"origin")
+        origin = find_header(request.scope, b"origin")
         if origin is None or "*" in self.allowed_origins or origin.rstrip("/").lower() in self.allowed_origins:
             return
         host = _without_default_port(request.headers.get("host", ""))

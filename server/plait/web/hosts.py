@@ -8,7 +8,8 @@ from collections.abc import Collection
 from typing import Final
 
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
+from starlette.types import Scope
 
 __all__ = ["Hosts", "find_header"]
 
@@ -20,12 +21,12 @@ _HOST: Final = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::[0-9]+)?|([^][]*)")
 _ANY: Final = frozenset({"", "0.0.0.0", "::"})
 
 
-def find_header(request: HTTPConnection, name: bytes) -> str | None:
+def find_header(scope: Scope, name: bytes) -> str | None:
     """Return the first value of a header, whose name is in lower case; None if there is none.
 
     This is faster than Starlette's mapping of the headers.
     """
-    for key, value in request.scope["headers"]:
+    for key, value in scope["headers"]:
         if key == name:
             return str(value, "latin-1")
     return None
@@ -71,7 +72,7 @@ class Hosts:
     def check(self, request: Request) -> None:
         """Raise HTTPException if the request's host is none, or not accepted."""
         # A request without a Host header is not from a browser.
-        host = find_header(request, b"host")
+        host = find_header(request.scope, b"host")
         if not host or host == self._last:
             return
         if self._has(_name(host)):

@@ -33,7 +33,7 @@ from plait.store.protocol import ThreadKey
 from plait.web.addresses import Addresses
 from plait.web.authentication import Identity
 from plait.web.fairness import FairScheduler
-from plait.web.hosts import Hosts
+from plait.web.hosts import Hosts, find_header
 from plait.web.links.links import Links
 from plait.web.links.relays import Relays
 from plait.web.sockets.framing import WriteBatcher
@@ -271,10 +271,8 @@ def _has_live_messages(cls: type[Any]) -> bool:
 
 def find_traceparent(scope: Scope) -> str | None:
     """Return the `traceparent` header of a request; None if it is too long to be valid."""
-    for name, value in scope["headers"]:
-        if name == b"traceparent":
-            return None if len(value) > _LONGEST_TRACEPARENT else value.decode("latin-1")
-    return None
+    value = find_header(scope, b"traceparent")
+    return None if value is None or len(value) > _LONGEST_TRACEPARENT else value
 
 
 def error_response(error: PlaitError | HTTPException) -> Response:

@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from plait.cluster.gate import OPEN
 from plait.errors import PlaitError, Unauthenticated
-from plait.instruments.protocol import TRACE
+from plait.instruments.protocol import TRACE, tell_limit
 from plait.session.leases import PrincipalLease
 from plait.store.protocol import ThreadKey
 from plait.web.gated import GatedSend, wait_until_open
@@ -143,8 +143,7 @@ class Endpoint:
     def _make_error(self, error: Exception, place: ThreadKey | None) -> Response:
         """Return the answer for an exception that was raised before there was another one."""
         if isinstance(error, PlaitError | HTTPException):
-            if isinstance(error, PlaitError) and error.limit is not None:
-                self._context.instruments.limit_hit(error.limit)
+            tell_limit(self._context.instruments, error)
             return error_response(error)
         return JSONResponse(error_body("internal", str(self._context.failures.explain(error, place))), 500)
 

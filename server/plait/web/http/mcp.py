@@ -23,6 +23,7 @@ from starlette.types import Message
 
 from plait.actor.rpc import Method
 from plait.errors import CallFailed, PlaitError
+from plait.instruments.protocol import tell_limit
 from plait.limits import check_json
 from plait.web.http.exchange import Exchange
 from plait.web.http.streamed import ResponseAborted
@@ -81,8 +82,7 @@ class _Tools:
         try:
             return _make_result(await self._call(method, params.arguments or {}))
         except PlaitError as error:
-            if error.limit is not None:
-                self._exchange.context.instruments.limit_hit(error.limit)
+            tell_limit(self._exchange.context.instruments, error)
             return _make_result(str(error), is_error=True)
 
     async def _call(self, method: Method, given: Mapping[str, Any]) -> str:
