@@ -294,18 +294,13 @@ class CloudflareSession:
             self._seen.note_shown(version)
         if sent != self._seen.sent or not is_as_sent:
             self._send_state(None)
-        else:
-            self._confirm()
-
-    def _confirm(self) -> None:
-        """Send the state when the client pauses, if its page may have written before it read a frame.
-
-        A browser answers pings even while its page is busy. Each write restarts the pause, so typing is not disturbed.
-        """
-        if self._confirmation is not None or not self._seen.has_read_all:
+        elif self._confirmation is not None or not self._seen.has_read_all:
+            # Its page may have written before it read a frame: a browser answers pings even while its page is busy.
+            # Each write restarts the pause, so typing is not disturbed.
             self._send_state_later()
 
     def _send_state_later(self) -> None:
+        """Send the state when the client pauses."""
         if self._confirmation is not None:
             self._confirmation.cancel()
         self._confirmation = self._loop.call_later(_PAUSE, self._confirm_now)

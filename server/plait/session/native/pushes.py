@@ -192,18 +192,18 @@ class Pushes:
 
     def _store(self, push: Push, pushed: AcceptedPush) -> None:
         """Record an accepted push, and answer it when it is durable."""
-        commit = pushed.commit
         self._client.ref = push.ref
         last, self._unseen = self._unseen, pushed.unseen
         self.under_way += 1
-        commit.then(partial(self._finish, push.ref, pushed, last))
+        pushed.commit.then(partial(self._finish, push.ref, pushed, last))
 
     # Answers
 
     def _finish(self, ref: int, pushed: AcceptedPush, last: ConcurrentOps, error: PlaitError | None) -> None:
         self.under_way -= 1
         if error is not None:
-            self._take_back(last)
+            if last.to < self._unseen.to:  # Restore the concurrent operations.
+                self._unseen = last.back_to(self._actor.state.durable.version)
             self._refuse(ref, error)
             return
         version = pushed.commit.revision.version
@@ -213,12 +213,6 @@ class Pushes:
         if pushed.ops is not None:
             answer += b',"ops":' + pushed.ops
         self._end(answer + b"}", version, "rebased" if pushed.is_rebased else "accepted")
-
-    def _take_back(self, last: ConcurrentOps) -> None:
-        """Restore the concurrent operations after a failed write."""
-        if last.to < self._unseen.to:
-            durable = self._actor.state.durable.version
-            self._unseen = last.back_to(durable)
 
     def _repeat(self, ref: int) -> None:
         version = self._actor.state.durable.version
