@@ -61,5 +61,7 @@ async def make_native(
     lease = Leases().begin()
     lease.principal = connection.principal
     lease.open(connection.close, connection_id=connection.id)
-    tokens = Tokens(connection, lease, transport.send, renew=renew, explain=actor.explain)
-    return await Joining.prepare(actor, connection, transport, join, tokens=tokens, attach=transport.attach)
+    tokens = Tokens(actor, connection, transport, lease, renew=renew)
+    joining = Joining(actor, connection, transport, join, tokens=tokens, attach=transport.attach)
+    await joining.prepare()
+    return joining

@@ -145,9 +145,9 @@ class Admission:
                     id, socket, rights=rights, wire=PLAIT, arrival=arrival, party=party
                 )
                 self._hold(connection)
-                renew, lease = self._find_rights_by_token, self._lease
-                tokens = Tokens(connection, lease, socket.send, renew=renew, explain=actor.explain)
-                joining = await Joining.prepare(actor, connection, socket, join, tokens=tokens, attach=socket.attach)
+                tokens = Tokens(actor, connection, socket, self._lease, renew=self._find_rights_by_token)
+                joining = Joining(actor, connection, socket, join, tokens=tokens, attach=socket.attach)
+                await joining.prepare()
                 if pending.is_closed:
                     joining.close(ABNORMAL, "")
                     return

@@ -1,7 +1,6 @@
 """The join of one socket of the native protocol, up to the session that it makes. No I/O."""
 
 from collections.abc import Callable
-from typing import Self
 
 import msgspec
 from starlette.requests import Request
@@ -52,9 +51,6 @@ class Joining:
         *,
         tokens: Tokens,
         attach: Callable[[Receiver], None],
-        follower: Follower,
-        missed: MissedChanges | None,
-        client: ClientPushes,
     ) -> None:
         self._actor = actor
         self._connection = connection
@@ -64,46 +60,26 @@ class Joining:
         self._tokens = tokens
         # Sets the receiver of the socket's messages.
         self._attach = attach
-        # The changes that the client has missed, as far as they were read.
-        self._missed = missed
-        self._client = client
-        self._follower = follower
-        self._queue = ReceiveQueue(connection, transport, _drop)
+        # Read by `prepare`: the changes that the client has missed, as far as they are needed, and its pushes.
+        self._missed: MissedChanges | None = None
+        self._client: ClientPushes
+        self._follower = Follower(actor, transport)
+        # Messages of a client that cannot join are dropped.
+        self._queue = ReceiveQueue(connection, transport, lambda *_: None)
         self._is_closed = False
         # The session, after `joined` is sent.
         self._session: PlaitSession | None = None
 
-    @classmethod
-    async def prepare(
-        cls,
-        actor: Actor,
-        connection: Connection,
-        transport: Transport,
-        join: Join,
-        *,
-        tokens: Tokens,
-        attach: Callable[[Receiver], None],
-    ) -> Self:
+    async def prepare(self) -> None:
         """Read the client's last push and the changes that it has missed. `close` must follow. Raises StoreError."""
+        actor, connection, join = self._actor, self._connection, self._join_frame
         # The client's pushes on an earlier socket may not be durable yet.
         await actor.state.wait_until_durable()
-        follower = Follower(actor, transport)
-        missed = await follower.read_missed(join.have)
+        self._missed = await self._follower.read_missed(join.have)
         # Another principal with the same client id is another client. Older stores, and apps without `authenticate`,
         # have stored clients without their principals.
         older = () if connection.principal is None else (actor.sockets.connection_id(SUBPROTOCOL, None, join.client),)
-        client = await actor.state.clients.enter(connection.id, *older)
-        return cls(
-            actor,
-            connection,
-            transport,
-            join,
-            tokens=tokens,
-            attach=attach,
-            follower=follower,
-            missed=missed,
-            client=client,
-        )
+        self._client = await actor.state.clients.enter(connection.id, *older)
 
     def open(self, request: Request) -> None:
         """Join the thread."""
@@ -180,7 +156,3 @@ class Joining:
         """Begin to handle messages, after `joined` is sent."""
         explained = None if error is None else self._actor.explain(error, self._connection)
         self._actor.state.after(lambda _: self._queue.open(explained))
-
-
-def _drop(data: bytes, is_text: bool) -> None:
-    """Drop a message of a client that has not joined."""

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal, Rights
-from plait.actor.transport import Frame
-from plait.errors import PlaitError
+from plait.actor.transport import Frame, Transport
 from plait.session.leases import PrincipalLease, find_seconds_left
 from plait_schemas.codes import FORBIDDEN
 from plait_schemas.frames import encode
@@ -19,9 +19,6 @@ _NOTICE: Final = 30.0
 # Minimum seconds between a new token and the next request for one.
 _PAUSE: Final = 1.0
 
-Explain = Callable[[BaseException], PlaitError]
-"""Returns the error to tell a client."""
-
 Renew = Callable[[str], Awaitable[Rights]]
 """Returns the principal of a token and its rights. Raises Unauthenticated or Forbidden."""
 
@@ -29,23 +26,17 @@ Renew = Callable[[str], Awaitable[Rights]]
 class Tokens:
     """Has the token of one connection renewed before it expires."""
 
-    __slots__ = ("_connection", "_explain", "_lease", "_loop", "_next", "_renew", "_task", "_transport_send")
+    __slots__ = ("_actor", "_connection", "_lease", "_loop", "_next", "_renew", "_task", "_transport")
 
     def __init__(
-        self,
-        connection: Connection,
-        lease: PrincipalLease,
-        send: Callable[[Frame], None],
-        *,
-        renew: Renew,
-        explain: Explain,
+        self, actor: Actor, connection: Connection, transport: Transport, lease: PrincipalLease, *, renew: Renew
     ) -> None:
+        self._actor = actor
         self._connection = connection
         # Closes the socket when its token expires.
         self._lease = lease
-        self._transport_send = send
+        self._transport = transport
         self._renew = renew
-        self._explain = explain
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._next: str | None = None
@@ -80,7 +71,7 @@ class Tokens:
         try:
             rights = await self._renew(token)
         except Exception as failure:  # `authenticate` may raise anything.
-            error = self._explain(failure)
+            error = self._actor.explain(failure)
             self._connection.close(error.close_code, str(error))
         else:
             if _get_id(rights.principal) != _get_id(before):
@@ -96,7 +87,7 @@ class Tokens:
                 self.renew(newer)
 
     def _ask(self, left: float) -> None:
-        self._transport_send(Frame(encode(AuthExpiring(round(left, 3)))))
+        self._transport.send(Frame(encode(AuthExpiring(round(left, 3)))))
 
 
 def _get_id(principal: Principal | None) -> str | None:
