@@ -12,6 +12,7 @@ from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame
 from plait.errors import CallFailed, InvalidArguments, PlaitError
 from plait.instruments.protocol import NO_INSTRUMENTS, find_outcome, tell_limit
+from plait.session.native.follower import Follower
 from plait_schemas.codec import printable
 from plait_schemas.encoding import EncodeError, encode_given
 from plait_schemas.frames import encode
@@ -23,12 +24,13 @@ __all__ = ["ClientCalls"]
 class ClientCalls:
     """The running calls of one socket."""
 
-    __slots__ = ("_actor", "_calls", "_connection", "_send", "_turns")
+    __slots__ = ("_actor", "_calls", "_connection", "_follower", "_turns")
 
-    def __init__(self, actor: Actor, connection: Connection, send: Callable[[Frame], None]) -> None:
+    def __init__(self, actor: Actor, connection: Connection, follower: Follower) -> None:
         self._actor = actor
         self._connection = connection
-        self._send = send
+        # Sends the answers after the changes before them.
+        self._follower = follower
         # By ref: the call, and its turn once that exists.
         self._calls: dict[int, Call] = {}
         self._turns: dict[int, RunningCall] = {}
@@ -90,7 +92,7 @@ class ClientCalls:
         if error is None and not method.is_stream:
             nothing = result is None and not method.returns_value
             try:
-                self._send(_make_result(ref, msgspec.UNSET if nothing else result, done=True))
+                self._follower.send(_make_result(ref, msgspec.UNSET if nothing else result, done=True))
             except EncodeError as failure:
                 error = CallFailed(f"the result of {method.name} is not JSON: {failure}")
         if error is not None:
@@ -112,13 +114,12 @@ class ClientCalls:
                 # The client may use the ref again, even if the method is still running.
                 del self._calls[call.ref]
                 self._turns.pop(call.ref, None)
-            self._send(frame)
+            self._follower.send(frame)
 
         return send
 
     def _fail(self, ref: int, error: PlaitError) -> None:
-        frame = Frame(encode(Error(error.code, str(error), ref, error.path)))
-        self._actor.state.after(lambda _: self._send(frame))
+        self._follower.send_later(Error(error.code, str(error), ref, error.path))
 
 
 def _make_result(ref: int, value: object, *, done: bool) -> Frame:

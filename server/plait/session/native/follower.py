@@ -14,7 +14,7 @@ from plait.state.revision import Revision
 from plait_schemas.codec import encode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.frames import encode
-from plait_schemas.messages import Changes, Joined, PresenceDiff, Snapshot, Version
+from plait_schemas.messages import Changes, Joined, PresenceDiff, ServerMessage, Snapshot, Version
 
 __all__ = ["PLAIT", "ChangeFrame", "Follower", "PlaitWire"]
 
@@ -178,6 +178,11 @@ class Follower:
             self._transport.close(TRY_AGAIN_LATER, "the client reads too slowly")
         elif not self._transport.is_backed_up:
             self.drained()
+
+    def send_later(self, message: ServerMessage) -> None:
+        """Send a message when all changes made so far are durable, or have failed."""
+        frame = Frame(encode(message))
+        self._actor.state.after(lambda _: self.send(frame))
 
     def send_presence(self, frame: Frame) -> None:
         """Send a change of presence, or the whole presence when the reader has caught up."""

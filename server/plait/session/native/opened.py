@@ -4,10 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from inspect import getattr_static
-from typing import Final, Protocol
+from typing import Final
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, Rights
+from plait.actor.connection import Connection
 from plait.actor.per_actor import PerActor
 from plait.actor.transport import Frame, Transport
 from plait.errors import CorruptThread, Forbidden, PlaitError, StoreError, TooMany, Unavailable
@@ -27,28 +27,12 @@ _WAITING: Final = 8
 _PAUSE: Final = 1.0
 
 
-class LivePart(Protocol):
-    """A part of a thread, as the clients that open it see it."""
-
-    def may_open(self, rights: Rights) -> bool:
-        """Whether a client with these rights may see it."""
-        ...
-
-    def watch(self, tell: Callable[[int, Sequence[Frame]], None]) -> Callable[[], None]:
-        """Call `tell` with each revision and the frames of it; return a function that ends this."""
-        ...
-
-    async def read(self, frame: Open) -> bytes:
-        """Return the page that an Open asks for. Raises StoreError."""
-        ...
-
-
 class PartFeed:
     """Encodes the changes of one part of a thread once for all who view it."""
 
     __slots__ = ("_part", "_stop", "_viewers", "live")
 
-    def __init__(self, part: str, live: LivePart) -> None:
+    def __init__(self, part: str, live: LiveMessages | LiveTasks) -> None:
         self._part = part
         self.live = live
         self._viewers: dict[OpenedParts, None] = {}
@@ -121,8 +105,7 @@ class OpenedParts:
             self._follow(frame.part, feed)
         self._waiting.append(frame)
         if self._task is None:
-            loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._answer(), name="plait pages")
+            self._task = asyncio.create_task(self._answer(), name="plait pages")
 
     def close(self, part: str) -> None:
         """Tell no more of a part."""
@@ -145,9 +128,7 @@ class OpenedParts:
             retry_after = error.retry_after
         elif isinstance(error, StoreError | Unavailable) and not isinstance(error, CorruptThread):
             retry_after = _PAUSE
-        answer = messages.Unopened(frame.part, error.code, str(error), frame.before, retry_after)
-        data = Frame(encode(answer))
-        self._actor.state.after(lambda _: self._follower.send(data))
+        self._follower.send_later(messages.Unopened(frame.part, error.code, str(error), frame.before, retry_after))
 
     def deliver(self, part: str, revision: int, frames: Sequence[Frame]) -> None:
         """Send changes of a part; a slow reader is told later that it has missed some."""

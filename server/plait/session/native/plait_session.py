@@ -91,7 +91,7 @@ class PlaitSession:
         # Any JSON fits a plain state, so large values that are pushed to one stay JSON.
         self._decode = decode_partly if actor.kind.state_type.is_plain else decode_client
         self._follower = follower
-        self._calls = ClientCalls(actor, connection, self.send)
+        self._calls = ClientCalls(actor, connection, follower)
         self._messages = MessageOrder()
         # Made by the first frame for them.
         self._opened: OpenedParts | None = None
@@ -199,7 +199,8 @@ class PlaitSession:
                 self._transport.send(_PONG)
             case messages.Ping(messages=int(count)):
                 self._messages.expect(count + 1)
-                self._tell_taken()
+                # After the errors for earlier messages.
+                self._follower.send_later(messages.Pong(self._messages.taken))
             case Join():
                 self._fail("this socket has joined already")
 
@@ -281,20 +282,13 @@ class PlaitSession:
 
     def _tell(self, error: PlaitError, ref: int | None = None) -> None:
         tell_limit(self._actor.instruments, error)
-        frame = Frame(encode(messages.Error(error.code, str(error), ref, error.path)))
-        self._actor.state.after(lambda _: self.send(frame))
+        self._follower.send_later(messages.Error(error.code, str(error), ref, error.path))
 
     def _tell_later(self, error: PlaitError, wait: float, refused: str, taken: int | None = None) -> None:
         """Ask the client to send a frame of the type `refused` again after `wait` seconds."""
         tell_limit(self._actor.instruments, error)
         answer = messages.Error(error.code, str(error), refused=refused, retry_after=wait, messages=taken)
-        frame = Frame(encode(answer))
-        self._actor.state.after(lambda _: self.send(frame))
-
-    def _tell_taken(self) -> None:
-        """Send the number of accepted messages, after the errors for earlier messages."""
-        frame = Frame(encode(messages.Pong(self._messages.taken)))
-        self._actor.state.after(lambda _: self.send(frame))
+        self._follower.send_later(answer)
 
     def _fail(self, message: str) -> None:
         """Answer an invalid frame with an error, and close the socket."""

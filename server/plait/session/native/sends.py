@@ -43,18 +43,17 @@ class Sends:
         """Queue a message, once, and answer when it is durable."""
         actor, connection = self._actor, self._connection
         if frame.ref > self._next:
-            self._tell(Unsent(frame.ref, "gap", f"message {self._next} is to come first"))
+            self._follower.send_later(Unsent(frame.ref, "gap", f"message {self._next} is to come first"))
             return
         connection.begin_message("send", actor.instruments, actor.key)
         trace = connection.trace
         try:
             id = self._queue(frame)
-        except TooMany as error:
-            self.limit(frame, error.retry_after or _PAUSE, error)
-            actor.instruments.message_ended(trace, error.code)
-            return
         except PlaitError as error:
-            self._refuse(frame, error)
+            if isinstance(error, TooMany):
+                self.limit(frame, error.retry_after or _PAUSE, error)
+            else:
+                self._refuse(frame, error)
             actor.instruments.message_ended(trace, error.code)
             return
         self._next = max(self._next, frame.ref + 1)
@@ -63,14 +62,14 @@ class Sends:
     def refuse(self, frame: Send, error: PlaitError) -> None:
         """Refuse a message for good, in its turn."""
         if frame.ref > self._next:
-            self._tell(Unsent(frame.ref, "gap", f"message {self._next} is to come first"))
+            self._follower.send_later(Unsent(frame.ref, "gap", f"message {self._next} is to come first"))
         else:
             self._refuse(frame, error)
 
     def limit(self, frame: Send, wait: float, error: TooMany) -> None:
         """Refuse a message, which the client sends again after `wait` seconds."""
         tell_limit(self._actor.instruments, error)
-        self._tell(Unsent(frame.ref, error.code, str(error), retry_after=wait))
+        self._follower.send_later(Unsent(frame.ref, error.code, str(error), retry_after=wait))
 
     # Inside
 
@@ -119,11 +118,7 @@ class Sends:
     def _refuse(self, frame: Send, error: PlaitError) -> None:
         tell_limit(self._actor.instruments, error)
         self._next = max(self._next, frame.ref + 1)
-        self._tell(Unsent(frame.ref, error.code, str(error), error.path))
-
-    def _tell(self, answer: Unsent) -> None:
-        data = Frame(encode(answer))
-        self._actor.state.after(lambda _: self._follower.send(data))
+        self._follower.send_later(Unsent(frame.ref, error.code, str(error), error.path))
 
 
 def _nests_deeper(value: object, limit: int) -> bool:
