@@ -23,10 +23,6 @@ class _Counted(NamedTuple):
     sum: float
     waiting: list[float]
 
-    @property
-    def total(self) -> int:
-        return self.number + len(self.waiting)
-
 
 class Series:
     """The values of one histogram; many are counted by bucket at once, which costs the least.
@@ -51,7 +47,8 @@ class Series:
     @property
     def fine(self) -> int:
         """The number of values with the outcome `ok`."""
-        return self._counted.total
+        counted = self._counted
+        return counted.number + len(counted.waiting)
 
     @property
     def count(self) -> int:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
@@ -87,8 +88,9 @@ class Identity:
         if origin is None or "*" in self.allowed_origins or origin.rstrip("/").lower() in self.allowed_origins:
             return
         host = _without_default_port(request.headers.get("host", ""))
-        if host and _authority(origin) == host:
-            return
+        with suppress(ValueError):
+            if host and _without_default_port(urlsplit(origin).netloc) == host:
+                return
         raise Forbidden(f"pages of {origin} may not use this server; to allow them, add it to allowed_origins")
 
     async def principal(self, request: Request) -> Principal | Response | None:
@@ -131,13 +133,6 @@ def _origin(text: str) -> str:
     if origin not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@]+", origin):
         raise ValueError(f"{text!r} is not an origin; use one such as https://example.com")
     return origin
-
-
-def _authority(origin: str) -> str:
-    try:
-        return _without_default_port(urlsplit(origin).netloc)
-    except ValueError:
-        return ""
 
 
 def _without_default_port(host: str) -> str:

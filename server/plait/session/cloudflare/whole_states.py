@@ -45,7 +45,8 @@ class WholeStates:
         Raises Conflict, InvalidState, TooLarge, and whatever `validate_state_change` raises.
         """
         actor, seen = self._actor, self._seen
-        state, json = self._read(data)
+        # An older page may send unknown fields.
+        state, json = self._type.from_json(data, actor.limits, drops_unknown=True)
         if not (actor.kind.cls.merge_whole_states and self._connection.protocol_enabled):
             commit = actor.state.replace(state, json, self._connection)
             return commit, self._find_other(json, data) is None
@@ -61,10 +62,6 @@ class WholeStates:
         return commit, is_as_sent
 
     # Inside
-
-    def _read(self, data: bytes) -> tuple[Any, bytes]:
-        """Decode a state, and return it with its JSON; drop unknown fields, which an older page may send."""
-        return self._type.from_json(data, self._actor.limits, drops_unknown=True)
 
     def _find_other(self, json: bytes, data: bytes) -> tuple[Any, Any] | None:
         """Return the documents of a typed state and of what was sent, None if they are equal.
@@ -113,7 +110,7 @@ class WholeStates:
         if completed == wrote.json:
             return wrote
         try:
-            state, json = self._read(completed)
+            state, json = self._type.from_json(completed, self._actor.limits, drops_unknown=True)
         except (InvalidState, TooLarge):  # The shown value does not fit.
             return wrote
         return Revision(self._type, json=json, tree=state)

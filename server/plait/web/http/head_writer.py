@@ -2,18 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 __all__ = ["HeadWriter"]
 
 # Parts of a body with at least this many bytes are not copied to be written with the head.
 _LARGE: Final = 64 * 1024
-
-
-class _Transport(Protocol):
-    def write(self, data: bytes) -> None: ...
-
-    def is_closing(self) -> bool: ...
 
 
 class HeadWriter:
@@ -24,7 +18,9 @@ class HeadWriter:
 
     __slots__ = ("_close", "_held", "_is_new", "_loop", "_transport")
 
-    def __init__(self, transport: _Transport, loop: asyncio.AbstractEventLoop, close: Callable[[], object]) -> None:
+    def __init__(
+        self, transport: asyncio.WriteTransport, loop: asyncio.AbstractEventLoop, close: Callable[[], object]
+    ) -> None:
         self._transport = transport
         self._loop = loop
         self._close = close

@@ -75,9 +75,9 @@ class FrameReader:
         "_next",
         "_parsed",
         "_parser",
-        "_scheduler",
         "_transport",
         "_watched_until",
+        "scheduler",
     )
 
     def __init__(
@@ -98,7 +98,7 @@ class FrameReader:
         self._bucket = bucket
         # The queue for costly work, the time until which all frames of the peer count as costly, and the time until
         # which their processor time is measured: only after frames that took long by the clock, as it is slow to read.
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._costly_until = -math.inf
         self._watched_until = -math.inf
         self._handle = handle
@@ -156,10 +156,6 @@ class FrameReader:
         if not self._is_disconnected:
             self._go_on()
 
-    def schedule(self, work: Callable[[], None]) -> Ticket | None:
-        """Run costly work, at once or when the scheduler has time for it."""
-        return self._scheduler.run(work)
-
     def end(self) -> None:
         """Call `disconnected` when everything received is handled, as the peer has disconnected."""
         self._is_disconnected = True
@@ -173,7 +169,7 @@ class FrameReader:
     def _read(self, *, is_scheduled: bool = False) -> None:
         """Handle some of the received frames; costly ones only if `is_scheduled`."""
         self._next = None
-        parser, scheduler = self._parser, self._scheduler
+        parser, scheduler = self._parser, self.scheduler
         frames, handle, clock = parser.frames, self._handle, scheduler.clock
         start = now = clock()
         if start < self._costly_until and not is_scheduled and not scheduler.is_free:
@@ -221,7 +217,7 @@ class FrameReader:
             if wait:
                 self._next = self._loop.call_later(wait, self._read)
             elif is_costly:
-                self._next = self._scheduler.wait(partial(self._read, is_scheduled=True))
+                self._next = self.scheduler.wait(partial(self._read, is_scheduled=True))
             else:
                 self._next = self._loop.call_soon(self._read)
         elif not self._transport.is_closing():
@@ -269,7 +265,7 @@ class FrameTransport:
         self._reader.stop()
 
     def schedule(self, work: Callable[[], None]) -> Ticket | None:
-        return self._reader.schedule(work)
+        return self._reader.scheduler.run(work)
 
     async def drain(self) -> None:
         while self.is_backed_up and not self._is_closing:

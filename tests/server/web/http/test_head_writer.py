@@ -9,10 +9,11 @@ from plait.web.http.head_writer import HeadWriter
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
-class Wire:
+class Wire(asyncio.WriteTransport):
     """A transport that keeps each write."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.writes: list[bytes] = []
         self.is_closed = False
 
