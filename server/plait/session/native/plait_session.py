@@ -302,26 +302,24 @@ class PlaitSession:
     def _is_limited(self, message: messages.ClientMessage | None) -> bool:
         """Refuse a message that exceeds the limits; close the connection if the client does not slow down."""
         limits, limiter = self._actor.limits, self._limiter
-        if limiter is None or not (wait := limiter.take(self._loop.time())):
-            if isinstance(message, messages.Message | None) and (
-                excess := self._actor.turns.find_excess(self._connection.party)
-            ):
-                self._refuse(message, _PAUSE, excess)
+        if limiter is not None and (wait := limiter.take(self._loop.time())):
+            many = f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s"
+            error = TooMany(many, limit="messages_per_second")
+            if limiter.is_exceeded:
+                tell_limit(self._actor.instruments, error)
+                log_error(error, self._actor.key, self._connection)
+                self._connection.leave(TRY_AGAIN_LATER, str(error))
                 return True
-            if self._connection.backlog < limits.backlog or isinstance(message, _TURNLESS):
-                return False
+        elif isinstance(message, messages.Message | None) and (
+            excess := self._actor.turns.find_excess(self._connection.party)
+        ):
+            wait, error = _PAUSE, excess
+        elif self._connection.backlog >= limits.backlog and not isinstance(message, _TURNLESS):
             many = f"more than {limits.backlog} bytes of your messages wait to be handled; try again later"
-            error = TooMany(many, limit="backlog")
-            self._refuse(message, _PAUSE, error)
-            return True
-        many = f"more than {limits.messages_per_second:g} messages a second; try again in {wait:.2f} s"
-        error = TooMany(many, limit="messages_per_second")
-        if limiter.is_exceeded:
-            tell_limit(self._actor.instruments, error)
-            log_error(error, self._actor.key, self._connection)
-            self._connection.leave(TRY_AGAIN_LATER, str(error))
+            wait, error = _PAUSE, TooMany(many, limit="backlog")
         else:
-            self._refuse(message, wait, error)
+            return False
+        self._refuse(message, wait, error)
         return True
 
     def _refuse(self, message: messages.ClientMessage | None, wait: float, error: TooMany) -> None:
