@@ -137,7 +137,7 @@ class ThreadValues:
             check_writable(self._actor)
             return await write()
 
-        if self._actor.state.shows_current:
+        if not self._actor.state.shows_durable:
             draft.show()
             return write()
         return begin_staged(self._actor, read_and_write())

@@ -164,13 +164,13 @@ class CommitQueue:
 
     async def wait_for_shown(self) -> None:
         """If the calling code may read only durable states, wait until all changes so far are durable."""
-        if self._shows_durable():
+        if self.shows_durable:
             await self.wait_until_stored()
 
     @property
-    def shows_current(self) -> bool:
-        """Whether `wait_for_shown` returns at once."""
-        return not self._shows_durable()
+    def shows_durable(self) -> bool:
+        """Whether the calling code may read only durable states, and not all changes are: `wait_for_shown` waits."""
+        return len(self._pending) > 0 and (turn := self._find_own_turn()) is not None and turn.sees_durable
 
     def close(self) -> None:
         """Refuse further changes: the thread has been stopped, and another instance may have replaced it."""
@@ -228,9 +228,6 @@ class CommitQueue:
 
     def _find_own_turn(self) -> Reader | None:
         return None if self.turns is None else self.turns.find_own_turn()
-
-    def _shows_durable(self) -> bool:
-        return len(self._pending) > 0 and (turn := self._find_own_turn()) is not None and turn.sees_durable
 
     def _submit(self, write: Write, source: Source) -> Commit:
         if self.card is not None:

@@ -60,9 +60,8 @@ class Edit:
     def __enter__(self) -> Any:
         if self._draft is not None:
             raise RuntimeError("this edit was already used for a block: call `edit()` for each block")
-        history = self._pipeline.history
         self._base = self._pipeline.current
-        self._was_durable = self._base is history.durable
+        self._was_durable = self._base is self._pipeline.history.durable
         self._draft = draft(self._base.tree, self._pipeline.keys)
         return self._draft
 

@@ -97,7 +97,7 @@ class Pipeline(CommitQueue):
     @property
     def shown(self) -> Revision:
         """The revision that the author's code may read: the current one, or the last durable one."""
-        return self.history.durable if self._shows_durable() else self.current
+        return self.history.durable if self.shows_durable else self.current
 
     def show(self, revision: Revision | None = None) -> Any:
         """Return the state of a revision, by default of `shown`, to the author's code.
@@ -355,13 +355,9 @@ class Pipeline(CommitQueue):
         return self._submit(self.history.append(ops, name, after, client, records, by=source), source)
 
     def _put(self, records: Sequence[Record], source: Source) -> Commit:
-        """Store records without a change of the state, if there are any."""
+        """Store records without a change of the state; without any, the commit is done when those before it are."""
         if records:
             return self._submit(self.history.put(records, by=source), source)
-        return self._commit_unchanged(source)
-
-    def _commit_unchanged(self, source: Source) -> Commit:
-        """Return the commit of a change without effect, which is done when those before it are."""
         commit = Commit(self.history.current, source)
         if self._pending:
             commit.whole = self._pending[-1]

@@ -22,7 +22,6 @@ class Revision:
 
     __slots__ = (
         "_copy",
-        "_is_partial",
         "_json",
         "_shown",
         "_shown_json",
@@ -30,6 +29,7 @@ class Revision:
         "_type",
         "change",
         "has_state",
+        "is_partial",
         "is_stored",
         "log_size",
         "size",
@@ -65,8 +65,8 @@ class Revision:
         self._json = json
         # An object of the type, or dicts and lists. It must not be changed.
         self._tree = tree
-        # Whether parts of it may still be JSON.
-        self._is_partial = is_partial
+        # Whether large parts of it may still be JSON.
+        self.is_partial = is_partial
         # A copy that the check of the state has made, for the first who needs one.
         self._copy = copy
         # The object that authors see, and its JSON when it was made; None if it is not compared with that.
@@ -94,11 +94,11 @@ class Revision:
 
         It is an object of the type, or dicts and lists of a plain type and of one with Pydantic models.
         """
-        if self._tree is UNDECODED or self._is_partial:
+        if self._tree is UNDECODED or self.is_partial:
             if not self.has_state:
                 return None
             self._free()
-            self._tree, self._is_partial = self._type.decode_tree(self.require_json()), False
+            self._tree, self.is_partial = self._type.decode_tree(self.require_json()), False
         return self._tree
 
     @property
@@ -117,8 +117,8 @@ class Revision:
         if self._tree is UNDECODED and self._type.is_plain and self.has_state:
             self._free()
             json = self.require_json()
-            self._tree, self._is_partial = read_parts(json), is_large(json)
-        return self._tree if self._is_partial else self.tree
+            self._tree, self.is_partial = read_parts(json), is_large(json)
+        return self._tree if self.is_partial else self.tree
 
     def has_array(self, parts: Sequence[str]) -> bool:
         """Whether the JSON has an array at a place."""
@@ -128,11 +128,6 @@ class Revision:
         if isinstance(found, msgspec.Struct):
             return found.__struct_config__.array_like
         return isinstance(found, list | tuple | Set)
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether large parts of the document may still be JSON."""
-        return self._is_partial
 
     @property
     def state(self) -> Any:
@@ -201,7 +196,7 @@ class Revision:
         if self.has_state:
             self.require_json()
             self._tree = self._shown = self._copy = UNDECODED
-            self._shown_json, self._is_partial = None, False
+            self._shown_json, self.is_partial = None, False
 
     # Inside
 
@@ -213,4 +208,4 @@ class Revision:
         """Drop what is decoded of a large state, before it is decoded in another form."""
         if self._shown_json is None and len(self.require_json()) > _HELD_TWICE and not self._type.is_immutable:
             self._tree = self._shown = UNDECODED
-            self._is_partial = False
+            self.is_partial = False
