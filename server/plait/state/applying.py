@@ -46,7 +46,9 @@ def apply_ops(
             return Revision(type_, tree=state), ops
         except NotTyped:
             ops = [*_add_omitted(before, ops), *map(_decode_value, ops)]
-    tree = _find_tree(type_, before, ops)
+    # The document is not decoded if the first operation replaces it whole.
+    is_replaced = bool(ops) and ops[0].path == "" and ops[0].op in ("add", "replace")
+    tree = None if is_replaced else before.partial if type_.is_document else before.document
     patched = type_.apply(tree, ops, drops_unknown=drops_unknown, most_moved=most_moved)
     json = before.require_json() if before.has_state and type_.is_document and not type_.is_plain else b""
     state, document = type_.check(patched, limits, json, is_whole=any(op.path == "" for op in ops))
@@ -56,26 +58,17 @@ def apply_ops(
         is_partial = before.is_partial or msgspec.Raw in [type(op.value) for op in ops]
         return Revision(type_, tree=document, is_partial=is_partial), ops
     if type_.is_document:
-        return Revision(type_, tree=document, copy=state), _find_validated(type_, before, ops, patched, document)
+        # Validation may have made another document; another order of members is no change.
+        if document is not patched and diff(patched, document, most=1):
+            ops = [Op("add", "", document)]
+            if before.has_state:
+                ops = diff(before.tree, document, type_.keys, most=MOST_OPS)
+        return Revision(type_, tree=document, copy=state), ops
     if not before.has_state:
         return Revision(type_, tree=state), [Op("add", "", state)]
     if any(op.op == "splice" for op in ops) and (data := encode_json(state)) == encode_json(document):
         return Revision(type_, json=data, tree=state), ops  # A diff may find other splices than these.
     return Revision(type_, tree=state), diff(before.tree, state, type_.keys, most=MOST_OPS)
-
-
-def _find_validated(type_: StateType, before: Revision, ops: Sequence[Op], patched: Any, document: Any) -> Sequence[Op]:
-    """Return operations that lead to a document that validation has made of the one to which `ops` lead."""
-    if document is patched or not diff(patched, document, most=1):  # Another order of members is no change.
-        return ops
-    return diff(before.tree, document, type_.keys, most=MOST_OPS) if before.has_state else [Op("add", "", document)]
-
-
-def _find_tree(type_: StateType, before: Revision, ops: Sequence[Op]) -> Any:
-    """Return the document to apply operations to; None, without decoding it, if the first one replaces it whole."""
-    if ops and ops[0].path == "" and ops[0].op in ("add", "replace"):
-        return None
-    return before.partial if type_.is_document else before.document
 
 
 def apply_value(

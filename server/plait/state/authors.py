@@ -142,8 +142,8 @@ class _Search:
         """Go back to before an insertion and removal in the text."""
         start, removed, insert = region
         end = start + len(insert)
-        # Parts before it stay at their places.
-        first = bisect_right(self._open, start, key=_end)
+        # Parts that end before it stay at their places.
+        first = bisect_right(self._open, start, key=lambda part: part[0] + part[2])
         still: list[tuple[int, int, int]] = []
         for now, at, length in islice(self._open, first, None):
             before = max(min(start - now, length), 0)
@@ -160,8 +160,3 @@ class _Search:
 
     def _close(self, parts: Iterable[tuple[int, int, str | None]]) -> None:
         self._found += (Stretch(source, at, at + length) for at, length, source in parts)
-
-
-def _end(part: tuple[int, int, int]) -> int:
-    now, _, length = part
-    return now + length

@@ -1,6 +1,6 @@
 """The changes that a client had not seen when it sent a push, and the reading of older ones."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,13 +29,6 @@ class ConcurrentOps(NamedTuple):
     to: int = 0
     # The base of that push: each operation is of a later version.
     since: int = 0
-
-    def find_unseen(
-        self, base: int, rows: Iterable[ChangeRow], read_ops: Callable[[bytes], Iterable[Op]]
-    ) -> list[ConcurrentOp]:
-        """Return the operations that a client at the version `base` has not seen, with those of `rows` after them."""
-        found = [each for each in self.ops if each.version > base]
-        return found + [ConcurrentOp(op, row.version) for row in rows for op in read_ops(row.ops)]
 
     def back_to(self, version: int) -> "ConcurrentOps":
         """Return a copy without the operations after a version."""

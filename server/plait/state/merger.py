@@ -216,7 +216,8 @@ class Merger(Pipeline):
         if base < unseen.since or any(row.source == source.id for row in rows):
             # The push was made after other pushes of this client, whose places have changed since.
             raise Conflict("the push is based on changes that no longer exist; get the current state and make it again")
-        return unseen.find_unseen(base, rows, self._read_ops)
+        found = [each for each in unseen.ops if each.version > base]
+        return found + [ConcurrentOp(op, row.version) for row in rows for op in self._read_ops(row.ops)]
 
     def _origins(self, proposal: Proposal, ops: Sequence[Op]) -> list[Origin]:
         """Return where the places of operations were when the push was made, and whether others changed them since."""

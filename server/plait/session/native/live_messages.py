@@ -81,11 +81,7 @@ def _gather(frames: Sequence[InsertFrame | UpdateFrame | DeleteFrame]) -> tuple[
         else:
             removed.pop(each.message.id, None)
             items[each.message.id] = each.message
-    return sorted(items.values(), key=_place), [*removed]
-
-
-def _place(message: Message) -> tuple[bool, int]:
-    return message.status == "pending", message.position
+    return sorted(items.values(), key=lambda each: (each.status == "pending", each.position)), [*removed]
 
 
 def _encode_item(message: Message) -> bytes:

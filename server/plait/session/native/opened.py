@@ -102,7 +102,10 @@ class OpenedParts:
             self.refuse(frame, error)
             return
         if frame.before is None:
-            self._follow(frame.part, feed)
+            self._missed.pop(frame.part, None)  # The page has it.
+            if frame.part not in self._feeds:
+                self._feeds[frame.part] = feed
+                feed.add(self)
         self._waiting.append(frame)
         if self._task is None:
             self._task = asyncio.create_task(self._answer(), name="plait pages")
@@ -148,12 +151,6 @@ class OpenedParts:
             self._transport.send(Frame(encode(messages.Part(part, revision, "missed"))))
 
     # Inside
-
-    def _follow(self, part: str, feed: PartFeed) -> None:
-        self._missed.pop(part, None)  # The page has it.
-        if part not in self._feeds:
-            self._feeds[part] = feed
-            feed.add(self)
 
     def _may_open(self, part: str) -> bool:
         return _find_feed(self._actor, part).live.may_open(self._connection.rights)

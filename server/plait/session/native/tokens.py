@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, Principal, Rights
+from plait.actor.connection import Connection, Rights
 from plait.actor.transport import Frame, Transport
 from plait.session.leases import PrincipalLease, find_seconds_left
 from plait_schemas.codes import FORBIDDEN
@@ -67,14 +67,14 @@ class Tokens:
     # Inside
 
     async def _check(self, token: str) -> None:
-        before = self._connection.principal
+        before = self._connection.user
         try:
             rights = await self._renew(token)
         except Exception as failure:  # `authenticate` may raise anything.
             error = self._actor.explain(failure)
             self._connection.close(error.close_code, str(error))
         else:
-            if _get_id(rights.principal) != _get_id(before):
+            if (None if rights.principal is None else rights.principal.id) != before:
                 self._connection.close(FORBIDDEN, "the new token belongs to another user")
                 return
             self._connection.grant(rights)
@@ -88,7 +88,3 @@ class Tokens:
 
     def _ask(self, left: float) -> None:
         self._transport.send(Frame(encode(AuthExpiring(round(left, 3)))))
-
-
-def _get_id(principal: Principal | None) -> str | None:
-    return None if principal is None else principal.id
