@@ -82,11 +82,6 @@ class Pipeline(CommitQueue):
         return self._type.keys
 
     @property
-    def state(self) -> Any:
-        """The current state, None when there is none."""
-        return self.current.state
-
-    @property
     def current(self) -> Revision:
         """The current revision; inside of a transaction, the one that it has made so far."""
         if self._transaction is None:

@@ -103,7 +103,7 @@ async def test_a_change_is_there_at_once_and_durable_when_it_was_awaited() -> No
     async with bench() as b:
         b.store.is_held = True
         commit = b.pipeline.set({"n": 1}, "server")
-        assert b.pipeline.state == {"n": 1}
+        assert b.pipeline.current.state == {"n": 1}
         assert not b.pipeline.is_durable
         assert await b.stored() == 0
         b.store.resume()
@@ -130,7 +130,7 @@ async def test_a_function_gets_the_state_with_all_changes_so_far() -> None:
     async with bench() as b:
         b.store.is_held = True
         commits = [b.pipeline.set(lambda n: n + 1, "server") for _ in range(10)]
-        assert b.pipeline.state == 10
+        assert b.pipeline.current.state == 10
         b.store.resume()
         assert await outcome(asyncio.gather(*commits)) == list(range(1, 11))
 
@@ -143,7 +143,7 @@ async def test_changes_of_many_tasks_lose_none() -> None:
                 await b.pipeline.set(lambda n: n + 1, "server")
 
         await outcome(asyncio.gather(*(count() for _ in range(10))))
-        assert b.pipeline.state == await b.stored() == 200
+        assert b.pipeline.current.state == await b.stored() == 200
 
 
 async def test_a_change_to_the_same_makes_no_version_and_has_the_current_one() -> None:
@@ -173,7 +173,7 @@ async def test_a_client_pushes_a_state_as_json_and_is_its_source() -> None:
         commit = b.pipeline.put(b'{"n": 1}', connection)
         assert commit.source is connection
         assert await outcome(commit) == 1
-        assert b.pipeline.state == {"n": 1}
+        assert b.pipeline.current.state == {"n": 1}
         (written,) = b.store.submitted[-1].changes
         assert written.source == "client-1"
         b.pipeline.set({}, "server")
@@ -190,10 +190,10 @@ class Game(msgspec.Struct, frozen=True):
 
 async def refused(b: Bench, error: type[Exception], change: Callable[[], object]) -> None:
     """Find that a change is refused and leaves everything as it was."""
-    before, writes = msgspec.json.encode(b.pipeline.state), len(b.store.submitted)
+    before, writes = msgspec.json.encode(b.pipeline.current.state), len(b.store.submitted)
     with pytest.raises(error):
         change()
-    assert msgspec.json.encode(b.pipeline.state) == before
+    assert msgspec.json.encode(b.pipeline.current.state) == before
     assert len(b.store.submitted) == writes
     assert b.pipeline.is_durable
 
@@ -247,7 +247,7 @@ async def test_what_the_author_refuses_is_not_made() -> None:
 async def test_the_author_is_asked_while_the_old_state_still_holds() -> None:
     async with bench() as b:
         seen: list[Any] = []
-        b.refuses = lambda state, source: seen.append((b.pipeline.state, state))
+        b.refuses = lambda state, source: seen.append((b.pipeline.current.state, state))
         await outcome(b.pipeline.set(5, "server"))
         assert seen == [(0, 5)]
 
@@ -256,7 +256,7 @@ async def test_what_the_author_does_to_the_state_while_deciding_is_not_stored() 
     async with bench(dict, initial={}) as b:
         b.refuses = lambda state, source: state.update(n="changed")
         await outcome(b.pipeline.set({"n": 1}, "server"))
-        assert b.pipeline.state == await b.stored() == {"n": 1}
+        assert b.pipeline.current.state == await b.stored() == {"n": 1}
 
 
 @pytest.mark.parametrize("change", ["set", "function", "change", "update", "push"])
@@ -317,15 +317,15 @@ async def test_a_change_in_place_that_was_refused_is_undone() -> None:
 
 async def test_a_state_that_was_changed_in_place_is_recorded() -> None:
     async with bench(dict, initial={"cards": []}) as b:
-        b.pipeline.state["cards"].append("one")
-        assert await outcome(b.pipeline.set(b.pipeline.state, "server")) == 1
+        b.pipeline.current.state["cards"].append("one")
+        assert await outcome(b.pipeline.set(b.pipeline.current.state, "server")) == 1
 
         def add(state: Any) -> Any:
             state["cards"].append("two")
             return state
 
         assert await outcome(b.pipeline.set(add, "server")) == 2
-        assert b.pipeline.state == await b.stored() == {"cards": ["one", "two"]}
+        assert b.pipeline.current.state == await b.stored() == {"cards": ["one", "two"]}
 
 
 # Texts of clients
@@ -385,11 +385,11 @@ async def test_whatever_clients_push_is_refused_or_is_read_back_and_never_breaks
                 assert fresh is None, data
             else:
                 accepted += 1
-                assert fresh == (msgspec.json.encode(b.pipeline.state),), data
-            assert await b.stored() == b.pipeline.state, data
+                assert fresh == (msgspec.json.encode(b.pipeline.current.state),), data
+            assert await b.stored() == b.pipeline.current.state, data
             revision = b.pipeline.history.current
             assert revision.json is not None
-            assert msgspec.json.decode(revision.json) == b.pipeline.state, data
+            assert msgspec.json.decode(revision.json) == b.pipeline.current.state, data
         assert accepted > 20
 
 
@@ -441,11 +441,11 @@ async def test_operations_are_carried_out_and_are_what_is_stored() -> None:
             Op("add", "/b~1c", None),
         ]
         commit = b.pipeline.change(ops, connection)
-        assert b.pipeline.state == {"n": 1, "list": [2, {"a": [1]}], "text": TEXT, "b/c": None}
+        assert b.pipeline.current.state == {"n": 1, "list": [2, {"a": [1]}], "text": TEXT, "b/c": None}
         assert await outcome(commit) == 1
         (row,) = b.store.submitted[-1].changes
         assert (row.ops, row.source) == (msgspec.json.encode(ops), "client-1")
-        assert await b.stored() == b.pipeline.state
+        assert await b.stored() == b.pipeline.current.state
         assert b.told == [("committed", 1)]
 
 
@@ -508,7 +508,7 @@ async def test_a_state_that_grows_by_operations_is_refused_where_it_has_outgrown
             b.pipeline.change([Op("remove", "/list/0")], "server")
             b.pipeline.change([Op("add", "/list/-", "y" * 10)], "server")
         assert await outcome(b.pipeline.change([Op("remove", "/list/0")], "server")) == fitted * 7 + 1
-        assert len(await b.stored()) == len(b.pipeline.state["list"]) - fitted + 2
+        assert len(await b.stored()) == len(b.pipeline.current.state["list"]) - fitted + 2
 
 
 async def test_the_author_is_asked_about_operations_by_the_state_that_they_lead_to() -> None:
@@ -526,7 +526,7 @@ async def test_the_author_is_asked_about_operations_by_the_state_that_they_lead_
         await refused(b, Reject, lambda: b.pipeline.change([Op("replace", "/n", -1)], connection))
         await outcome(b.pipeline.change([Op("replace", "/n", 3)], "server"))
         assert asked == [({"n": -1}, connection), ({"n": 3}, "server")]
-        assert b.pipeline.state == await b.stored() == {"n": 3}
+        assert b.pipeline.current.state == await b.stored() == {"n": 3}
 
 
 async def test_operations_that_change_nothing_make_no_version() -> None:
@@ -545,7 +545,7 @@ async def test_a_client_is_taken_note_of_when_nothing_can_refuse_its_change_any_
         row = ClientRow("client", 1, b"[]", time.time_ns() // 1000)
 
         def accept() -> ClientRow:
-            accepted.append(b.pipeline.state["n"])
+            accepted.append(b.pipeline.current.state["n"])
             return row
 
         def refuses(state: Any, source: Source) -> None:
@@ -569,7 +569,7 @@ async def test_a_failed_change_takes_its_client_with_it() -> None:
         with pytest.raises(StoreError):
             await outcome(commit)
         assert await b.store.client(KEY, "client") is None
-        assert b.pipeline.state == {"n": 0}
+        assert b.pipeline.current.state == {"n": 0}
 
 
 @pytest.mark.parametrize(
@@ -586,7 +586,7 @@ async def test_a_failed_change_takes_its_client_with_it() -> None:
 async def test_an_update_sets_what_is_at_a_place(pointer: str, value: Any, state: Any) -> None:
     async with bench(dict, initial={"n": 0, "list": [1, 2], "o": {}}) as b:
         assert await outcome(update(b.pipeline, pointer, value, DEFAULT_LIMITS)) == 1
-        assert b.pipeline.state == await b.stored() == state
+        assert b.pipeline.current.state == await b.stored() == state
 
 
 @pytest.mark.parametrize(
@@ -719,7 +719,7 @@ async def test_a_part_of_a_state_that_is_given_as_a_dict_has_no_other_fields_eit
             with pytest.raises(InvalidState, match="did you mean"):
                 b.pipeline.set(changed, "server")
         await outcome(b.pipeline.set(msgspec.structs.replace(Contest(), players={"a": {"score": 1}}), "server"))  # type: ignore[arg-type]
-        assert b.pipeline.state == Contest({"a": Member(score=1)})
+        assert b.pipeline.current.state == Contest({"a": Member(score=1)})
 
 
 async def test_a_misspelt_field_says_more_than_that_the_right_one_is_missing() -> None:
@@ -751,7 +751,7 @@ async def test_the_field_of_another_type_of_a_union_is_no_field() -> None:
         await outcome(update(b.pipeline, "/shape", {"type": "Square", "side": 3}, DEFAULT_LIMITS))
         await outcome(update(b.pipeline, "/shape/side", 4, DEFAULT_LIMITS))
         await outcome(update(b.pipeline, "/shape/type", "Square", DEFAULT_LIMITS))
-        assert b.pipeline.state == Drawing(Square(4))
+        assert b.pipeline.current.state == Drawing(Square(4))
 
 
 async def test_what_is_stored_may_have_fields_that_the_type_does_not_have_any_more() -> None:
@@ -779,7 +779,7 @@ async def test_an_update_of_a_field_that_its_json_leaves_out_is_made(pointer: st
     async with bench(Lean, initial=Lean()) as b:
         for _ in range(2):
             await outcome(update(b.pipeline, pointer, value, DEFAULT_LIMITS))
-            assert b.pipeline.state == state
+            assert b.pipeline.current.state == state
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -810,7 +810,7 @@ async def test_an_update_replaces_an_element_of_what_is_an_array_in_json(
 ) -> None:
     async with bench(Table, initial=Table()) as b:
         await outcome(update(b.pipeline, pointer, value, DEFAULT_LIMITS))
-        assert b.pipeline.state == state
+        assert b.pipeline.current.state == state
 
 
 async def test_a_value_that_is_updated_is_not_shared_with_who_gave_it() -> None:
@@ -819,7 +819,7 @@ async def test_a_value_that_is_updated_is_not_shared_with_who_gave_it() -> None:
         update(b.pipeline, "/v", value, DEFAULT_LIMITS)
         value["a"].append(2)
         assert await outcome(b.pipeline.set(lambda state: {**state, "n": 1}, "server")) == 2
-        assert b.pipeline.state == await b.stored() == {"v": {"a": [1]}, "n": 1}
+        assert b.pipeline.current.state == await b.stored() == {"v": {"a": [1]}, "n": 1}
 
 
 # Values and operations
@@ -914,12 +914,12 @@ async def test_a_change_by_operations_and_the_same_by_value_or_as_json_are_store
     ):
         benches, value = (by_value, by_json, by_ops), initial
         for _ in range(40):
-            before, value = plain(by_value.pipeline.state), some(chance)
+            before, value = plain(by_value.pipeline.current.state), some(chance)
             by_value.pipeline.set(value, "server")
             by_json.pipeline.put(msgspec.json.encode(value), make_connection(by_json.pipeline))
             by_ops.pipeline.change(diff(before, plain(value)), "server")
             assert {text(b.pipeline.history.current.document) for b in benches} == {text(value)}
-            assert {text(b.pipeline.state) for b in benches} == {text(value)}
+            assert {text(b.pipeline.current.state) for b in benches} == {text(value)}
         told = []
         for b in benches:
             await outcome(b.pipeline.wait_until_durable())
@@ -968,7 +968,7 @@ async def test_a_mix_of_all_that_changes_a_state_does_what_it_does_to_a_plain_va
     async with bench(type_, initial=some(chance), validates=bool(seed % 2)) as b:
         connection = make_connection(b.pipeline)
         # What is durable, and the states after it, each with its change.
-        model = plain(b.pipeline.state)
+        model = plain(b.pipeline.current.state)
         tentative: list[tuple[Commit, Any]] = []
         for _ in range(80):
             current = tentative[-1][1] if tentative else model
@@ -1105,10 +1105,10 @@ async def test_a_failed_commit_takes_the_thread_back_to_what_is_durable() -> Non
         await outcome(b.pipeline.set({"n": 1}, "server"))
         b.store.fail_next()
         commit = b.set({"n": 2})
-        assert b.pipeline.state == {"n": 2}
+        assert b.pipeline.current.state == {"n": 2}
         with pytest.raises(StoreError, match="the disk is full"):
             await outcome(commit)
-        assert b.pipeline.state == await b.stored() == {"n": 1}
+        assert b.pipeline.current.state == await b.stored() == {"n": 1}
         assert b.pipeline.is_durable
         assert b.told == [("committed", 1), ("StoreError", 2)]
 
@@ -1116,12 +1116,12 @@ async def test_a_failed_commit_takes_the_thread_back_to_what_is_durable() -> Non
 async def test_a_failed_change_in_place_is_undone() -> None:
     async with bench(dict, initial={"n": 0, "list": []}) as b:
         b.store.fail_next()
-        state = b.pipeline.state
+        state = b.pipeline.current.state
         state["n"] = 1
         state["list"].append(1)
         with pytest.raises(StoreError):
             await outcome(b.pipeline.set(state, "server"))
-        assert b.pipeline.state == await b.stored() == {"n": 0, "list": []}
+        assert b.pipeline.current.state == await b.stored() == {"n": 0, "list": []}
 
 
 async def test_changes_that_leaned_on_a_failed_one_fail_with_it() -> None:
@@ -1135,7 +1135,7 @@ async def test_changes_that_leaned_on_a_failed_one_fail_with_it() -> None:
         assert [str(each) for each in results] == ["the disk is full"] * 3
         assert b.told == [("StoreError", 1), ("StoreError", 2), ("StoreError", 3), ("after", "StoreError")]
         assert b.lost == []
-        assert b.pipeline.state == await b.stored() == 0
+        assert b.pipeline.current.state == await b.stored() == 0
 
 
 async def test_changes_before_a_failed_one_are_not_lost() -> None:
@@ -1149,7 +1149,7 @@ async def test_changes_before_a_failed_one_are_not_lost() -> None:
         for commit in (second, third):
             with pytest.raises(StoreError):
                 await outcome(commit)
-        assert b.pipeline.state == await b.stored() == 1
+        assert b.pipeline.current.state == await b.stored() == 1
 
 
 async def test_a_thread_goes_on_after_a_failure_with_dense_versions() -> None:
@@ -1175,7 +1175,7 @@ async def test_a_change_that_is_made_when_a_failure_is_told_is_on_firm_ground() 
         b.store.resume()
         await until(lambda: len(again) == 2)
         assert await outcome(asyncio.gather(*map(outcome, again))) == [1, 2]
-        assert b.pipeline.state == await b.stored() == 2
+        assert b.pipeline.current.state == await b.stored() == 2
         assert b.lost == []
 
 
@@ -1204,7 +1204,7 @@ async def test_random_failures_never_show_what_is_not_stored(seed: int) -> None:
                 kept.append(number)
             except StoreError:
                 pass
-        assert b.pipeline.state == await b.stored() == kept
+        assert b.pipeline.current.state == await b.stored() == kept
         assert b.lost == []
 
 
@@ -1238,7 +1238,7 @@ async def test_after_a_write_in_doubt_nothing_is_rolled_back_or_answered_and_cal
         b.set(2)
         told = b.told
         b.pipeline.after(lambda error: told.append(("after", type(error).__name__)))
-        b.lose = lambda: told.append(("lost", b.pipeline.state))
+        b.lose = lambda: told.append(("lost", b.pipeline.current.state))
         b.store.fail_next(Indeterminate("room/one: it is not known whether the change was stored"))
         b.store.resume()
         await outcome(b.pipeline.wait_until_durable())
@@ -1282,7 +1282,7 @@ async def test_records_fail_with_the_changes_before_them_and_those_after_fail_wi
         b.store.resume()
         results = await asyncio.gather(*map(settled, commits))
         assert [result is None for result in results] == [index < fails for index in range(3)]
-        assert b.pipeline.state == await b.stored() == (0, 1, 1)[fails]
+        assert b.pipeline.current.state == await b.stored() == (0, 1, 1)[fails]
         assert await b.store.record(KEY, "values", "a") == (b"1" if fails == 2 else None)
         # The thread goes on.
         await outcome(b.set(5))
@@ -1318,7 +1318,7 @@ async def test_changes_and_records_that_fail_at_random_are_never_shown_or_stored
         stored = [record.key for record in await b.store.records(KEY, RecordRange("p"))]
         assert sorted(filter(None, kept)) == stored
         assert b.pipeline.history.durable.version == kept.count("")
-        assert b.pipeline.state == await b.stored()
+        assert b.pipeline.current.state == await b.stored()
         assert b.lost == []
 
 
@@ -1365,10 +1365,10 @@ async def test_a_beginning_that_could_not_be_stored_can_be_tried_again() -> None
         b.pipeline.start(5)
         with pytest.raises(StoreError):
             await outcome(b.pipeline.store_thread())
-        assert b.pipeline.state == 5
+        assert b.pipeline.current.state == 5
         assert await b.store.find(KEY) is None
         await outcome(b.pipeline.store_thread())
-        assert b.pipeline.state == await b.stored() == 5
+        assert b.pipeline.current.state == await b.stored() == 5
         assert await outcome(b.pipeline.set(6, "server")) == 1
 
 
@@ -1376,12 +1376,12 @@ async def test_a_beginning_is_stored_with_the_first_change_or_not_at_all() -> No
     async with TroubledStore() as store:
         b = Bench(store, StateType(Any), DEFAULT_LIMITS)
         b.pipeline.start(5)
-        assert b.pipeline.state == 5
+        assert b.pipeline.current.state == 5
         assert store.submitted == []
         store.fail_next()
         with pytest.raises(StoreError):
             await outcome(b.pipeline.set(6, "server"))
-        assert b.pipeline.state == 5
+        assert b.pipeline.current.state == 5
         assert await store.find(KEY) is None
         assert await outcome(b.pipeline.set(7, "server")) == 1
         (_, write) = store.submitted

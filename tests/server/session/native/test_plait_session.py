@@ -154,7 +154,7 @@ async def test_what_came_before_a_socket_was_closed_is_taken_though_it_waits_for
         await until(lambda: "closed" in thread.heard)
         await actor.wait_until_idle()
         assert thread.heard == ["connected", "last", "closed"]
-        assert actor.state.state == {"n": 7}
+        assert actor.state.current.state == {"n": 7}
 
 
 async def test_a_client_that_has_the_version_is_sent_neither_state_nor_ops() -> None:
