@@ -83,7 +83,7 @@ class ValuesHead:
 
     async def wait_for_shown(self) -> None:
         """Wait as `Pipeline.wait_for_shown` does."""
-        await self._records.wait_for_shown()
+        await self._state.wait_for_shown()
 
     def write(self, ops: Iterable[Op], *, undo: Callable[[], None] | None = None) -> Commit:
         """Carry out operations and store them; if that is rolled back, undo them and call `undo`.

@@ -113,10 +113,6 @@ class Records:
         self._pipeline = pipeline
         self._instruments = instruments
 
-    async def wait_for_shown(self) -> None:
-        """Wait as `Pipeline.wait_for_shown` does."""
-        await self._pipeline.wait_for_shown()
-
     async def read(self, part: str, name: str) -> bytes | None:
         """Return the value of a record after all writes made so far, None if there is none. Raises StoreError."""
         if not self._pipeline.history.is_begun or not is_key(name):

@@ -139,7 +139,7 @@ class ThreadEnv:
 
     async def own(self) -> dict[str, Variable]:
         """Return the variables of the thread."""
-        await self._actor.records.wait_for_shown()
+        await self._actor.state.wait_for_shown()
         return dict(self._show())
 
     def put(self, name: str, data: bytes, type: VariableType | None) -> Awaitable[None]:

@@ -313,7 +313,7 @@ class ThreadFiles:
 
     async def _view(self) -> FileEdit:
         """Return the files as the calling code sees them."""
-        await self._actor.records.wait_for_shown()
+        await self._actor.state.wait_for_shown()
         if self._actor.state.find_own_transaction() is None:
             draft = find_draft(self._actor, self, FilesDraft)
             if draft is not None:

@@ -133,7 +133,7 @@ class ThreadMessages(MessageQueue):
         outside of runs, unless `include_silent` says otherwise; so are messages nested more than `max_depth` deep. The
         messages are between the positions `after` and `before`; pending ones follow the history.
         """
-        await self._actor.records.wait_for_shown()
+        await self._actor.state.wait_for_shown()
         is_run = self._is_run()
         listing = MessageListing(
             self._writer,
@@ -146,7 +146,7 @@ class ThreadMessages(MessageQueue):
 
     async def get(self, id: str) -> Message | None:
         """Return a message by its id, even if it is silent or nested; None if there is none."""
-        await self._actor.records.wait_for_shown()
+        await self._actor.state.wait_for_shown()
         found = await self._reader.find(id)
         return found and add_subagent(self._actor, found)
 
@@ -156,12 +156,12 @@ class ThreadMessages(MessageQueue):
         They are in the last message with calls. Once a model has answered after that, in a message whose `metadata` has
         a `model`, none of them is open, even if a result was deleted.
         """
-        await self._actor.records.wait_for_shown()
+        await self._actor.state.wait_for_shown()
         return (await self._reader.find_open_calls())[0].calls
 
     async def pending(self) -> _Messages:
         """Return the queued messages, in order; in a run, those that it has not taken."""
-        await self._actor.records.wait_for_shown()
+        await self._actor.state.wait_for_shown()
         return self._reader.find_untaken() if self._is_run() else [*self._writer.state.queue]
 
     # Writing

@@ -166,7 +166,7 @@ class ThreadSchedule:
 
     async def list(self, name: str | None = None) -> list[Scheduled]:
         """Return all schedules in the order of their times, or only those of one effect."""
-        await self._actor.records.wait_for_shown()
+        await self._actor.state.wait_for_shown()
         rows = [row for row in self._runner.rows.values() if name in (None, row.effect)]
         return [self._show(row) for row in sorted(rows, key=lambda row: (row.due, row.created_at))]
 

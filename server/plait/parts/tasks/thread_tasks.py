@@ -188,7 +188,7 @@ class ThreadTasks:
     async def get(self, id: str) -> TaskRun | None:
         """Return a run, also after its end; None if there is none."""
         check_type("id", id, str)
-        await self._actor.records.wait_for_shown()
+        await self._actor.state.wait_for_shown()
         if (row := self._runner.rows.get(id)) is not None:
             return row.show()
         ended = await self._runner.read_ended(id)
@@ -196,7 +196,7 @@ class ThreadTasks:
 
     async def list(self, name: str | None = None, status: Status | None = None) -> list[TaskRun]:
         """Return the runs in the order in which they were begun, or only those of a task or with a status."""
-        await self._actor.records.wait_for_shown()
+        await self._actor.state.wait_for_shown()
         # Runs may end while the others are read, or be tried again.
         runs = {row.id: row.show() for row in self._runner.rows.values()}
         ended = await self._actor.records.list(RecordRange(self._part, ENDED, limit=ALL))
