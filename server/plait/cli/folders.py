@@ -22,12 +22,8 @@ from plait.store.sqlite.lock import StoreLock
 __all__ = ["back_up", "check", "restore"]
 
 
-def check(folder: Path) -> Iterable[tuple[str, bool]]:
+async def check(folder: Path) -> Iterable[tuple[str, bool]]:
     """Return a line for each damaged thread, and a summary, each with whether it reports damage. Raises StoreError."""
-    return asyncio.run(_check(folder))
-
-
-async def _check(folder: Path) -> Iterable[tuple[str, bool]]:
     damages = list[tuple[str, bool]]()
     async with JsonFileStore(FileUrl(folder), readonly=True) as store:
         rows = await store.threads(ThreadQuery(limit=sys.maxsize))

@@ -72,7 +72,8 @@ def check(store: StoreName = "plait.db") -> None:
     damaged, folder = False, find_folder(store)
     with _failing():
         files = () if folder else find_store(store).paths
-        for line, is_damage in folders.check(folder) if folder else chain.from_iterable(map(check_store, files)):
+        lines = asyncio.run(folders.check(folder)) if folder else chain.from_iterable(map(check_store, files))
+        for line, is_damage in lines:
             damaged = damaged or is_damage
             print(line)
     if damaged:
