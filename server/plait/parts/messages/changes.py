@@ -26,7 +26,6 @@ from plait.parts.messages.state import (
     State,
     StreamPlace,
     count_key,
-    encode_head,
 )
 from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
@@ -279,7 +278,7 @@ class Changes:
             agent=self.agent,
             is_stopped=self.is_stopped,
         )
-        part, self._records[HEAD] = self._part, encode_head(head)
+        part, self._records[HEAD] = self._part, encode_json(head)
         records = [Record(part, key, value) for key, value in self._records.items()]
         return State(head, self.queue, self.keys), records
 

@@ -2,6 +2,7 @@
 
 import bisect
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from operator import itemgetter
 from typing import Final, Literal
 
 import msgspec
@@ -70,9 +71,10 @@ class History:
             message = self._decode(data)
             if message.status != "streaming":
                 return LostStream(message, ())
-            pieces: list[Record] = []
-            while page := await self._read_pieces(position, pieces[-1].key if pieces else ""):
+            pieces, after = list[Record](), ""
+            while page := await self._records.list(RecordRange(self._part, prefix=piece_key(position), after=after)):
                 pieces += page
+                after = page[-1].key
             before, data = data, await self._records.read(self._part, key)
             if data == before:  # Otherwise the pieces may have been replaced while they were read.
                 texts = [message.content or "", *(decode_json(each.value or b"") for each in pieces)]
@@ -149,16 +151,13 @@ class History:
                 found.append((number, UpdateFrame(number, changed)))
             if size > _MOST_MISSED:
                 return None
-        frames = [frame for _, frame in sorted(found, key=_revision) if frame.revision <= head.revision]
+        frames = [frame for _, frame in sorted(found, key=itemgetter(0)) if frame.revision <= head.revision]
         places = [each.position for each in head.streams if not each.silent and each.position not in seen]
         streaming = [await self.at(position) for position in places]
         frames += [UpdateFrame(head.revision, each) for each in streaming if each is not None]
         return Missed(head.revision, frames)
 
     # Inside
-
-    async def _read_pieces(self, position: int, after: str) -> list[Record]:
-        return await self._records.list(RecordRange(self._part, prefix=piece_key(position), after=after))
 
     async def _read(self, *, reverse: bool, after: int, before: int, limit: int) -> list[Record]:
         return await self._records.list(
@@ -205,7 +204,3 @@ class History:
             return decode_message(data)
         except msgspec.DecodeError as error:
             raise CorruptThread(f"the {self._part} of a thread are damaged") from error
-
-
-def _revision(frame: tuple[int, object]) -> int:
-    return frame[0]

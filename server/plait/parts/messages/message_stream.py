@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from plait.errors import PlaitError
 from plait.parts.encoding import check_type
 from plait.parts.messages.changes import Changes
-from plait.parts.messages.frames import ChunkFrame
+from plait.parts.messages.frames import ChunkFrame, Frame
 from plait.parts.messages.message import (
     Message,
     Status,
@@ -243,12 +243,11 @@ class MessageStream:
         def undo() -> None:
             self._told, self._first = min(self._told, start), min(self._first, first)
 
-        frame = None
+        frames: list[Frame] = []
         if writer.is_live and not message.silent:
             revision = writer.state.head.revision
-            frame = ChunkFrame(revision, message.id, message.position, start, text[start:])
-        piece = Record(writer.part, piece_key(message.position, self._next), encode_json(text[start:]))
-        records = [piece]
+            frames = [ChunkFrame(revision, message.id, message.position, start, text[start:])]
+        records = [Record(writer.part, piece_key(message.position, self._next), encode_json(text[start:]))]
         if self._next - first >= _MOST_PIECES:
             whole = encode_message(replace(message, content=text), writer.actor.limits.record)
             records = [Record(writer.part, key, None) for key in self.pieces]
@@ -257,7 +256,7 @@ class MessageStream:
         self._next += 1
         self._told, self._wrote_at = len(text), writer.actor.loop.time()
         try:
-            commit = self._commit = writer.write_pieces(records, frame, undo=undo)
+            commit = self._commit = writer.write_records(records, frames, undo)
         except BaseException:
             undo()
             raise

@@ -92,7 +92,7 @@ class MessageWriter:
         """
         self.actor.state.check_open()
         before, edits = self.state, self.edits
-        changes = self._make_changes(is_live=self.is_live)
+        changes = self.make_changes(is_live=self.is_live)
         lost = [each for each in before.head.streams if each.position not in self.streams]
         changes.lose_streams(lost, self.lost)
         result = work(changes)
@@ -112,7 +112,7 @@ class MessageWriter:
         self.edits += changes.is_edit
         self.rewrites += changes.is_rewrite
         try:
-            commit = self._write(records, changes.frames, take_back)
+            commit = self.write_records(records, changes.frames, take_back)
         except BaseException:
             self.state, self.edits = before, edits
             raise
@@ -128,13 +128,13 @@ class MessageWriter:
             changes.remove_left()
         changes.attempts = changes.attempts.succeed(changes.oldest, read_due_clock())
 
-    def try_changes(self) -> Changes:
-        """Return changes that are neither stored nor shown to clients."""
-        return self._make_changes(is_live=False)
+    def make_changes(self, *, is_live: bool) -> Changes:
+        """Return changes of the state, which nothing has stored; with `is_live`, clients get frames of them."""
+        return Changes(self.part, self.state, self.numbers, limit=self.actor.limits.record, is_live=is_live)
 
     def clear_queue(self) -> list[Record]:
         """Forget what is queued, and return the records that store this."""
-        changes = self._make_changes(is_live=self.is_live)
+        changes = self.make_changes(is_live=self.is_live)
         for message in self.state.queue:
             changes.cancel(message)
             changes.forget(message.id)
@@ -142,9 +142,10 @@ class MessageWriter:
         self.state, records = changes.finish()
         return records
 
-    def write_pieces(self, records: Sequence[Record], frame: Frame | None, *, undo: Callable[[], None]) -> Commit:
-        """Store records of a message that is being written, and nothing else."""
-        return self._write(records, [] if frame is None else [frame], undo)
+    def write_records(self, records: Sequence[Record], frames: list[Frame], undo: Callable[[], None]) -> Commit:
+        """Store records, and pass the frames that tell of them to the viewers when they are durable."""
+        tell = partial(self._hand_on, frames) if frames and self.viewers else None
+        return self.actor.records.write(records, undo=undo, tell=tell)
 
     def forget(self, taken: Iterable[int], streams: Iterable[Any]) -> None:
         """Record that a run has released messages that it took, and that streams have ended."""
@@ -153,9 +154,6 @@ class MessageWriter:
             self.streams.pop(stream.position, None)
 
     # Inside
-
-    def _make_changes(self, *, is_live: bool) -> Changes:
-        return Changes(self.part, self.state, self.numbers, limit=self.actor.limits.record, is_live=is_live)
 
     def _call_after(self, changes: Changes, error: PlaitError | None) -> None:
         """Call the hooks for what is durable, each in a turn of its own."""
@@ -170,11 +168,6 @@ class MessageWriter:
     def _forget_lost(self, lost: Iterable[StreamPlace]) -> None:
         for place in lost:
             self.lost.pop(place.position, None)
-
-    def _write(self, records: Sequence[Record], frames: list[Frame], undo: Callable[[], None]) -> Commit:
-        """Store records, and pass the frames that tell of them to the viewers when they are durable."""
-        tell = partial(self._hand_on, frames) if frames and self.viewers else None
-        return self.actor.records.write(records, undo=undo, tell=tell)
 
     def _hand_on(self, frames: list[Frame]) -> None:
         for viewer in tuple(self.viewers):

@@ -70,7 +70,7 @@ class MessagesDraft:
         """The messages as the run sees them. Raises what an operation raises, as others have changed the messages."""
         writer, trial = self._writer, self._trial
         if trial is None or self._tried_at != writer.losses or not trial.follow(writer.state):
-            trial = writer.try_changes()
+            trial = writer.make_changes(is_live=False)
             for op in self._ops:
                 op.apply(trial, self._seen)
             self._trial, self._tried_at = trial, writer.losses

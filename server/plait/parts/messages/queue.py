@@ -177,7 +177,7 @@ class MessageQueue:
 def find_sender(connection: Connection | None = None) -> tuple[str, str | None]:
     """Return the sender of a connection, or of the calling code: its name for keys, and the id of its principal."""
     if connection is not None:
-        user = None if connection.principal is None else connection.principal.id
+        user = connection.user
     else:
         user, turn = find_user(), latest_turn()
         if find_client_turn() is None and (turn is None or turn.request is None):

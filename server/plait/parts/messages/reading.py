@@ -16,7 +16,7 @@ from plait.parts.messages.model_history import OpenCalls, is_decisive, list_open
 from plait.parts.messages.state import State
 from plait.parts.part import find_role
 
-__all__ = ["Feed", "MessageListing", "MessageReader", "add_subagent", "add_subagents"]
+__all__ = ["Feed", "MessageListing", "MessageReader", "add_subagent"]
 
 Viewer = Callable[[list[Frame]], None]
 
@@ -101,11 +101,6 @@ def add_subagent(actor: Actor, message: Message) -> Message:
     return (
         message if child is None else replace(message, subagent=convert(child, MessageSubagent, from_attributes=True))
     )
-
-
-def add_subagents(actor: Actor, page: Page) -> Page:
-    """Return a page with what the family of its thread knows of the children that its messages are about."""
-    return replace(page, messages=[add_subagent(actor, each) for each in page.messages])
 
 
 class MessageListing:

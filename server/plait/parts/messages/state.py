@@ -10,7 +10,6 @@ from plait.errors import CorruptThread
 from plait.parts.attempts import PAUSES, Attempts
 from plait.parts.messages.message import Message, SentKeys, decode_message
 from plait.store.thread_rows import Record
-from plait_schemas.codec import encode_json
 
 __all__ = [
     "FIRST_LINE",
@@ -24,7 +23,6 @@ __all__ = [
     "State",
     "StreamPlace",
     "count_key",
-    "encode_head",
     "load_state",
 ]
 
@@ -207,11 +205,6 @@ def load_state(part: str, head: Sequence[Record], queue: Sequence[Record], keys:
     except msgspec.DecodeError as error:
         raise CorruptThread(f"the {part} of a thread are damaged") from error
     return State(found, pending, SentKeys.load(keys))
-
-
-def encode_head(head: MessagesHead) -> bytes:
-    """Return the record of a head."""
-    return encode_json(head)
 
 
 _decode_head: Final = msgspec.json.Decoder(MessagesHead).decode

@@ -5,6 +5,8 @@ from functools import partial
 from types import NoneType
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
 from plait.actor.connection import Connection
@@ -22,7 +24,7 @@ from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft, edit_message
 from plait.parts.messages.own_metadata import find_run
 from plait.parts.messages.queue import MessageQueue, find_sender
-from plait.parts.messages.reading import Feed, MessageListing, add_subagent, add_subagents
+from plait.parts.messages.reading import Feed, MessageListing, add_subagent
 from plait.parts.messages.state import HEAD, load_state
 from plait.parts.part import ALL, Part, check_writable, find_role
 from plait.parts.stage import begin_staged
@@ -142,7 +144,8 @@ class ThreadMessages(MessageQueue):
             is_silent=is_run if include_silent is None else include_silent,
             max_depth=max_depth,
         )
-        return add_subagents(self._actor, await listing.read(limit, offset, order, after=after, before=before))
+        page = await listing.read(limit, offset, order, after=after, before=before)
+        return replace(page, messages=[add_subagent(self._actor, each) for each in page.messages])
 
     async def get(self, id: str) -> Message | None:
         """Return a message by its id, even if it is silent or nested; None if there is none."""
