@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from plait.parts.encoding import encode_named
-from plait.parts.values_edit import ValuesEdit
 from plait.parts.values_head import ValuesHead
 from plait.parts.values_ops import (
     Clear,
@@ -16,6 +15,7 @@ from plait.parts.values_ops import (
     Set,
     SetMetadata,
     Update,
+    ValuesEdit,
     call_change,
     must_precede,
 )
@@ -57,7 +57,7 @@ class ValuesDraft:
 
     async def load(self) -> None:
         """Wait until the methods that read show what the calling code may see. Raises CorruptThread."""
-        await self._head.wait_for_shown()
+        await self._head.records.wait_for_shown()
         self.show()
 
     def show(self) -> None:
@@ -79,26 +79,23 @@ class ValuesDraft:
 
     def keys(self) -> list[str]:
         """Return the keys of loaded values."""
-        assert self._view is not None
         for key, watched in list(self._watched.items()):
             if watched.is_default:
                 self._note_edit(key)  # A default that was changed in place becomes a value.
-        return [key for key, _ in self._view.items()]
+        return [key for key, _ in self._find_view().items()]
 
     def has(self, key: str) -> bool:
         """Whether loaded values have a key."""
-        assert self._view is not None
-        if self._view.find(key) is None:
+        if (view := self._find_view()).find(key) is None:
             self._note_edit(key)
-        return self._view.find(key) is not None
+        return view.find(key) is not None
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return one of the loaded values, always the same object, or a copy of a default that is a list or dict."""
-        assert self._view is not None
         watched = self._watched.get(key)
         if watched is not None and (watched.has_two or watched.is_default):
             self._note_edit(key)
-        found = self._view.find(key)
+        found = self._find_view().find(key)
         if found is None:
             return self._show_default(key, default)
         if watched is None:
@@ -111,17 +108,15 @@ class ValuesDraft:
     def read_json(self, key: str) -> bytes | None:
         """Return the JSON of one of the loaded values; None if there is none."""
         self._note_edit(key)
-        assert self._view is not None
-        return self._view.find(key)
+        return self._find_view().find(key)
 
     async def items(self) -> list[tuple[str, Any]]:
         """Return the keys and values of loaded values; other tasks run in between, and may replace later ones."""
-        assert self._view is not None
         for key, watched in list(self._watched.items()):
             if watched.has_two or watched.is_default:
                 self._note_edit(key)
         items = list[tuple[str, Any]]()
-        for number, (key, before) in enumerate(self._view.items(), 1):
+        for number, (key, before) in enumerate(self._find_view().items(), 1):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
             # It may have been removed while others were read.
@@ -132,9 +127,9 @@ class ValuesDraft:
     def measure(self, key: str) -> int:
         """Return the bytes of loaded values without the value of a key, which need not be there."""
         self._note_edits()
-        assert self._view is not None
-        found = self._view.find(key)
-        return self._view.total + 1 + (len(encode_json(key)) + 2 if found is None else -len(found))
+        view = self._find_view()
+        found = view.find(key)
+        return view.total + 1 + (len(encode_json(key)) + 2 if found is None else -len(found))
 
     def set(self, key: str, value: Any) -> None:
         """Set a value, even before the values are loaded. Raises TypeError or ValueError if it is not JSON."""
@@ -171,8 +166,7 @@ class ValuesDraft:
         The function is called again at the commit if others have stored another value.
         """
         self._note_edit(key)
-        assert self._view is not None
-        before = self._view.find(key)
+        before = self._find_view().find(key)
         value = call_change(change, before, default)
         self._do(Update(key, change, default, before, encode_named(key, value)))
         self._watched.pop(key, None)

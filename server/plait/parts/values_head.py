@@ -9,8 +9,7 @@ import msgspec
 
 from plait.errors import CorruptThread, TooLarge
 from plait.limits import Limits
-from plait.parts.values_edit import ValuesEdit, measure
-from plait.parts.values_ops import Op
+from plait.parts.values_ops import Op, ValuesEdit, measure
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
 from plait.state.thread_records import Records
@@ -35,7 +34,7 @@ class ValuesHead:
     """All values of a thread. Each is a record with its key; it keeps its position until it is removed."""
 
     def __init__(self, part: str, records: Records, state: Pipeline, limits: Limits) -> None:
-        self._records = records
+        self.records = records
         self._state = state
         self._limits = limits
         self._part = part
@@ -81,11 +80,7 @@ class ValuesHead:
         self._edits.add(edit)
         return edit
 
-    async def wait_for_shown(self) -> None:
-        """Wait as `Pipeline.wait_for_shown` does."""
-        await self._state.wait_for_shown()
-
-    def write(self, ops: Iterable[Op], *, undo: Callable[[], None] | None = None) -> Commit:
+    def write(self, ops: Iterable[Op], *, undo: Callable[[], None]) -> Commit:
         """Carry out operations and store them; if that is rolled back, undo them and call `undo`.
 
         Raises what the operations raise, TooLarge, and what `Pipeline.store` raises; then nothing is changed.
@@ -93,8 +88,7 @@ class ValuesHead:
         self._state.check_open()
         edit = ValuesEdit(self.values, self._total)
         self._state.ask(_carry_out, edit, ops)
-        if edit.total > max(self._limits.record - 1, self._total):
-            limit = self._limits.record
+        if edit.total > max((limit := self._limits.record) - 1, self._total):
             raise TooLarge(f"the {self._part} would have {edit.total + 1} bytes; the limit is {limit}")
         changed = dict.fromkeys(self._values) if edit.is_cleared else dict[str, None]()
         changed.update(dict.fromkeys([*edit.replaced, *edit.added]))
@@ -105,12 +99,11 @@ class ValuesHead:
         def take_back() -> None:
             self._restore(before)
             self.metadata, self._total = metadata, total
-            if undo is not None:
-                undo()
+            undo()
 
         try:
             # Without records, only the caller has something to take back.
-            return self._records.write(records, undo=take_back if records else undo)
+            return self.records.write(records, undo=take_back if records else undo)
         except BaseException:
             self._restore(before)
             self.metadata, self._total = metadata, total
