@@ -33,13 +33,9 @@ class Sql(Part["ThreadSql"]):
             raise ValueError(f"read_timeout must be a positive number of seconds, not {read_timeout!r}")
         self._tables = Tables(tuple(migrations), read_timeout)
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        super().__set_name__(owner, name)
-        self._tables.part = name
-
     def bind(self, actor: ThreadActor) -> ThreadSql:
         assert isinstance(actor, Actor)
-        return ThreadSql(actor, self._tables)
+        return ThreadSql(actor, self.name, self._tables)
 
     def bind_remote(self, remote: RemotePart) -> "RemoteSql":
         return RemoteSql(remote)

@@ -46,10 +46,9 @@ def make_range(part: str, *, after: str = "") -> RecordRange:
 
 
 class Tables:
-    """The tables of all threads of a class: the part's name, the migrations, and the pages of a new thread."""
+    """The tables of all threads of a class: the migrations, and the pages of a new thread."""
 
     def __init__(self, migrations: Sequence[str], read_timeout: float) -> None:
-        self.part = ""
         self.migrations = migrations
         self.read_timeout = read_timeout
         self._pages: Sequence[bytes] = ()
@@ -78,10 +77,10 @@ class ThreadSql:
     statement writes. While the tables are read again after a write that failed, it raises StoreError.
     """
 
-    def __init__(self, actor: Actor, tables: Tables) -> None:
+    def __init__(self, actor: Actor, part: str, tables: Tables) -> None:
         self._actor = actor
         self._tables = tables
-        self._part = tables.part
+        self._part = part
         self._files = actor.use_service(LocalFiles)
         # The local file. Without one, it is made of `_new` when it is used; without both, the pages must be read again.
         self._file: LocalFile | None = None
