@@ -16,7 +16,6 @@ from plait.agents.execution.run_history import cut_history
 from plait.agents.execution.run_pass import RunPass
 from plait.agents.execution.stops import BLOCKED, MARK, REMOVED, Below, Mark
 from plait.agents.execution.subagents import describe_subagents
-from plait.agents.execution.tool_specs import describe_tools
 from plait.author_code import call
 from plait.clock import read_due_clock
 from plait.errors import is_outage
@@ -83,7 +82,7 @@ class Asker:
             self._execution.load_model(prompt.model),
             seen,
             tools=[
-                *describe_tools(self._execution, prompt),
+                *self._execution.describe_tools(prompt),
                 *await describe_subagents(self._thread, prompt),
                 *await self._servers.describe(prompt.tools),
             ],

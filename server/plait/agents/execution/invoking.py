@@ -13,7 +13,6 @@ from plait.agents.execution.mcp_servers import McpServers
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed
 from plait.agents.execution.prompt_tools import DEEPEST, decode_question, join_results
 from plait.agents.execution.registry import Execution
-from plait.agents.execution.tool_specs import describe_tools
 from plait.agents.execution.tools import HANDED_OVER, Refused, Tool, ToolResult, fail, read_result, tell_error
 from plait.author_code import call
 from plait.clock import read_due_clock
@@ -73,7 +72,7 @@ class Invoker:
 
     async def _call_model(self, prompt: Prompt, seen: list[Message]) -> Answer:
         model, progress = self._execution.load_model(prompt.model), FIRST
-        tools = [*describe_tools(self._execution, prompt), *await self._servers.describe(prompt.tools)]
+        tools = [*self._execution.describe_tools(prompt), *await self._servers.describe(prompt.tools)]
         while True:
             await asyncio.sleep((progress.due - read_due_clock()) / 1e6)
             chunks = (await load_model_call())(model, seen, tools=tools, progress=progress, settings=prompt.settings)

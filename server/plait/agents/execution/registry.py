@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from plait.actor.thread import Thread
 from plait.agents.execution.definitions import (
@@ -19,7 +19,7 @@ from plait.agents.execution.definitions import (
     find_tool,
 )
 from plait.agents.execution.hooks import has_hook, read_hooks
-from plait.agents.execution.tools import CREATE, MESSAGE
+from plait.agents.execution.tools import CREATE, MESSAGE, NO_ARGUMENTS, Tool, ToolSpec
 from plait.errors import NotFound
 from plait.parts.env.env import Env
 from plait.parts.env.secret import check_variable, make_secret
@@ -32,6 +32,14 @@ __all__ = ["Execution", "find_named"]
 
 
 T = TypeVar("T", Agent, Prompt, Model)
+
+# The arguments of a prompt.
+_QUESTION: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {"message": {"type": "string", "minLength": 1}},
+    "required": ["message"],
+    "additionalProperties": False,
+}
 
 
 class Execution:
@@ -90,6 +98,21 @@ class Execution:
         if (found := find_tool(self.tools, name)) is not None:
             return found
         raise NotFound(f"there is no tool named {name!r}{suggest(name, self.tools)}")
+
+    def describe_tools(self, prompt: Prompt) -> list[ToolSpec]:
+        """Return the tools of a prompt, except its subagents and those of servers, as its model sees them."""
+        specs: list[ToolSpec] = []
+        for name, each in prompt.tools.items():
+            match each:
+                case Tool():
+                    specs.append(ToolSpec(name, each.description, each.schema))
+                case Handoff():
+                    agent = self.agents[each.agent]
+                    told = f"Hand the conversation over to {agent.title or agent.name}. {agent.description}".strip()
+                    specs.append(ToolSpec(name, each.description or told, NO_ARGUMENTS))
+                case PromptTool():
+                    specs.append(ToolSpec(name, each.description or f"Ask the prompt {each.prompt}.", _QUESTION))
+        return specs
 
     def check_subagents(self, executions: Mapping[type[Thread[Any]], "Execution"]) -> None:
         """Check that the classes of the app's threads have the agents that work for these ones. Raises NotFound."""
