@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic_ai import Agent, AgentRunEvents, AgentRunResultEvent
 from pydantic_ai.exceptions import RunCancelled
-from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 from pydantic_core import to_jsonable_python
 
 from plait import Context, Interrupted, ThreadMessages
 from plait.adapters.pydantic_ai.conversation import Conversation, Steering
+from plait.agents.execution.message_format import find_text
 
 __all__ = ["open_run", "run_agent"]
 
@@ -58,7 +58,7 @@ async def run_agent(
         async for each in events:
             if isinstance(each, AgentRunResultEvent):
                 return each.result.output
-            if said := _find_text(each):
+            if said := find_text(each):
                 await history.say(said, events)
                 if text is not None:
                     ctx.thread.append(text, said)
@@ -103,10 +103,3 @@ async def _keep(events: AgentRunEvents[Any], history: Conversation) -> None:
     except Interrupted:  # The run was interrupted after its last checkpoint, or once more.
         await history.finish(new)
         raise
-
-
-def _find_text(event: Any) -> str | None:
-    match event:
-        case PartStartEvent(part=TextPart(content=said)) | PartDeltaEvent(delta=TextPartDelta(content_delta=said)):
-            return said
-    return None

@@ -4,13 +4,21 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, repair_messages
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    repair_messages,
+)
 
 from plait.parts.messages.message import Message
 from plait.parts.messages.own_metadata import OwnMetadata, make_own, read_own
 from plait.parts.messages.tool_calls import make_call, read_call
 
-__all__ = ["NAME", "Known", "link", "read_history", "read_messages", "write_message"]
+__all__ = ["NAME", "Known", "find_text", "link", "read_history", "read_messages", "write_message"]
 
 NAME: Final = "pydantic_ai"
 """The member of plait's metadata of a message that has what its fields do not tell."""
@@ -29,6 +37,14 @@ Part = dict[str, Any]
 
 Known = dict[str, tuple[Sequence[Message], list[ModelMessage], bool]]
 """Rounds that were read before, what they became, and whether they are whole, by the ids of their first messages."""
+
+
+def find_text(event: object) -> str | None:
+    """Return the text that an event of a model's answer adds; None if it adds none."""
+    match event:
+        case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+            return text
+    return None
 
 
 def write_message(message: ModelMessage, *, is_said: bool = False) -> list[dict[str, Any]]:

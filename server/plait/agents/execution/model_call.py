@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import AgentRunError, ModelAPIError, ModelHTTPError, ModelRequestRejectedError, UserError
-from pydantic_ai.messages import ModelResponse, PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model as AnyModel
 from pydantic_ai.models import ModelRequestParameters, StreamedResponse, infer_model
 from pydantic_ai.models.function import FunctionModel
@@ -18,7 +18,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from plait.agents.execution.definitions import Model
-from plait.agents.execution.message_format import Known, link, read_history, write_message
+from plait.agents.execution.message_format import Known, find_text, link, read_history, write_message
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
 from plait.agents.execution.tools import ToolSpec
 from plait.author_code import call
@@ -75,7 +75,7 @@ async def call_model(
                     event = await call(anext, events, None)
                 if event is None:
                     break
-                if text := _find_text(event):
+                if text := find_text(event):
                     yield text
                 seconds = model.next_chunk
                 deadline = loop.time() + seconds
@@ -101,13 +101,6 @@ def _can_stream(model: AnyModel) -> bool:
     if isinstance(model, FunctionModel):
         return model.stream_function is not None
     return type(model).request_stream is not AnyModel.request_stream
-
-
-def _find_text(event: object) -> str | None:
-    match event:
-        case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
-            return text
-    return None
 
 
 def _make_answer(response: ModelResponse, name: str) -> Answer:
