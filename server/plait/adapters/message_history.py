@@ -63,7 +63,7 @@ class Format:
 
     def show(self, message: Message) -> list[Item]:
         """Return what `read` returns, for a caller that does not change it: it is not copied."""
-        fields = _read_fields(message)
+        fields = Fields(*(getattr(message, name) for name in Fields._fields))
         made = self._make(fields)
         kept = read_own(message).get(self._name)
         if kept is None:
@@ -94,14 +94,3 @@ def _find_first(found: Sequence[Message], most: int) -> int | None:
     """Return where the last messages begin, None if no message of the user was read."""
     starts = [at for at, each in enumerate(found) if each.role == "user" and not each.silent]
     return next((at for at in starts if at >= len(found) - most), starts[-1] if starts else None)
-
-
-def _read_fields(message: Message) -> Fields:
-    return Fields(
-        message.role,
-        message.content,
-        message.tool_calls,
-        message.tool_call_id,
-        message.name,
-        message.silent,
-    )

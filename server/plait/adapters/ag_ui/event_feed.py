@@ -3,7 +3,7 @@
 import secrets
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from plait.actor.actor import Actor
 from plait.actor.connection import PlainWire
@@ -185,10 +185,5 @@ def _measure(event: RunEvent) -> int:
     return len(event.frame) + (event.run.size if event.is_last else 0)
 
 
-_FEED: Final = PerActor(EventFeed)
-
-
-def feed_of(actor: Any) -> EventFeed:
-    """Return the feed of an awake thread."""
-    assert isinstance(actor, Actor)
-    return _FEED.of(actor)
+feed_of: Final = PerActor[Actor, EventFeed](EventFeed).of
+"""Returns the feed of an awake thread."""

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -75,14 +75,6 @@ class ServerMessages(ObjectReceiveStream[Received]):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-    @contextmanager
-    def limited(self) -> Iterator[None]:
-        """End the messages if a block has read a line that is too long."""
-        try:
-            yield
-        except ValueError:
-            self.closed = _TOO_LARGE
 
     def _is_good(self, tool: Any) -> bool:
         try:
@@ -181,7 +173,7 @@ async def _read(
 ) -> None:
     async with to_client:
         messages.closed = "the process of the server has ended"
-        with suppress(ConnectionError), messages.limited():
+        try:
             async for line in output:
                 try:
                     message = jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -190,6 +182,10 @@ async def _read(
                 if isinstance(message, JSONRPCRequest):
                     await input.drain()  # A server that does not read the answers gets no more of them.
                 await to_client.send(SessionMessage(message))
+        except ConnectionError:
+            pass
+        except ValueError:  # Of a line that is too long.
+            messages.closed = _TOO_LARGE
 
 
 async def _write(input: asyncio.StreamWriter, from_client: _FromClient) -> None:
