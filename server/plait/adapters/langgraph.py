@@ -2,8 +2,9 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Sequence
-from typing import Any, ClassVar, Final, TypeVar
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
+from functools import wraps
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -25,6 +26,7 @@ from plait.parts.part import Part
 
 __all__ = ["Checkpoints", "PlaitSaver"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # The namespace of a graph that names none.
@@ -38,6 +40,18 @@ class Checkpoints(Part[ThreadCheckpoints]):
 
     def bind(self, actor: ThreadActor) -> ThreadCheckpoints:
         return ThreadCheckpoints(actor, self.name)
+
+
+def _make_waiting(
+    method: Callable[Concatenate["PlaitSaver", P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["PlaitSaver", P], T]:
+    """Return what runs a method in the loop of the app, for other OS threads, and waits for its result."""
+
+    @wraps(method)
+    def wait(self: "PlaitSaver", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._wait(method(self, *args, **kwargs))
+
+    return wait
 
 
 class PlaitSaver(BaseCheckpointSaver[str]):
@@ -172,11 +186,15 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:032}.{secrets.token_hex(8)}"
 
-    # From other OS threads
+    # From other OS threads: each does what the method with an `a` does.
 
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Do what `aget_tuple` does."""
-        return self._wait(self.aget_tuple(config))
+    get_tuple = _make_waiting(aget_tuple)
+    put = _make_waiting(aput)
+    put_writes = _make_waiting(aput_writes)
+    delete_thread = _make_waiting(adelete_thread)
+    delete_for_runs = _make_waiting(adelete_for_runs)
+    copy_thread = _make_waiting(acopy_thread)
+    prune = _make_waiting(aprune)
 
     def list(
         self,
@@ -192,38 +210,6 @@ class PlaitSaver(BaseCheckpointSaver[str]):
             return [each async for each in self.alist(config, filter=filter, before=before, limit=limit)]
 
         return iter(self._wait(collect()))
-
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """Do what `aput` does."""
-        return self._wait(self.aput(config, checkpoint, metadata, new_versions))
-
-    def put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        """Do what `aput_writes` does."""
-        self._wait(self.aput_writes(config, writes, task_id, task_path))
-
-    def delete_thread(self, thread_id: str) -> None:
-        """Do what `adelete_thread` does."""
-        self._wait(self.adelete_thread(thread_id))
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Do what `adelete_for_runs` does."""
-        self._wait(self.adelete_for_runs(run_ids))
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Do what `acopy_thread` does."""
-        self._wait(self.acopy_thread(source_thread_id, target_thread_id))
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Do what `aprune` does."""
-        self._wait(self.aprune(thread_ids, strategy=strategy))
 
     # Inside
 
