@@ -19,8 +19,7 @@ from plait.agents.session import Session
 from plait.agents.thread_ids import ThreadIdProvider
 from plait.app import Plait
 from plait.author_code import Interrupted
-from plait.code.code_result import CodeLog, CodeResult
-from plait.code.code_run import CodeRun
+from plait.code.code_run import CodeLog, CodeResult, CodeRun
 from plait.errors import (
     Busy,
     CallFailed,

@@ -1,21 +1,32 @@
-"""The handle of a running program."""
+"""The handle of a running program, and its outcome."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
-from typing import Annotated, Any, Final, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from plait.author_code import call
 from plait.code.child import finish
-from plait.code.code_result import CodeLog, CodeResult
 from plait.errors import PlaitError
 from plait_schemas.codec import UNENCODABLE
 from plait_schemas.encoding import encode_given
 
-__all__ = ["MOST_OUTPUT", "CodeHost", "CodeRun", "Memory", "Program", "Report", "TooMuchOutput", "answer_call"]
+__all__ = [
+    "MOST_OUTPUT",
+    "CodeHost",
+    "CodeLog",
+    "CodeResult",
+    "CodeRun",
+    "CodeStatus",
+    "Memory",
+    "Program",
+    "Report",
+    "TooMuchOutput",
+    "answer_call",
+]
 
 log = logging.getLogger("plait.code")
 
@@ -30,6 +41,26 @@ Memory = Annotated[float, msgspec.Meta(gt=0, le=1 << 40)]
 
 Report = Callable[[Any], object]
 """Is told of each value that a program reports."""
+
+
+CodeStatus = Literal["success", "error", "link_error", "memory", "terminated"]
+"""How a program has ended: `link_error` if it did not begin, and `terminated` by a time limit or from outside."""
+
+
+class CodeLog(msgspec.Struct, frozen=True):
+    """A line that a program has logged, at the level of the method of `console`."""
+
+    level: str
+    text: str
+
+
+class CodeResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The outcome of a program: its value, or the text of its error, and what it has logged."""
+
+    status: CodeStatus
+    value: Any = None
+    error: str | None = None
+    logs: Sequence[CodeLog] = ()
 
 
 class CodeHost:

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from plait.code.child import Child, forbid_files, open_program
-from plait.code.code_result import CodeResult, CodeStatus
-from plait.code.code_run import MOST_OUTPUT, CodeRun, Memory, TooMuchOutput, answer_call
+from plait.code.code_run import MOST_OUTPUT, CodeResult, CodeRun, CodeStatus, Memory, TooMuchOutput, answer_call
 from plait.errors import TooLarge
 from plait.limits import Limits, check_weight
 from plait_schemas.codec import NOT_JSON

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from plait.code.code_result import CodeResult
-from plait.code.code_run import MOST_OUTPUT, CodeRun, Memory, TooMuchOutput, answer_call
+from plait.code.code_run import MOST_OUTPUT, CodeResult, CodeRun, Memory, TooMuchOutput, answer_call
 from plait_schemas.codec import decode_json
 from plait_schemas.encoding import EncodeError, encode_given
 

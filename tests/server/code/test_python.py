@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from plait import Reject
-from plait.code.code_result import CodeLog, CodeResult
-from plait.code.code_run import CodeHost, CodeRun
+from plait.code.code_run import CodeHost, CodeLog, CodeResult, CodeRun
 from plait.code.python import Python
 
 
