@@ -156,7 +156,7 @@ class Actor:
         self.state.due = 0 if stored is None else stored.due
         self.usage = Usage(self, host.watch, None if stored is None else stored.due)
         self.relatives: Relatives | None = None
-        self.termination = Termination(key, self.state, self.records, self.timer)
+        self.termination = Termination(self)
         self.ending = Ending(self)
         self.thread._actor = self
         call_now(self.thread.__init__)  # type: ignore[misc]
@@ -314,17 +314,13 @@ class Actor:
             await self.turns.wait()
             await self.state.wait_until_durable()
 
-    def cancel_turns(self) -> None:
-        """Cancel the running and the waiting turns."""
-        self.turns.cancel()
-
     def abort(self) -> None:
         """Cancel all turns and refuse further connections and changes."""
         self.timer.stop()
         self.sockets.close(Unavailable("the thread has been stopped"))
         self.sockets.presence.close()
         self.state.close()
-        self.cancel_turns()
+        self.turns.cancel()
         self.state.history.release()
 
     def drop(self, error: PlaitError, *, is_awake: bool) -> None:
@@ -336,7 +332,7 @@ class Actor:
         self.sockets.close(error)
         self.state.close()
         if is_awake:
-            self.cancel_turns()
+            self.turns.cancel()
         self.sockets.expel(error)
         self.sockets.presence.close()
 
@@ -345,7 +341,7 @@ class Actor:
         try:
             await self.wait_until_idle()
         finally:
-            self.cancel_turns()
+            self.turns.cancel()
             self.state.history.release()
 
     def run_last(self, caller: Turn) -> Awaitable[None]:

@@ -215,7 +215,7 @@ class Connection:
         # The number of its join, in order of arrival, if its client uses only the last of its sockets.
         self.arrival = arrival
         self.wire = wire
-        # The principal, and the rights that the app gives it.
+        # The principal, and the rights that the app gives it; others after it has authenticated again.
         self.rights = rights
         # Looked at when a turn of the client begins; None if its rights do not end.
         self.lease: Lease | None = None
@@ -273,10 +273,6 @@ class Connection:
         """Receive changes separately from now on, as not all of them are sent, or not at once."""
         if self.group is not None:
             self.group.remove(self)
-
-    def grant(self, rights: Rights) -> None:
-        """Replace the rights after re-authentication; `readonly` set by the author is kept."""
-        self.rights = rights
 
     def begin_message(self, type: str, instruments: Instruments, key: ThreadKey) -> None:
         """Tell the instruments about a message, which is the cause of what the connection does from now on."""

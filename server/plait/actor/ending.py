@@ -6,16 +6,12 @@ from typing import Final, NamedTuple
 
 from plait.actor.mailbox import EVERYONE
 from plait.actor.outcome import make_resolver
-from plait.actor.timer import Timer
 from plait.actor.turn import Turn
 from plait.actor.turns import TurnActor
 from plait.clock import read_wall_clock
 from plait.errors import Destroyed, PlaitError, StoreError, Terminated, Unavailable
 from plait.state.commit import Commit
-from plait.state.pipeline import Pipeline
-from plait.state.thread_records import Records
 from plait.state.transaction import Transaction
-from plait.store.protocol import ThreadKey
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import decode_json, encode_json
 
@@ -32,13 +28,10 @@ MARK: Final = RecordRange(_PART)
 class Termination:
     """Terminates one thread, and tells whether that has happened."""
 
-    __slots__ = ("_key", "_pipeline", "_records", "_timer", "at")
+    __slots__ = ("_actor", "at")
 
-    def __init__(self, key: ThreadKey, pipeline: Pipeline, records: Records, timer: Timer) -> None:
-        self._key = key
-        self._pipeline = pipeline
-        self._records = records
-        self._timer = timer
+    def __init__(self, actor: TurnActor) -> None:
+        self._actor = actor
         # When it was terminated, in microseconds since the epoch; None if it was not.
         self.at: int | None = None
 
@@ -52,20 +45,21 @@ class Termination:
     def check(self) -> None:
         """Raise Terminated if the thread takes no new work."""
         if self.at is not None:
-            raise Terminated(f"{self._key} was terminated")
+            raise Terminated(f"{self._actor.key} was terminated")
 
     def begin(self, then: Callable[[], None]) -> Commit:
         """Mark the thread and remove its later work, as one write; call `then` when that is durable.
 
         Does nothing if the thread is already terminated.
         """
-        with Transaction(self._pipeline, self._key) as transaction:
+        with Transaction(self._actor.state, self._actor.key) as transaction:
             is_first = self.at is None
             if is_first:
                 at = read_wall_clock()
-                self._records.write([Record(_PART, _KEY, encode_json({"at": at}))], undo=lambda: self._set(None))
+                mark = Record(_PART, _KEY, encode_json({"at": at}))
+                self._actor.records.write([mark], undo=lambda: self._set(None))
                 self._set(at)
-                for part in self._timer.parts:
+                for part in self._actor.timer.parts:
                     part.terminate()
         commit = transaction.commit
         assert commit is not None

@@ -183,7 +183,7 @@ class EndpointMethod:
             # Without an annotation, it is what its converter makes.
             return made._replace(place="path", type=Any if is_text else type_)
         check_type(type_)
-        if is_text or _is_scalar(type_) or (self.method not in _WITH_BODY and _is_list(type_)):
+        if is_text or _are_scalars(_find_alternatives(type_)) or (self.method not in _WITH_BODY and _is_list(type_)):
             return made
         if self.method not in _WITH_BODY:
             raise TypeError(f"{self._owner}: a {self.method} has no body, and {name!r} cannot be in a query")
@@ -268,19 +268,16 @@ def _find(cls: type, reserved: Collection[str]) -> list[EndpointMethod]:
     return found
 
 
-def _is_scalar(type_: Any) -> bool:
-    alternatives = _find_alternatives(type_)
-    return bool(alternatives) and all(isinstance(each, _SCALARS) for each in alternatives)
-
-
 def _is_list(type_: Any) -> bool:
     """Whether a type is a list, a set or a tuple of any length, of what a query can have; or None."""
     lists = [each for each in _find_alternatives(type_) if not isinstance(each, msgspec.inspect.NoneType)]
-    return len(lists) == 1 and isinstance(lists[0], msgspec.inspect.CollectionType) and _are_scalars(lists[0].item_type)
+    if len(lists) != 1 or not isinstance(lists[0], msgspec.inspect.CollectionType):
+        return False
+    return _are_scalars(_list_alternatives(lists[0].item_type))
 
 
-def _are_scalars(info: msgspec.inspect.Type) -> bool:
-    return all(isinstance(each, _SCALARS) for each in _list_alternatives(info))
+def _are_scalars(alternatives: Collection[msgspec.inspect.Type]) -> bool:
+    return bool(alternatives) and all(isinstance(each, _SCALARS) for each in alternatives)
 
 
 def _find_alternatives(type_: Any) -> list[msgspec.inspect.Type]:

@@ -4,8 +4,9 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
+import msgspec
+
 from plait.actor.connection import Connection, SentClient
-from plait.actor.identity import Identity
 from plait.actor.kind import Kind
 from plait.actor.per_actor import PerActor
 from plait.actor.rpc import Method, Stream
@@ -14,7 +15,7 @@ from plait.spelling import find_nearest
 from plait.state.change_log import Change
 from plait.store.protocol import ThreadKey
 
-__all__ = ["Handle", "ThreadCalls"]
+__all__ = ["Handle", "Identity", "ThreadCalls"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +40,14 @@ class Declared(Protocol[Bound_co]):
 
 
 T_co = TypeVar("T_co", bound=HasState[Any], covariant=True)
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """For which user a thread was created, when, and when it was terminated; times are in microseconds."""
+
+    user_id: str | None
+    created_at: int | None
+    terminated_at: int | None
 
 
 class ThreadCalls(Protocol):

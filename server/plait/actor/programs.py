@@ -36,11 +36,7 @@ class ProgramActor(Protocol):
         ...
 
 
-def _make_set(actor: ProgramActor) -> set[CodeRun]:
-    return set()
-
-
-_PROGRAMS: Final = PerActor(_make_set)
+_PROGRAMS: Final = PerActor[ProgramActor, set[CodeRun]](lambda _: set())
 
 
 def terminate_programs(actor: ProgramActor) -> None:

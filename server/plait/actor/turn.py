@@ -308,7 +308,7 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
     def user(self) -> str | None:
         """The id of the principal of its connection or request; None if there is none."""
         if self.connection is not None:
-            return None if self.connection.principal is None else self.connection.principal.id
+            return self.connection.user
         return self.party.user if isinstance(self.party, Party) else None
 
     @property

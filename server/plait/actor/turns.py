@@ -26,6 +26,7 @@ from plait.errors import PlaitError, TooMany, Unauthenticated, Unavailable
 from plait.instruments.protocol import TRACE, Instruments, find_outcome
 from plait.limits import Limits
 from plait.state.source import Source
+from plait.state.thread_records import Records
 
 __all__ = ["TurnActor", "TurnRunner", "find_trace"]
 
@@ -40,6 +41,7 @@ class TurnActor(TurnOwner, UsedActor, Protocol):
     """An actor, as what it consists of uses it."""
 
     limits: Limits
+    records: Records
     usage: Usage
     # None without a family.
     relatives: Relatives | None
@@ -201,7 +203,7 @@ class TurnRunner:
         """
         if turn.by_client and turn.connection is not None:
             turn.party, turn.lease = turn.connection.party, turn.connection.lease
-        if is_gated and not (self.mailbox.is_held and self._is_of_last(turn)):
+        if is_gated and not (self.mailbox.is_held and turn.parent is not None and turn.parent.holds(self.mailbox)):
             done = partial(self._answer, turn, done)
         if size is not None and turn.connection is not None:
             turn.size = turn.connection.begin_turn(size)
@@ -359,10 +361,6 @@ class TurnRunner:
             done(result, None if found is None else turn.explain_loss(found))
 
         self._actor.state.after(answer)
-
-    def _is_of_last(self, turn: Turn) -> bool:
-        """Whether a turn is called by one that runs while the others are held."""
-        return turn.parent is not None and turn.parent.holds(self.mailbox)
 
     def _add_concurrent(self, turn: Turn) -> None:
         turn.on_end(lambda *_: self._finish_concurrent(turn))

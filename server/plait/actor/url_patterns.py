@@ -71,7 +71,7 @@ class UrlPattern:
         self.text = "/" + "/".join(parts)
         last = len(parts) - 1
         self._segments = tuple(self._read(part, is_last=at == last, text=text) for at, part in enumerate(parts))
-        expressions = [self._compile(part) for part in parts]
+        expressions = [_write_regex(part, lambda name, pattern: f"(?P<{name}>{pattern})") for part in parts]
         # The rest of a path may be empty, and then there is no slash before it.
         is_open = bool(parts) and self._segments[-1].kind == _PATH
         rest = f"(?:/{expressions.pop()})?" if is_open else ""
@@ -125,9 +125,6 @@ class UrlPattern:
             self.parameters[name] = kind
             converter = _CONVERTERS[kind].rank
         return _Segment(_write_regex(part, lambda name, pattern: pattern), converter, len(plain))
-
-    def _compile(self, part: str) -> str:
-        return _write_regex(part, lambda name, pattern: f"(?P<{name}>{pattern})")
 
 
 def _write_regex(part: str, write: Callable[[str, str], str]) -> str:

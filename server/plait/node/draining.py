@@ -67,7 +67,7 @@ async def end_work(
     if await _wait_until_idle(find_busy, now + (grace if runs.has_run(thread) else 0)):
         return True
     for actor in find_busy():
-        actor.cancel_turns()
+        actor.turns.cancel()
     return False
 
 

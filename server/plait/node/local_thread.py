@@ -12,7 +12,7 @@ import msgspec
 
 from plait.actor.actor import Actor
 from plait.actor.connection import SentClient
-from plait.actor.identity import Identity
+from plait.actor.handle import Identity
 from plait.actor.kind import Kind
 from plait.actor.outcome import Done, RunningCall, make_resolver, wait_for_durable
 from plait.actor.rpc import Method, Sent

@@ -671,7 +671,7 @@ async def test_a_turn_that_the_shutdown_cancels_is_in_doubt_if_a_part_is_stored(
         thread = cast(Counter, actor.thread)
         call = asyncio.create_task(house.handle(Counter).call(method))
         await until(lambda: thread.waiting and actor.state.is_durable)
-        actor.cancel_turns()
+        actor.turns.cancel()
         with pytest.raises(error):
             await outcome(call)
 

@@ -161,7 +161,7 @@ async def test_a_program_is_cancelled_with_the_code_that_awaits_it() -> None:
     async with open_flat() as flat:
         running = asyncio.create_task(flat.handle.call(Room.execute, "wait(); for (;;) {}"))
         run = await until_begun(flat)
-        flat.actor.cancel_turns()
+        flat.actor.turns.cancel()
         with pytest.raises(Exception, match="shutting down"):
             await running
         assert (await run).status == "terminated"

@@ -424,7 +424,7 @@ async def test_a_run_that_is_cancelled_while_it_is_stored_is_stored_and_not_repe
     await chats.handle.queue("a")
     async with asyncio.timeout(10):
         await is_reached.wait()
-        actor.cancel_turns()
+        actor.turns.cancel()
         await asyncio.sleep(0)
         may_go.set()
         while await store.due_threads(until=1 << 62):  # noqa: ASYNC110

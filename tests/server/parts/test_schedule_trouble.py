@@ -241,7 +241,7 @@ async def test_what_was_taken_is_released_when_the_write_of_a_cancelled_effect_f
         store.is_held = True
         scribe.gate.set()
         await until(lambda: len(store.waiting) == 1)
-        actor.cancel_turns()
+        actor.turns.cancel()
         await asyncio.sleep(0)
         store.fail_next()
         store.resume()

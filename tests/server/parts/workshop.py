@@ -101,7 +101,7 @@ class Workshop:
         for actor in self.node.actors:
             actor.timer.stop()
             actor.state.close()
-            actor.cancel_turns()
+            actor.turns.cancel()
         self.store.refuses = lambda _: True
 
 

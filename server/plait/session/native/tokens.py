@@ -77,7 +77,7 @@ class Tokens:
             if (None if rights.principal is None else rights.principal.id) != before:
                 self._connection.close(FORBIDDEN, "the new token belongs to another user")
                 return
-            self._connection.grant(rights)
+            self._connection.rights = rights
             self._lease.renew(rights.principal)
             self.watch(is_renewed=True)
         finally:

@@ -1053,7 +1053,7 @@ async def test_calls_are_turns_and_concurrent_ones_overtake_them() -> None:
 async def test_a_client_that_may_not_call_is_told_so() -> None:
     async with open_house(Room) as house:
         client = await house.join(Room, "a")
-        client.connection.grant(Rights(may_call=False))
+        client.connection.rights = Rights(may_call=False)
         client.call("1", "add", 1)
         assert await client.next() == failure("1", "Forbidden")
         assert await house.handle(Room).state() == 0

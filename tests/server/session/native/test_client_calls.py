@@ -189,7 +189,7 @@ async def test_a_call_that_fails_says_why_and_where(
 
 async def test_who_may_not_call_is_told_so(house: House) -> None:
     guest = await joined(await house.actor(Machine), "a")
-    guest.connection.grant(Rights(may_call=False))
+    guest.connection.rights = Rights(may_call=False)
     call(guest, 1, "nothing")
     assert [(f["code"], f["ref"]) for f in guest.frames] == [("forbidden", 1)]
 

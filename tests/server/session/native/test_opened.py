@@ -242,7 +242,7 @@ async def test_a_client_without_the_right_opens_nothing_and_a_readonly_one_does(
     guest.connection.readonly = True
     guest.send("open", part="messages")
     assert await next_of(guest, "page")
-    guest.connection.grant(Rights(may_open=False))
+    guest.connection.rights = Rights(may_open=False)
     guest.send("open", part="messages", before=7)
     answer = await next_of(guest, "unopened")
     assert (answer["code"], answer["before"]) == ("forbidden", 7)
@@ -252,7 +252,7 @@ async def test_a_client_that_loses_the_right_is_told_once_and_gets_no_more_chang
     messages = await chats.messages()
     guest = await viewer(chats)
     await next_of(guest, "page")
-    guest.connection.grant(Rights(may_open=False))
+    guest.connection.rights = Rights(may_open=False)
     for number in range(2):
         await messages.inject("user", f"{number}")
     assert [(each["type"], each.get("code")) for each in guest.frames] == [("unopened", "forbidden")]
@@ -264,7 +264,7 @@ async def test_a_client_that_loses_the_right_gets_no_page_that_waits(troubled: M
     guest = await joined(await chat(troubled), "ada")
     for fields in ({}, {}, {"before": 9}):
         guest.send("open", part="messages", **fields)
-    guest.connection.grant(Rights(may_open=False))
+    guest.connection.rights = Rights(may_open=False)
     await until(lambda: any(each.get("before") == 9 for each in guest.transport.sent))
     found = [(each["type"], each["code"], each.get("before")) for each in guest.frames]
     assert found == [("unopened", "forbidden", None), ("unopened", "forbidden", 9)]

@@ -110,7 +110,7 @@ async def test_what_could_not_be_stored_is_asked_for_again_in_order(troubled: Me
 async def test_who_may_not_upload_attaches_no_file_of_the_thread(chats: MessagesLab) -> None:
     chats.work = nothing
     guest = await joined(await chat(chats), "ada")
-    guest.connection.grant(Rights(may_upload=False))
+    guest.connection.rights = Rights(may_upload=False)
     attached: list[Any] = [{"path": "attachments/a.png"}, {"path": "/attachments//a.png"}]
     others: list[Any] = [{"path": "a.png"}, {"path": 1}, {"path": "attachments/../a"}, {"url": "attachments/a.png"}]
     for ref, attachment in enumerate([*attached, *others], 1):
@@ -118,7 +118,7 @@ async def test_who_may_not_upload_attaches_no_file_of_the_thread(chats: Messages
     found = await answers(guest, 6)
     assert [each.get("code") for each in found] == ["forbidden"] * 2 + [None] * 4
     assert len(await chats.all()) == 4
-    guest.connection.grant(Rights())
+    guest.connection.rights = Rights()
     send(guest, 7, "look", attachments=attached)
     assert (await answers(guest, 1))[0]["type"] == "sent"
 
@@ -130,9 +130,9 @@ async def test_what_cannot_be_sent_is_refused_and_the_next_one_is_not(troubled: 
     send(guest, 1, "a")
     await answers(guest, 1)
     guest.connection.readonly = False
-    guest.connection.grant(Rights(may_send=False))
+    guest.connection.rights = Rights(may_send=False)
     send(guest, 2, "a")
-    guest.connection.grant(Rights())
+    guest.connection.rights = Rights()
     send(guest, 3, "a", key="")
     send(guest, 4, "a", key="k" * 257)
     send(guest, 5, "x" * (1 << 20))
@@ -179,7 +179,7 @@ async def test_what_is_queued_is_acknowledged_again_when_nothing_more_may_be_sen
         guest = await joined(await chat(chats), "ada")
         if number:
             guest.connection.readonly = loss == "readonly"
-            guest.connection.grant(Rights(may_send=loss != "forbidden"))
+            guest.connection.rights = Rights(may_send=loss != "forbidden")
         send(guest, 1, "hi", key="mine")
         found += await answers(guest, 1)
         if not number and loss == "terminated":
