@@ -3,7 +3,6 @@
 import collections.abc
 import inspect
 import logging
-import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -82,16 +81,15 @@ class Agent:
             raise TypeError(f"the agent {name!r} must be an `async def`, not {function!r}")
         if multitask not in get_args(Multitask):
             raise ValueError(f"multitask must be one of {', '.join(get_args(Multitask))}, not {multitask!r}")
-        for option, value, least in (
-            ("max_waiting", max_waiting, 0),
-            ("wait_timeout", wait_timeout, 0),
-            ("timeout", timeout, 0),
-            ("background_timeout", background_timeout, 0),
+        for option, value, is_optional in (
+            ("max_waiting", max_waiting, False),
+            ("wait_timeout", wait_timeout, False),
+            ("timeout", timeout, True),
+            ("background_timeout", background_timeout, True),
         ):
-            if (value is not None or option not in ("timeout", "background_timeout")) and not (
-                isinstance(value, int | float) and least <= value and not math.isnan(value)
-            ):
-                raise ValueError(f"{option} of the agent {name!r} must be a number from {least} on, not {value!r}")
+            # NaN is not from 0 on either.
+            if not ((is_optional and value is None) or (isinstance(value, int | float) and value >= 0)):
+                raise ValueError(f"{option} of the agent {name!r} must be a number from 0 on, not {value!r}")
         self.name = name
         self.function = function
         self.kind = kind

@@ -8,7 +8,7 @@ from typing import Final
 
 from plait.actor.thread import ThreadActor
 from plait.errors import PlaitError
-from plait.parts.stage import Stage
+from plait.parts.stage import Draft, Stage
 from plait.store.thread_rows import Record
 
 __all__ = ["MARK", "Mark", "Marks"]
@@ -101,18 +101,14 @@ class Mark:
             self._is_stored = True  # The record may be stored.
 
 
-class _Draft:
+class _Draft(Draft):
     """The part of a mark in a run's stage, which is stored with the run."""
 
-    is_ready = True
+    is_dirty = True
 
     def __init__(self, mark: Mark, record: Record) -> None:
         self._mark = mark
         self._record = record
-        self.is_dirty = True
-
-    async def prepare(self) -> None:
-        """Do nothing, as nothing must be read."""
 
     def write(self) -> None:
         self._mark.store(self._record)

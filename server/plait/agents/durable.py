@@ -115,7 +115,7 @@ class AgentTask(Task):
             error = run.explain(failure, False)
         finally:
             context.leave(token)
-        await runs.finish(context, error)
+        await runs.ends.finish(context, error)
         return output
 
 

@@ -28,10 +28,6 @@ from plait.spelling import find_nearest
 __all__ = ["Runs"]
 
 
-def _ignore(_: object) -> None:
-    pass
-
-
 class Runs(ActiveRuns):
     """The agents of an app and their runs.
 
@@ -44,7 +40,8 @@ class Runs(ActiveRuns):
         # The `kv` of all contexts.
         self.kv: Any = None
         self._make_user = make_user
-        self._ends = RunEnds(events, leave=self.leave)
+        # Ends what `enter` has begun.
+        self.ends = RunEnds(events, leave=self.leave)
 
     # Agents
 
@@ -97,7 +94,7 @@ class Runs(ActiveRuns):
     # Runs, in a turn of the thread
 
     async def run(
-        self, agent: Agent, thread: Thread[Any], given: Given, *, on_begin: Callable[[Run], object] = _ignore
+        self, agent: Agent, thread: Thread[Any], given: Given, *, on_begin: Callable[[Run], object] = lambda _: None
     ) -> Any:
         """Run an agent when the queue admits it, and return its output, or an Interruption.
 
@@ -122,11 +119,11 @@ class Runs(ActiveRuns):
             error = run.explain(failure, timer is not None and timer.expired())
         finally:
             context.leave(token)
-        await self._ends.finish(context, error)
+        await self.ends.finish(context, error)
         return Interruption(run.interrupt_message, output) if run.ends_interrupted else output
 
     async def stream(
-        self, agent: Agent, thread: Thread[Any], given: Given, *, on_begin: Callable[[Run], object] = _ignore
+        self, agent: Agent, thread: Thread[Any], given: Given, *, on_begin: Callable[[Run], object] = lambda _: None
     ) -> AsyncGenerator[Any]:
         """Run a streaming agent when the queue admits it; the last chunk is an Interruption if it was interrupted.
 
@@ -155,7 +152,7 @@ class Runs(ActiveRuns):
             pass
         except BaseException as failure:
             error = run.explain(failure, timer.expired())
-        await self._ends.finish(context, error)
+        await self.ends.finish(context, error)
         if run.ends_interrupted:
             yield Interruption(run.interrupt_message)
 
@@ -189,12 +186,6 @@ class Runs(ActiveRuns):
                 raise Uncounted from error
             raise
         return begun[0].is_interrupted
-
-    # For durable agents
-
-    async def finish(self, context: Context[Any], error: BaseException | None) -> None:
-        """End a run that `enter` has begun. Raises its error."""
-        await self._ends.finish(context, error)
 
     # For contexts
 

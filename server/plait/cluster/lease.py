@@ -11,17 +11,13 @@ LEASE: Final = 3.0
 """Seconds that a node may serve after its last successful beat began."""
 
 
-def boot_time() -> float:
-    """Return the seconds since the machine has started, also those in which it slept, where its clock tells them."""
-    return _read()
-
-
 def _find_clock() -> Callable[[], float]:
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic if clock is None else lambda: time.clock_gettime(clock)
 
 
-_read: Final = _find_clock()
+boot_time: Final = _find_clock()
+"""Returns the seconds since the machine has started, also those in which it slept, where its clock tells them."""
 
 
 class NodeLease:

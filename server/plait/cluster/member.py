@@ -160,8 +160,7 @@ class Member:
     async def observe(self) -> None:
         """Read the directory, mark silent nodes as dead, take the shards of dead nodes, and share with new ones."""
         try:
-            view = await self._directory.read()
-            self.view = view
+            self.view = view = await self._directory.read()
             if self.record.id not in view.alive():
                 self._die()
                 return

@@ -198,10 +198,11 @@ class KV:
             due = await self._store.records(row.key, RecordRange(DUE, limit=1))
             if due and read_due(due[0].key) <= read_wall_clock():
                 actor = await self._wake(row.key)
+                assert isinstance(actor.thread, Namespace)
                 with actor.usage.keep_awake():
                     is_page_full = True
                     while is_page_full:
-                        is_page_full = await _namespace_of(actor).sweep(read_wall_clock(), _PAGE) == _PAGE
+                        is_page_full = await actor.thread.sweep(read_wall_clock(), _PAGE) == _PAGE
                         await asyncio.sleep(0)  # Other tasks run between the pages.
 
     # Inside
@@ -227,11 +228,6 @@ class KV:
     async def _destroy(self, key: ThreadKey) -> None:
         with suppress(NotFound):
             await self._threads.destroy(key)
-
-
-def _namespace_of(actor: Actor) -> Namespace:
-    assert isinstance(actor.thread, Namespace)
-    return actor.thread
 
 
 def _key_of(namespace: str) -> ThreadKey:
