@@ -91,7 +91,7 @@ class ThreadValues:
 
     async def metadata(self) -> dict[str, Any]:
         """Return the metadata that `set_metadata` has set, or `{}`."""
-        await self._actor.records.wait_for_shown()
+        await self._actor.state.wait_for_shown()
         return self._use().metadata
 
     # Writing

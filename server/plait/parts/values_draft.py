@@ -57,7 +57,7 @@ class ValuesDraft:
 
     async def load(self) -> None:
         """Wait until the methods that read show what the calling code may see. Raises CorruptThread."""
-        await self._head.records.wait_for_shown()
+        await self._head.state.wait_for_shown()
         self.show()
 
     def show(self) -> None:

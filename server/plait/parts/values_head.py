@@ -34,8 +34,8 @@ class ValuesHead:
     """All values of a thread. Each is a record with its key; it keeps its position until it is removed."""
 
     def __init__(self, part: str, records: Records, state: Pipeline, limits: Limits) -> None:
-        self.records = records
-        self._state = state
+        self._records = records
+        self.state = state
         self._limits = limits
         self._part = part
         # Why the stored values cannot be read, for all uses of them.
@@ -69,7 +69,7 @@ class ValuesHead:
     @property
     def values(self) -> dict[str, bytes]:
         """The values by their keys, in order of insertion. Raises CorruptThread."""
-        self._state.end_abandoned()
+        self.state.end_abandoned()
         if self._damage is not None:
             raise CorruptThread(str(self._damage)) from self._damage
         return self._values
@@ -85,9 +85,9 @@ class ValuesHead:
 
         Raises what the operations raise, TooLarge, and what `Pipeline.store` raises; then nothing is changed.
         """
-        self._state.check_open()
+        self.state.check_open()
         edit = ValuesEdit(self.values, self._total)
-        self._state.ask(_carry_out, edit, ops)
+        self.state.ask(_carry_out, edit, ops)
         if edit.total > max((limit := self._limits.record) - 1, self._total):
             raise TooLarge(f"the {self._part} would have {edit.total + 1} bytes; the limit is {limit}")
         changed = dict.fromkeys(self._values) if edit.is_cleared else dict[str, None]()
@@ -103,7 +103,7 @@ class ValuesHead:
 
         try:
             # Without records, only the caller has something to take back.
-            return self.records.write(records, undo=take_back if records else undo)
+            return self._records.write(records, undo=take_back if records else undo)
         except BaseException:
             self._restore(before)
             self.metadata, self._total = metadata, total
