@@ -26,6 +26,8 @@ __all__ = ["EventStream"]
 _SILENCE: Final = 20.0
 # The readers of a thread that write in one iteration of the loop: a large event takes each of them some time.
 _AT_ONCE: Final = 16
+# The readers of a thread to wake.
+_WAITING: Final = PerActor[Actor, deque[asyncio.Event]](lambda _: deque())
 
 
 class EventStream:
@@ -35,7 +37,7 @@ class EventStream:
         self._actor = actor
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
-        self._queue = _Queue(actor.limits.write_buffer, self._event_id, self.close, _WAKER.of(actor))
+        self._queue = _Queue(actor.limits.write_buffer, self._event_id, self.close, _WAITING.of(actor))
         # Each event names its source, so that it can be read without the events before it.
         self._follower = Follower(actor, self._queue, source=None)
         rights = Rights(principal, may_write=False, may_call=False)
@@ -117,12 +119,16 @@ class _Queue(OneWay):
     """The transport: events that wait for the reader."""
 
     def __init__(
-        self, limit: int, event_id: Callable[[], bytes], closed: Callable[[int, str], None], waker: "_Waker"
+        self,
+        limit: int,
+        event_id: Callable[[], bytes],
+        closed: Callable[[int, str], None],
+        waiting: deque[asyncio.Event],
     ) -> None:
         self._limit = limit
         self._event_id = event_id
         self._closed = closed
-        self._waker = waker
+        self._waiting = waiting
         # The frames that wait, with their ids.
         self._frames: deque[tuple[bytes, bytes]] = deque()
         self._size = 0
@@ -163,7 +169,9 @@ class _Queue(OneWay):
             self.close(TRY_AGAIN_LATER, "the client reads too slowly")
             return
         if not self._frames:
-            self._waker.add(self._wake)
+            if not self._waiting:
+                asyncio.get_running_loop().call_soon(_wake_some, self._waiting)
+            self._waiting.append(self._wake)
         self._frames.append((self._event_id(), frame.data))
         self._size += len(frame.data)
 
@@ -177,23 +185,8 @@ class _Queue(OneWay):
         pass
 
 
-class _Waker:
-    """Wakes the readers of a thread for whom events wait, a few in each iteration of the loop."""
-
-    def __init__(self, _: Actor) -> None:
-        self._waiting: deque[asyncio.Event] = deque()
-
-    def add(self, reader: asyncio.Event) -> None:
-        """Wake a reader soon."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._wake)
-        self._waiting.append(reader)
-
-    def _wake(self) -> None:
-        for _ in range(min(len(self._waiting), _AT_ONCE)):
-            self._waiting.popleft().set()
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._wake)
-
-
-_WAKER: Final = PerActor(_Waker)
+def _wake_some(waiting: deque[asyncio.Event]) -> None:
+    for _ in range(min(len(waiting), _AT_ONCE)):
+        waiting.popleft().set()
+    if waiting:
+        asyncio.get_running_loop().call_soon(_wake_some, waiting)

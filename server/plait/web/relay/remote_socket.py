@@ -250,10 +250,6 @@ class _Messages:
         self.received.clear()
         return True
 
-    def drop(self) -> None:
-        self.frames.clear()
-        self.received.clear()
-
 
 def _return_true() -> bool:
     return True
