@@ -200,7 +200,7 @@ class RelayedSocket:
             self._socket.resume()
 
     def _open(self) -> None:
-        self._is_lost = False
+        self._is_lost = self._is_full = False
         self._number = self._link.open(OPEN, self._data, self)
 
     def _try_again(self) -> None:

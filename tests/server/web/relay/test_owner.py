@@ -218,3 +218,39 @@ async def test_a_socket_whose_peer_goes_as_it_is_opened_is_not_joined(
         assert owner._owner._tasks == set()
         assert [row async for row in owner.threads(kind=Page)] == []
     assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []
+
+
+async def test_a_socket_that_was_opened_again_is_read_though_its_former_link_was_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with asyncio.timeout(PATIENCE), open_nodes(lambda: Plait(Page, store="memory://")) as nodes:
+        gateway, owner = nodes.apps
+        name = nodes.name(Page, 1)
+        link = await gateway._context.links.find_link(ThreadKey("page", name))
+        assert link is not None
+        check, refused = owner._owners.check, asyncio.Event()
+
+        def refuse_once(key: ThreadKey) -> None:
+            if not refused.is_set():
+                refused.set()
+                raise NotOwner("it has moved")
+            check(key)
+
+        monkeypatch.setattr(owner._owners, "check", refuse_once)
+        received = asyncio.Queue[Message]()
+        received.put_nowait({"type": "websocket.connect"})
+        received.put_nowait({"type": "websocket.receive", "text": '{"type":"cf_agent_state","state":{"n":5}}'})
+
+        async def send(message: Message) -> None: ...
+
+        scope = {"type": "websocket", "scheme": "ws", "path": f"/threads/page/{name}", "headers": []}
+        link.pause_writing()
+        serving = asyncio.create_task(gateway({**scope, "subprotocols": []}, received.get, send))
+        await refused.wait()
+        while link._streams:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        link.resume_writing()
+        while await nodes.handle(Page, 1).state() != {"n": 5}:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        received.put_nowait({"type": "websocket.disconnect", "code": 1000})
+        await serving
