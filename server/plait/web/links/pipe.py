@@ -108,6 +108,7 @@ class Pipe:
             self.give_room()
         found = await self._found.get()
         if isinstance(found, Exception):
+            self._found.put_nowait(Lost())  # For others that wait, and for those that come later.
             raise found
         return found
 

@@ -5,8 +5,10 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from plait.web.links.link import Link
-from plait.web.links.pipe import PIECE, WINDOW, Pipe
+from plait.web.links.pipe import PIECE, WINDOW, Lost, Pipe
 
 OPEN = 50
 PATIENCE = 20.0
@@ -121,3 +123,14 @@ async def test_a_sender_waits_while_the_link_is_full_and_no_more_when_it_is_lost
         assert not waiting.done()
         opened.lose()
         await waiting
+
+
+async def test_all_that_wait_for_a_piece_learn_that_the_other_end_is_lost_and_so_do_those_that_come_later() -> None:
+    async with open_pipe() as (opened, _):
+        waiting = [asyncio.create_task(opened.next()) for _ in range(3)]
+        await asyncio.sleep(0)
+        opened.lose()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in found] == [Lost] * 3
+        with pytest.raises(Lost):
+            await opened.next()
