@@ -62,7 +62,7 @@ class Env(Part["ThreadEnv"]):
             self.of(actor)._load(records[0])
 
     def hand_down(self, actor: ThreadActor) -> Variables:
-        return self.of(actor)._show()
+        return dict(self.of(actor)._show())
 
     def take_item(self, actor: ThreadActor, body: Mapping[str, Any]) -> None:
         self.of(actor)._take(msgspec.convert(body, dict[str, Variable | None]))

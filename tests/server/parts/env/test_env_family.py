@@ -11,6 +11,7 @@ from plait import Context, Env, Family, NotFound, Plait, Thread, rpc
 from plait.limits import Limits
 from plait.parts.env.env import ThreadEnv
 from plait.store.protocol import ThreadKey
+from plait_schemas.codec import encode_json
 
 PATIENCE = 20.0
 
@@ -142,6 +143,21 @@ async def test_a_child_is_born_with_all_variables_of_its_parent_except_its_scope
         assert await read(child.settings, "CHILDS") is None
     async with make_app(url) as app:
         assert await app.thread(Grandchild, "one").call(Grandchild.read, "LATER") == "later"
+
+
+async def test_what_is_written_after_a_birth_is_not_in_it_while_it_waits() -> None:
+    async with make_app() as app:
+        parent = await thread_of(app, Parent)
+        await parent.env.set("KEY", "before")
+        with parent.transaction():
+            spawned = parent.family.spawn(Child, "one")
+            (birth,) = parent.family._store.outbox.find("child/one").values()
+            stored = encode_json(birth)
+            parent.env.set("KEY", "after")
+            parent.env.set("LATER", "later")
+            assert encode_json(birth) == stored
+        await spawned
+        await wait_for((await thread_of(app, Child)).settings, "LATER", "later")
 
 
 async def test_the_variables_of_a_run_are_handed_down_with_it_or_not_at_all(url: str) -> None:
