@@ -12,7 +12,7 @@ from plait.state.pipeline import Pipeline
 from plait.store.protocol import Store, ThreadKey
 from plait.store.record_checks import is_key
 from plait.store.thread_rows import Record, RecordRange
-from plait_schemas.codec import encode_json
+from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = ["Change", "Changes", "Records", "Table", "Values", "apply"]
 
@@ -59,7 +59,7 @@ class Table(Generic[T]):
         """Return the value of a stored record of a thread. Raises CorruptThread."""
         try:
             return self._decode(record.value or b"")
-        except msgspec.MsgspecError as error:
+        except NOT_JSON as error:
             raise CorruptThread(f"{record.part}/{record.key} of {thread} cannot be read", detail=str(error)) from None
 
     def change(self, key: Any, value: T | None, *, is_readable: bool = False) -> Change:
@@ -71,7 +71,7 @@ class Table(Generic[T]):
         try:
             if data is not None and not is_readable:
                 self._decode(data)
-        except msgspec.MsgspecError as error:
+        except NOT_JSON as error:
             raise ValueError(f"{self._part}/{name} cannot be stored: {error}") from None
         return Change(self._set, key, value, Record(self._part, name, data))
 

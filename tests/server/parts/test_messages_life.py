@@ -9,11 +9,12 @@ from tests.server.parts.messages_lab import Chat, MessagesLab, answer, contents
 from tests.server.parts.test_messages_queue import Gate, statuses
 from tests.server.parts.workshop import FlakyStore, open_workshop, until
 
-from plait import Context, Messages, Readonly, Terminated, Thread
+from plait import Context, CorruptThread, Messages, Readonly, Terminated, Thread
 from plait.actor.connection import Rights
 from plait.actor.turn import Turn
+from plait.parts.messages.state import load_state
 from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import RecordRange
+from plait.store.thread_rows import Record, RecordRange
 
 KEY = ThreadKey("chat", "one")
 
@@ -181,3 +182,9 @@ async def test_a_readonly_client_writes_no_messages(chats: MessagesLab) -> None:
     actor.turns.begin(turn, lambda _, error: ended.set_result(error))
     assert isinstance(await ended, Readonly)
     assert await chats.all() == []
+
+
+@pytest.mark.parametrize("data", [b"[", b"{}", b'{"id":"\xff"}'])
+def test_a_message_that_cannot_be_read_is_of_a_corrupt_thread(data: bytes) -> None:
+    with pytest.raises(CorruptThread, match="the messages of a thread are damaged"):
+        load_state("messages", [], [Record("messages", "q/1", data)], [])

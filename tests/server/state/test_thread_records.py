@@ -118,7 +118,8 @@ async def test_of_two_changes_of_a_value_the_last_one_is_stored(store: FlakyStor
         assert [*await shelf.stored()] == ["n/b"]
 
 
-def test_a_record_that_cannot_be_read_is_of_a_corrupt_thread() -> None:
+@pytest.mark.parametrize("data", [b'{"text":1}', b'{"text":"\xff"}', b""])
+def test_a_record_that_cannot_be_read_is_of_a_corrupt_thread(data: bytes) -> None:
     table = Table("shelf", str, decode_note, Values[str, Note]().set)
     with pytest.raises(CorruptThread, match="shelf/a of room/one cannot be read"):
-        table.read(Record("shelf", "a", b'{"text":1}'), ThreadKey("room", "one"))
+        table.read(Record("shelf", "a", data), ThreadKey("room", "one"))

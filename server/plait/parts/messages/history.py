@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from operator import itemgetter
 from typing import Final, Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from plait.errors import CorruptThread
@@ -23,7 +22,7 @@ from plait.parts.messages.message import (
 from plait.parts.messages.state import FIRST_LINE, KEPT, LOG, LostStream, State
 from plait.state.thread_records import Records
 from plait.store.thread_rows import Record, RecordRange
-from plait_schemas.codec import decode_json
+from plait_schemas.codec import NOT_JSON, decode_json
 
 __all__ = ["History", "Order"]
 
@@ -202,5 +201,5 @@ class History:
     def _decode(self, data: bytes) -> Message:
         try:
             return decode_message(data)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise CorruptThread(f"the {self._part} of a thread are damaged") from error

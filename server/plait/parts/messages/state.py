@@ -10,6 +10,7 @@ from plait.errors import CorruptThread
 from plait.parts.attempts import PAUSES, Attempts
 from plait.parts.messages.message import Message, SentKeys, decode_message
 from plait.store.thread_rows import Record
+from plait_schemas.codec import NOT_JSON
 
 __all__ = [
     "FIRST_LINE",
@@ -202,7 +203,7 @@ def load_state(part: str, head: Sequence[Record], queue: Sequence[Record], keys:
     try:
         found = _decode_head(head[0].value or b"") if head else MessagesHead()
         pending = [decode_message(record.value or b"") for record in queue]
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise CorruptThread(f"the {part} of a thread are damaged") from error
     return State(found, pending, SentKeys.load(keys))
 
