@@ -9,7 +9,7 @@ import pytest
 from tests.server.nodes import Nodes, open_nodes
 from tests.server.parts.files_lab import until
 
-from plait import Files, Indeterminate, NotFound, Plait, Thread
+from plait import Files, Indeterminate, NotFound, Plait, Thread, Unavailable
 from plait.node.remote_requests import CallPart
 from plait.parts.files.file import CHUNK
 from plait.store.thread_rows import RecordRange
@@ -95,6 +95,10 @@ async def test_a_write_that_breaks_off_leaves_no_file(nodes: Nodes) -> None:
     assert await handle.files.stat("a.bin") is None
 
 
+async def read_all(pieces: AsyncIterator[bytes]) -> bytes:
+    return b"".join([piece async for piece in pieces])
+
+
 @pytest.mark.parametrize("end", ["raises", "lost"])
 async def test_a_write_whose_caller_leaves_ends_and_leaves_nothing(end: str, nodes: Nodes) -> None:
     gate = asyncio.Event()
@@ -129,6 +133,18 @@ async def test_a_write_whose_caller_leaves_ends_and_leaves_nothing(end: str, nod
     gate.set()
     with pytest.raises((LookupError, Indeterminate)):
         await write
+
+
+async def test_a_read_that_is_lost_halfway_may_be_repeated(nodes: Nodes) -> None:
+    handle = nodes.handle(Shelf, 1)
+    await handle.files.write("a.bin", body(5 * CHUNK))
+    pieces = handle.files.stream("a.bin")
+    assert await anext(pieces)
+    (link,) = nodes.apps[0]._context.links._dialled.values()
+    await link.close()
+    with pytest.raises(Unavailable, match="another process was lost during a call; try again"):
+        await read_all(pieces)
+    assert await handle.files.read("a.bin") == body(5 * CHUNK)
 
 
 async def test_content_does_not_travel_as_json(nodes: Nodes) -> None:

@@ -88,7 +88,7 @@ class _CallAttempts(Attempts):
 
     def __init__(self, links: Links, ask: Ask) -> None:
         super().__init__(links, ask.to, is_of_turn=ask.is_of_turn)
-        self.may_repeat = ask.reads
+        self.reads = self.may_repeat = ask.reads
         self._request = ask.request
         self._settle: Settle | None = ask.settle
         self._call: _Call | None = None
@@ -107,13 +107,13 @@ class _CallAttempts(Attempts):
         return self._call
 
     async def handle(self, failure: Lost | Refused) -> None:
-        """Wait before the next attempt. Raises Indeterminate if the call may have been done."""
+        """Wait before the next attempt. Raises Indeterminate if the call may have been done, else Unavailable."""
         if isinstance(failure, Refused):
             self.correct(failure.owner)
+        elif not self.may_repeat and self.reads:
+            raise Unavailable("another process was lost during a call; try again") from None
         elif not self.may_repeat:
-            raise Indeterminate(
-                "another process was lost during a call, and it is not known whether it has done it"
-            ) from None
+            raise Indeterminate("another process was lost during a call: it is not known if it has done it") from None
         await self.pause()
 
     def settle(self, *, may_have_stored: bool) -> None:
@@ -143,7 +143,7 @@ class _Call(Outgoing):
             self._reply = _decode_reply(found[0])
             self._attempts.settle(may_have_stored=self._reply.may_have_stored)
         elif isinstance(found, Lost) and not self._attempts.may_repeat:
-            self._attempts.settle(may_have_stored=True)
+            self._attempts.settle(may_have_stored=not self._attempts.reads)
         super().finish(found)
 
 
