@@ -150,6 +150,7 @@ class Records:
 
         Raises what `changes` and `write` raise; then nothing is changed.
         """
+        self._pipeline.check_open()  # First: it rolls back a transaction of other code whose block awaits.
         records, undo = apply(changes)
         try:
             return self.write(records, undo=undo, tell=tell)

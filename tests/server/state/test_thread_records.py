@@ -110,6 +110,27 @@ async def test_values_are_as_before_when_their_write_fails_or_is_rolled_back(sto
         assert shelf.notes == {"a": Note("x")}
 
 
+async def test_a_write_comes_after_the_rollback_of_a_transaction_whose_block_awaits(store: FlakyStore) -> None:
+    async with open_workshop(store, Room) as shop:
+        room = await shop.thread(Room)
+        shelf = Shelf(room)
+        await shelf.put((0, "a", Note("x")))
+
+        async def await_in_transaction() -> None:
+            with room.transaction():
+                shelf.put((0, "a", Note("y")))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+
+        waiting = asyncio.create_task(await_in_transaction())
+        await asyncio.sleep(0)
+        await shelf.put((0, "a", Note("z")))
+        with pytest.raises(RuntimeError):
+            await waiting
+        assert shelf.notes == {"a": Note("z")}
+        assert await shelf.stored() == {"n/a": b'{"text":"z","size":0}'}
+
+
 async def test_of_two_changes_of_a_value_the_last_one_is_stored(store: FlakyStore) -> None:
     async with open_workshop(store, Room) as shop:
         shelf = Shelf(await shop.thread(Room))
