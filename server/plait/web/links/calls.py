@@ -150,11 +150,9 @@ class _Call(Outgoing):
 def _finish(incoming: Incoming, task: asyncio.Task[Reply | None]) -> None:
     """Send the end of a call, as its task has ended."""
     incoming.finish(Lost())  # A write that has begun may still read the body.
-    if task.cancelled() or task.exception() is not None:
-        error = None if task.cancelled() else task.exception()
-        data = encode_error(error or Unavailable("the call was cancelled"), None)
-        incoming.reply(_encode(Reply(may_have_stored=error is not None, data=data, is_error=True)))
-    elif (reply := task.result()) is None:
+    error = Unavailable("the call was cancelled") if task.cancelled() else task.exception()
+    reply = task.result() if error is None else Reply(not task.cancelled(), encode_error(error, None), is_error=True)
+    if reply is None:
         incoming.refuse()
     else:
         incoming.reply(_encode(reply))
