@@ -300,7 +300,8 @@ def test_what_killed_workers_have_left_is_removed_at_the_next_start(group: Group
             each.kill()
             group.until_gone(each.pid)
         group.start()
-        assert (left.exists(), held.exists(), (folder / "game.py").exists()) == (False, True, True)
+        group.until(lambda: not left.exists())  # Another server on this machine may be removing it.
+        assert (held.exists(), (folder / "game.py").exists()) == (True, True)
     finally:
         link.unlink()
         held.rmdir()

@@ -107,5 +107,5 @@ class CloudflareCalls:
 
 
 def _make_result(call: Call, value: object, *, done: bool) -> Frame:
-    raw = msgspec.UNSET if value is msgspec.UNSET else msgspec.Raw(encode_given(value))
-    return Frame(encode(Result(call.id, True, raw, done=done)))
+    is_safe = value is msgspec.UNSET or (type(value) is int and value.bit_length() < 64)
+    return Frame(encode(Result(call.id, True, value if is_safe else msgspec.Raw(encode_given(value)), done=done)))
