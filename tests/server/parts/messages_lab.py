@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from plait import Context, Limits, Plait, Thread, Values
 from plait.actor.actor import Actor
 from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame, Frame, InsertFrame, TakeFrame, UpdateFrame
-from plait.parts.messages.message import Message
+from plait.parts.messages.message import Message, Page
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 
 __all__ = ["Chat", "MessagesLab", "Shared", "Viewer", "Work", "contents", "open_lab"]
@@ -100,18 +100,22 @@ class MessagesLab:
         return (await self.thread(name)).messages
 
     async def all(self, name: str = "one") -> list[Message]:
-        """Return all messages of a thread."""
-        page = await (await self.messages(name)).list(100_000, include_silent=True, max_depth=1000)
+        """Return all messages of a thread, of which none is being removed."""
+        page = await self._read(name)
         assert page.total == len(page.messages)
         assert not page.has_more
         return page.messages
 
+    async def _read(self, name: str) -> Page:
+        return await (await self.messages(name)).list(100_000, include_silent=True, max_depth=1000)
+
     async def until(self, check: Callable[[list[Message]], bool], name: str = "one") -> list[Message]:
         """Wait until the messages of a thread are as they must be, and return them."""
         async with asyncio.timeout(30):
-            while not check(found := await self.all(name)):  # noqa: ASYNC110
+            # Until then, an attempt may remove the answer of an earlier one while the messages are read.
+            while not check((await self._read(name)).messages):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        return found
+            return await self.all(name)
 
     async def restart(self) -> None:
         """Put all threads to sleep, so that the next use reads what is stored."""
