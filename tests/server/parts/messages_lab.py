@@ -100,7 +100,7 @@ class MessagesLab:
         return (await self.thread(name)).messages
 
     async def all(self, name: str = "one") -> list[Message]:
-        """Return all messages of a thread; none may be removed meanwhile."""
+        """Return all messages of a thread at rest."""
         page = await self._read(name)
         assert page.total == len(page.messages)
         assert not page.has_more
