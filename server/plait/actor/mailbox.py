@@ -105,7 +105,9 @@ class Mailbox:
         if self._queues is None:
             self._queues = {}
         if party is not EVERYONE or not self._queues:
-            self._queues.setdefault(party, deque()).append(turn)
+            if (queue := self._queues.get(party)) is None:  # As `setdefault` would make one each time.
+                queue = self._queues[party] = deque()
+            queue.append(turn)
         else:
             for queue in self._queues.values():
                 queue.append(turn)
