@@ -88,6 +88,9 @@ def test_a_page_stays_logged_in_while_its_cookie_is_renewed(pages: Browser, serv
     with page.expect_event("websocket", timeout=60_000):
         pass  # The first cookie has expired.
     page.get_by_label("Diary").fill("after")
+    with open_diary(server, fetch_token(server, "ada")) as diary:
+        # What a page has not sent yet is lost when it is loaded again.
+        diary.wait_for(lambda state: state["text"] == "after", timeout=60)
     page.reload()
     expect(page.get_by_label("Diary")).to_have_value("after")
     assert len(sockets) >= 3
