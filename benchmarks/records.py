@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.contest import Effort
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import Write
 from plait.store.sqlite.store import SqliteStore
-from plait.store.thread_rows import ChangeRow, Record, RecordRange
+from plait.store.thread_rows import ChangeRow, Record, RecordRange, ThreadKey
 
 __all__ = ["SIZE", "Reading", "records"]
 

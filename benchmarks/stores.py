@@ -21,8 +21,8 @@ from tests.nats import NatsCluster, new_stream
 from tests.postgres import Postgres, new_schema, private_folder
 from tests.redis import Redis
 
-from plait.store.protocol import Store, ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Snapshot
+from plait.store.protocol import Store, Write
+from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Snapshot, ThreadKey
 from plait.store.urls import open_store
 
 __all__ = ["main", "measure"]
@@ -146,7 +146,7 @@ def run(folder: Path, rounds: int, seconds: float) -> dict[str, dict[str, list[f
                 for engine, url in urls.items():
                     rate = uvloop.run(measure(open_store(url), load, seconds, servers[engine]))
                     cost = f"{rate.client:5.0f} µs" + (f" + {rate.server:.0f} µs in the server" if rate.server else "")
-                    print(f"{name:26} {engine:10} {rate.rate:8,.0f}/s  {cost}")
+                    print(f"{name:26} {engine:11} {rate.rate:8,.0f}/s  {cost}")
                     rates[name].setdefault(engine, []).append(rate.rate)
     return rates
 

@@ -79,7 +79,7 @@ class Mariadb(PrivateServer):
         return new_prefix(self.url, options)
 
     def execute(self, *statements: str) -> str:
-        """Execute SQL, and return what is found."""
+        """Execute SQL, and return the rows."""
         done = self._run(";".join(statements))
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()

@@ -67,7 +67,7 @@ class Nats(PrivateServer):
         return new_stream(self.url, "replicas=1") + options
 
     def ask(self, path: str) -> object:
-        """Return what the server's monitoring tells."""
+        """Return a report of the server's monitoring."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._monitor}/{path}", timeout=5) as answer:
             found: object = json.load(answer)
             return found

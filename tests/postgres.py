@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from tests.private_server import PrivateServer
 
-__all__ = ["Postgres", "new_schema", "private_folder"]
+__all__ = ["Postgres", "find_postgres", "new_schema", "private_folder"]
 
 # The processes are killed, but never the machine. So nothing is lost that was written to a file.
 _OPTIONS: Final = (
@@ -64,10 +64,10 @@ class Postgres(PrivateServer):
             settings.write(f"primary_conninfo = '{source}'\n")
 
     def _command(self) -> Sequence[str | Path]:
-        return _find("postgres"), "-D", self.folder, *_OPTIONS, f"--port={self.port}"
+        return find_postgres("postgres"), "-D", self.folder, *_OPTIONS, f"--port={self.port}"
 
     def _is_ready(self) -> bool:
-        return subprocess.run([_find("pg_isready"), "-q", *self._address], check=False).returncode == 0
+        return subprocess.run([find_postgres("pg_isready"), "-q", *self._address], check=False).returncode == 0
 
     def _check_running(self) -> None:
         if not self.is_running:  # The processes of one that was killed had not ended yet.
@@ -90,7 +90,7 @@ class Postgres(PrivateServer):
     def execute(self, *statements: str) -> str:
         """Execute SQL, and return what the last statement has found."""
         commands = [part for statement in statements for part in ("-c", statement)]
-        command = [_find("psql"), "-XAtq", *self._address, "-U", "plait", "postgres", *commands]
+        command = [find_postgres("psql"), "-XAtq", *self._address, "-U", "plait", "postgres", *commands]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     # Replication
@@ -126,7 +126,7 @@ class Postgres(PrivateServer):
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [_find(program), *arguments], user=self.user, check=False, capture_output=True, text=True, cwd="/"
+            [find_postgres(program), *arguments], user=self.user, check=False, capture_output=True, text=True, cwd="/"
         )
         assert done.returncode == 0, done.stderr
 
@@ -145,6 +145,6 @@ def new_schema(url: str, options: str = "") -> str:
     return f"{url}?schema=s{os.urandom(6).hex()}{options}"
 
 
-def _find(program: str) -> Path:
+def find_postgres(program: str) -> Path:
     """Return the path of a program of the newest PostgreSQL that is installed."""
     return max(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"), key=lambda path: int(path.parent.parent.name))

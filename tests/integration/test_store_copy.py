@@ -16,8 +16,8 @@ from tests.server.owning import submit
 from tests.server.store.contract import beginning, change, put
 from tests.server.store.test_copying import fill, fill_thread, read
 
-from plait.store.protocol import ThreadKey
 from plait.store.sqlite.files import Files
+from plait.store.thread_rows import ThreadKey
 from plait.store.urls import open_files, open_store
 
 KILLS = 10 if TIMES > 1 else 5
@@ -30,12 +30,12 @@ def plait(folder: Path, *arguments: str) -> Done:
 
 
 class Copying:
-    """A running `plait store copy`, whose progress is read from a terminal."""
+    """A running `plait store copy`, `export` or `import`, whose progress is read from a terminal."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._master, terminal = pty.openpty()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "plait.cli", "store", "copy", *arguments],
+            [sys.executable, "-m", "plait.cli", "store", *arguments],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=terminal,
@@ -44,7 +44,7 @@ class Copying:
         self._shown = b""
 
     def kill_at(self, threads: int) -> bool:
-        """Kill it as soon as it shows so many threads, and return whether it has not ended before."""
+        """Kill the command once it shows this many threads; return False if it has ended before."""
         while not any(int(count) >= threads for count in re.findall(rb"\] (\d+) of \d+", self._shown)):
             try:
                 self._shown += os.read(self._master, 1000)
@@ -60,13 +60,13 @@ class Copying:
 def test_a_copy_that_is_killed_again_and_again_goes_on_and_is_equal(tmp_path: Path) -> None:
     path, target = tmp_path / "game.db", tmp_path / "copy.db"
     asyncio.run(fill(path, 2, threads=THREADS))
-    arguments = ("game.db", "sqlite:///copy.db?files=3")
+    arguments = ("copy", "game.db", "sqlite:///copy.db?files=3")
     kills = sum(Copying(tmp_path, *arguments).kill_at(kill * THREADS // (KILLS + 1)) for kill in range(KILLS))
     assert kills == KILLS
     refused = plait(tmp_path, "store", "copy", "sqlite:///copy.db", "other.db")
     assert refused.returncode == 1
     assert "unfinished copy" in refused.stderr
-    done = plait(tmp_path, "store", "copy", *arguments)
+    done = plait(tmp_path, "store", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"copy.db has the {THREADS + 2} threads of game.db, in 3 files\n"
     assert asyncio.run(read(target)) == asyncio.run(read(path))

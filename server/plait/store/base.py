@@ -1,15 +1,15 @@
 """The store of one engine: it opens and closes, owns threads, and tells whether writes fail."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
 from plait.errors import CorruptThread, StoreError
-from plait.store.batches import Batches
+from plait.store.batches import GroupCommitter
 from plait.store.page import take_page
-from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange, Snapshot
+from plait.store.protocol import StoredThread, ThreadHeader, ThreadView, Write
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange, Snapshot, ThreadKey
 
 __all__ = ["EngineStore"]
 
@@ -18,14 +18,14 @@ _ROWS: Final = 900
 _SIZE: Final = 512 * 1024
 
 
-class EngineStore:
-    """A store in one engine. A subclass opens, reads and closes the engine, and carries out the `batches`.
+class EngineStore(GroupCommitter):
+    """A store in one engine. A subclass opens, reads, writes and closes the engine.
 
-    Errors call the store `title`.
+    Errors call the store `title`. `most` is that of a GroupCommitter.
     """
 
-    def __init__(self, batches: Batches, *, title: str = "the store") -> None:
-        self._batches = batches
+    def __init__(self, *, title: str = "the store", most: int = 1) -> None:
+        super().__init__(most=most)
         self._title = title
         self._on_claims_lost: Callable[[], None] | None = None
         # Whether the store is open, being opened or being closed.
@@ -53,9 +53,6 @@ class EngineStore:
     ) -> None:
         await self._end()
 
-    async def claim(self, key: ThreadKey) -> int:
-        return await self._batches.claim(key)
-
     async def claim_and_load(
         self, key: ThreadKey, *, records: Sequence[RecordRange] = ()
     ) -> tuple[int, StoredThread | None]:
@@ -69,18 +66,12 @@ class EngineStore:
     def watch_claims(self, on_lost: Callable[[], None], may_write: Callable[[], bool] | None = None) -> None:
         self._on_claims_lost = on_lost
         if self.is_shared:
-            self._batches.may_write = may_write
-
-    def submit(self, write: Write) -> asyncio.Future[int]:
-        return self._batches.submit(write)
-
-    def release(self, key: ThreadKey, fence: int) -> None:
-        self._batches.release(key, fence)
+            self._may_write = may_write
 
     async def check_writes(self) -> None:
-        if not self._batches.is_open:
+        if not self._is_open:
             raise StoreError("the store is closed")
-        health, now = self._batches.health, asyncio.get_running_loop().time()
+        health, now = self._health, asyncio.get_running_loop().time()
         is_in_trouble = health.trouble is not None
         if is_in_trouble:
             if not health.should_try(now):
@@ -108,13 +99,17 @@ class EngineStore:
     ) -> list[ChangeRow]:
         return await self._changes(key, version, limit, size, is_reverse=True)
 
-    async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
-        header, stored = await self.find(key), await self.load(key)
-        if header is None or stored is None:
+    async def export(self, key: ThreadKey, *, view: ThreadView | None = None) -> AsyncGenerator[Write]:
+        header, stored = await self.find(key), await self.load(key) if view is None else view.thread
+        if stored is None or (header is None and view is None):
             return
+        if header is None or header.epoch != stored.epoch:
+            raise CorruptThread(f"{key} cannot be read: it was deleted, or its epoch is new")
         last, first = stored.version, await self.changes(key, after=0, limit=1)
         base = first[0].version - 1 if first else last
-        snapshots = sorted(await self._list_snapshots(key))
+        if base > last:
+            raise CorruptThread(f"{key} cannot be read: all changes up to version {last} are missing")
+        snapshots = sorted(each for each in await self._list_snapshots(key) if each <= last)
         if base and base not in snapshots:
             raise CorruptThread(f"{key} cannot be read: the snapshot of version {base} is missing")
 
@@ -146,14 +141,21 @@ class EngineStore:
         while clients := take_page(await self._list_clients(key, client, _ROWS), lambda row: len(row.refused), _SIZE):
             yield await make(last, last, clients=clients)
             client = clients[-1].client
-        while records := await self._list_records(key, after, _ROWS, _SIZE):
+        while records := await (
+            self._list_records(key, after, _ROWS, _SIZE)
+            if view is None
+            else view.records(after=after, limit=_ROWS, size=_SIZE)
+        ):
             yield await make(last, last, records=records)
             after = records[-1].part, records[-1].key
+        # What was not of the view may be of another thread with the name.
+        if view is not None and ((found := await self.find(key)) is None or found.epoch != stored.epoch):
+            raise CorruptThread(f"{key} cannot be read: it was deleted, or its epoch is new")
 
     # For subclasses
 
     async def _open(self) -> None:
-        self._batches.open()
+        self._accept_writes()
 
     async def _close(self) -> None:
         """Close what is open of the engine. The writes have ended."""
@@ -196,13 +198,13 @@ class EngineStore:
         return Snapshot(version, found.snapshot)
 
     async def _end(self) -> None:
-        await self._batches.close()
+        await self._end_writes()
         await self._close()
         self._is_entered = False
 
     def _lose_claims(self) -> None:
         """End all claims, as the engine may have lost durable writes."""
-        self._batches.end_claims()
+        self._end_claims()
         if self._on_claims_lost is not None:
             # Not here, as it may cancel the caller.
             asyncio.get_running_loop().call_soon(self._on_claims_lost)

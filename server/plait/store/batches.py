@@ -1,4 +1,4 @@
-"""The queue of writes that all stores use. It decides which writes share a transaction, and who may write."""
+"""The queue of writes of a store. It decides which writes share a transaction, and who may write."""
 
 import asyncio
 import logging
@@ -7,14 +7,14 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
-from itertools import count
 from typing import Final
 
 from plait.errors import Indeterminate, StoreError
 from plait.store.outcomes import Health, Outcome, Unreachable, make_fenced
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import Write
+from plait.store.thread_rows import ThreadKey
 
-__all__ = ["Batches", "WriteGroup"]
+__all__ = ["GroupCommitter", "WriteGroup", "find_misfit"]
 
 log = logging.getLogger("plait.store")
 
@@ -77,61 +77,42 @@ class WriteGroup:
         If a write of a unit cannot follow, none of the unit counts.
         """
         for index, write in enumerate(self.writes):
-            if (error := write.refusal(stored)) is not None:
+            if (error := find_misfit(write, stored)) is not None:
                 return self.starts[bisect_right(self.starts, index) - 1], error
             stored = None if write.is_deletion else (write.epoch, write.version)
         return len(self.writes), None
 
 
-NextFence = Callable[[ThreadKey], Awaitable[int]]
-"""The engine's part of a claim, which returns a greater number each time."""
+def find_misfit(write: Write, stored: tuple[str, int] | None) -> StoreError | None:
+    """Return why a write cannot follow the stored epoch and version; None if it can."""
+    if write.after != (stored[1] if stored else None) or (stored and write.epoch != stored[0]):
+        return make_fenced(write.key)
+    version = write.begins_at if write.after is None else write.after
+    for row in write.changes:
+        version += 1
+        if row.version != version:
+            return StoreError(f"{write.key}: change {row.version} is not the next one")
+    if write.version != version:
+        return StoreError(f"{write.key}: version {write.version} is not the one after these changes")
+    return None
 
 
-class Batches:
-    """Collects the waiting writes of an open store, writes one batch at a time, and resolves the futures.
+class GroupCommitter:
+    """Collects the waiting writes of an open store, has one batch at a time written, and resolves the futures.
 
-    `write` takes the groups of a batch and returns a future of their outcomes. If the future fails, the outcomes
-    are not known. `claim` and `release` are those of the Store protocol. The default of `next_fence` counts in this
-    process, for a file that only one process opens. If `most` is above 1, so many batches are written at once, none of
-    them with writes of the same thread; each has as few threads as can be. `is_trouble` is that of `Health`.
+    A store extends it. `claim`, `submit` and `release` are those of the Store protocol. If `most` is above 1, so many
+    batches are written at once, none of them with writes of the same thread; each has as few threads as can be.
     """
 
-    __slots__ = (
-        "_batch_done",
-        "_began",
-        "_claims",
-        "_free",
-        "_had_large",
-        "_is_ending",
-        "_loop",
-        "_most",
-        "_next_fence",
-        "_refused",
-        "_size",
-        "_unit",
-        "_waiting",
-        "_write",
-        "_writing",
-        "health",
-        "may_write",
-    )
-
-    def __init__(
-        self,
-        write: Callable[[Sequence[WriteGroup]], asyncio.Future[Sequence[Outcome]]],
-        next_fence: NextFence | None = None,
-        *,
-        most: int = 1,
-        is_trouble: Callable[[BaseException], bool] = lambda _: False,
-    ) -> None:
-        self._write = write
-        self.health = Health(is_trouble)
+    def __init__(self, *, most: int = 1) -> None:
+        self._health = Health(self._is_trouble)
         self._most = most
         # How many more batches may be written now.
         self._free = most
         # Whether this process may write now; None if it always may.
-        self.may_write: Callable[[], bool] | None = None
-        self._next_fence = next_fence or _count_fences()
+        self._may_write: Callable[[], bool] | None = None
+        # The last number of `_next_fence`.
+        self._fence = 0
         # The loop of the open store; None while it is closed.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[ThreadKey, WriteGroup] = {}
@@ -152,15 +133,6 @@ class Batches:
         # By thread and fence: the last write that is refused when the ones before it have an outcome, and why.
         self._refused: dict[tuple[ThreadKey, int], tuple[asyncio.Future[int], StoreError]] = {}
 
-    @property
-    def is_open(self) -> bool:
-        """Whether writes are accepted."""
-        return self._loop is not None
-
-    def open(self) -> None:
-        """Accept writes from now on."""
-        self._loop = asyncio.get_running_loop()
-
     def submit(self, write: Write) -> asyncio.Future[int]:
         """Queue a write, as `Store.submit` does. The writes submitted in one iteration of the loop are a unit.
 
@@ -174,7 +146,7 @@ class Batches:
         if self._refused and (refused := self._refused.get((key, write.fence))) is not None:
             self._refuse(write, future, refused[1])  # It depends on the refused one.
             return future
-        if self.may_write is not None and not self.may_write():
+        if self._may_write is not None and not self._may_write():
             self._refuse(write, future, Unreachable("this process is cut off from the store"))
             return future
         if write.fence != self._claims.get(key):
@@ -188,43 +160,76 @@ class Batches:
             loop.call_soon(self._end_unit)
         return future
 
-    async def claim(self, key: ThreadKey, next_fence: NextFence | None = None) -> int:
-        """Return the fence of a new owner, after the writes of earlier owners have ended.
-
-        First no write of an earlier owner is left in this process, then the engine gives the number, which ends the
-        ownership of other processes. Of claims at the same time, the greatest number is the owner's. `next_fence` is
-        used instead of that of the store.
-        """
-        self._end_claim(key)
-        while key not in self._claims and self.has_writes(key):
-            await self._wait_for_batch()
-        fence = await (next_fence or self._next_fence)(key)
-        if fence > self._claims.get(key, 0):
-            self._end_claim(key)
-            self._claims[key] = fence
-        while self._claims.get(key) == fence and self.has_writes(key):
-            await self._wait_for_batch()
-        return fence
+    async def claim(self, key: ThreadKey) -> int:
+        return await self._change_owner(key, self._next_fence)
 
     def release(self, key: ThreadKey, fence: int) -> None:
         """End an ownership. The owner's waiting writes are still stored."""
         if self._claims.get(key) == fence:
             del self._claims[key]
 
-    def end_claims(self) -> None:
-        """End all ownerships, and fail the owners' waiting writes."""
-        for key in list(self._claims):
+    # For subclasses
+
+    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
+        """Write a batch, and return a future of its outcomes. If that or the future fails, they are not known."""
+        raise NotImplementedError
+
+    async def _next_fence(self, key: ThreadKey) -> int:
+        """Do the engine's part of a claim, and return a greater number each time.
+
+        The default counts in this process, for an engine that only one process opens.
+        """
+        self._fence += 1
+        return self._fence
+
+    async def _change_owner(self, key: ThreadKey, next_fence: Callable[[ThreadKey], Awaitable[int]]) -> int:
+        """Return the fence of a new owner, after the writes of earlier owners have ended.
+
+        First no write of an earlier owner is left in this process, then `next_fence` gives the number, which ends the
+        ownership of other processes. Of claims at the same time, the greatest number is the owner's.
+        """
+        self._end_claim(key)
+        while key not in self._claims and self._has_writes(key):
+            await self._wait_for_batch()
+        fence = await next_fence(key)
+        if fence > self._claims.get(key, 0):
             self._end_claim(key)
+            self._claims[key] = fence
+        while self._claims.get(key) == fence and self._has_writes(key):
+            await self._wait_for_batch()
+        return fence
 
-    def has_writes(self, key: ThreadKey) -> bool:
-        """Whether writes of a thread wait, or are being written."""
-        return key in self._waiting or key in self._writing
+    def _is_trouble(self, cause: BaseException) -> bool:
+        """Whether the cause of a failed write concerns the whole store, such as a full disk."""
+        return False
 
-    async def close(self) -> None:
+    @property
+    def _is_open(self) -> bool:
+        """Whether writes are accepted."""
+        return self._loop is not None
+
+    def _accept_writes(self) -> None:
+        """Accept writes from now on."""
+        self._loop = asyncio.get_running_loop()
+
+    async def _end_writes(self) -> None:
         """Refuse further writes, and wait for the waiting ones."""
         self._loop = None
         while self._waiting or self._writing:
             await self._wait_for_batch()
+
+    def _end_claims(self) -> None:
+        """End all ownerships, and fail the owners' waiting writes."""
+        for key in list(self._claims):
+            self._end_claim(key)
+
+    def _has_owner(self, key: ThreadKey) -> bool:
+        """Whether a thread is owned in this process."""
+        return key in self._claims
+
+    def _has_writes(self, key: ThreadKey) -> bool:
+        """Whether writes of a thread wait, or are being written."""
+        return key in self._waiting or key in self._writing
 
     # Inside
 
@@ -284,7 +289,12 @@ class Batches:
         self._writing |= batch
         self._free -= 1
         self._began = time.monotonic()
-        self._write(list(batch.values())).add_done_callback(partial(self._finish_batch, batch))
+        try:
+            work = self._write(list(batch.values()))
+        except Exception as error:  # Without an outcome, no later batch would begin.
+            work = asyncio.get_running_loop().create_future()
+            work.set_exception(error)
+        work.add_done_callback(partial(self._finish_batch, batch))
 
     def _finish_batch(self, batch: Mapping[ThreadKey, WriteGroup], work: asyncio.Future[Sequence[Outcome]]) -> None:
         self._free += 1
@@ -296,9 +306,9 @@ class Batches:
                 self._fail(key, group.futures, Indeterminate(f"{key}: it is not known whether the change was stored"))
         else:
             outcomes = work.result()
-            if self.health.trouble is not None or any(error for _, error in outcomes):
+            if self._health.trouble is not None or any(error for _, error in outcomes):
                 sizes = [len(group.writes) for group in batch.values()]
-                self.health.record(outcomes, sizes, asyncio.get_running_loop().time())
+                self._health.record(outcomes, sizes, asyncio.get_running_loop().time())
             count = sum([stored for stored, _ in outcomes])
             for (key, group), (stored, error) in zip(batch.items(), outcomes, strict=True):
                 for future in group.futures[:stored] if error is not None else group.futures:
@@ -368,15 +378,6 @@ class Batches:
         self._waiting = rest | served
         self._size = sum(sum(group.sizes) for group in self._waiting.values())
         return taken
-
-
-def _count_fences() -> NextFence:
-    counter = count(1)
-
-    async def next_fence(key: ThreadKey) -> int:
-        return next(counter)
-
-    return next_fence
 
 
 def _fail_all(futures: Sequence[asyncio.Future[int]], error: StoreError) -> None:

@@ -1,6 +1,7 @@
 """Deletes a sleeping thread."""
 
-from plait.store.protocol import Store, ThreadHeader, ThreadKey, Write
+from plait.store.protocol import Store, ThreadHeader, Write
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["delete_thread"]
 

@@ -5,14 +5,15 @@ from plait.errors import StoreError
 __all__ = ["check_format"]
 
 
-def check_format(found: int, known: int) -> None:
-    """Raise StoreError unless a store's format is the known one."""
-    formats = f"(in format {found}; this plait reads format {known})"
+def check_format(found: int, known: int, what: str = "") -> None:
+    """Raise StoreError unless the format of a store, or of its rows of a kind, is the known one."""
+    formats = f"({what}in format {found}; this plait reads format {known})"
     if found > known:
         raise StoreError(f"it was written by a newer plait {formats}: install the newer plait, or restore a backup")
     if found < known:
         raise StoreError(
-            f"it was written by an earlier build of plait {formats}: copy its threads, without their histories and kv, "
-            "with `plait threads list` and `plait threads export` of that build, and `plait threads import` of this "
-            "one into another store"
+            f"it was written by an earlier build of plait {formats}: make a new store of it with `plait store export` "
+            "of that build and `plait store import` of this one; if that build has no `store export`, copy its "
+            "threads, without their histories and kv, with `plait threads export`, and `plait threads import` of this "
+            "build"
         )

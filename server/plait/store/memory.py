@@ -1,292 +1,166 @@
 """A store in the memory of this process, for tests and for data that may be lost."""
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
-import msgspec
-
-from plait.clock import read_wall_clock
 from plait.errors import StoreError
-from plait.store.base import EngineStore
-from plait.store.batches import Batches, WriteGroup
-from plait.store.coalescing import coalesce
 from plait.store.outcomes import Outcome
-from plait.store.page import PLACES, take_page
-from plait.store.protocol import (
-    ALL_THREADS,
-    DueThread,
-    StoredThread,
-    ThreadHeader,
-    ThreadKey,
-    ThreadQuery,
-    ThreadRow,
-    ThreadView,
-    Write,
-)
-from plait.store.pruning import find_expired, find_oldest
-from plait.store.thread_rows import (
-    INCOMPLETE,
-    KNOWN_CLIENTS,
-    ChangeRow,
-    ClientRow,
-    Prune,
-    Record,
-    RecordRange,
-    Snapshot,
-)
+from plait.store.page import take_page
+from plait.store.rows.engine import INDEX, Change, Key, Reader, ReadPlan, Row, Span
+from plait.store.rows.running import run_reads
+from plait.store.rows.store import RowStore
 
-__all__ = ["LoadedStore", "MemoryRow", "MemoryStore"]
+__all__ = ["MemoryRows", "MemoryStore"]
+
+T = TypeVar("T")
 
 
-class MemoryRow(msgspec.Struct):
-    """A thread."""
-
-    epoch: str
-    secret: bytes
-    created_at: int
-    user: str | None
-    changed_at: int
-    due: int = 0
-    version: int = 0
-    state_version: int = 1
-    changes: list[ChangeRow] = []
-    # By version, in order.
-    snapshots: dict[int, bytes] = {}
-    clients: dict[str, ClientRow] = {}
-    # By part and key.
-    records: dict[str, dict[str, bytes]] = {}
-
-    def apply(self, write: Write, now: int) -> None:
-        """Apply a write that follows this version."""
-        self.version = write.version
-        self.state_version = write.state_version or self.state_version
-        if write.due is not None:
-            self.due = write.due
-        if write.changes or write.records or write.changed_at is not None:
-            self.changed_at = now if write.changed_at is None else write.changed_at
-        self.changes += write.changes
-        self.snapshots.update((each.version, each.state) for each in write.snapshots)
-        self.clients.update((row.client, row) for row in write.clients)
-        for record in write.records:
-            part = self.records.setdefault(record.part, {})
-            if record.value is None:
-                part.pop(record.key, None)
-            else:
-                part[record.key] = record.value
-        if write.prune is not None:
-            self.prune(write.prune, now)
-
-    def prune(self, prune: Prune, now: int) -> None:
-        """Remove everything older than the newest snapshot that is outside a bound."""
-        oldest = find_oldest(self.changes, self.snapshots, prune, now)
-        self.changes = [row for row in self.changes if row.version > oldest]
-        self.snapshots = {at: state for at, state in self.snapshots.items() if at >= oldest}
-        for id in find_expired({id: row.at for id, row in self.clients.items()}, now):
-            del self.clients[id]
-
-    def as_write(self, key: ThreadKey) -> Write:
-        """Return the write that makes this thread in an empty store."""
-        return Write(
-            *(key, self.epoch, None, self.version, tuple(self.changes)),
-            snapshots=[Snapshot(*each) for each in self.snapshots.items()],
-            clients=list(self.clients.values()),
-            state_version=self.state_version,
-            secret=self.secret,
-            records=[Record(part, *each) for part, values in self.records.items() for each in values.items()],
-            due=self.due or None,
-            created_at=self.created_at,
-            user=self.user,
-            begins_at=self.version - len(self.changes),
-            changed_at=self.changed_at,
-        )
-
-
-class LoadedStore(EngineStore):
-    """The methods of a store that has all threads in memory."""
-
-    def __init__(self, batches: Batches, *, title: str = "the store") -> None:
-        self._threads: dict[ThreadKey, MemoryRow] = {}
-        self._schemas: dict[tuple[str, str], bytes] = {}
-        super().__init__(batches, title=title)
-
-    async def load(
-        self, key: ThreadKey, *, version: int | None = None, records: Sequence[RecordRange] = ()
-    ) -> StoredThread | None:
-        row = self._find_row(key)
-        if row is None:
-            return None
-        to = row.version if version is None else version
-        if not min(row.snapshots, default=0) <= to <= row.version:
-            return None
-        since = max((at for at in row.snapshots if at <= to), default=0)
-        changes = [each for each in row.changes if since < each.version <= to]
-        clients = frozenset(row.clients) if version is None and len(row.clients) <= KNOWN_CLIENTS else None
-        return StoredThread(
-            row.epoch,
-            to,
-            row.snapshots.get(since),
-            changes,
-            row.state_version,
-            row.secret,
-            clients,
-            row.due,
-            row.created_at,
-            row.user,
-            tuple(self._records(row, each) for each in records),
-        )
-
-    async def find(self, key: ThreadKey) -> ThreadHeader | None:
-        row = self._threads.get(key)
-        if row is None:
-            return None
-        return ThreadHeader(row.epoch, row.version, row.created_at, row.user, row.due, row.changed_at)
-
-    async def _changes(
-        self, key: ThreadKey, version: int, limit: int, size: int | None, *, is_reverse: bool
-    ) -> list[ChangeRow]:
-        row = self._find_row(key)
-        if row is None or not row.changes:
-            return []
-        # Their versions have no gaps.
-        rows, at = row.changes, version - row.changes[0].version + (not is_reverse)
-        at = min(max(0, at), len(rows))
-        return take_page(rows[max(0, at - limit) : at][::-1] if is_reverse else rows[at : at + limit], _ops_size, size)
-
-    async def client(self, key: ThreadKey, client: str) -> ClientRow | None:
-        row = self._find_row(key)
-        return row.clients.get(client) if row else None
-
-    async def record(self, key: ThreadKey, part: str, name: str) -> bytes | None:
-        row = self._find_row(key)
-        return row.records.get(part, {}).get(name) if row else None
-
-    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
-        found = map(self._threads.get, keys)
-        return [row.records.get(part, {}).get(name) if row else None for row in found]
-
-    async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
-        row = self._find_row(key)
-        return self._records(row, wanted) if row else []
-
-    @asynccontextmanager
-    async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:
-        stored, row = await self.load(key), self._find_row(key)
-        if stored is None or row is None:
-            yield None
-            return
-        values = {(part, name): value for part, found in row.records.items() for name, value in found.items()}
-        names = sorted(values)
-
-        async def read(after: tuple[str, str], limit: int, size: int) -> list[Record]:
-            start = bisect_right(names, after)
-            found = (Record(*name, values[name]) for name in names[start : start + limit])
-            return take_page(found, _value_size, size)
-
-        yield ThreadView(stored, read)
-
-    async def schema(self, kind: str, hash: str) -> bytes | None:
-        return self._schemas.get((kind, hash))
-
-    async def add_schema(self, kind: str, hash: str, schema: bytes) -> None:
-        self._schemas[kind, hash] = schema
-
-    async def threads(self, query: ThreadQuery = ALL_THREADS) -> list[ThreadRow]:
-        kind, prefix, user, order, after = query.kind, query.prefix, query.user, query.order, query.after
-        found = [
-            ThreadRow(key, row.version, row.created_at, row.changed_at, row.user)
-            for key, row in self._threads.items()
-            if kind in (None, key.kind) and key.name.startswith(prefix) and user in (None, row.user)
-            if row.due != INCOMPLETE
-        ]
-        place, is_reversed = PLACES[order], order != "name"
-        found.sort(key=place, reverse=is_reversed)
-        if after is not None:
-            last = place(after)
-            found = [row for row in found if (place(row) < last if is_reversed else place(row) > last)]
-        return found[: query.limit]
-
-    async def due_threads(self, *, until: int, after: DueThread | None = None, limit: int = 100) -> list[DueThread]:
-        found = sorted(DueThread(row.due, key) for key, row in self._threads.items() if 0 < row.due <= until)
-        return [each for each in found if after is None or each > after][:limit]
-
-    # Inside
-
-    async def _list_snapshots(self, key: ThreadKey) -> Iterable[int]:
-        row = self._find_row(key)
-        return row.snapshots if row else ()
-
-    async def _list_clients(self, key: ThreadKey, after: str, limit: int) -> list[ClientRow]:
-        row = self._find_row(key)
-        return [each for id, each in sorted(row.clients.items()) if id > after][:limit] if row else []
-
-    async def _list_records(self, key: ThreadKey, after: tuple[str, str], limit: int, size: int) -> list[Record]:
-        async with self.view(key) as found:
-            return [] if found is None else await found.records(after=after, limit=limit, size=size)
-
-    def _find_row(self, key: ThreadKey) -> MemoryRow | None:
-        """Return a thread for a read."""
-        return self._threads.get(key)
-
-    def _records(self, row: MemoryRow, wanted: RecordRange) -> list[Record]:
-        part, before = wanted.part, wanted.before
-        values = row.records.get(part, {})
-        names = [name for name in values if name.startswith(wanted.prefix) and name > wanted.after]
-        names = sorted((name for name in names if before is None or name < before), reverse=wanted.reverse)
-        return take_page((Record(part, name, values[name]) for name in names[: wanted.limit]), _value_size, wanted.size)
-
-    def _head(self, key: ThreadKey) -> tuple[str, int] | None:
-        """Return the epoch and version of a thread."""
-        row = self._threads.get(key)
-        return (row.epoch, row.version) if row else None
-
-    def _apply(self, key: ThreadKey, writes: Sequence[Write], now: int) -> None:
-        """Apply writes that follow what is there."""
-        for write in writes:
-            if write.is_deletion:
-                del self._threads[key]
-                continue
-            row = self._threads.get(key)
-            if row is None:
-                row = self._threads[key] = MemoryRow(write.epoch, write.secret, write.created_at, write.user, now)
-            row.apply(write, now)
-
-
-class MemoryStore(LoadedStore):
-    """Keeps threads in a dict; they are lost with the object."""
+class MemoryStore(RowStore):
+    """Keeps threads in memory; they are lost with the object."""
 
     def __init__(self) -> None:
-        super().__init__(Batches(self._write))
-
-    @property
-    def durability(self) -> str:
-        return "changes are lost when the process ends"
+        self._rows = MemoryRows()
+        super().__init__(self._rows)
 
     def clear(self) -> None:
         """Remove everything. Raises StoreError while the store is open."""
         if self._is_entered:
             raise StoreError(f"{self._title} is open, and cannot be emptied: its app is running already")
-        self._threads.clear()
-        self._schemas.clear()
+        self._rows.clear()
+
+
+class _Part:
+    """The rows of a part, with their keys in order."""
+
+    __slots__ = ("keys", "values")
+
+    def __init__(self) -> None:
+        # All of them are numbers, or all are text.
+        self.keys: list[Any] = []
+        self.values: dict[Key, bytes] = {}
+
+    def add(self, key: Any) -> None:
+        """Add the key of a new row."""
+        if not self.keys or key > self.keys[-1]:
+            self.keys.append(key)
+        else:
+            insort(self.keys, key)
+
+    def remove(self, start: Any, end: Any) -> None:
+        """Remove the rows from a key up to another one."""
+        first, last = bisect_left(self.keys, start), bisect_left(self.keys, end)
+        for key in self.keys[first:last]:
+            del self.values[key]
+        del self.keys[first:last]
+
+    def copy(self) -> "_Part":
+        """Return a copy."""
+        found = _Part()
+        found.keys, found.values = [*self.keys], {**self.values}
+        return found
+
+
+_Space = dict[str, _Part]
+
+
+class MemoryRows:
+    """Keeps rows in dicts; they are lost with the object."""
+
+    title = "the store"
+    durability = "changes are lost when the process ends"
+
+    def __init__(self) -> None:
+        self._spaces: dict[int, _Space] = {}
+
+    async def open(self) -> bool:
+        return False
+
+    async def close(self) -> None: ...
+
+    async def probe(self, *, writes: bool) -> None: ...
+
+    def explain(self, error: BaseException) -> str | None:
+        return None
+
+    def is_trouble(self, cause: BaseException) -> bool:
+        return False
+
+    async def read(self, plan: ReadPlan[T], /) -> T:
+        return run_reads(plan, self._read)
+
+    @asynccontextmanager
+    async def view(self) -> AsyncIterator[Reader]:
+        copied: dict[int, _Space] = {}
+
+        def read_span(span: Span) -> list[Row]:
+            number = span.number
+            if number != INDEX and number not in copied:
+                copied[number] = {name: part.copy() for name, part in self._spaces.get(number, {}).items()}
+            return _read_span((copied if number != INDEX else self._spaces).get(number), span)
+
+        async def read(plan: ReadPlan[T], /) -> T:
+            return run_reads(plan, lambda spans: [read_span(span) for span in spans])
+
+        yield read
+
+    def write(self, changes: Sequence[Change], /) -> asyncio.Future[Sequence[Outcome]]:
+        done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
+        spaces = self._spaces
+        for change in changes:
+            for number, name, key, value in change.rows:
+                try:
+                    part = spaces[number][name]
+                except KeyError:
+                    part = spaces.setdefault(number, {}).setdefault(name, _Part())
+                if key not in part.values:
+                    part.add(key)
+                part.values[key] = value
+            for gone in change.gone:
+                self._remove(*gone)
+            for number in change.spaces:
+                spaces.pop(number, None)
+        done.set_result([change.outcome for change in changes])
+        return done
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self._spaces.clear()
 
     # Inside
 
-    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
-        done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
-        done.set_result([self._apply_group(group) for group in batch])
-        return done
+    def _read(self, spans: Sequence[Span]) -> list[list[Row]]:
+        return [_read_span(self._spaces.get(span.number), span) for span in spans]
 
-    def _apply_group(self, group: WriteGroup) -> Outcome:
-        key = group.writes[0].key
-        count, error = group.count_following(self._head(key))
-        self._apply(key, coalesce(group.writes[:count]), read_wall_clock())
-        return count, error
-
-
-def _ops_size(row: ChangeRow) -> int:
-    return len(row.ops)
+    def _remove(self, number: int, name: str, start: Key, end: Key) -> None:
+        space = self._spaces.get(number)
+        if space is None or (part := space.get(name)) is None:
+            return
+        part.remove(start, end)
+        if not part.keys:
+            del space[name]
+            if not space:
+                del self._spaces[number]
 
 
-def _value_size(record: Record) -> int:
-    return len(record.value or b"")
+def _read_span(space: _Space | None, span: Span) -> list[Row]:
+    return take_page(_find(space or {}, span), lambda row: len(row[2] or b""), span.size)
+
+
+def _find(space: _Space, span: Span) -> Iterator[Row]:
+    left, (first, *start), (last, *end) = span.limit, span.start, span.end
+    for name in sorted([name for name in space if first <= name <= last], reverse=span.reverse):
+        part = space[name]
+        begin = bisect_left(part.keys, start[0]) if start and name == first else 0
+        stop = len(part.keys)
+        if name == last:
+            stop = bisect_left(part.keys, end[0]) if end else 0
+        if span.reverse:
+            keys = part.keys[max(begin, stop - left) : stop][::-1]
+        else:
+            keys = part.keys[begin : min(stop, begin + left)]
+        left -= len(keys)
+        for key in keys:
+            yield name, key, b"" if span.keys_only else part.values[key]

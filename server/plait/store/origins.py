@@ -18,9 +18,9 @@ class OriginWatch:
     `on_loss` is called when it is another one than before: writes that were durable may be missing.
     """
 
-    def __init__(self, url: object, on_loss: Callable[[], None] | None = None) -> None:
+    def __init__(self, url: object) -> None:
         self._name = str(url)
-        self._on_loss = on_loss
+        self.on_loss: Callable[[], None] | None = None
         # Empty before the first connection.
         self.origin = ""
         # What each connection leads to.
@@ -38,12 +38,12 @@ class OriginWatch:
             self._connections[connection] = origin
         if before not in ("", origin):
             self.drop()
-            if self._on_loss is not None:
+            if self.on_loss is not None:
                 log.warning(
                     "%s may have lost changes (it was %s, and is %s): all threads are loaded again",
                     *(self._name, before, origin),
                 )
-                self._on_loss()
+                self.on_loss()
 
     def drop(self, *, is_replaced: bool = False) -> None:
         """Close the connections that lead to something else than the last one; all if the server is replaced."""

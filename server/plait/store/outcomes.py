@@ -18,6 +18,7 @@ __all__ = [
     "make_fenced",
     "make_indeterminate",
     "make_refusal",
+    "retell",
 ]
 
 log = logging.getLogger("plait.store")
@@ -71,10 +72,16 @@ def make_indeterminate(key: object, cause: Exception, why: str) -> Indeterminate
 
 def make_refusal(key: object, cause: Exception, why: str, *, is_unreachable: bool = False) -> StoreError:
     """Return the error of a write that is known not to be stored; the health of the store logs it."""
-    error = (Unreachable if is_unreachable else StoreError)(f"{key} could not be written: {why}")
+    kind = Unreachable if is_unreachable or isinstance(cause, Unreachable) else StoreError
+    error = kind(f"{key} could not be written: {why}")
     error.__cause__ = cause
     error.is_logged = True
     return error
+
+
+def retell(error: StoreError, text: str) -> StoreError:
+    """Return an error with another text; it is Unreachable if the other one is."""
+    return Unreachable(text) if isinstance(error, Unreachable) else StoreError(text)
 
 
 class OutageLog:

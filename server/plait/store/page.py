@@ -1,6 +1,7 @@
-"""Reads one page of changes or records, and orders the rows of listings."""
+"""Reads one page of changes or records, finds where a prefix ends, and orders the rows of listings."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from heapq import merge
 from itertools import islice
@@ -8,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from plait.store.protocol import Order, ThreadRow
 
-__all__ = ["PLACES", "sort_in_steps", "take_page"]
+__all__ = ["PLACES", "find_end", "sort_in_steps", "take_page"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -36,6 +37,16 @@ def take_page(rows: Iterable[T], measure: Callable[[T], int], size: int | None) 
         if total >= size:
             break
     return found
+
+
+def find_end(prefix: str) -> str | None:
+    """Return the first string after all that begin with `prefix`, by code points; None if there is none."""
+    kept = prefix.rstrip(chr(sys.maxunicode))
+    if not kept:
+        return None
+    following = ord(kept[-1]) + 1
+    # UTF-8 has no form for the halves of surrogate pairs.
+    return kept[:-1] + chr(0xE000 if following == 0xD800 else following)
 
 
 async def sort_in_steps(rows: Sequence[R], make: Callable[[R], T | None], place: Callable[[T], Any]) -> list[T]:

@@ -1,15 +1,14 @@
 """The Store protocol and its rows. `tests/server/store/contract.py` tests every store against it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Protocol, Self
 
 import msgspec
 
-from plait.errors import Fenced, StoreError
-from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, RecordRange, Snapshot
+from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, RecordRange, Snapshot, ThreadKey
 
 __all__ = [
     "ALL_THREADS",
@@ -18,22 +17,11 @@ __all__ = [
     "Store",
     "StoredThread",
     "ThreadHeader",
-    "ThreadKey",
     "ThreadQuery",
     "ThreadRow",
     "ThreadView",
     "Write",
 ]
-
-
-class ThreadKey(NamedTuple):
-    """The address of a thread."""
-
-    kind: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}/{self.name}"
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -77,19 +65,6 @@ class Write(msgspec.Struct, frozen=True):
     def is_stateless(self) -> bool:
         """Whether this write creates a thread that has no state at version 0."""
         return self.after is None and not (self.snapshots and self.snapshots[0].version == 0)
-
-    def refusal(self, stored: tuple[str, int] | None) -> StoreError | None:
-        """Return why this write cannot follow the stored epoch and version; None if it can."""
-        if self.after != (stored[1] if stored else None) or (stored and self.epoch != stored[0]):
-            return Fenced(f"{self.key} was written by another process")
-        version = self.begins_at if self.after is None else self.after
-        for row in self.changes:
-            version += 1
-            if row.version != version:
-                return StoreError(f"{self.key}: change {row.version} is not the next one")
-        if self.version != version:
-            return StoreError(f"{self.key}: version {self.version} is not the one after these changes")
-        return None
 
 
 class StoredThread(msgspec.Struct, frozen=True):
@@ -275,6 +250,15 @@ class Store(Protocol):
         """Read a thread as it is at one moment, while it may be written; None if there is no such thread.
 
         Entering raises what `load` raises.
+        """
+        ...
+
+    def export(self, key: ThreadKey, *, view: ThreadView | None = None) -> AsyncGenerator[Write]:
+        """Yield the writes without a fence that make a thread in an empty store, of about 1 MiB each.
+
+        With an open view, the thread is that of the view, though the rows of its clients may be later. Without one,
+        nothing may write to the thread until the end. Yields nothing if there is no such thread. Raises CorruptThread,
+        also if changes that a view has are removed from the log before they were read.
         """
         ...
 

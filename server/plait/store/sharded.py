@@ -1,7 +1,7 @@
 """A store that consists of several stores. Each keeps the threads of some shards."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from heapq import merge
 from itertools import islice
@@ -15,14 +15,13 @@ from plait.store.protocol import (
     DueThread,
     StoredThread,
     ThreadHeader,
-    ThreadKey,
     ThreadQuery,
     ThreadRow,
     ThreadView,
     Write,
 )
 from plait.store.shards import find_file
-from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange, ThreadKey
 from plait.store.whole import StoredSchema, WholeStore
 
 __all__ = ["ShardedStore"]
@@ -116,8 +115,8 @@ class ShardedStore:
     def view(self, key: ThreadKey) -> AbstractAsyncContextManager[ThreadView | None]:
         return self._find(key).view(key)
 
-    def export(self, key: ThreadKey) -> AsyncIterator[Write]:
-        return self._find(key).export(key)
+    def export(self, key: ThreadKey, *, view: ThreadView | None = None) -> AsyncGenerator[Write]:
+        return self._find(key).export(key, view=view)
 
     async def claim(self, key: ThreadKey) -> int:
         return await self._find(key).claim(key)

@@ -4,7 +4,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["SHARDS", "find_file", "find_shard"]
 

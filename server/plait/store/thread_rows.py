@@ -1,6 +1,6 @@
-"""The rows of a thread in a store: its changes, snapshots, clients and records."""
+"""The address of a thread, and its rows in a store: changes, snapshots, clients and records."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ __all__ = [
     "Record",
     "RecordRange",
     "Snapshot",
+    "ThreadKey",
 ]
 
 DAY: Final = 24 * 3600 * 1_000_000
@@ -31,6 +32,16 @@ INCOMPLETE: Final = 1
 
 After a crash, `Store.due_threads` finds it with this time, and what is stored of it is removed.
 """
+
+
+class ThreadKey(NamedTuple):
+    """The address of a thread."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
 
 
 class ChangeRow(msgspec.Struct, frozen=True):

@@ -3,20 +3,21 @@
 import asyncio
 import random
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.schedules import play_seeds
 from tests.server.owning import own, owned, submit
 
 from plait.errors import Fenced, StoreError
 from plait.state.state_history import replay_json
 from plait.store.outcomes import Unreachable
-from plait.store.protocol import Store, StoredThread, ThreadKey, ThreadQuery, ThreadRow, Write
-from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Prune, Snapshot
+from plait.store.protocol import Store, StoredThread, ThreadQuery, ThreadRow, Write
+from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Prune, Snapshot, ThreadKey
 
 ROOM = ThreadKey("room", "one")
 OTHER = ThreadKey("room", "two")
@@ -69,6 +70,18 @@ async def put(store: Store, *writes: Write) -> None:
     """Carry out writes that must not fail."""
     await own(store, *(write.key for write in writes))
     assert await outcomes([submit(store, write) for write in writes]) == [None] * len(writes)
+
+
+@asynccontextmanager
+async def emptied(store: Store) -> AsyncIterator[None]:
+    """Open a store for one of several cases, and leave it without threads."""
+    async with owned(store, ROOM, OTHER):
+        try:
+            yield
+        finally:
+            for key in (ROOM, OTHER):
+                if (stored := await store.load(key)) is not None:
+                    await put(store, Write(key, stored.epoch, stored.version, stored.version, is_deletion=True))
 
 
 def row_of(key: ThreadKey, at: int = 0) -> ThreadRow:
@@ -220,7 +233,7 @@ async def test_a_write_tells_how_many_became_durable_with_it(store: Store) -> No
 # The fence
 
 
-@pytest.mark.parametrize(
+@each_case(
     "write",
     [
         beginning(),
@@ -232,12 +245,11 @@ async def test_a_write_tells_how_many_became_durable_with_it(store: Store) -> No
         change(3, epoch="e2"),
         change(1, after=None, epoch="e2"),
     ],
-    ids=lambda write: f"{write.after}-{write.version}-{write.epoch}",
 )
 async def test_a_write_that_does_not_follow_what_is_stored_is_refused_and_changes_nothing(
     store: Store, write: Write
 ) -> None:
-    async with owned(store, ROOM, OTHER):
+    async with emptied(store):
         await put(store, beginning(), change(1), change(2))
         before = await store.load(ROOM)
         assert await outcomes([submit(store, write)]) == [Fenced]
@@ -245,14 +257,12 @@ async def test_a_write_that_does_not_follow_what_is_stored_is_refused_and_change
         await put(store, change(3))
 
 
-@pytest.mark.parametrize(
-    "write", [change(4, after=2), change(9, after=2), change(2, after=2), change(4, after=2, snapshot=b"4")]
-)
-@pytest.mark.parametrize("is_alone", [True, False])
+@each_case("write", [change(4, after=2), change(9, after=2), change(2, after=2), change(4, after=2, snapshot=b"4")])
+@each_case("is_alone", [True, False])
 async def test_a_change_that_is_not_the_next_one_is_refused_and_changes_nothing(
     store: Store, write: Write, is_alone: bool
 ) -> None:
-    async with owned(store, ROOM, OTHER):
+    async with emptied(store):
         await put(store, beginning(), change(1), change(2))
         before = await store.load(ROOM)
         futures = [submit(store, write)]
@@ -270,11 +280,9 @@ async def test_a_thread_does_not_begin_with_a_later_change(store: Store) -> None
         assert await store.threads() == []
 
 
-@pytest.mark.parametrize(
-    "write", [change(1), change(1, after=5), Write(ROOM, EPOCH, 3, 3, snapshots=(Snapshot(3, b"3"),))]
-)
+@each_case("write", [change(1), change(1, after=5), Write(ROOM, EPOCH, 3, 3, snapshots=(Snapshot(3, b"3"),))])
 async def test_a_write_that_leans_on_what_is_not_there_is_refused(store: Store, write: Write) -> None:
-    async with owned(store, ROOM, OTHER):
+    async with emptied(store):
         assert await outcomes([submit(store, write)]) == [Fenced]
         assert await store.load(ROOM) is None
         assert await store.threads() == []
@@ -476,11 +484,11 @@ PRUNES = {
 }
 
 
-@pytest.mark.parametrize(("prune", "oldest"), PRUNES.values(), ids=PRUNES)
+@each_case(("prune", "oldest"), PRUNES.values())
 async def test_pruning_keeps_every_version_from_the_newest_snapshot_past_a_bound_on(
     store: Store, prune: Prune, oldest: int
 ) -> None:
-    async with owned(store, ROOM, OTHER):
+    async with emptied(store):
         writes = log(20, every=5, ops=100, at=10)
         writes[-1] = msgspec.structs.replace(writes[-1], prune=prune)
         await put(store, beginning(key=OTHER), change(1, key=OTHER), *writes)
@@ -506,12 +514,12 @@ CLOCKS = {
 }
 
 
-@pytest.mark.parametrize(("minutes", "oldest"), CLOCKS.values(), ids=CLOCKS)
+@each_case(("minutes", "oldest"), CLOCKS.values())
 async def test_a_clock_that_was_wrong_neither_forgets_what_is_young_nor_keeps_what_is_old(
     store: Store, minutes: list[int], oldest: int
 ) -> None:
     now = time.time_ns() // 1000
-    async with owned(store, ROOM, OTHER):
+    async with emptied(store):
         await put(store, beginning())
         for version, minute in enumerate(minutes, 1):
             prune = Prune(at=now - 3600 * 1_000_000) if version == len(minutes) else None
@@ -645,9 +653,9 @@ JUMPS: dict[str, list[float]] = {
 }
 
 
-@pytest.mark.parametrize("ages", JUMPS.values(), ids=JUMPS)
+@each_case("ages", JUMPS.values())
 async def test_a_clock_that_jumps_ahead_forgets_no_client(store: Store, ages: list[float]) -> None:
-    async with owned(store, ROOM, OTHER):
+    async with emptied(store):
         assert await kept(store, ages) == ages
 
 

@@ -2,12 +2,14 @@
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.server.owning import owned, submit
-from tests.server.store.contract import OTHER, ROOM, beginning, change, outcomes, put
+from tests.server.store.contract import OTHER, ROOM, beginning, change, emptied, outcomes, put
 from tests.server.store.contract_records import delete, put_records
 
 from plait.errors import Fenced
-from plait.store.protocol import DueThread, Store, ThreadKey, Write
+from plait.store.protocol import DueThread, Store, Write
+from plait.store.thread_rows import ThreadKey
 
 EPOCH = beginning().epoch
 ALWAYS = 2**62
@@ -106,9 +108,9 @@ async def test_a_due_time_ends_with_its_thread(store: Store) -> None:
         assert await store.due_threads(until=ALWAYS) == []
 
 
-@pytest.mark.parametrize("version", [0, 2])
+@each_case("version", [0, 2])
 async def test_a_due_time_that_is_refused_changes_nothing(store: Store, version: int) -> None:
-    async with owned(store, ROOM, OTHER):
+    async with emptied(store):
         await put(store, beginning(), due(5), change(1))
         assert await outcomes([submit(store, due(6, version=version))]) == [Fenced]
         # The second write of a unit is refused, so that the first one is, too.

@@ -5,7 +5,8 @@ from tests.server.owning import owned
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put, row_of
 from tests.server.store.contract_records import delete
 
-from plait.store.protocol import Store, ThreadHeader, ThreadKey, ThreadQuery, Write
+from plait.store.protocol import Store, ThreadHeader, ThreadQuery, Write
+from plait.store.thread_rows import ThreadKey
 
 EPOCH = beginning().epoch
 

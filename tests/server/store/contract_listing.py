@@ -9,7 +9,8 @@ from tests.server.store.contract_due import due
 from tests.server.store.contract_finding import find
 from tests.server.store.contract_records import delete, put_records
 
-from plait.store.protocol import Order, Store, ThreadHeader, ThreadKey, ThreadQuery, ThreadRow, Write
+from plait.store.protocol import Order, Store, ThreadHeader, ThreadQuery, ThreadRow, Write
+from plait.store.thread_rows import ThreadKey
 
 EPOCH = beginning().epoch
 

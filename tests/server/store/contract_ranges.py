@@ -4,13 +4,14 @@ import asyncio
 import random
 
 import pytest
+from tests.cases import each_case
 from tests.server.owning import own, owned, submit
-from tests.server.store.contract import OTHER, ROOM, beginning, change, outcomes, put
+from tests.server.store.contract import OTHER, ROOM, beginning, change, emptied, outcomes, put
 from tests.server.store.contract_records import names, put_records
 
 from plait.errors import StoreError
-from plait.store.protocol import Store, ThreadKey, ThreadQuery, Write
-from plait.store.thread_rows import Record, RecordRange
+from plait.store.protocol import Store, ThreadQuery, Write
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
 
 # In UTF-16 the last two are the other way round.
 KEYS = [
@@ -144,7 +145,7 @@ def start(store: Store, write: Write) -> asyncio.Future[int]:
     return asyncio.ensure_future(claim_and_submit())
 
 
-@pytest.mark.parametrize("odd", ["\ud800", "a\udfff", "\udc00\ud800"])
+@each_case("odd", ["\ud800", "a\udfff", "\udc00\ud800"])
 async def test_text_that_a_store_cannot_keep_is_refused_for_its_own_thread_only(store: Store, odd: str) -> None:
     key = ThreadKey("room", odd)
     writes = [
@@ -153,7 +154,7 @@ async def test_text_that_a_store_cannot_keep_is_refused_for_its_own_thread_only(
         put_records((odd, b"1"), after=None),
         put_records(("a", b"1"), key=OTHER),
     ]
-    async with owned(store, ROOM, OTHER):
+    async with emptied(store):
         await own(store, OTHER, ROOM)
         refused, *others = (submit(store, write) if write.key != key else start(store, write) for write in writes)
         found = await outcomes([refused, *others])

@@ -5,16 +5,25 @@ import random
 from collections.abc import Sequence
 
 import msgspec
-import pytest
+from tests.cases import each_case
 from tests.schedules import play_seeds
 from tests.server.owning import owned, submit
-from tests.server.store.contract import OTHER, ROOM, beginning, change, client_row, listed, outcomes, put, versions
+from tests.server.store.contract import (
+    OTHER,
+    ROOM,
+    beginning,
+    change,
+    client_row,
+    emptied,
+    listed,
+    outcomes,
+    put,
+    versions,
+)
 
-from plait.errors import Fenced, StoreError, TooLarge
-from plait.limits import Limits
-from plait.store.protocol import Store, StoredThread, ThreadKey, Write
-from plait.store.record_checks import check_record
-from plait.store.thread_rows import Record, RecordRange
+from plait.errors import Fenced, StoreError
+from plait.store.protocol import Store, StoredThread, Write
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
 
 
 def put_records(
@@ -167,12 +176,12 @@ async def test_a_thread_may_begin_with_records_and_has_no_state_until_its_first_
         assert await names(store) == ["a", "b"]
 
 
-@pytest.mark.parametrize("is_in_one_breath", [True, False])
+@each_case("is_in_one_breath", [True, False])
 async def test_a_first_write_may_have_an_initial_state_records_and_changes(
     store: Store, is_in_one_breath: bool
 ) -> None:
     writes = [beginning(), put_records(("a", b"1")), change(1), change(2)]
-    async with owned(store, ROOM, OTHER):
+    async with emptied(store):
         for some in [writes] if is_in_one_breath else [[write] for write in writes]:
             await put(store, *some)
         assert await versions(store) == (2, [1, 2])
@@ -202,9 +211,9 @@ def bad_units() -> list[Sequence[Write]]:
     ]
 
 
-@pytest.mark.parametrize("unit", bad_units())
+@each_case("unit", bad_units())
 async def test_what_is_submitted_together_is_stored_together_or_not_at_all(store: Store, unit: Sequence[Write]) -> None:
-    async with owned(store, ROOM, OTHER):
+    async with emptied(store):
         await put(store, beginning(), change(1), put_records(("a", b"1"), after=1), beginning(key=OTHER))
         before = await store.load(ROOM), await store.records(ROOM, RecordRange("values"))
         futures = [submit(store, write) for write in unit]
@@ -355,21 +364,21 @@ async def test_of_a_deleted_thread_nothing_is_left_and_others_keep_everything(st
         await put(store, change(4, key=OTHER))
 
 
-@pytest.mark.parametrize("write", [delete(0), delete(2), delete(1, epoch="e2")])
+@each_case("write", [delete(0), delete(2), delete(1, epoch="e2")])
 async def test_a_deletion_that_does_not_follow_what_is_stored_is_refused(store: Store, write: Write) -> None:
-    async with owned(store, ROOM, OTHER):
+    async with emptied(store):
         await put(store, beginning(), change(1))
         assert await outcomes([submit(store, write)]) == [Fenced]
         assert await versions(store) == (1, [1])
 
 
-@pytest.mark.parametrize("is_in_one_breath", [True, False])
+@each_case("is_in_one_breath", [True, False])
 async def test_a_deleted_thread_may_begin_again_and_has_nothing_of_the_first(
     store: Store, is_in_one_breath: bool
 ) -> None:
     first = [beginning(), change(1, client=client_row()), put_records(("a", b"1"), after=1), delete(1)]
     again = [beginning(epoch="e2", snapshot=b"7"), change(1, epoch="e2")]
-    async with owned(store, ROOM, OTHER):
+    async with emptied(store):
         for some in [[*first, *again]] if is_in_one_breath else [[write] for write in (*first, *again)]:
             await put(store, *some)
         assert await everything(store) == [
@@ -447,51 +456,3 @@ async def test_threads_that_are_deleted_and_begun_at_random_have_what_was_writte
             assert (stored.epoch, len(stored.changes)) == (epoch, version)
             assert {each.key: each.value for each in await store.records(key, RecordRange("values"))} == records
             await put(store, delete(version, key=key, epoch=epoch))
-
-
-# The names and values of records
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        Record(1, "a", b""),  # type: ignore[arg-type]
-        Record("values", b"a", b""),  # type: ignore[arg-type]
-        Record("values", None, None),  # type: ignore[arg-type]
-        Record("values", "a", "text"),  # type: ignore[arg-type]
-        Record("values", "a", 1),  # type: ignore[arg-type]
-        Record("values", "a", bytearray(b"")),  # type: ignore[arg-type]
-    ],
-)
-def test_a_record_of_the_wrong_type_is_refused(record: Record) -> None:
-    with pytest.raises(TypeError, match=r"of a record must be str|of the record 'a' of values must be bytes, not "):
-        check_record(record, Limits())
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        Record("", "a", b""),
-        Record("Values", "a", b""),
-        Record("1", "a", b""),
-        Record("a" * 65, "a", b""),
-        Record("a b", "a", b""),
-        Record("values\n", "a", b""),
-        Record("values", "", b""),
-        Record("values", "é" * 257, b""),
-        Record("values", "a\x00", b""),
-        Record("values", "\x7f", b""),
-        Record("values", "a\ud800", None),
-    ],
-)
-def test_an_odd_name_of_a_record_is_refused(record: Record) -> None:
-    with pytest.raises(ValueError, match=r"record"):
-        check_record(record, Limits())
-
-
-def test_names_and_values_up_to_the_limits_are_taken() -> None:
-    limits = Limits(record=100)
-    for record in (Record("a" * 64, "é" * 256, b"x" * 100), Record("a-b_1", "\u2028 /😀", None)):
-        check_record(record, limits)
-    with pytest.raises(TooLarge, match="101 bytes; the limit is 100"):
-        check_record(Record("a", "b", b"x" * 101), limits)

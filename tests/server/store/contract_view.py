@@ -1,11 +1,13 @@
 """What any store must do to show a thread as it is at one moment, and to hide those that are not complete."""
 
 import msgspec
+import pytest
 from tests.server.owning import owned
 from tests.server.store.contract import OTHER, ROOM, beginning, change, put
 from tests.server.store.contract_due import due
 from tests.server.store.contract_records import delete
 
+from plait.errors import CorruptThread
 from plait.store.protocol import DueThread, Order, Store, ThreadQuery, Write
 from plait.store.thread_rows import INCOMPLETE, Record, RecordRange
 
@@ -82,3 +84,24 @@ async def test_no_listing_shows_a_thread_that_is_not_complete(store: Store) -> N
         await put(store, due(0))
         assert len(await store.threads()) == 2
         assert await store.due_threads(until=2**62) == []
+
+
+async def test_an_export_of_a_view_is_of_its_moment_with_the_history_before(store: Store) -> None:
+    async with owned(store, ROOM, OTHER):
+        await put(store, beginning(), *(change(n, snapshot=b"%d" % n if n == 3 else None) for n in range(1, 6)))
+        await put(store, records(*RECORDS, version=5))
+        expected = [write async for write in store.export(ROOM)]
+        async with store.view(ROOM) as view, store.view(OTHER) as other:
+            assert other is None
+            await put(store, change(6, snapshot=b"6"), change(7), change(8))
+            await put(store, records(Record("b", "3", b"more"), Record("z", "1", None), version=8))
+            found = [write async for write in store.export(ROOM, view=view)]
+            times = {each.changed_at for each in found}
+            assert len(times) == 1
+            assert [msgspec.structs.replace(each, changed_at=expected[0].changed_at) for each in found] == expected
+            # Changes that it needs are removed.
+            await put(store, change(9, snapshot=b"9", prune=9), change(10))
+            if await store.load(ROOM, version=8) is None:
+                with pytest.raises(CorruptThread):
+                    [write async for write in store.export(ROOM, view=view)]
+        assert [write async for write in store.export(OTHER)] == []

@@ -27,8 +27,9 @@ class CuttingProxy:
         self.arrived_late = 0
         # Whether new connections are refused.
         self.is_closed = False
-        # Requests with these bytes never arrive.
+        # Requests with these bytes never arrive, and how many have not.
         self.swallows: bytes | None = None
+        self.swallowed = 0
         # The port of the server.
         self.target = port
         # A statement that has not arrived yet, with its connection to the server.
@@ -91,6 +92,7 @@ class CuttingProxy:
                     )
                     return
                 if is_request and self.swallows is not None and self.swallows in data:
+                    self.swallowed += 1
                     continue
                 if is_request:
                     is_in_transaction = b"COMMIT" not in data and (b"BEGIN" in data or is_in_transaction)

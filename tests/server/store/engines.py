@@ -1,6 +1,7 @@
 """What the tests that all shared engines pass must know of each of them."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -8,12 +9,12 @@ from tests.mariadb import Mariadb
 from tests.nats import Nats
 from tests.postgres import Postgres
 from tests.redis import Redis
+from tests.schedules import in_soak
 from tests.server.store.contract import ROOM
 
 from plait.store.reconnecting import Reconnector
-from plait.store.redis.scripts import QUESTION
 
-__all__ = ["ENGINES", "Engine", "Server", "only"]
+__all__ = ["ENGINES", "Engine", "Server", "asks_redis", "only"]
 
 Server = Postgres | Mariadb | Redis | Nats
 
@@ -40,8 +41,8 @@ class Engine(NamedTuple):
     fuse: int = 1
     # Whether a server that was killed has all that it had, and it can be known that it has.
     keeps: bool = True
-    # Below the number of the timeline in that of an owner, if it is one more after a failover.
-    bits: int = 0
+    # Options of a URL with which a write takes several round trips, which may be parts of one transaction.
+    in_steps: str = ""
     # Options of a server and of the URL with which a crash may lose writes, and how a store says so; and whether a stop
     # in order may lose some, too.
     unsynced: tuple[tuple[str, ...], str, str] | None = None
@@ -49,21 +50,27 @@ class Engine(NamedTuple):
 
 
 _STATUS: Final = "FROM information_schema.global_status"
-_ROWS: Final = ("removed", "changes", "snapshots", "clients", "records")
+# The rows of owners, and those of threads.
+_OWNERS: Final = "thread = 0 AND part LIKE '~owner/%'"
+_OF_THREADS: Final = "thread > 0"
 
 
-async def _count_postgres(server: Postgres, store: Any, *tables: str) -> int:
-    counts = "+".join(f"(SELECT count(*) FROM {store.url.schema}.plait_{table})" for table in tables)
-    return int(server.execute(f"SELECT {counts}"))
+async def _count_postgres(server: Postgres, store: Any, where: str) -> int:
+    tables = " UNION ALL ".join(f"TABLE {store.url.schema}.plait_{name}" for name in ("rows", "changes"))
+    return int(server.execute(f"SELECT count(*) FROM ({tables}) rows WHERE {where}"))
 
 
-async def _count_mysql(server: Mariadb, store: Any, *tables: str) -> int:
-    counts = "+".join(f"(SELECT count(*) FROM plait.{store.url.prefix}{table})" for table in tables)
-    return int(server.execute(f"SELECT {counts}"))
+async def _count_mysql(server: Mariadb, store: Any, where: str) -> int:
+    return int(server.execute(f"SELECT count(*) FROM plait.{store.url.prefix}rows WHERE {where}"))
 
 
-async def _count_redis(server: Redis, store: Any, *parts: str) -> int:
-    return sum(len(server.execute("KEYS", f"{{{store.url.prefix}}}:{part}:*")) for part in parts)
+async def _count_redis(server: Redis, store: Any) -> int:
+    return int(server.execute("HLEN", f"{{{store.url.prefix}}}:w"))
+
+
+async def _count_redis_rows(server: Redis, store: Any) -> int:
+    # Those that begin with 0 are the index.
+    return len(server.execute("KEYS", f"{{{store.url.prefix}}}:[orc]:[1-9]*"))
 
 
 async def _count_nats(server: Nats, store: Any) -> int:
@@ -75,6 +82,11 @@ async def _count_nats_rows(server: Nats, store: Any) -> int:
     return len((await store._stream.info(f"{store.url.stream}.d.>")).subjects)
 
 
+def asks_redis(data: bytes) -> bool:
+    """Whether a request to Redis asks for the outcome of a write."""
+    return re.search(rb'"asked":[1-9]', data) is not None
+
+
 def _bind(count: Callable[..., Awaitable[int]], *names: str) -> Callable[[Any, Any], Awaitable[int]]:
     return lambda server, store: count(server, store, *names)
 
@@ -84,12 +96,12 @@ _FOUND: Final = (
         "postgres",
         "postgres",
         Postgres,
-        lambda store: store._writer._dbs,
+        lambda store: store._server._writer._dbs,
         None,
-        _bind(_count_postgres, "threads"),
-        _bind(_count_postgres, *_ROWS),
+        _bind(_count_postgres, _OWNERS),
+        _bind(_count_postgres, _OF_THREADS),
         deadlocks="SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'",
-        bits=40,
+        in_steps="&statement_cache_size=0",
         unsynced=((), "&synchronous_commit=off", "its fsync is off"),
         stop_loses=False,
     ),
@@ -97,24 +109,23 @@ _FOUND: Final = (
         "mysql",
         "mariadb",
         Mariadb,
-        lambda store: store._writer._dbs,
+        lambda store: store._server._writer._dbs,
         None,
-        _bind(_count_mysql, "threads"),
-        _bind(_count_mysql, *_ROWS),
+        _bind(_count_mysql, _OWNERS),
+        _bind(_count_mysql, _OF_THREADS),
         deadlocks=f"SELECT variable_value {_STATUS} WHERE variable_name = 'Innodb_deadlocks'",
         # The first round trip is carried, and the one with the commit is cut.
-        fuse=2200,
-        bits=52,
+        fuse=800,
         unsynced=(("--innodb-flush-log-at-trx-commit=2",), "", "innodb_flush_log_at_trx_commit"),
     ),
     Engine(
         "redis",
         "redis_server",
         Redis,
-        lambda store: store._line,
-        lambda data: str(QUESTION).encode() in data,
-        _bind(_count_redis, "h"),
-        _bind(_count_redis, "c", "s", "l", "r", "o"),
+        lambda store: store._server._line,
+        asks_redis,
+        _count_redis,
+        _count_redis_rows,
         keeps=False,
     ),
     Engine(
@@ -133,6 +144,6 @@ ENGINES: Final[Mapping[str, Engine]] = {each.name: each for each in _FOUND}
 """The engines that several processes may use, by name."""
 
 
-def only(*names: str) -> Any:
-    """Have a test run on some engines."""
-    return pytest.mark.parametrize("engine", names, indirect=True)
+def only(*names: str, soak: Sequence[str] = ()) -> Any:
+    """Have a test run on some engines, and in `make soak` on more."""
+    return pytest.mark.parametrize("engine", [*names, *in_soak(*([each] for each in soak))], indirect=True)

@@ -11,8 +11,8 @@ from tests.server.store.contract import ROOM, beginning, change, client_row, out
 from tests.server.store.contract_records import delete, put_records
 
 from plait.errors import Fenced
-from plait.store.protocol import Store, ThreadKey, Write
-from plait.store.thread_rows import RecordRange
+from plait.store.protocol import Store, Write
+from plait.store.thread_rows import RecordRange, ThreadKey
 
 __all__ = ["check_fence_of_deleted", "found", "take_over", "take_over_many"]
 

@@ -7,8 +7,8 @@ import msgspec
 from tests.server.store.contract import beginning
 
 from plait.errors import Indeterminate, StoreError
-from plait.store.protocol import Store, ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, Record, RecordRange
+from plait.store.protocol import Store, Write
+from plait.store.thread_rows import ChangeRow, Record, RecordRange, ThreadKey
 
 __all__ = ["Reclaiming"]
 

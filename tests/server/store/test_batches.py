@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import pytest
@@ -14,12 +14,12 @@ from tests.server.owning import submit
 from tests.server.store.contract import ROOM, beginning, change, outcomes
 
 from plait.errors import Fenced, Indeterminate, StoreError
-from plait.store.batches import Batches, WriteGroup
+from plait.store.batches import GroupCommitter, WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.memory import MemoryStore
 from plait.store.outcomes import Outcome, Unreachable
-from plait.store.protocol import Store, ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, RecordRange, Snapshot
+from plait.store.protocol import Store, Write
+from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, RecordRange, Snapshot, ThreadKey
 
 MEGABYTE = 2**20
 
@@ -29,19 +29,53 @@ def write(name: str, version: int, size: int) -> Write:
     return Write(ThreadKey("room", name), "e", version - 1 or None, version, (row,))
 
 
+class Batches(GroupCommitter):
+    """The queue of an open store whose batches are written by a function, and whose numbers come from another one."""
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[WriteGroup]], asyncio.Future[Sequence[Outcome]]],
+        ask: Callable[[ThreadKey], Awaitable[int]] | None = None,
+        *,
+        most: int = 1,
+    ) -> None:
+        super().__init__(most=most)
+        self._begin, self._ask = write, ask
+        self._accept_writes()
+
+    def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
+        return self._begin(batch)
+
+    async def _next_fence(self, key: ThreadKey) -> int:
+        return await (self._ask or super()._next_fence)(key)
+
+    def watch(self, may_write: Callable[[], bool]) -> None:
+        self._may_write = may_write
+
+    def end_claims(self) -> None:
+        self._end_claims()
+
+    async def close(self) -> None:
+        await self._end_writes()
+
+
 class Engine:
     """Batches whose transactions the test carries out."""
 
     def __init__(self) -> None:
         self.batches = Batches(self._write)
-        self.batches.open()
         self.written: list[Sequence[WriteGroup]] = []
         # Of writes that do not say who owns their thread, the engine is the owner.
         self._fences: dict[ThreadKey, int] = {}
         self._done: asyncio.Future[Sequence[Outcome]]
+        # Why the next transaction cannot even begin.
+        self.mistake: Exception | None = None
 
     def _write(self, batch: Sequence[WriteGroup]) -> asyncio.Future[Sequence[Outcome]]:
         self.written.append(batch)
+        if (mistake := self.mistake) is not None:
+            self.mistake = None
+            raise mistake
         self._done = asyncio.get_running_loop().create_future()
         return self._done
 
@@ -173,6 +207,16 @@ async def test_when_the_writer_fails_it_is_not_known_what_was_stored_and_what_wa
     assert [read(batch) for batch in engine.written] == [[("a", 1)], [("b", 1)]]
 
 
+async def test_a_batch_that_cannot_begin_fails_alone() -> None:
+    engine = Engine()
+    engine.mistake = MemoryError()
+    futures = await engine.submit([write("a", 1, 1)])
+    assert await outcomes(futures) == [Indeterminate]
+    futures = await engine.submit([write("a", 1, 1)])
+    await engine.finish()
+    assert await outcomes(futures) == [None]
+
+
 async def test_what_waits_after_a_failed_write_is_never_written() -> None:
     engine = Engine()
     first, *rest = await engine.submit([write("a", 1, 1)], [write("a", 2, 1)], [write("a", 3, 1)])
@@ -191,7 +235,7 @@ async def test_what_waits_after_a_failed_write_is_never_written() -> None:
 async def test_what_is_refused_has_its_outcome_after_the_writes_before_it() -> None:
     engine = Engine()
     may_write = True
-    engine.batches.may_write = lambda: may_write
+    engine.batches.watch(lambda: may_write)
     told: list[int] = []
     futures = await engine.submit([write("a", 1, 1)])
     may_write = False
@@ -232,7 +276,7 @@ async def test_a_claim_refuses_what_waits_and_waits_for_what_is_being_written() 
 async def test_a_process_that_may_not_write_refuses_writes_as_unavailable() -> None:
     engine = Engine()
     fence = await engine.batches.claim(ROOM)
-    engine.batches.may_write = lambda: False
+    engine.batches.watch(lambda: False)
     (refused,) = await engine.submit([msgspec.structs.replace(beginning(), fence=fence)])
     error = refused.exception()
     assert isinstance(error, StoreError)
@@ -370,7 +414,6 @@ async def test_of_an_engines_numbers_that_arrive_in_another_order_the_greatest_i
         return number
 
     batches = Batches(written, ask)
-    batches.open()
     claims = [asyncio.create_task(batches.claim(ROOM)) for _ in range(2)]
     await asyncio.sleep(0)
     numbers[1].set_result(8)
@@ -391,7 +434,6 @@ async def test_while_an_engine_is_asked_for_a_number_no_earlier_owner_can_write(
 
     asked = list[ThreadKey]()
     batches = Batches(written, ask)
-    batches.open()
     first = await batches.claim(ROOM)
     asked.append(ROOM)
     second = asyncio.create_task(batches.claim(ROOM))
@@ -434,7 +476,6 @@ async def test_so_many_batches_as_may_be_written_at_once_share_the_waiting_threa
         return [[group.writes[0].key.name for group in batch] for batch, _ in running]
 
     batches = Batches(begin, most=2)
-    batches.open()
     fences = {name: await batches.claim(ThreadKey("room", name)) for name in "abcdefgh"}
 
     def submit(name: str, version: int) -> asyncio.Future[int]:
@@ -473,7 +514,6 @@ async def test_in_parallel_each_thread_has_batches_of_its_own_and_only_its_own_w
         await asyncio.sleep(0)
 
     batches = Batches(begin, most=100)
-    batches.open()
     fences = {name: await batches.claim(ThreadKey("room", name)) for name in "ab"}
 
     async def submit_now(name: str, version: int) -> asyncio.Future[int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.cluster.directories import find_directory
+from plait.cluster.cell_directory import find_directory
 from plait.errors import StoreError
 from plait.store.engines import ENGINES, Engine, find_engine
 from plait.store.urls import open_share, open_store

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.schedules import play_seeds
 from tests.server.owning import own, owned, submit
 from tests.server.store.contract import *  # noqa: F403
@@ -49,8 +50,8 @@ from plait.store.json_files.lines import decode_line, decode_value, encode_line,
 from plait.store.json_files.store import JsonFileStore
 from plait.store.json_files.url import FileUrl
 from plait.store.memory import MemoryStore
-from plait.store.protocol import Store, ThreadKey, Write
-from plait.store.thread_rows import Prune, Snapshot
+from plait.store.protocol import Store, Write
+from plait.store.thread_rows import Prune, Snapshot, ThreadKey
 from plait_schemas.codec import check_json
 
 LARGE = b'"%s"' % (b"x" * 100_000)
@@ -179,13 +180,12 @@ def make_unit(chance: random.Random, is_new: bool, version: int) -> list[Write]:
             return [change(version + 1, client=client_row(chance.choice("abc"), ref=version)), change(version + 2)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         *(b"", b" ", b"1,2", b"],[", b'{"a":1}', b'{"a": 1}', b'"\xff"', b"\n", b'"\\ud800"', b'{"base64":"AA=="}'),
         *(b'{"base64":1}', b"null", b"[" * 5000 + b"]" * 5000, b"[" * 200 + b"]" * 200, b"1e999", '"é\u2028"'.encode()),
     ],
-    ids=lambda value: repr(value[:12]),
 )
 def test_every_value_comes_back_and_is_on_one_line(value: bytes) -> None:
     encoded = encode_value(value)
@@ -676,7 +676,7 @@ async def test_a_reader_leaves_a_line_that_is_being_written(folder: Path, room: 
         assert room.read_bytes() == data
 
 
-@pytest.mark.parametrize("url", ["file://host/a", "file:///", "file:///a?files=2", "file:///a#b", "file://"])
+@each_case("url", ["file://host/a", "file:///", "file:///a?files=2", "file:///a#b", "file://"])
 def test_a_wrong_url_is_explained(url: str) -> None:
     with pytest.raises(ValueError, match="use file:///absolute/folder"):
         FileUrl.parse(url)

@@ -15,8 +15,8 @@ from plait.errors import CorruptThread, StoreError
 from plait.store.json_files.files import name_files
 from plait.store.json_files.lines import encode_line
 from plait.store.json_files.store import JsonFileStore
-from plait.store.protocol import ThreadKey, Write
-from plait.store.thread_rows import INCOMPLETE, RecordRange
+from plait.store.protocol import Write
+from plait.store.thread_rows import INCOMPLETE, RecordRange, ThreadKey
 
 ADA = ThreadKey("room", "Ada")
 
@@ -111,6 +111,12 @@ def remove_member(data: bytes) -> tuple[bytes, str]:
     return data.replace(b'"epoch":"e1",', b"", 1), "line 1: Object missing required field `epoch`"
 
 
+def raise_format(data: bytes) -> tuple[bytes, str]:
+    return data.replace(
+        b'"number":2', b'"format":2,"number":2'
+    ), "line 2: it was written by a newer plait (in format 2; "
+
+
 def break_first_line(data: bytes) -> tuple[bytes, str]:
     return b"*" + data, "line 1: JSON is malformed"
 
@@ -124,7 +130,7 @@ def delete_before(data: bytes) -> tuple[bytes, str]:
     "damage",
     [
         *(break_line, break_value, remove_line, repeat_line, change_version, change_name, remove_member),
-        *(break_first_line, delete_before),
+        *(break_first_line, delete_before, raise_format),
     ],
 )
 async def test_a_broken_line_is_named_and_its_thread_is_refused_until_it_is_mended(

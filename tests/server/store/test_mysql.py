@@ -17,7 +17,7 @@ from tests.server.store.contract_view import *  # noqa: F403
 from plait.errors import StoreError
 from plait.store.mysql.store import MysqlStore
 from plait.store.mysql.url import MysqlUrl
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def test_tables_that_a_kill_has_left_without_their_rows_are_completed(
         assert await store.claim(ROOM) > 0  # noqa: F405
 
 
-@pytest.mark.parametrize("found", [0, 999])
+@pytest.mark.parametrize("found", [1, 999])
 async def test_tables_of_another_build_are_refused_and_left_as_they_are(
     mariadb: Mariadb, store: MysqlStore, found: int
 ) -> None:
@@ -48,15 +48,16 @@ async def test_tables_of_another_build_are_refused_and_left_as_they_are(
         pass
     table = f"plait.{store.url.prefix}format"
     mariadb.execute(f"UPDATE {table} SET format = {found}")
-    which = "an earlier build" if found == 0 else "a newer plait"
+    which = "an earlier build" if found == 1 else "a newer plait"
     for other in (MysqlStore(store.url), store.reader()):
-        with pytest.raises(StoreError, match=rf"cannot open the store .*: it was written by {which}"):
+        with pytest.raises(StoreError, match=rf"cannot open the store .*: it was written by {which}") as caught:
             await other.__aenter__()
+        assert ("`plait store export` of that build" in str(caught.value)) == (found == 1)
     assert mariadb.execute(f"SELECT format FROM {table}") == str(found)
 
 
 async def test_a_table_of_another_program_is_named_and_left_as_it_is(mariadb: Mariadb, store: MysqlStore) -> None:
-    table = f"{store.url.prefix}records"
+    table = f"{store.url.prefix}rows"
     mariadb.execute(f"CREATE TABLE plait.{table} (id int PRIMARY KEY, value text)")
     for _ in range(2):
         with pytest.raises(StoreError, match=f"the table {table} has other columns: give the store another prefix"):

@@ -3,12 +3,15 @@
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from tests.mariadb import Mariadb, new_prefix
 from tests.schedules import TIMES
 from tests.server.store.contract import ROOM, beginning, change
+from tests.server.store.contract_records import put_records
+from tests.server.store.owners import found
 from tests.server.store.writing import KEYS, Writing, begin, survive_kills
 
 from plait.errors import StoreError
@@ -30,7 +33,8 @@ async def test_a_write_above_the_largest_packet_is_refused_and_the_connection_st
     async with MysqlStore(MysqlUrl.parse(new_prefix(mariadb.url))) as store:
         writing = Writing(store, random.Random(6))
         await writing.begin()
-        db = store._writer._dbs.current
+        server: Any = store._server
+        db = server._writer._dbs.current
         large = change(1, key=KEYS[0], snapshot=b"1" * 9_000_000)
         with pytest.raises(StoreError, match="max_allowed_packet is 1677"):
             await store.submit(msgspec.structs.replace(large, fence=writing.fences[KEYS[0]]))
@@ -39,7 +43,7 @@ async def test_a_write_above_the_largest_packet_is_refused_and_the_connection_st
         await asyncio.gather(
             *(store.submit(msgspec.structs.replace(each, fence=writing.fences[KEYS[0]])) for each in halves)
         )
-        assert store._writer._dbs.current is db
+        assert server._writer._dbs.current is db
 
 
 async def test_a_claim_checks_the_timeline_in_its_own_statement(mariadb: Mariadb) -> None:
@@ -50,6 +54,21 @@ async def test_a_claim_checks_the_timeline_in_its_own_statement(mariadb: Mariadb
         _, stored = await store.claim_and_load(ROOM)
         assert stored is not None
         assert stored.epoch != beginning().epoch
+
+
+async def test_a_removal_locks_no_row_but_the_one_that_it_removes(mariadb: Mariadb) -> None:
+    async with MysqlStore(MysqlUrl.parse(new_prefix(mariadb.url))) as store:
+        fence = (await begin(store, ROOM))[ROOM]
+        await store.submit(msgspec.structs.replace(put_records(("a", b"1"), ("b", b"1")), fence=fence))
+        table, other = f"{store.url.prefix}rows", await store.engine.connect()
+        try:
+            await other.execute("BEGIN")
+            after = "thread > 0 AND part = 'values' AND `key` = 'b'"
+            assert await other.fetch(f"SELECT 1 FROM {table} WHERE {after} FOR UPDATE")
+            await store.submit(msgspec.structs.replace(put_records(("a", None)), fence=fence))
+        finally:
+            other.terminate()
+        assert await found(store, ROOM) == (0, {"b"})
 
 
 async def test_a_replica_is_refused(mariadb: Mariadb) -> None:

@@ -1,8 +1,10 @@
 """URLs of stores in MariaDB and MySQL."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.certificates import make_certificate
 from tests.mariadb import Mariadb, new_prefix
 from tests.server.store.contract import ROOM
@@ -29,7 +31,7 @@ def test_a_url_has_hosts_a_user_a_database_and_options() -> None:
     assert (other.prefix, other.hosts) == ("plait_", [("127.0.0.1", 3306)])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "why"),
     [
         (f"{URL}?shema=x", "unknown option 'shema'"),
@@ -100,5 +102,6 @@ async def test_a_connection_with_tls_is_made_again_when_its_certificate_can_be_r
             with pytest.raises(StoreError, match=r"authority.pem cannot be read: .* No such file"):
                 await store.claim(ROOM)
             certificate.rename(authority)
-            await until(lambda: store._writer._dbs._connecting is None)
+            engine: Any = store._server
+            await until(lambda: engine._writer._dbs._connecting is None)
             assert await store.claim(ROOM) > 0

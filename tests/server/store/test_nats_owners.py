@@ -14,8 +14,8 @@ from plait.store.nats.layout import Known
 from plait.store.nats.planning import MOST_IN_HEAD
 from plait.store.nats.store import NatsStore
 from plait.store.nats.url import NatsUrl
-from plait.store.protocol import DueThread, ThreadKey
-from plait.store.thread_rows import Prune, RecordRange
+from plait.store.protocol import DueThread
+from plait.store.thread_rows import Prune, RecordRange, ThreadKey
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from plait.store.nats.layout import Known, ThreadHead
 from plait.store.nats.planning import Plan, Room, make_plan
-from plait.store.protocol import ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, Record, Snapshot
+from plait.store.protocol import Write
+from plait.store.thread_rows import ChangeRow, Record, Snapshot, ThreadKey
 
 KEY = ThreadKey("room", "one")
 ROOM = Room(4_000, 64_000)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 from tests.nats import Nats, new_stream
 
 from plait.errors import StoreError
@@ -34,7 +35,7 @@ def test_a_url_has_servers_a_login_a_stream_and_options() -> None:
     assert NatsUrl.parse("nats://h").replicas == 3
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rest", "why"),
     [
         ("?stream=x", "unknown option 'stream'"),
@@ -56,14 +57,14 @@ def test_a_wrong_url_is_explained_and_the_password_is_not_shown(rest: str, why: 
         assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["nats://", "nats:///x", "nats://a:pass-word/x@h", "nats://ada:pass-word?@h/x"])
+@each_case("url", ["nats://", "nats:///x", "nats://a:pass-word/x@h", "nats://ada:pass-word?@h/x"])
 def test_a_url_without_hosts_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"write nats:|quote the odd") as caught:
         open_store(url)
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "shown"),
     [
         (URL, "nats://ada:***@127.0.0.1:1/game"),
@@ -157,7 +158,7 @@ async def test_a_stream_of_an_earlier_build_is_refused_and_left_as_it_is(nats_se
     url = url.replace("?", "x?")
     why = await refusal(url)
     assert "an earlier build of plait (in format 1; this plait reads format 2)" in why
-    assert "`plait threads export` of that build" in why
+    assert "`plait store export` of that build" in why
     with pytest.raises(StoreError, match="an earlier build of plait"):
         await NatsStore(NatsUrl.parse(url), readonly=True).__aenter__()
     async with NatsStore(NatsUrl.parse(new_stream(nats_server.url, "replicas=1"))) as store:

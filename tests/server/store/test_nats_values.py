@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.nats import Nats, new_stream
 from tests.schedules import SEED, schedules
 from tests.server.owning import owned
@@ -28,7 +29,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsStore]
         yield NatsStore(NatsUrl.parse(new_stream(server.url, "replicas=1")))
 
 
-@pytest.mark.parametrize("size", [0, 1, 98, 99, 100, 101, 167, 168, 169, 1000])
+@each_case("size", [0, 1, 98, 99, 100, 101, 167, 168, 169, 1000])
 def test_a_value_is_the_same_in_any_number_of_messages(size: int) -> None:
     value = bytes(n % 251 for n in range(size))
     messages = split_chunks("s", value, 100)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from tests.server.store.owners import found
 from plait.errors import StoreError
 from plait.store.postgres.store import PostgresStore
 from plait.store.postgres.url import PostgresUrl
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 
 @pytest.fixture
@@ -65,5 +66,6 @@ async def test_behind_a_pooler_no_statement_is_prepared_and_each_write_says_how_
             await store.submit(msgspec.structs.replace(write, fence=fence))
         assert await found(store, ROOM) == (2, {"a"})
         assert (await store.load(ROOM)) is not None
-        async with store._writer.use() as db:
+        server: Any = store._server
+        async with server._writer.use() as db:
             assert await db.fetch("SELECT name FROM pg_prepared_statements") == []

@@ -1,6 +1,7 @@
 """URLs of stores in PostgreSQL."""
 
 import pytest
+from tests.cases import each_case
 
 from plait import Plait, Thread
 from plait.errors import StoreError
@@ -27,7 +28,7 @@ def test_a_url_has_options_of_the_store_and_of_the_driver() -> None:
     assert PostgresUrl.parse("postgres://h/d?standby=synchronous").has_standby
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "why"),
     [
         ("?shema=x", "unknown option 'shema'"),
@@ -48,7 +49,7 @@ def test_a_wrong_option_is_named_and_the_password_is_not(options: str, why: str)
         assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "shown"),
     [
         ("postgresql://ada:a@b/c?d:e@host/game", "postgresql://ada:***@host/game"),

@@ -1,6 +1,7 @@
 """The URL of a store in Redis."""
 
 import pytest
+from tests.cases import each_case
 
 from plait.store.redis.url import RedisUrl
 
@@ -13,7 +14,7 @@ def test_a_url_names_the_server_the_login_and_the_database() -> None:
     assert str(url) == repr(url) == "redis://ada:***@db.internal:6380/3"
 
 
-@pytest.mark.parametrize("scheme", ["redis", "valkey", "REDIS"])
+@each_case("scheme", ["redis", "valkey", "REDIS"])
 def test_what_a_url_leaves_out_has_a_default(scheme: str) -> None:
     url = RedisUrl.parse(f"{scheme}://localhost")
     assert url.addresses == [("localhost", 6379)]
@@ -33,7 +34,7 @@ def test_a_url_may_name_sentinels() -> None:
     assert str(url) == "redis+sentinel://:***@a:26380,b/mymaster/2"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "why"),
     [
         ("redis://h/0?color=red", "unknown option 'color'; the options are prefix, replicas, durable"),
@@ -58,8 +59,8 @@ def test_a_url_that_cannot_be_read_is_refused_and_said_why(url: str, why: str) -
         RedisUrl.parse(url)
 
 
-@pytest.mark.parametrize("password", ["secret", "se/cret", "se:cret", "se@cret", "se?cret", "se#cret"])
-@pytest.mark.parametrize("rest", ["/0?color=red", "/game", ":x/0", "/0?prefix={}"])
+@each_case("password", ["secret", "se/cret", "se:cret", "se@cret", "se?cret", "se#cret"])
+@each_case("rest", ["/0?color=red", "/game", ":x/0", "/0?prefix={}"])
 def test_no_error_tells_a_password(password: str, rest: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         RedisUrl.parse(f"redis://ada:{password}@host{rest}")

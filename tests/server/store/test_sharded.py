@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 from tests.server.owning import submit
 from tests.server.store.contract import *  # noqa: F403
 from tests.server.store.contract import OTHER, ROOM, beginning, change, listed, outcomes, put, versions
@@ -20,12 +21,13 @@ from tests.server.store.contract_records import *  # noqa: F403
 from tests.server.store.contract_view import *  # noqa: F403
 
 from plait.errors import StoreError
-from plait.store.protocol import Store, ThreadKey, ThreadQuery
+from plait.store.protocol import Store, ThreadQuery
 from plait.store.sharded import ShardedStore
 from plait.store.shards import SHARDS, find_file, find_shard
 from plait.store.sqlite.files import Files
 from plait.store.sqlite.lock import StoreLock
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import ThreadKey
 from plait.store.urls import open_files, open_share, open_shares, open_store
 
 THREADS = [ThreadKey("room", str(number)) for number in range(40)]
@@ -56,7 +58,7 @@ def file_names(path: Path) -> list[str]:
 # Shards
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "name", "shard"),
     [("room", "one", 446), ("room", "two", 143), ("roo", "mone", 703), ("кімната", "🔑", 170), ("room", "\ud800", 179)],
 )
@@ -83,10 +85,10 @@ async def test_each_thread_is_in_the_file_of_its_shard_and_each_file_knows_its_p
     assert file_names(path) == ["game.0.db", "game.1.db", "game.2.db", "game.3.db"]
     for number in range(4):
         with closing(sqlite3.connect(path.with_name(f"game.{number}.db"))) as db:
-            found = [ThreadKey(*row) for row in db.execute("SELECT kind, name FROM threads")]
+            found = [ThreadKey("room", *row) for row in db.execute("SELECT key FROM rows WHERE part = '~thread/room'")]
             assert sorted(found) == sorted(key for key in THREADS if find_file(key, 4) == number) != []
             assert db.execute("SELECT number, count FROM place").fetchall() == [(number, 4)]
-            assert db.execute("SELECT kind, hash FROM schemas").fetchall() == [("room", "h1")]
+            assert db.execute("SELECT key FROM rows WHERE part = '~schema/room'").fetchall() == [("h1",)]
 
 
 async def test_the_count_of_files_is_read_from_them(path: Path) -> None:
@@ -200,7 +202,7 @@ async def test_a_file_that_cannot_be_written_makes_no_trouble_for_the_threads_of
     async with open_store(f"sqlite:///{path}?files=3") as store:
         await put(store, *(beginning(key=key) for key in THREADS))
         with closing(sqlite3.connect(path.with_name("game.1.db"))) as db:
-            db.execute("DROP TABLE changes")
+            db.execute("DROP TABLE rows")
         found = await outcomes([submit(store, change(1, key=key)) for key in THREADS])
         assert found == [StoreError if find_file(key, 3) == 1 else None for key in THREADS]
         with pytest.raises(StoreError):

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 from plait.errors import StoreError
 from plait.store.spool import RecordSpool
@@ -22,8 +23,8 @@ async def read_all(spool: RecordSpool, limit: int, size: int) -> list[Record]:
     return found
 
 
-@pytest.mark.parametrize("rows", [1, 7, 100])
-@pytest.mark.parametrize(("limit", "size"), [(1, 10**9), (13, 10**9), (1000, 100_000), (1000, 10**9)])
+@each_case("rows", [1, 7, 100])
+@each_case(("limit", "size"), [(1, 10**9), (13, 10**9), (1000, 100_000), (1000, 10**9)])
 async def test_records_are_read_in_pages_of_any_size(rows: int, limit: int, size: int) -> None:
     with RecordSpool() as spool:
         for start in range(0, len(RECORDS), rows):

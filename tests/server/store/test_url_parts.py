@@ -1,15 +1,13 @@
 """The parts of the URLs of engines."""
 
-import pytest
+from tests.cases import each_case
 
 from plait.store.url_parts import split_url
 from plait.store.urls import open_store
 
 
-@pytest.mark.parametrize("scheme", ["mysql", "postgresql", "redis", "nats"])
-@pytest.mark.parametrize(
-    "quoted", ["[zzz", "zzz[qqq]", "zzz℀", "zzz/qqq", "zzz?qqq", "zzz#qqq", "zzz@/qqq", "zzz:12/qqq"]
-)
+@each_case("scheme", ["mysql", "postgresql", "redis", "nats"])
+@each_case("quoted", ["[zzz", "zzz[qqq]", "zzz℀", "zzz/qqq", "zzz?qqq", "zzz#qqq", "zzz@/qqq", "zzz:12/qqq"])
 def test_no_character_of_a_password_leads_to_an_error_that_shows_it(scheme: str, quoted: str) -> None:
     try:
         shown = str(open_store(f"{scheme}://ada:{quoted}@host/1").url)  # type: ignore[attr-defined]

@@ -16,8 +16,8 @@ from tests.server.store.cutting_proxy import CuttingProxy
 
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
-from plait.store.protocol import Store, ThreadKey, Write
-from plait.store.thread_rows import RecordRange
+from plait.store.protocol import Store, Write
+from plait.store.thread_rows import RecordRange, ThreadKey
 
 __all__ = ["KEYS", "Writing", "begin", "cut_answers", "survive_kills", "until"]
 

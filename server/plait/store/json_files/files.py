@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from plait.errors import StoreError
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.codec import NOT_JSON, check_json
 
 __all__ = ["AppendedFile", "check_mark", "find_mark", "make_folder", "name_files", "replace_file", "sync_folder"]

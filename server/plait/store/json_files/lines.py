@@ -6,8 +6,9 @@ from typing import Any, Final
 import msgspec
 
 from plait.errors import StoreError
-from plait.store.protocol import ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, Snapshot
+from plait.store.format import check_format
+from plait.store.protocol import Write
+from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, Snapshot, ThreadKey
 from plait_schemas.codec import NOT_JSON, check_json, decode_json
 
 __all__ = ["Line", "decode_line", "decode_value", "encode_line", "encode_value"]
@@ -18,6 +19,9 @@ _NULL: Final = b"null"
 # A value is nested in a line, so it must be readable inside of more brackets than a line has.
 _OPENING: Final = b"[" * 32
 _CLOSING: Final = b"]" * 32
+
+# The format of lines; one that does not tell it has format 1.
+_FORMAT: Final = 1
 
 _Object = Mapping[str, msgspec.Raw]
 
@@ -39,6 +43,7 @@ class Line(msgspec.Struct):
     # The time, in microseconds since the epoch.
     at: int
     writes: list[_Object]
+    format: int = 1
 
     @property
     def key(self) -> ThreadKey:
@@ -59,9 +64,11 @@ def encode_line(key: ThreadKey, number: int, at: int, writes: Sequence[Write]) -
 def decode_line(line: bytes) -> Line:
     """Raises StoreError."""
     try:
-        return msgspec.json.decode(line, type=Line)
+        found = msgspec.json.decode(line, type=Line)
     except NOT_JSON as error:
         raise StoreError(str(error)) from error
+    check_format(found.format, _FORMAT)
+    return found
 
 
 def encode_value(value: bytes) -> msgspec.Raw:

@@ -15,16 +15,17 @@ import msgspec
 
 from plait.clock import read_wall_clock
 from plait.errors import CorruptThread, StoreError
-from plait.store.batches import Batches, WriteGroup
+from plait.store.batches import WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.json_files.files import make_folder, name_files, replace_file
 from plait.store.json_files.lines import decode_value, encode_value
+from plait.store.json_files.loaded import LoadedStore, MemoryRow
 from plait.store.json_files.thread_files import ThreadFiles
 from plait.store.json_files.url import FileUrl
-from plait.store.memory import LoadedStore, MemoryRow
 from plait.store.outcomes import Outcome, describe, make_indeterminate, make_refusal
-from plait.store.protocol import ALL_THREADS, ThreadHeader, ThreadKey, ThreadQuery, ThreadRow, Write
+from plait.store.protocol import ALL_THREADS, ThreadHeader, ThreadQuery, ThreadRow, Write
 from plait.store.sqlite.lock import StoreLock
+from plait.store.thread_rows import ThreadKey
 from plait.store.whole import StoredSchema
 from plait_schemas.codec import NOT_JSON, UNENCODABLE
 
@@ -55,8 +56,7 @@ class JsonFileStore(LoadedStore):
         # The folder's identity, which tells whether it was replaced.
         self._opened: os.stat_result
         self._pool: ThreadPoolExecutor | None = None
-        batches = Batches(self._write, most=_WRITERS, is_trouble=_is_trouble)
-        super().__init__(batches, title=f"the store {url}")
+        super().__init__(title=f"the store {url}", most=_WRITERS)
 
     @property
     def durability(self) -> str:
@@ -106,7 +106,7 @@ class JsonFileStore(LoadedStore):
             return
         for key in self._files.keys() - self._threads.keys():  # A crash has left what was deleted.
             await self._tidy(key, self._files[key], read_wall_clock())
-        self._batches.open()
+        self._accept_writes()
 
     async def _close(self) -> None:
         if self._pool is not None:
@@ -205,6 +205,10 @@ class JsonFileStore(LoadedStore):
         if row is None:
             del self._files[key]
 
+    def _is_trouble(self, cause: BaseException) -> bool:
+        # Others concern the files of one thread.
+        return isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError | IsADirectoryError)
+
     async def _probe(self, *, writes: bool) -> None:
         probe = self._folder / "probe"
         try:
@@ -253,11 +257,6 @@ def _find_stems(threads: Path) -> Iterator[Path]:
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.suffix in (".json", ".jsonl"):
                 yield path.with_suffix("")
-
-
-def _is_trouble(cause: BaseException) -> bool:
-    """Whether the failure of a write concerns more than the files of a thread."""
-    return isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError | IsADirectoryError)
 
 
 def _check_text(*texts: str) -> None:

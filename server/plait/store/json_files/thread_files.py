@@ -8,9 +8,11 @@ from typing import Final
 import msgspec
 
 from plait.errors import StoreError
+from plait.store.batches import find_misfit
 from plait.store.json_files.files import AppendedFile, check_mark, find_mark, name_files, replace_file
 from plait.store.json_files.lines import decode_line, encode_line
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import Write
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.codec import NOT_JSON
 
 __all__ = ["ThreadFiles"]
@@ -101,7 +103,7 @@ class ThreadFiles:
             raise StoreError(f"its number is {line.number}, and must be {self.number + 1}")
         head, writes = self._head, line.decode()
         for write in writes:
-            if write.refusal(head) is not None:
+            if find_misfit(write, head) is not None:
                 raise StoreError("it does not follow what is before it")
             head = None if write.is_deletion else (write.epoch, write.version)
         self._head, self.number = head, line.number

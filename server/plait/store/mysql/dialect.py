@@ -1,8 +1,7 @@
-"""The dialect of MariaDB and MySQL: its SQL is text, and a batch takes two round trips."""
+"""The rows of a store in MariaDB or MySQL: the SQL is text, and a batch of changes takes two round trips."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from functools import cache
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from asyncmy.errors import MySQLError
@@ -26,48 +25,52 @@ from plait.store.mysql.schema import NO_TABLE, prepare
 from plait.store.mysql.url import MysqlUrl
 from plait.store.origins import OriginWatch
 from plait.store.outcomes import Unreachable
-from plait.store.protocol import ThreadKey
+from plait.store.rows.engine import INDEX, Range, Span
+from plait.store.rows.layout import only
+from plait.store.rows.server import Guarded, owner_row
 from plait.store.sql.db import Db
-from plait.store.sql.dialect import Claim
 from plait.store.sql.hosts import connect_first
-from plait.store.sql.reads import make_load, read_thread
-from plait.store.sql.rows import ClaimedHead, Rows, StoredRow, encode
-from plait.store.sql.tables import THREADS, Table, Tables
-from plait.store.thread_rows import RecordRange
+from plait.store.sql.spans import TEXT, SpanSql, locate
+from plait.store.sql.tables import Tables
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["MysqlDialect"]
 
 T = TypeVar("T")
 
-_NOW: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-_SERVER: Final = f"""
-SELECT {_NOW}, VERSION(), @@global.read_only, @@global.innodb_flush_log_at_trx_commit, @@global.log_bin,
-    @@global.sync_binlog
+_SERVER: Final = """
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), VERSION(), @@global.read_only,
+    @@global.innodb_flush_log_at_trx_commit, @@global.log_bin, @@global.sync_binlog
 """
 # A transaction whose connection is lost must not keep its locks for as long as the server takes to notice that.
 _BEGIN: Final = "SET SESSION wait_timeout = 3", "BEGIN"
-_END: Final = "SET SESSION wait_timeout = DEFAULT"
-# Microseconds since the epoch: a number is above those before it, also after a failover that has lost writes.
-_FENCE: Final = f"(number << 52) + {_NOW}"
-# It finds nothing on another server, and after a failover, until the timeline has been set. In the order of the
-# assignments, `origin` is still the former one where the epoch is chosen.
+_END: Final = "COMMIT", "SET SESSION wait_timeout = DEFAULT"
+_SPACE: Final = "CAST(JSON_EXTRACT(CONVERT(value USING utf8mb4), '$.space') AS SIGNED)"
+# It finds nothing on another server, and after a failover, until the timeline has been set.
+_TIMELINE: Final = "{timeline} t WHERE t.number = $6 AND t.server = %s"
 _CLAIM: Final = f"""
-INSERT INTO {{threads}} (kind, name, fence, origin)
-SELECT $1, $2, {_FENCE}, $3 FROM {{timeline}} WHERE number = $4 AND server = %s
-ON DUPLICATE KEY UPDATE fence = GREATEST(fence + 1, VALUES(fence)),
-    epoch = IF(origin = VALUES(origin) OR epoch IS NULL, epoch, $5), origin = VALUES(origin)
+INSERT INTO {{rows}} (thread, part, number, "key", value) SELECT $1, $2, $3, $4, $5 FROM {_TIMELINE}
+ON DUPLICATE KEY UPDATE value = VALUES(value)
 """
-_HEAD: Final = "SELECT id, epoch, version, fence, writes FROM {threads} WHERE kind = $1 AND name = $2"
-# All lock by the index of names first, as claims do: in another order there are deadlocks.
-_LOCK: Final = f"""
-SELECT {", ".join(THREADS.columns)} FROM {{threads}} FORCE INDEX (kind) WHERE (kind, name) IN (%s) FOR UPDATE
+# Not the count of the rows that are changed: there are none if the claim was made by an attempt whose answer was lost.
+_CLAIMED: Final = f"""
+SELECT 1 FROM {{rows}} r, {_TIMELINE}
+    AND r.thread = $1 AND r.part = $2 AND r.number = $3 AND r."key" = $4 AND r.value = $5
 """
-# An id that is given to a new row is not given again after it.
-_NEXT_ID: Final = (
-    "INSERT INTO {threads} (kind, name, fence, origin) VALUES ('', $1, 0, '')",
-    "DELETE FROM {threads} WHERE id = LAST_INSERT_ID()",
-    "SELECT LAST_INSERT_ID()",
-)
+_PLACE: Final = '(thread, part, number, "key")'
+# Rows are found, and so locked, in the order of their keys: two stores that write the same threads do not wait for each
+# other.
+_LOCK: Final = f'SELECT part, "key", value FROM {{rows}} WHERE {_PLACE} IN (%s) FOR UPDATE'
+_WRITE: Final = """
+INSERT INTO {rows} (thread, part, number, "key", value) VALUES %s ON DUPLICATE KEY UPDATE value = VALUES(value)
+"""
+# The first row is never there. With a list of one row, MariaDB locks the row after it, too, whose owner is another one.
+_REMOVE: Final = f"DELETE FROM {{rows}} WHERE {_PLACE} IN ((-1, '', 0, ''), %s)"
+_REMOVE_NUMBERS: Final = "DELETE FROM {rows} WHERE thread = $1 AND part = $2 AND number >= $3 AND number < $4"
+_REMOVE_KEYS: Final = f"""
+DELETE FROM {{rows}} WHERE thread = $1 AND part = $2 AND number = {TEXT} AND "key" >= $3 AND "key" < $4
+"""
+_REMOVE_SPACE: Final = "DELETE FROM {rows} WHERE thread = $1"
 _RAISE: Final = (
     "INSERT IGNORE INTO {timeline} VALUES (1, 0, '')",
     "UPDATE {timeline} SET number = number + 1, server = %s WHERE server <> %s",
@@ -79,11 +82,8 @@ _NOTE_RUN: Final = (
     "INSERT IGNORE INTO {run} VALUES (1, $1)",
     "SELECT token FROM {run}",
 )
-_DELETE_RECORDS: Final = 'DELETE FROM {records} WHERE (thread, part, "key") IN (%s)'
 _DEADLOCK: Final = 1213
 _TRIES: Final = 5
-# Statements in one transaction that each have a row of values.
-_AT_ONCE: Final = 1000
 
 
 class MysqlDialect(OriginWatch):
@@ -99,12 +99,11 @@ class MysqlDialect(OriginWatch):
     is_lost = staticmethod(is_lost)
     was_sent = staticmethod(was_sent)
     explain = staticmethod(explain)
-    write_plain = None
 
-    def __init__(self, url: MysqlUrl, on_loss: Callable[[], None] | None = None) -> None:
-        super().__init__(url, on_loss)
+    def __init__(self, url: MysqlUrl) -> None:
+        super().__init__(url)
         self.url = url
-        self.tables = Tables(url.prefix, compares_rows=False)
+        self.tables = Tables(url.prefix)
         # SQL for the identity of a server: MySQL's and MariaDB's differ.
         self.identity = ""
         self._number, self._server = 0, b""
@@ -121,6 +120,9 @@ class MysqlDialect(OriginWatch):
 
     def is_trouble(self, error: BaseException, /) -> bool:
         return isinstance(error, StoreError) or is_lost(error) or get_code(error) in (1021, 1114, 1040, 1203)
+
+    def may_have_lost(self, origin: str, /) -> bool:
+        return origin != self.origin
 
     # Connections
 
@@ -151,69 +153,60 @@ class MysqlDialect(OriginWatch):
         self.note(origin, db, is_older=number < self._number and server != self._server)
         self._number, self._server = number, server
 
+    # Rows
+
     async def prepare(self, db: Db, *, readonly: bool) -> None:
         await prepare(cast(MysqlDb, db), self.tables, readonly=readonly)
         if not self.origin:
             await self.identify(db)
 
-    # Claims
+    async def probe(self, db: Db, *, writes: bool) -> None:
+        await db.execute(self.tables.fill("UPDATE {format} SET format = format") if writes else "SELECT 1")
 
-    async def claim(self, db: Db, key: ThreadKey, ranges: Sequence[RecordRange] | None) -> Claim:
-        names, fresh = encode(key), secrets.token_hex(8)
-        claim = self._fill(_CLAIM.replace("%s", self.identity), *names, self.origin, self._number, fresh)
-        statements = ["BEGIN", claim, self._fill(_HEAD, *names), "COMMIT"]
-        if ranges is not None:
-            sql, values = make_load(key, None, ranges)
-            statements.insert(3, self._fill(sql, *values))
-        _, claimed, (heads, _), *loaded, _ = await _retry(lambda: _run(db, *statements))
-        if not claimed.changed:
-            return None, None
-        head = ClaimedHead.read(heads[0])
-        return head, None if ranges is None else read_thread(key, loaded[0].rows, None, ranges)
+    def select(self, spans: Sequence[Span]) -> SpanSql:
+        found = SpanSql(spans, space=_SPACE, empty="x''", compares_rows=False)
+        found.sql = self.tables.fill(found.sql)
+        return found
 
-    # Writes
+    async def claim(self, db: Db, key: ThreadKey, value: bytes) -> bool:
+        thread, part, name, value = owner_row(key, value)
+        row = thread, *locate(part, name), value, self._number
+        claim, claimed = [self._fill(sql.replace("%s", self.identity), *row) for sql in (_CLAIM, _CLAIMED)]
+        _, _, (found, _), _ = await _retry(lambda: _run(db, "BEGIN", claim, claimed, "COMMIT"))
+        return len(found) > 0
 
-    async def lock(self, db: Db, keys: Sequence[tuple[bytes, bytes]]) -> list[StoredRow]:
-        sql = self._fill(_LOCK) % make_list(keys)
-        *_, (rows, _) = await _retry(lambda: _run(db, *_BEGIN, sql))
-        return [StoredRow(*row) for row in rows]
-
-    async def make_ids(self, db: Db, count: int) -> list[int]:
-        statements = [self._fill(sql, secrets.token_bytes(16)) for _ in range(count) for sql in _NEXT_ID]
-        return [rows[0][0] for rows, _ in (await _run(db, *statements))[2::3]]
-
-    async def write(self, db: Db, rows: Rows) -> None:
-        statements = [
-            self._fill(_make_upsert(table)) % literals
-            for table, values in rows.upserts
-            for literals in make_lists(values)
-        ]
-        statements += [self._fill(_DELETE_RECORDS) % literals for literals in make_lists(rows.dropped)]
-        statements += [self._fill(sql, *values) for sql, values in rows.prunes]
-        await _run(db, *statements, "COMMIT", _END)
-
-    async def upsert(self, db: Db, table: Table, rows: Sequence[Sequence[Any]]) -> None:
-        await _run(db, self._fill(_make_upsert(table)) % make_list(rows))
-
-    async def run_each(self, db: Db, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        statements = [self._fill(sql, *row) for row in rows]
-        begin, end = ((), ()) if db.is_in_transaction() else (("BEGIN",), ("COMMIT",))
-        for start in range(0, len(statements), _AT_ONCE):
-            await _run(db, *begin, *statements[start : start + _AT_ONCE], *end)
-
-    async def remove(self, db: Db, table: str, threads: Sequence[int], limit: int) -> int:
-        sql = f"DELETE FROM {{{table}}} WHERE thread IN ({','.join(map(str, threads))}) LIMIT {limit}"
-        return (await _run(db, self._fill(sql)))[0].changed
-
-    async def load_each(self, db: Db, keys: Sequence[ThreadKey], part: str, name: str) -> Sequence[Any]:
-        sql = """
-        SELECT (SELECT r.value FROM {threads} t JOIN {records} r ON r.thread = t.id AND r.part = $3 AND r."key" = $4
-        WHERE t.kind = $1 AND t.name = $2 AND t.created_at IS NOT NULL)
-        """
-        found = await _run(db, *(self._fill(sql, *encode(key), part, name) for key in keys))
-        return [rows[0] for rows, _ in found]
+    async def commit(self, db: Db, changes: Sequence[Guarded]) -> Sequence[bool]:
+        return await _retry(lambda: self._commit(db, changes))
 
     # Inside
+
+    async def _commit(self, db: Db, changes: Sequence[Guarded]) -> Sequence[bool]:
+        guards = [each.guard for each in changes if each.guard is not None]
+        owners = await self._lock(db, [(part, key) for part, key, _ in guards]) if guards else {}
+        made = [each.guard is None or owners.get(each.guard[:2]) == each.guard[2] for each in changes]
+        accepted = [each for each, is_made in zip(changes, made, strict=True) if is_made]
+        rows = [(space, *locate(part, key), value) for each in accepted for space, part, key, value in each.rows]
+        statements = [self._fill(_WRITE) % literals for literals in make_lists(rows)]
+        statements += self._remove([each for change in accepted for each in change.gone])
+        statements += [self._fill(_REMOVE_SPACE, space) for change in accepted for space in change.spaces]
+        await _run(db, *(() if guards else _BEGIN), *statements, *_END)
+        return made
+
+    async def _lock(self, db: Db, owners: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], bytes]:
+        """Begin a transaction, and return the values of the rows of owners, which no other may change until its end."""
+        places = make_list([(INDEX, *locate(part, key)) for part, key in owners])
+        *_, (rows, _) = await _run(db, *_BEGIN, self._fill(_LOCK) % places)
+        return {(part.decode(), key.decode()): value for part, key, value in rows}
+
+    def _remove(self, gone: Sequence[Range]) -> Iterable[str]:
+        """Return the statements that remove ranges."""
+        single = [each for each in gone if each == only(*each[:3])]
+        for places in make_lists([(space, *locate(part, key)) for space, part, key, _ in single]):
+            yield self._fill(_REMOVE) % places
+        for space, part, start, end in gone:
+            if (space, part, start, end) != only(space, part, start):
+                sql = _REMOVE_NUMBERS if isinstance(start, int) else _REMOVE_KEYS
+                yield self._fill(sql, space, part, start, end)
 
     async def _connect(self, host: tuple[str, int]) -> MysqlDb:
         db = await connect(self.url, *host)
@@ -241,12 +234,3 @@ async def _retry(work: Callable[[], Awaitable[T]]) -> T:
             if get_code(error) != _DEADLOCK:
                 raise
     return await work()
-
-
-@cache
-def _make_upsert(table: Table) -> str:
-    """Return the statement that inserts rows, whose literals are to come, or replaces those with the same key."""
-    names = ",".join(f'"{name}"' for name in table.columns)
-    changed = [f'"{name}" = VALUES("{name}")' for name in table.columns if table.key and name not in table.key]
-    end = f" ON DUPLICATE KEY UPDATE {','.join(changed)}" if changed else ""
-    return f"INSERT INTO {{{table.name}}} ({names}) VALUES %s{end}"

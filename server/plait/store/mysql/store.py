@@ -1,14 +1,19 @@
-"""A store in MariaDB or MySQL."""
+"""A store in MariaDB or MySQL, over rows."""
 
 from plait.store.mysql.dialect import MysqlDialect
 from plait.store.mysql.url import MysqlUrl
-from plait.store.sql.store import SqlStore
+from plait.store.rows.shared import SharedRowStore
+from plait.store.sql.engine import SqlRows
 
 __all__ = ["MysqlStore"]
 
 
-class MysqlStore(SqlStore):
+class MysqlStore(SharedRowStore):
     """Stores threads in the database of a URL. `readonly=True` only reads."""
 
     url: MysqlUrl
-    _make_dialect = MysqlDialect
+
+    @staticmethod
+    def make(url: MysqlUrl, *, readonly: bool) -> SqlRows:
+        """Return the rows of the database."""
+        return SqlRows(MysqlDialect(url), readonly=readonly)

@@ -5,7 +5,7 @@ from typing import Final
 
 from plait.store.nats.contents import Contents
 from plait.store.nats.layout import Known, Name, Segment, read_names
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["ContentsCache"]
 

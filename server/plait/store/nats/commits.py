@@ -19,7 +19,8 @@ from plait.store.nats.publishing import Publisher, refuse
 from plait.store.nats.upkeep import NatsUpkeep
 from plait.store.nats.views import Views
 from plait.store.outcomes import Outcome, make_fenced
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import Write
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["Commits"]
 

@@ -23,8 +23,7 @@ from plait.store.nats.layout import (
     read_names,
 )
 from plait.store.page import take_page
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
 
 __all__ = [
     "Contents",

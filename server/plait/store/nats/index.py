@@ -14,8 +14,8 @@ from plait.store.nats.jetstream import READ_AGAIN, Deadline, JetStream
 from plait.store.nats.layout import GIVEN_UP, Known, Subjects, ThreadHead, decode_rows
 from plait.store.outcomes import Unreachable
 from plait.store.page import PLACES, sort_in_steps
-from plait.store.protocol import DueThread, ThreadKey, ThreadQuery, ThreadRow
-from plait.store.thread_rows import INCOMPLETE
+from plait.store.protocol import DueThread, ThreadQuery, ThreadRow
+from plait.store.thread_rows import INCOMPLETE, ThreadKey
 
 __all__ = ["Index"]
 

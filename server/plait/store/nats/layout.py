@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from plait.errors import StoreError
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import ChangeRow, ClientRow
+from plait.store.thread_rows import ChangeRow, ClientRow, ThreadKey
 
 __all__ = [
     "CHUNK",

@@ -16,7 +16,7 @@ from plait.store.nats.jetstream import MOST_MESSAGES, PATIENCE, Deadline, JetStr
 from plait.store.nats.layout import CHUNK, DELETED, Known, Subjects, ThreadHead, encode_rows
 from plait.store.nats.watch import Watch
 from plait.store.outcomes import Unreachable, describe, make_fenced, make_indeterminate, make_refusal
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["Publisher", "refuse"]
 
@@ -184,4 +184,4 @@ def _make_indeterminate(key: ThreadKey, cause: Exception) -> Indeterminate:
 
 def refuse(key: ThreadKey, cause: Exception) -> StoreError:
     """Return the error of a write that is known not to be stored."""
-    return make_refusal(key, cause, describe(cause), is_unreachable=isinstance(cause, Unreachable))
+    return make_refusal(key, cause, describe(cause))

@@ -23,8 +23,8 @@ from plait.store.nats.contents import (
 from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import Change, Known, Name, Subjects, decode_client, make_name, to_change
 from plait.store.outcomes import Unreachable, describe
-from plait.store.protocol import StoredThread, ThreadHeader, ThreadKey
-from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Record, RecordRange
+from plait.store.protocol import StoredThread, ThreadHeader
+from plait.store.thread_rows import KNOWN_CLIENTS, ChangeRow, ClientRow, Record, RecordRange, ThreadKey
 from plait.store.whole import StoredSchema
 
 __all__ = ["Reads", "keep", "load_contents", "telling"]

@@ -7,12 +7,12 @@ its head; so writes of different threads never wait for each other.
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context
 
 from plait.errors import CorruptThread, StoreError
-from plait.store.batches import Batches, WriteGroup
+from plait.store.batches import WriteGroup
 from plait.store.format import check_format
 from plait.store.nats.api import ApiError, Lost, Publication, Requests
 from plait.store.nats.cache import ContentsCache
@@ -35,13 +35,12 @@ from plait.store.protocol import (
     ALL_THREADS,
     DueThread,
     StoredThread,
-    ThreadKey,
     ThreadQuery,
     ThreadRow,
     ThreadView,
     Write,
 )
-from plait.store.thread_rows import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
 
 __all__ = ["NatsStore"]
 
@@ -59,8 +58,7 @@ class NatsStore(Reads, Commits):
         self._most_in_head = most_in_head
         self._readonly = readonly
         self._subjects = Subjects(url.stream)
-        batches = Batches(self._write, self._next_fence, most=sys.maxsize, is_trouble=_is_trouble)
-        super().__init__(batches, title=f"the store {url}")
+        super().__init__(title=f"the store {url}", most=sys.maxsize)
         self._begin()
 
     def _begin(self) -> None:
@@ -73,9 +71,7 @@ class NatsStore(Reads, Commits):
         self._watch = Watch(self.url, stream, self._on_loss, readonly=self._readonly)
         self._cache = ContentsCache()
         self._views = Views()
-        self._upkeep = NatsUpkeep(
-            stream, subjects, self._heads, is_writing=self._batches.has_writes, is_viewed=self._views.has
-        )
+        self._upkeep = NatsUpkeep(stream, subjects, self._heads, is_writing=self._has_writes, is_viewed=self._views.has)
         self._publisher = Publisher(stream, subjects, self._watch)
         self._index = Index(stream, subjects)
 
@@ -116,7 +112,7 @@ class NatsStore(Reads, Commits):
         await self._connection.open()
         if not self._readonly:
             self._upkeep.start()
-            self._batches.open()
+            self._accept_writes()
             if not (self.url.replicas > 1 and self.url.is_synced):
                 log.warning("the store %s is less durable than plait's default: %s", self.url, self.durability)
 
@@ -127,10 +123,10 @@ class NatsStore(Reads, Commits):
                 raise each
         return [None if isinstance(each, BaseException) else each for each in found]
 
-    async def export(self, key: ThreadKey) -> AsyncIterator[Write]:
+    async def export(self, key: ThreadKey, *, view: ThreadView | None = None) -> AsyncGenerator[Write]:
         if (contents := await self._read(key, keep)) is not None:
             self._cache.add(contents)  # Otherwise each page would list all names again.
-            async for write in super().export(key):
+            async for write in super().export(key, view=view):
                 yield write
             if key not in self._heads:
                 self._cache.drop(key)
@@ -227,7 +223,5 @@ class NatsStore(Reads, Commits):
         await self._watch.stop()
         await self._connection.close()
 
-
-def _is_trouble(cause: BaseException) -> bool:
-    """Whether the cause of a failed write concerns the whole stream, such as a full disk."""
-    return isinstance(cause, ApiError | Unreachable | Lost)
+    def _is_trouble(self, cause: BaseException) -> bool:
+        return isinstance(cause, ApiError | Unreachable | Lost)

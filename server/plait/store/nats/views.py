@@ -11,8 +11,7 @@ from plait.store.nats.jetstream import JetStream
 from plait.store.nats.layout import name_record
 from plait.store.nats.planning import Plan
 from plait.store.page import take_page
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import Record
+from plait.store.thread_rows import Record, ThreadKey
 
 __all__ = ["View", "Views"]
 

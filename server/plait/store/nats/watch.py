@@ -26,7 +26,8 @@ class Watch(OriginWatch):
     """
 
     def __init__(self, url: NatsUrl, stream: JetStream, on_loss: Callable[[], None], *, readonly: bool) -> None:
-        super().__init__(url, on_loss)
+        super().__init__(url)
+        self.on_loss = on_loss
         self._url = url
         self._stream = stream
         self._readonly = readonly

@@ -1,7 +1,6 @@
 """Opens connections to a PostgreSQL server, and notices when it may have lost durable writes."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import asyncpg
@@ -45,8 +44,8 @@ class Engine(OriginWatch):
     The origin is the server, its timeline and, without synchronous commits, its last crash.
     """
 
-    def __init__(self, url: PostgresUrl, on_loss: Callable[[], None] | None = None) -> None:
-        super().__init__(url, on_loss)
+    def __init__(self, url: PostgresUrl) -> None:
+        super().__init__(url)
         self.url = url
         self.timeline = 0
         # Whether the server waits for the disk at all.
@@ -109,7 +108,8 @@ class Engine(OriginWatch):
         try:
             await self.identify(db)
             if self.url.has_session:
-                await db.execute(f"SET {self.commit_setting}")
+                # All statements find a few rows by their keys: to plan each one again takes longer than to run it.
+                await db.execute(f"SET {self.commit_setting}; SET plan_cache_mode TO force_generic_plan")
         except BaseException:
             db.terminate()
             raise

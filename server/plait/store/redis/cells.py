@@ -4,10 +4,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from plait.store.cells import Cell, Reading
-from plait.store.redis.engine import Engine
-from plait.store.redis.layout import Keys
+from plait.store.redis.engine import Engine, telling
 from plait.store.redis.line import Line
-from plait.store.redis.reads import telling
 from plait.store.redis.scripts import READ_CELLS, SWAP_CELL
 from plait.store.redis.url import RedisUrl
 
@@ -20,14 +18,14 @@ _BITS: Final = 20
 class RedisCells:
     """The cells over a connection of their own, of the engine of a store if there is one.
 
-    Revisions come from the counter of the fences, which never goes back.
+    Revisions come from a counter that never goes back.
     """
 
     def __init__(self, url: RedisUrl, engine: Engine | None = None) -> None:
         self._engine = engine or Engine(url)
         self._line: Line | None = None
-        keys = Keys(url.prefix)
-        self._keys = *self._engine.timeline_keys, keys("revisions"), keys("cells")
+        tag = self._engine.tag
+        self._keys = *self._engine.timeline_keys, tag + b"revisions", tag + b"cells"
 
     async def __aenter__(self) -> Self:
         return self

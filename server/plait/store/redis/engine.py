@@ -1,7 +1,8 @@
 """Opens connections to Redis, and notices when it may have lost durable writes."""
 
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from redis.asyncio import Connection, SSLConnection
@@ -18,10 +19,13 @@ from plait.store.redis.scripts import IDENTIFY
 from plait.store.redis.sentinels import find_primary
 from plait.store.redis.url import RedisUrl
 
-__all__ = ["DRIVER_ERRORS", "TOO_FEW", "Engine", "explain", "is_lost"]
+__all__ = ["DRIVER_ERRORS", "ERRORS", "TOO_FEW", "Engine", "explain", "is_lost", "telling"]
 
 DRIVER_ERRORS: Final = (RedisError, OSError)
 """The errors of the driver, apart from those of arguments."""
+
+ERRORS: Final = (*DRIVER_ERRORS, OverflowError, TypeError, ValueError)
+"""The errors of reading and writing, beside StoreError."""
 
 TOO_FEW: Final = "too few replicas have it"
 """Why it is not known whether a failover would keep a write."""
@@ -44,12 +48,14 @@ _OLDEST: Final = (7, 0)
 class Engine(OriginWatch):
     """Opens connections to the server of a URL. The origin is the number of the timeline and the server's run."""
 
-    def __init__(self, url: RedisUrl, on_loss: Callable[[], None] | None = None, *, readonly: bool = False) -> None:
-        super().__init__(url, on_loss)
+    def __init__(self, url: RedisUrl, *, readonly: bool = False) -> None:
+        super().__init__(url)
         self.url = url
         self._readonly = readonly
-        tag = f"{{{url.prefix}}}:".encode()
-        self.timeline_keys: Final = (tag + b"origin", tag + b"fence", tag + b"format")
+        # With which all keys begin.
+        self.tag: Final = f"{{{url.prefix}}}:".encode()
+        self.format_key: Final = self.tag + b"format"
+        self.timeline_keys: Final = (self.tag + b"origin", self.tag + b"fence", self.format_key)
         # Why the server may lose what it has acknowledged; "" if its settings keep all.
         self.weakness = ""
         # Whether WAITAOF waits for the disks of replicas. WAIT waits until they have it in memory.
@@ -198,3 +204,13 @@ def explain(error: BaseException) -> str:
     if isinstance(error, MovedError):
         return "the server is one of several of a Redis Cluster, which a store cannot be in"
     return describe(error)
+
+
+@contextmanager
+def telling(what: str = "", failure: str = "cannot be read") -> Iterator[None]:
+    """Make other errors StoreErrors, which say what has failed if it is named."""
+    try:
+        yield
+    except (StoreError, *ERRORS) as error:
+        kind = type(error) if isinstance(error, Unreachable) else Unreachable if is_lost(error) else StoreError
+        raise kind(f"{what} {failure}: {explain(error)}" if what else explain(error)) from error

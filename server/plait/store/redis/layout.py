@@ -1,114 +1,201 @@
-"""The keys and rows of a store in Redis."""
+"""The keys of a store in Redis, and how spans and changes of rows become arguments of scripts.
 
-from typing import Any, Final, NamedTuple
+All keys begin with the same hash tag, so that one script may use them. Those of the space with the number N:
 
-import msgspec
+- `o:N`, a sorted set: the names of its rows, in the order of their bytes. A name is the part, a zero byte and the key,
+  or the part, a byte 1 and a number of 19 digits.
+- `r:N`, a hash: the values of its rows by name, but those without bytes.
+- `c:N`, a list: its changes, each the version, a colon and the value. Only the first ones are removed.
 
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import ChangeRow, ClientRow
+And by kind and name of threads, two hashes: `w`, the rows of their owners; `m`, how often a thread was written so that
+reads of it may have to begin again.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from plait.store.rows.engine import INDEX, Key, Place, Range, Row, Span
+from plait.store.rows.parts import CHANGE, OWN, OWNER, THREAD
+from plait.store.rows.server import Guarded
+from plait.store.thread_rows import ThreadKey
 
 __all__ = [
-    "HEAD",
-    "Heads",
-    "Keys",
-    "RedisHead",
-    "decode",
-    "encode_row",
-    "join",
-    "split",
-    "to_change",
-    "to_client",
+    "MARKS",
+    "OWNERS",
+    "decode_rows",
+    "encode_change",
+    "encode_span",
+    "head_name",
+    "needs_room",
+    "owner_name",
 ]
 
-# All keys begin with the same hash tag, so that one script may use them.
-#
-# - h:<thread>, a hash, the head: f, o, w are there from the first claim on, the others (HEAD) if a thread is stored.
-#   f: the number of the owner; o: the timeline on which it was claimed; w: counts writes and questions.
-#   e: the epoch; v: the version; sv: the version of the state's type; s: the secret; x: whether it is stateless;
-#   due, cr, ch, u: as in `Write`; b: the version before the first change of the log; m: changes with the records.
-# - c:<thread>, a list: the changes; s:, a hash: the snapshots by version; l:, a hash: the clients.
-# - r:<thread>, a hash: the records by part and key; o:<thread>, a sorted set: their names.
-# - names, created, changed, due, user:<id>, sorted sets: of threads, by name or by time.
-# - schemas, a hash; origin, fence, format.
-HEAD: Final = ("e", "v", "sv", "s", "x", "due", "cr", "ch", "u", "b", "m")
-encode_row: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(tuple[int, bytes, str, int]).decode
-_decode_client: Final = msgspec.msgpack.Decoder(tuple[int, bytes, int]).decode
+_SORTED: Final = b"o:%d"
+_ROWS: Final = b"r:%d"
+_LOG: Final = b"c:%d"
+OWNERS: Final = b"w"
+MARKS: Final = b"m"
+
+_TEXT: Final = b"\0"
+_NUMBER: Final = b"\1"
+_AFTER: Final = b"\2"
+# After each version.
+_NO_VERSION: Final = 2**53 - 1
+# The most values in one command, as a script unpacks it.
+_VALUES: Final = 1000
+
+_Command = Sequence[object]
 
 
-class Keys:
-    """The keys of a store, which begin with a prefix."""
-
-    def __init__(self, prefix: str) -> None:
-        self._tag = f"{{{prefix}}}:".encode()
-
-    def __call__(self, what: str, member: bytes | None = None) -> bytes:
-        """Return a key: that of a thread's part, or one of the whole store."""
-        return self._tag + what.encode() + (b"" if member is None else b":" + member)
-
-    def thread(self, key: ThreadKey, parts: str) -> list[bytes]:
-        """Return the keys of a thread, for example `h` of its head. Raises UnicodeEncodeError."""
-        member = join(*key)
-        return [self(part, member) for part in parts]
+def owner_name(key: ThreadKey) -> bytes:
+    """Return the field of the owner of a thread."""
+    return f"{key.kind}\0{key.name}".encode()
 
 
-def join(first: str, second: str) -> bytes:
-    """Return the name of a thread or a record; these are in the order of kinds and names, or of parts and keys."""
-    return first.encode() + b"\0" + second.encode()
+def head_name(key: ThreadKey) -> bytes:
+    """Return the name of the row of a thread."""
+    return _name(THREAD + key.kind, key.name)
 
 
-def split(name: bytes) -> tuple[str, str]:
-    """Return the kind and the name, or the part and the key, that `join` has made one."""
-    first, _, second = name.partition(b"\0")
-    return first.decode(), second.decode()
+# Reading
 
 
-def decode(text: bytes | None) -> str | None:
-    """Return text, or None."""
-    return None if text is None else text.decode()
+def encode_span(span: Span) -> list[object]:
+    """Return the arguments of a span for `READ`. Raises UnicodeEncodeError."""
+    space, start, end = span.space, span.start, span.end
+    number, head = (space, b"") if isinstance(space, int) else ("", head_name(space))
+    bounds: tuple[object, object] = _bound(start), _bound(end)
+    how = "rows"
+    if start[0] == CHANGE:
+        how, bounds = "log", _versions(start, end)
+    elif _is_one(start, end):
+        how = "row"
+    elif start[0] < CHANGE < end[0]:
+        how = "all"
+    size = "" if span.size is None else max(span.size, 1)
+    return [number, head, how, *bounds, int(span.reverse), span.limit, size, int(span.keys_only)]
 
 
-def to_change(row: bytes) -> ChangeRow:
-    """Return the change of a row."""
-    return ChangeRow(*_decode(row))
+def decode_rows(span: Span, found: Sequence[Any]) -> list[Row]:
+    """Return the rows of a span in the answer of `READ`."""
+    return [(*_decode(name), value) for name, value in zip(found[::2], found[1::2], strict=True)]
 
 
-def to_client(client: str, row: bytes) -> ClientRow:
-    """Return the client of a row."""
-    return ClientRow(client, *_decode_client(row))
+def _decode(name: bytes) -> tuple[str, Key]:
+    part, is_text, key = name.partition(_TEXT)
+    if is_text:
+        return part.decode(), key.decode()
+    part, _, digits = name.rpartition(_NUMBER)
+    return part.decode() or CHANGE, int(digits)
 
 
-class RedisHead(NamedTuple):
-    """The head of a thread as a claim has read it, kept up to date by the writes."""
-
-    fence: int
-    # None if no thread is stored.
-    epoch: str | None
-    version: int | None
-    writes: int
-    user: str | None
-
-    @property
-    def stored(self) -> tuple[str, int] | None:
-        """The stored epoch and version; None if no thread is stored."""
-        return None if self.epoch is None or self.version is None else (self.epoch, self.version)
-
-    @property
-    def guard(self) -> str:
-        """The text that the script of a batch compares."""
-        return f"{self.fence}|{self.epoch or ''}|{'' if self.version is None else self.version}|{self.writes}"
-
-    @classmethod
-    def read(cls, row: Any) -> "RedisHead":
-        """Return the head in a script's answer."""
-        fence, epoch, version, writes, user = row
-        return cls(
-            int(fence or 0),
-            decode(epoch),
-            None if version is None else int(version),
-            int(writes or 0),
-            decode(user),
-        )
+def _name(part: str, key: Key) -> bytes:
+    if isinstance(key, int):
+        return b"%b%b%019d" % (part.encode(), _NUMBER, key)
+    return b"%b%b%b" % (part.encode(), _TEXT, key.encode())
 
 
-Heads = dict[ThreadKey, RedisHead]
+def _bound(place: Place) -> bytes:
+    """Return the name at a place; after a part, it is before all parts that follow."""
+    if len(place) == 2:
+        return _name(*place)
+    part = place[0].encode()
+    return part[:-1] + _AFTER if part.endswith(b"\0") else part
+
+
+def _is_one(start: Place, end: Place) -> bool:
+    """Whether the row of one text may be between places, and no other one."""
+    return len(start) == 2 and end == (start[0], f"{start[1]}\0")
+
+
+def _versions(start: Place, end: Place) -> tuple[Key, Key]:
+    last = end[1] if len(end) == 2 else _NO_VERSION
+    return start[1] if len(start) == 2 else 0, min(int(last), _NO_VERSION)
+
+
+# Writing
+
+
+def encode_change(tag: bytes, change: Guarded) -> list[object]:
+    """Return the arguments of a change for `COMMIT`: its owner, and its commands, each with the count of its values.
+
+    Raises UnicodeEncodeError.
+    """
+    commands = [*_write(tag, change.rows), *_remove(tag, change.gone)]
+    commands += [("DEL", *(tag + each % space for each in (_SORTED, _ROWS, _LOG))) for space in change.spaces]
+    found: list[object] = [b"", b"", len(commands)]
+    if change.guard is not None:
+        part, name, value = change.guard
+        found[:2] = _owner(part, name), value
+        if _needs_mark(change):
+            commands.append(("HINCRBY", tag + MARKS, found[0], 1))
+            found[2] = len(commands)
+    for command in commands:
+        found.append(len(command))
+        found += command
+    return found
+
+
+def needs_room(change: Guarded) -> bool:
+    """Whether a change is refused while the memory is full.
+
+    Threads are deleted then, and listings have the times of their last changes.
+    """
+    return any(space != INDEX or change.guard is None for space, _, _, _ in change.rows)
+
+
+def _needs_mark(change: Guarded) -> bool:
+    """Whether a change replaces or removes rows of a thread that reads of several steps may need."""
+    is_removing = any(space != INDEX for space, *_ in change.gone)
+    return is_removing or any(space != INDEX and part < OWN for space, part, _, _ in change.rows)
+
+
+def _owner(part: str, name: Key) -> bytes:
+    return f"{part[len(OWNER) :]}\0{name}".encode()
+
+
+def _write(tag: bytes, rows: Sequence[tuple[int, str, Key, bytes]]) -> Iterable[_Command]:
+    logs: dict[int, list[bytes]] = {}
+    others: dict[int, dict[bytes, bytes]] = {}
+    for space, part, key, value in rows:
+        if part == CHANGE:
+            logs.setdefault(space, []).append(b"%d:%b" % (int(key), value))
+        elif space == INDEX and part.startswith(OWNER):
+            yield "HSET", tag + OWNERS, _owner(part, key), value
+        else:
+            others.setdefault(space, {})[_name(part, key)] = value
+    for space, changes in logs.items():
+        yield from _split(("RPUSH", tag + _LOG % space), changes)
+    for space, values in others.items():
+        sorted_key, rows_key = tag + _SORTED % space, tag + _ROWS % space
+        kept = [each for pair in values.items() if pair[1] for each in pair]
+        empty = [name for name, value in values.items() if not value]
+        yield from _split(("put", sorted_key, rows_key), kept)
+        yield from _split(("ZADD", sorted_key), [each for name in empty for each in (0, name)])
+        yield from _split(("HDEL", rows_key), empty)
+
+
+def _remove(tag: bytes, gone: Sequence[Range]) -> Iterable[_Command]:
+    names: dict[int, list[bytes]] = {}
+    # By space, the version before which changes are removed.
+    logs: dict[int, Key] = {}
+    for space, part, start, end in gone:
+        if part == CHANGE:
+            logs[space] = end
+        elif space == INDEX and part.startswith(OWNER):
+            yield "HDEL", tag + OWNERS, _owner(part, start)
+            yield "HDEL", tag + MARKS, _owner(part, start)
+        elif end == (start + 1 if isinstance(start, int) else f"{start}\0"):
+            names.setdefault(space, []).append(_name(part, start))
+        else:
+            yield "range", tag + _SORTED % space, tag + _ROWS % space, _name(part, start), _name(part, end)
+    for space, version in logs.items():
+        yield "log", tag + _LOG % space, version
+    for space, some in names.items():
+        yield from _split(("ZREM", tag + _SORTED % space), some)
+        yield from _split(("HDEL", tag + _ROWS % space), some)
+
+
+def _split(command: _Command, values: Sequence[object]) -> Iterable[_Command]:
+    for at in range(0, len(values), _VALUES):
+        yield *command, *values[at : at + _VALUES]

@@ -2,65 +2,22 @@
 
 from typing import Final
 
-__all__ = [
-    "ASK",
-    "CHANGES",
-    "CLAIM",
-    "COMMIT",
-    "FORMAT",
-    "IDENTIFY",
-    "LOAD",
-    "PAGE",
-    "QUESTION",
-    "READ_CELLS",
-    "RECORDS",
-    "SAVE",
-    "SWAP_CELL",
-]
+from plait.store.rows.layout import FORMATS
 
-FORMAT: Final = 1
-"""The format of the keys and of what they have."""
+__all__ = ["CLAIM", "COMMIT", "COMMIT_ALWAYS", "FORMAT", "IDENTIFY", "READ", "READ_CELLS", "SWAP_CELL"]
 
-QUESTION: Final = 1 << 40
-"""The count of writes is in the lower bits of a head's `w`, the count of questions in the others."""
+FORMAT: Final = 2
+"""The format of the keys; each kind of row has a format of its own."""
 
-COMMIT: Final = b"""
-local i, done = 1, {}
-while i <= #ARGV do
-  local head = redis.call('HMGET', ARGV[i], 'f', 'e', 'v', 'w')
-  for n = 1, 4 do head[n] = head[n] or '' end
-  local fits = table.concat(head, '|') == ARGV[i + 1]
-  local commands = ARGV[i + 2]
-  i = i + 3
-  for _ = 1, commands do
-    local count = ARGV[i]
-    if fits then redis.call(unpack(ARGV, i + 1, i + count)) end
-    i = i + count + 1
-  end
-  done[#done + 1] = fits and 1 or 0
-end
-return done
-"""
-"""Runs a batch: of each thread the key of its head, the head that it must have, and plain commands, each counted."""
-
-ASK: Final = b"""
-local heads = {}
-for i, key in ipairs(KEYS) do
-  local fence = redis.call('HGET', key, 'f')
-  if fence == ARGV[i] then redis.call('HINCRBY', key, 'w', '%d') end
-  heads[i] = redis.call('HMGET', key, 'f', 'e', 'v', 'w', 'u')
-end
-return heads
-""" % (QUESTION)
-"""Returns the heads of threads. Those that still have their owner change, so that a write that is late will not fit."""
+_ALWAYS: Final = b"#!lua flags=allow-oom\n"
 
 # The number of the timeline is part of the data. The ids are the server's: each start has another one, and so has each
 # promotion, also of a server that was the primary before; Redis forgets that id after an hour without replicas. The
-# number is at least the time in milliseconds, so that it is new, and fences are above all former ones, also if the data
-# is lost. A clock is believed up to the year 2223, as numbers in Lua, such as fences, are exact up to 2**53 only.
+# number is at least the time in milliseconds, so that it is new, and revisions are above all former ones, also if the
+# data is lost. A clock is believed up to the year 2223, as numbers in Lua are exact up to 2**53 only.
 #
 # What begins with this may go on while the memory is full: leases, and claims, which reading and deleting need.
-IDENTIFY: Final = b"""#!lua flags=allow-oom
+_IDENTIFY: Final = b"""
 local info = redis.call('INFO', 'server', 'replication')
 local run, promotion = string.match(info, 'run_id:(%w+)') .. '.', string.match(info, 'master_replid2:(%w+)')
 local origin = redis.call('GET', KEYS[1]) or '0:'
@@ -72,117 +29,140 @@ if server ~= run .. promotion and not is_forgotten then
   number = string.format('%.0f', number)
   origin = number .. ':' .. run .. promotion
   redis.call('SET', KEYS[1], origin)
-  redis.call('SETNX', KEYS[3], 'FORMAT')
+  if redis.call('SETNX', KEYS[3], '$FORMAT') == 1 then
+    local tag = string.match(KEYS[3], '^(.*)format$')
+    for kind, version in string.gmatch('$KINDS', '(%w+) (%d+)') do
+      redis.call('ZADD', tag .. 'o:0', 0, '~format\\0' .. kind)
+      redis.call('HSET', tag .. 'r:0', '~format\\0' .. kind, version)
+    end
+  end
   local floor = number * 1024
   if tonumber(redis.call('GET', KEYS[2]) or '0') < floor then
     redis.call('SET', KEYS[2], string.format('%.0f', floor))
   end
 end
-""".replace(b"FORMAT", b"%d" % FORMAT)
+"""
+_KINDS: Final = " ".join(f"{kind} {version}" for kind, version in FORMATS.items()).encode()
+IDENTIFY: Final = _ALWAYS + _IDENTIFY.replace(b"$FORMAT", b"%d" % FORMAT).replace(b"$KINDS", _KINDS)
 """Notices that this is another server than before, or that its data is lost, and raises the number of the timeline."""
 
 CLAIM: Final = (
     IDENTIFY
     + b"""
-local fence = redis.call('INCR', KEYS[2])
-local head = redis.call('HMGET', KEYS[4], 'o', 'e')
-if head[2] and head[1] ~= origin then redis.call('HSET', KEYS[4], 'e', ARGV[1]) end
-redis.call('HSET', KEYS[4], 'f', fence, 'o', origin)
-redis.call('HINCRBY', KEYS[4], 'w', 0)
-return {origin, redis.call('HMGET', KEYS[4], 'f', 'e', 'v', 'w', 'u')}
+redis.call('HSET', KEYS[4], ARGV[1], ARGV[2])
+return origin
 """
 )
-"""Makes its caller the owner. A thread that was claimed on another timeline gets a new epoch."""
+"""Replaces the row of the owner of a thread."""
 
-_RANGE: Final = b"""
-local function range(records, order, command, first, last, limit, size)
-  local found, total = {}, 0
-  for _, name in ipairs(redis.call(command, order, first, last, 'LIMIT', 0, limit)) do
-    local value = redis.call('HGET', records, name)
-    if value then
-      found[#found + 1] = name
-      found[#found + 1] = value
-      total = total + #value
-      if total >= tonumber(size) then break end
+COMMIT: Final = b"""
+local tag, i, done, own = KEYS[1], 1, {}, {}
+function own.put(sorted, rows, ...)
+  if redis.call('HSET', rows, ...) == 0 then return end
+  local values = {...}
+  for n = 1, #values, 2 do redis.call('ZADD', sorted, 0, values[n]) end
+end
+function own.log(log, version)
+  local first = redis.call('LINDEX', log, 0)
+  if first then redis.call('LTRIM', log, math.max(version - string.match(first, '^%d+'), 0), -1) end
+end
+function own.range(sorted, rows, first, last)
+  local names = redis.call('ZRANGEBYLEX', sorted, '[' .. first, '(' .. last)
+  for at = 1, #names, 1000 do
+    redis.call('ZREM', sorted, unpack(names, at, math.min(at + 999, #names)))
+    redis.call('HDEL', rows, unpack(names, at, math.min(at + 999, #names)))
+  end
+end
+while i <= #ARGV do
+  local owner, commands = ARGV[i], ARGV[i + 2]
+  local fits = owner == '' or redis.call('HGET', tag .. 'w', owner) == ARGV[i + 1]
+  i = i + 3
+  for _ = 1, commands do
+    local count = ARGV[i]
+    if fits then
+      local run = own[ARGV[i + 1]]
+      if run then run(unpack(ARGV, i + 2, i + count)) else redis.call(unpack(ARGV, i + 1, i + count)) end
     end
+    i = i + count + 1
   end
-  return found
+  done[#done + 1] = fits and 1 or 0
 end
+return done
 """
-RECORDS: Final = _RANGE + b"return {redis.call('HGET', KEYS[1], 'm'), range(KEYS[2], KEYS[3], unpack(ARGV))}"
-"""Returns the mark of the last write of records, and a range of them."""
+"""Runs a batch: of each change its owner, the row that it must have, and commands, each counted."""
 
-LOAD: Final = (
-    _RANGE
-    + b"""
-local head = redis.call('HMGET', KEYS[1], 'cr', 'e', 'v', 'b', 'sv', 's', 'x', 'due', 'u', 'm')
-if not head[1] then return false end
-local version, base = tonumber(head[3]), tonumber(head[4])
-local to = tonumber(ARGV[1]) or version
-local oldest, since = nil, nil
-for _, each in ipairs(redis.call('HKEYS', KEYS[3])) do
-  each = tonumber(each)
-  oldest = math.min(oldest or each, each)
-  if each <= to then since = math.max(since or each, each) end
+COMMIT_ALWAYS: Final = _ALWAYS + COMMIT
+"""Runs a batch while the memory is full, too."""
+
+READ: Final = b"""
+local tag, i, marks, found = KEYS[1], 2 * ARGV[1] + 2, {}, {}
+
+local function find_space(head)
+  local value = redis.call('HGET', tag .. 'r:0', head)
+  return value and (string.match(value, '"space":(%d+)') or 'damaged')
 end
-if to > version or to < (oldest or 0) then return false end
-local snapshot = since and redis.call('HGET', KEYS[3], string.format('%.0f', since)) or false
-local changes = {}
-if to > (since or 0) then
-  changes = redis.call('LRANGE', KEYS[2], math.max((since or 0) - base, 0), to - base - 1)
+
+for n = 2, 2 * ARGV[1], 2 do
+  marks[#marks + 1] = (find_space(ARGV[n + 1]) or '') .. ':' .. (redis.call('HGET', tag .. 'm', ARGV[n]) or '')
 end
-local clients = false
-if redis.call('HLEN', KEYS[4]) <= tonumber(ARGV[2]) then clients = redis.call('HKEYS', KEYS[4]) end
-local ranges = {}
-for i = 3, #ARGV, 5 do ranges[#ranges + 1] = range(KEYS[5], KEYS[6], unpack(ARGV, i, i + 4)) end
-return {head, to, since or 0, snapshot, changes, clients, ranges}
-"""
-)
-"""Returns a thread at a version, with ranges of its records."""
 
-CHANGES: Final = b"""
-local head = redis.call('HMGET', KEYS[1], 'b', 'v')
-if not head[2] then return {} end
-local base, limit = tonumber(head[1]), tonumber(ARGV[2])
-local first = math.max(ARGV[1] - base, 0)
-local last = first + limit - 1
-if ARGV[3] == '1' then
-  last = math.min(ARGV[1] - 1, head[2]) - base - 1
-  first = math.max(last - limit + 1, 0)
-end
-if last < first then return {} end
-return redis.call('LRANGE', KEYS[2], first, last)
-"""
-"""Returns so many changes after a version or, with 1, before it."""
-
-PAGE: Final = b"""
-local member, score, limit, reverse = unpack(ARGV)
-local range, rank, first, last = 'ZRANGE', 'ZRANK', '-inf', '(' .. score
-if reverse == '1' then range, rank, first, last = 'ZREVRANGE', 'ZREVRANK', '(' .. score, '+inf' end
-local start
-if tonumber(redis.call('ZSCORE', KEYS[1], member) or nil) == tonumber(score) then
-  start = redis.call(rank, KEYS[1], member) + 1
-else
-  start = redis.call('ZCOUNT', KEYS[1], first, last)
-end
-return redis.call(range, KEYS[1], start, start + limit - 1, 'WITHSCORES')
-"""
-"""Returns so many members of a sorted set after one with a score or, with 1, before it.
-
-If it has another score now, they begin with the others that have its former one.
-"""
-
-SAVE: Final = b"""#!lua flags=allow-oom
-for i = 1, #ARGV, 4 do
-  if redis.call('HGET', ARGV[i], 'e') == ARGV[i + 1] then
-    redis.call('HSET', ARGV[i], 'ch', ARGV[i + 3])
-    redis.call('ZADD', KEYS[1], ARGV[i + 3], ARGV[i + 2])
+local function read_sorted(add, space, first, last, reverse, limit, keys_only)
+  local command, from, to = 'ZRANGEBYLEX', '[' .. first, '(' .. last
+  if reverse then command, from, to = 'ZREVRANGEBYLEX', to, from end
+  for _, name in ipairs(redis.call(command, tag .. 'o:' .. space, from, to, 'LIMIT', 0, limit)) do
+    if add(name, not keys_only and redis.call('HGET', tag .. 'r:' .. space, name) or '') then return end
   end
 end
-"""
-"""Saves when threads have changed, of each its head, its epoch, its name in lists, and the time.
 
-It replaces numbers, so it may go on while the memory is full: listings begin with it.
+local function read_log(add, space, first, last, reverse, limit)
+  local log = tag .. 'c:' .. space
+  local base = redis.call('LINDEX', log, 0)
+  if not base then return end
+  base = tonumber(string.match(base, '^%d+'))
+  local from, to = math.max(first - base, 0), math.min(last - base, redis.call('LLEN', log)) - 1
+  if reverse then from = math.max(from, to + 1 - limit) else to = math.min(to, from + limit - 1) end
+  while from <= to do
+    local start = reverse and math.max(from, to - 63) or from
+    local some = redis.call('LRANGE', log, start, reverse and to or math.min(to, from + 63))
+    for n = 1, #some do
+      local each = some[reverse and #some + 1 - n or n]
+      local at = string.find(each, ':', 1, true) or 0
+      if add(string.sub(each, 1, at - 1), string.sub(each, at + 1)) then return end
+    end
+    if reverse then to = start - 1 else from = from + 64 end
+  end
+end
+
+while i <= #ARGV do
+  local space, head, how, first, last, reverse, limit, size, keys_only = unpack(ARGV, i, i + 8)
+  local rows, total, is_full = {}, 0, false
+  i, limit, size = i + 9, tonumber(limit), tonumber(size) or math.huge
+  reverse, keys_only = reverse == '1', keys_only == '1'
+  if head ~= '' then
+    space = find_space(head)
+    if space == 'damaged' then return redis.error_reply('ERR the row of the thread is damaged') end
+  end
+  local function add(name, value)
+    rows[#rows + 1], rows[#rows + 2] = name, keys_only and '' or value
+    total = total + #value
+    is_full = total >= size
+    return is_full
+  end
+  if space and how == 'row' then
+    local value = redis.call('HGET', tag .. 'r:' .. space, first)
+    if value or redis.call('ZSCORE', tag .. 'o:' .. space, first) then add(first, value or '') end
+  elseif space then
+    if how ~= 'log' then read_sorted(add, space, first, last, reverse, limit, keys_only) end
+    if how == 'all' then first, last, limit = 0, 2^53, limit - #rows / 2 end
+    if how ~= 'rows' and not is_full then read_log(add, space, first, last, reverse, limit) end
+  end
+  found[#found + 1] = rows
+end
+return {marks, found}
+"""
+"""Returns the marks of threads, each by the names of its owner and its row, and the rows of spans: names and values.
+
+A span over all parts has the changes after the other rows.
 """
 
 READ_CELLS: Final = (

@@ -7,8 +7,7 @@ from typing import Any, Self, TypeVar
 
 from plait.errors import StoreError
 from plait.store.cells import Cell, Reading
-from plait.store.sql.db import Db
-from plait.store.sql.dialect import Dialect
+from plait.store.sql.db import Connector, Db
 
 __all__ = ["SqlCells"]
 
@@ -18,7 +17,7 @@ T = TypeVar("T")
 class SqlCells:
     """The cells over a connection that is replaced when it is lost. A subclass has the statements of an engine."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Connector) -> None:
         self._dialect = dialect
         self._db: Db | None = None
 

@@ -53,6 +53,10 @@ class Connector(Protocol):
         """Return a new connection to a server that was identified. Raises Unreachable."""
         ...
 
+    async def identify(self, db: Db) -> None:
+        """Check which server a connection leads to, and whether it keeps what the URL promises. Raises Unreachable."""
+        ...
+
     def is_lost(self, error: BaseException, /, *, is_closed: bool = False) -> bool:
         """Whether an error means that the outcome of a statement is not known; `is_closed` tells of the connection."""
         ...

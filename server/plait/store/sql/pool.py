@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from plait.errors import StoreError
 from plait.store.outcomes import Unreachable
 from plait.store.reconnecting import Reconnector, Turns
 from plait.store.sql.db import Connector, Db, Queries
 
-__all__ = ["Readers", "Writer"]
+__all__ = ["Readers", "Writer", "extend_limit"]
 
 # Seconds after which a statement without an answer counts as lost with its connection.
 _ANSWER_TIMEOUT: Final = 10.0
@@ -72,12 +73,12 @@ class Writer:
 class Readers:
     """A few connections that read and claim.
 
-    Work that loses its connection is done again, once, after `recover`, which waits until the server can be reached.
+    Work that loses its connection is done again, once, after the writer has one, unless there is no writer.
     """
 
-    def __init__(self, connector: Connector, recover: Callable[[], Awaitable[object]] | None = None) -> None:
+    def __init__(self, connector: Connector, writer: Writer | None = None) -> None:
         self._connector = connector
-        self._recover = recover
+        self._writer = writer
         self._turns = Turns(_READERS)
         self._free_for_views = asyncio.Semaphore(_VIEWS)
         self._idle: list[Db] = []
@@ -104,8 +105,8 @@ class Readers:
         # The others have lost theirs, too.
         while self._idle:
             self._idle.pop().terminate()
-        if self._recover is not None:
-            await self._recover()
+        if self._writer is not None:
+            await self._writer.wait()
         return await self._try(work)
 
     @asynccontextmanager
@@ -172,14 +173,43 @@ class _View:
             return await self._db.fetch(query, *args)
 
 
+class _Limit:
+    """Closes a connection after some seconds, which fails its statement: cancelling ends a wait for a standby."""
+
+    def __init__(self, db: Db) -> None:
+        self._db = db
+        self._timer = self._begin()
+
+    def extend(self) -> None:
+        """Begin again, as a statement has its answer."""
+        self.end()
+        self._timer = self._begin()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def _begin(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, self._db.terminate)
+
+
+_limits: WeakKeyDictionary[Any, _Limit] = WeakKeyDictionary()
+
+
+def extend_limit(db: Queries) -> None:
+    """Give the next statement of some work on a connection as much time as the first one has."""
+    if (limit := _limits.get(db)) is not None:
+        limit.extend()
+
+
 @contextmanager
 def _limit(db: Db) -> Iterator[None]:
-    """Close a connection after some seconds, which fails its statement. To cancel it would end a wait for a standby."""
-    timer = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, db.terminate)
+    """Limit the time of the next statement on a connection."""
+    limit = _limits[db] = _Limit(db)
     try:
         yield
     finally:
-        timer.cancel()
+        limit.end()
+        _limits.pop(db, None)
 
 
 async def _close(db: Db) -> None:

@@ -5,17 +5,30 @@ import shutil
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from plait.errors import StoreError
-from plait.store.sqlite import schema
+from plait.store.rows.engine import ReadPlan
+from plait.store.rows.parts import REMOVED
+from plait.store.rows.reads import renew_epochs
+from plait.store.rows.running import run_reads
+from plait.store.sqlite import table
 from plait.store.sqlite.failures import explain
 from plait.store.sqlite.file_identity import is_foreign_log, make_log_path, set_log_aside
 from plait.store.sqlite.inspection import connect
 from plait.store.sqlite.lock import StoreLock
-from plait.store.sqlite.removal import remove_all
+from plait.store.sqlite.schema import HEADS
 
 __all__ = ["back_up", "check_restore", "free_name", "restore"]
+
+# The rows of deleted threads, and the marks of these threads. A mark may be damaged, and name the space of a thread.
+_REMOVE_REST: Final = f"""
+DELETE FROM rows WHERE thread IN (SELECT key FROM rows WHERE thread = 0 AND part = ?) AND thread NOT IN (
+    SELECT json_extract(value, '$.space') FROM rows WHERE {HEADS} AND json_valid(value))
+"""
+_REMOVE_MARKS: Final = "DELETE FROM rows WHERE thread = 0 AND part = ?"
 
 
 def back_up(store: Path, target: Path) -> int:
@@ -84,18 +97,27 @@ def _copy(source: sqlite3.Connection, target: Path, *, rights_of: Path, new_epoc
         source.backup(copy)
         # In WAL mode the copy would consist of more than one file.
         copy.execute("PRAGMA journal_mode = DELETE")
-        remove_all(copy)
+        copy.execute(_REMOVE_REST, (REMOVED,))
+        copy.execute(_REMOVE_MARKS, (REMOVED,))
         # A server detects a copy without a stamp if it replaces the server's open file.
         copy.execute("DELETE FROM stamp")
         if new_epochs:
-            schema.begin_new_epochs(copy)
-        threads: int = copy.execute("SELECT count(*) FROM threads").fetchone()[0]
+            _renew_epochs(copy)
+        threads: int = copy.execute(f"SELECT count(*) FROM rows WHERE {HEADS}").fetchone()[0]
     status = rights_of.stat()
     target.chmod(status.st_mode & 0o777)
     with suppress(PermissionError):
         os.chown(target, status.st_uid, status.st_gid)
     _sync(target)
     return threads
+
+
+def _renew_epochs(db: sqlite3.Connection) -> None:
+    table.open_reader(db)
+    rows = [table.make_values(row) for row in table.read(db, partial(run_reads, ReadPlan(renew_epochs)))]
+    db.execute("BEGIN IMMEDIATE")
+    table.write(db, rows)
+    db.execute("COMMIT")
 
 
 def _lock(store: Path) -> StoreLock:

@@ -7,12 +7,21 @@ from pathlib import Path
 
 from plait.errors import StoreError
 
-__all__ = ["explain", "is_trouble"]
+__all__ = ["explain", "is_trouble", "may_be_in_log"]
 
 
 def is_trouble(cause: BaseException) -> bool:
     """Whether the cause of a failed write concerns the whole file, such as a full disk."""
     return isinstance(cause, sqlite3.OperationalError)
+
+
+def may_be_in_log(error: Exception) -> bool:
+    """Whether a statement that failed may have written a commit to the log, where a restart would find it.
+
+    The commit is written last, so it is in the log only if the sync after it failed, not if the write itself failed.
+    """
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_IOERR and code != sqlite3.SQLITE_IOERR_WRITE
 
 
 def explain(error: Exception, path: Path) -> str:

@@ -1,203 +1,112 @@
-"""The writer of a SQLite store: commits batches, and checks that the file was not replaced. Runs in its OS thread."""
+"""The writer of a SQLite store: makes changes, and checks that the file was not replaced. Runs in its OS thread."""
 
 import logging
-import os
 import sqlite3
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
 
-from plait.clock import read_wall_clock
-from plait.store.batches import WriteGroup
-from plait.store.outcomes import FileLost, Outcome
-from plait.store.sqlite import schema
-from plait.store.sqlite.commits import BatchResult, Heads, commit, refuse
-from plait.store.sqlite.file_identity import FileIdentity, set_log_aside
+from plait.errors import StoreError
+from plait.store.outcomes import FileLost, Outcome, describe, make_indeterminate, make_refusal
+from plait.store.rows.engine import INDEX, Change, Range
+from plait.store.sqlite import schema, table
+from plait.store.sqlite.failures import may_be_in_log
+from plait.store.sqlite.file_guard import FileGuard
 from plait.store.sqlite.file_place import FilePlace
-from plait.store.sqlite.lock import NO_STAMP, FileStamp, LastWrite, LogIdentity, StoreLock
-from plait.store.sqlite.removal import has_removed, remove_step
+from plait.store.sqlite.files import has_content
+from plait.store.sqlite.lock import NO_STAMP, LastWrite, StoreLock
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["FileWriter"]
 
 log = logging.getLogger("plait.store")
 
-P = ParamSpec("P")
-T = TypeVar("T", LastWrite, LogIdentity)
-
 
 class FileWriter:
-    """Writes to one open store."""
+    """Writes to one open file."""
 
     def __init__(self, path: Path, place: FilePlace, lock: StoreLock) -> None:
         self._path = path
         self._place = place
         self._lock = lock
-        self._heads: Heads = {}
-        # By row id: the current versions of threads whose stored heads are older, and when they changed last.
-        self._stale: dict[int, tuple[int, int]] = {}
+        self._guard = FileGuard(path, lock)
         # The stored counter, which identifies the last write if no thread got a new version.
         self._counter = 0
-        self._identity: FileIdentity | None = None
-        self._warned: set[str] = set()
-        # Whether another file is at the path, so that writes to the open file would be lost.
-        self.is_lost = False
-        self._is_replaced = False
         # Whether a crashed server has left a log.
         self._has_old_log = False
         # Whether the log may contain a write that readers do not see, but that a restart would find.
         self.is_in_doubt = False
-        # Whether deleted threads have rows left.
-        self.has_rest = False
 
-    @property
-    def has_stale(self) -> bool:
-        """Whether the stored heads of some threads are old. Can be read in any OS thread."""
-        return bool(self._stale)
-
-    def open(self, db: sqlite3.Connection, synchronous: str) -> None:
-        """Prepare the file for writing. Raises StoreError for a file that this plait did not write."""
-        # Without full durability, a power failure may have lost changes that clients have seen.
-        self._has_old_log = _has_content(f"{self._path}-wal")
-        may_have_lost = synchronous != "FULL" and self._has_old_log
+    def open(self, db: sqlite3.Connection, synchronous: str) -> bool:
+        """Prepare the file for writing, and return whether it may have lost writes. Raises StoreError."""
+        self._has_old_log = has_content(f"{self._path}-wal")
         schema.prepare(db, synchronous, self._place)
-        schema.check_threads(db)
+        schema.check_index(db)
         self._counter = schema.load_counter(db)
-        self.has_rest = has_removed(db)
-        has_lost = self._has_lost(db)
-        if has_lost:
+        if has_lost := self._has_lost(db):
             log.warning(
                 "%s does not have the last stored write: it was truncated, or replaced by an older or empty file; "
                 "its threads get new epochs, so that clients load their states from it",
                 self._path,
             )
-        if has_lost or may_have_lost:
-            schema.begin_new_epochs(db)
-            self._lock.clear()
+        # Without full durability, a power failure may have lost changes that clients have seen.
+        return has_lost or (synchronous != "FULL" and self._has_old_log)
 
     def begin(self, db: sqlite3.Connection) -> None:
         """Record the identity of the files. Call it when all connections are open. Raises OSError."""
-        self._identity = FileIdentity(self._path, schema.load_stamp(db) if self._has_old_log else NO_STAMP)
+        self._guard.begin(schema.load_stamp(db) if self._has_old_log else NO_STAMP)
         try:
-            self.save_heads(db)
+            self.stamp(db)
             db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.OperationalError as error:  # The disk may be full; threads can still be read.
             log.warning("%s cannot be written: %s", self._path, error)
-        self._is_found(has_written=True)
+        self._guard.is_found(has_written=True)
 
-    def commit(self, db: sqlite3.Connection, batch: Sequence[WriteGroup]) -> Sequence[Outcome]:
-        """Write a batch in one transaction and return the outcome of each group."""
+    def stamp(self, db: sqlite3.Connection) -> None:
+        """Give the file a new stamp, which earlier copies of it do not have. Raises sqlite3.Error."""
+        # SQLite may checkpoint after this write, which would make a truncated file look like the same one again.
+        if self._guard.has_begun and self._guard.is_found():
+            stamp = self._guard.next_stamp()
+            schema.save_stamp(db, stamp)
+            self._guard.take_stamp(stamp)
+            self._guard.is_found(has_written=True)
+
+    def write(self, db: sqlite3.Connection, changes: Sequence[Change]) -> Sequence[Outcome]:
+        """Make changes in one transaction, or each in one of its own if that fails."""
         # Check before the commit, too: a refused write must not get into the log, which is copied on closing.
-        if not self._is_found():
-            return self._refuse(batch)
+        if not self._guard.is_found():
+            return _refuse_all(changes)
         if self.is_in_doubt:
             try:
                 self.try_to_write(db)
             except sqlite3.Error as error:
-                return [(0, refuse(group.writes[0].key, error)) for group in batch]
+                return [(0, _refuse(change.key, error)) for change in changes]
         try:
-            result = commit(db, self._heads, batch)
+            outcomes = self._make(db, changes)
         except BaseException:
             self.is_in_doubt = True
+            if db.in_transaction:
+                db.execute("ROLLBACK")
             raise
-        self.is_in_doubt = result.is_in_doubt
-        if not self._is_found(has_written=True):
-            return self._refuse(batch)
-        for thread in result.deleted:
-            self._stale.pop(thread, None)
-        self.has_rest |= result.has_rest
-        now = read_wall_clock()
-        for head, at in result.changed:
-            self._stale[head.thread] = head.version, now if at is None else at
-        self._record_last_write(result)
-        return result.outcomes
-
-    def save_heads(self, db: sqlite3.Connection) -> None:
-        """Store the current versions of threads in their rows, to detect a loss of their last changes, and the times.
-
-        The file also gets a new stamp, which earlier copies of it do not have.
-        """
-        identity = self._identity
-        # SQLite may checkpoint after this write, which would make a truncated file look like the same one again.
-        if identity is not None and self._is_found():
-            stamp = FileStamp(identity.own.server, identity.own.step + 1)
-            schema.save_heads(db, self._stale, stamp)
-            identity.own = stamp
-            self._stale = {}
-            self._is_found(has_written=True)
-
-    def end(self, db: sqlite3.Connection) -> bool:
-        """Finish before the connections are closed, and return whether the log may be copied into the file."""
-        if self._identity is None:
-            return True
-        with suppress(sqlite3.Error):  # Heads only serve to detect a loss; nothing is lost without them.
-            self.save_heads(db)
-        try:
-            self._is_replaced = self.is_lost and not self._identity.has_file()
-        except OSError:
-            self._is_replaced = True
-        return not self._is_replaced
-
-    def leave_log(self) -> None:
-        """Rename the log of a file that was replaced: it does not belong to the new file.
-
-        Call it after all connections are closed. Raises OSError.
-        """
-        if self._identity is None:
-            return
-        if self._is_replaced and self._identity.has_log():
-            log.error("the last changes of the lost file %s are in %s", self._path, set_log_aside(self._path))
-
-    def remove_rest(self, db: sqlite3.Connection) -> None:
-        """Remove some of the rows of deleted threads. Raises sqlite3.Error."""
-        if self.is_in_doubt:
-            self.try_to_write(db)
-        self.has_rest = self._is_found() and remove_step(db)
+        return outcomes if self._guard.is_found(has_written=True) else _refuse_all(changes)
 
     def try_to_write(self, db: sqlite3.Connection) -> None:
         """Make a write that changes nothing. It overwrites a write in doubt. Raises sqlite3.Error."""
         schema.rewrite_format(db)
         self.is_in_doubt = False
 
-    def check_files(self, db: sqlite3.Connection, *, has_written: bool = True) -> None:
+    def check_files(self, db: sqlite3.Connection) -> None:
         """Raise StoreError if the files were deleted or replaced."""
-        if not self._is_found(has_written=has_written):
-            raise FileLost
+        self._guard.check()
 
-    def write(
-        self,
-        db: sqlite3.Connection,
-        function: Callable[Concatenate[sqlite3.Connection, P], None],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> None:
-        """Call a function that writes rows of the whole file. Raises StoreError, sqlite3.Error."""
-        self.check_files(db, has_written=False)
-        function(db, *args, **kwargs)
-        self.check_files(db)
+    def end(self, db: sqlite3.Connection) -> bool:
+        """Finish before the connections are closed, and return whether the log may be copied into the file."""
+        return self._guard.end()
+
+    def leave_log(self) -> None:
+        """Rename the log of a file that was replaced, as `FileGuard.leave_log` does."""
+        self._guard.leave_log()
 
     # Inside
-
-    def _is_found(self, *, has_written: bool = False) -> bool:
-        """Whether the files are in place. A write may have restarted the log, which has another identity then."""
-        if self.is_lost or self._identity is None:
-            return not self.is_lost
-        try:
-            is_same = self._identity.has_log() and self._identity.has_file()
-            if is_same and has_written and (found := self._identity.take_log_identity()) is not None:
-                self._record(self._lock.write_log_identity, found)
-        except OSError as error:  # An error of the file system does not mean that the file was replaced.
-            self._warn_once("cannot check whether %s was deleted or replaced: %s", error)
-            return True
-        if not is_same:
-            self.is_lost = True
-            log.error(
-                "the store's file %s (or its -wal) was deleted or replaced while it was open; "
-                "nothing is stored until the server is restarted",
-                self._path,
-            )
-        return is_same
 
     def _has_lost(self, db: sqlite3.Connection) -> bool:
         write = self._lock.read_last_write()
@@ -206,35 +115,60 @@ class FileWriter:
         except sqlite3.DatabaseError:  # The page of that thread is damaged; the write may still be there.
             return False
 
-    def _refuse(self, batch: Sequence[WriteGroup]) -> list[Outcome]:
-        return [(0, FileLost(f"{group.writes[0].key} could not be written: {FileLost()}")) for group in batch]
-
-    def _record_last_write(self, result: BatchResult) -> None:
-        if result.counter is not None:
-            self._counter = result.counter
-        if result.written:
-            head = result.written[-1]
-            write = LastWrite.of(head.thread, head.version, head.epoch, self._counter)
-        elif result.counter is not None:
-            write = LastWrite(0, 0, 0, self._counter)
-        else:
-            return
-        self._record(self._lock.write_last_write, write)
-
-    def _record(self, write: Callable[[T], None], value: T) -> None:
+    def _make(self, db: sqlite3.Connection, changes: Sequence[Change]) -> Sequence[Outcome]:
         try:
-            write(value)
-        except OSError as error:  # The lock file only serves to detect a loss; nothing is lost without it.
-            self._warn_once("%s.lock could not be written: %s", error)
+            self._transact(db, changes)
+        # TypeError: sqlite3 and the checksums raise it for values of the wrong type.
+        except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            if may_be_in_log(error):
+                try:
+                    self.try_to_write(db)
+                except sqlite3.Error:
+                    self.is_in_doubt = True
+                    return [(0, make_indeterminate(change.key, error, str(error))) for change in changes]
+            if len(changes) == 1:
+                return [(0, _refuse(changes[0].key, error))]
+            return self._make_each(db, changes, error)
+        return [change.outcome for change in changes]
 
-    def _warn_once(self, line: str, error: OSError) -> None:
-        if line not in self._warned:
-            self._warned.add(line)
-            log.warning(line, self._path, error)
+    def _make_each(self, db: sqlite3.Connection, changes: Sequence[Change], error: Exception) -> Sequence[Outcome]:
+        outcomes: list[Outcome] = []
+        for change in changes:
+            if self.is_in_doubt:
+                outcomes.append((0, _refuse(change.key, error)))
+            else:
+                outcomes += self._make(db, [change])
+        return outcomes
+
+    def _transact(self, db: sqlite3.Connection, changes: Sequence[Change]) -> None:
+        rows = [table.make_values(row) for change in changes for row in change.rows]
+        gone: list[Range] = []
+        for change in changes:
+            if change.gone:
+                gone += change.gone
+        if not rows and not gone:
+            return
+        last = next(((row[0], row[2]) for row in reversed(rows) if row[0] and type(row[2]) is int), None)
+        if len(rows) == 1 and not gone and last is not None:
+            table.write_one(db, rows[0])
+        else:
+            db.execute("BEGIN IMMEDIATE")
+            table.write(db, rows, gone, [space for change in changes for space in change.spaces])
+            if last is None or INDEX in {row[0] for row in rows} | {each[0] for each in gone}:
+                counter = schema.increment_counter(db)
+                db.execute("COMMIT")
+                self._counter = counter
+            else:
+                db.execute("COMMIT")
+        space, version = last or (0, 0)
+        self._guard.record(LastWrite(space, version, self._counter))
 
 
-def _has_content(path: str) -> bool:
-    try:
-        return os.stat(path).st_size > 0
-    except OSError:
-        return False
+def _refuse(key: ThreadKey, cause: Exception) -> StoreError:
+    return make_refusal(key, cause, describe(cause))
+
+
+def _refuse_all(changes: Sequence[Change]) -> list[Outcome]:
+    return [(0, FileLost(f"{change.key} could not be written: {FileLost()}")) for change in changes]

@@ -9,11 +9,12 @@ from typing import Final, Self
 import msgspec
 
 from plait.errors import StoreError
-from plait.store.protocol import ThreadKey
 from plait.store.shards import find_file
 from plait.store.sqlite.file_place import ONLY_FILE, FilePlace, read_place
+from plait.store.sqlite.schema import HEADS
+from plait.store.thread_rows import ThreadKey
 
-__all__ = ["MOST_FILES", "Files", "check_creation", "load_place"]
+__all__ = ["MOST_FILES", "Files", "check_creation", "has_content", "load_place"]
 
 MOST_FILES: Final = 64
 
@@ -56,7 +57,7 @@ class Files(msgspec.Struct, frozen=True):
     @property
     def are_there(self) -> bool:
         """Whether all of the files exist."""
-        return all(_has_content(path) for path in self.paths)
+        return all(has_content(path) for path in self.paths)
 
     @property
     def places(self) -> list[tuple[Path, FilePlace]]:
@@ -98,12 +99,12 @@ def check_creation(path: Path, place: FilePlace) -> None:
     The files of a store are made from the last to the first, so a file is lost if one before it is there, or if a later
     one has threads. Raises StoreError.
     """
-    if _has_content(path):
+    if has_content(path):
         return
     if place.count == 1:
-        if _has_content(first := _number(path, 0)):
+        if has_content(first := _number(path, 0)):
             raise StoreError(f"its threads are in {first} and further files: open it by its URL, sqlite:///{path}")
-        if found := [each for number in range(1, MOST_FILES) if _has_content(each := _number(path, number))]:
+        if found := [each for number in range(1, MOST_FILES) if has_content(each := _number(path, number))]:
             raise StoreError(
                 f"{found[0]} is one of several files of a store, and {first} is missing: put it back, or restore a "
                 "backup"
@@ -111,7 +112,7 @@ def check_creation(path: Path, place: FilePlace) -> None:
         return
     name = path.name.removesuffix(path.suffix).removesuffix(f".{place.number}") + path.suffix
     others = Files(path.with_name(name), place.count).paths
-    if any(_has_content(each) for each in others[: place.number]) or any(map(_has_threads, others)):
+    if any(has_content(each) for each in others[: place.number]) or any(map(_has_threads, others)):
         raise StoreError(f"{path} is missing, but there are other files of the store: put it back, or restore a backup")
 
 
@@ -119,7 +120,8 @@ def _number(path: Path, number: int) -> Path:
     return path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
-def _has_content(path: Path) -> bool:
+def has_content(path: Path | str) -> bool:
+    """Whether there is a file that is not empty."""
     try:
         return os.stat(path).st_size > 0
     except OSError:
@@ -127,7 +129,7 @@ def _has_content(path: Path) -> bool:
 
 
 def _has_threads(path: Path) -> bool:
-    if not _has_content(path):
+    if not has_content(path):
         return False
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)) as db:
-        return db.execute("SELECT 1 FROM threads LIMIT 1").fetchone() is not None
+        return db.execute(f"SELECT 1 FROM rows WHERE {HEADS} LIMIT 1").fetchone() is not None

@@ -1,5 +1,7 @@
 """The lock file of a SQLite store: the lock, the last durable write, and the identity of the log."""
 
+import asyncio
+import logging
 import os
 import struct
 from pathlib import Path
@@ -9,7 +11,18 @@ from zlib import crc32
 
 from plait.errors import StoreError
 
-__all__ = ["NO_STAMP", "FileStamp", "LastWrite", "LogIdentity", "StoreInUse", "StoreLock", "read_log_identity"]
+__all__ = [
+    "NO_STAMP",
+    "FileStamp",
+    "LastWrite",
+    "LogIdentity",
+    "StoreInUse",
+    "StoreLock",
+    "read_log_identity",
+    "take_lock",
+]
+
+log = logging.getLogger("plait.store")
 
 try:
     import fcntl
@@ -18,10 +31,13 @@ except ImportError:  # On Windows, only SQLite's own locks keep two servers apar
 
 
 # The file has the fields of a LastWrite and of a LogIdentity, each followed by its checksum.
-_LAST_WRITE: Final = struct.Struct("<QQQQ")
+_LAST_WRITE: Final = struct.Struct("<QQQ")
 _LOG_IDENTITY: Final = struct.Struct("<QqqqQ")
 _CHECKSUM: Final = struct.Struct("<Q")
 _LOG_IDENTITY_AT: Final = _LAST_WRITE.size + _CHECKSUM.size
+# Seconds between two attempts to take the lock of a file, and seconds after which the wait is logged.
+_ASK_EVERY: Final = 0.02
+_LONG_WAIT: Final = 1.0
 
 
 class StoreInUse(StoreError):
@@ -66,17 +82,10 @@ class LastWrite(NamedTuple):
     SQLite's log can only lose its end: if this write is in the file, all earlier writes are.
     """
 
-    # The row id of the thread, its version after the write, and a checksum of its epoch; all are 0 if the write has
-    # incremented the counter.
-    thread: int
+    # The space of the thread and its version after the write; both are 0 if the write has incremented the counter.
+    space: int
     version: int
-    epoch: int
     counter: int
-
-    @classmethod
-    def of(cls, thread: int, version: int, epoch: str, counter: int) -> Self:
-        """Return the description of a write to a thread with this epoch."""
-        return cls(thread, version, crc32(epoch.encode()), counter)
 
 
 class StoreLock:
@@ -139,6 +148,23 @@ def _leave_to_parent() -> None:
 
 if fcntl is not None:
     os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+async def take_lock(path: Path, patience: float) -> StoreLock:
+    """Take the lock of a file; wait if another server has it. Raises StoreError and OSError."""
+    loop = asyncio.get_running_loop()
+    begun, has_said = loop.time(), False
+    while True:
+        try:
+            return StoreLock(path)
+        except StoreInUse:
+            waited = loop.time() - begun
+            if waited >= patience:
+                raise
+        if waited >= _LONG_WAIT and not has_said:
+            has_said = True
+            log.warning("waiting for another server to close %s", path)
+        await asyncio.sleep(_ASK_EVERY)
 
 
 def read_log_identity(path: Path) -> LogIdentity | None:

@@ -2,74 +2,50 @@
 
 import sqlite3
 import time
-from collections.abc import Mapping
+from contextlib import closing
+from itertools import zip_longest
 from typing import Final
-from zlib import crc32
 
 from plait.errors import StoreError
 from plait.store.format import check_format
+from plait.store.rows.parts import CHANGE, SNAPSHOT
 from plait.store.sqlite.file_place import FilePlace, read_place
 from plait.store.sqlite.lock import NO_STAMP, FileStamp, LastWrite
 
 __all__ = [
-    "LAST_VERSION",
-    "begin_new_epochs",
+    "HEADS",
     "check",
+    "check_index",
     "check_place",
-    "check_threads",
     "has_write",
+    "increment_counter",
     "load_counter",
     "load_stamp",
     "prepare",
     "rewrite_format",
-    "save_heads",
+    "save_stamp",
 ]
 
+HEADS: Final = "thread = 0 AND part >= '~thread/' AND part < '~thread0'"
+"""The SQL that selects the rows of threads."""
+
 _APPLICATION_ID: Final = 0x706C6169  # "plai"
-# Files of any other format are refused.
-_FORMAT: Final = 8
+# Files of another format are refused. Each kind of row has a format of its own, too.
+_FORMAT: Final = 9
 _CHECK_SECONDS: Final = 1.0
-# - threads.head: a recent version of the thread, updated about a second after a change.
-# - threads.stateless: 1 if the thread had no state at version 0.
-# - threads.due: 0 for never; odd if the thread expires then.
-# - threads.changed_at: updated with the head.
-# - counter, one row at most: the number of transactions that deleted a thread, or gave no thread a new version.
-# - removed: the ids of deleted threads that still have rows.
+# - rows.thread: 0 for the index, or the number of a space. rows.value is text if it is UTF-8, such as JSON.
+# - counter, one row at most: the number of transactions that LastWrite identifies by it.
 # - stamp, one row at most: a FileStamp.
-# Tables with large rows have row ids: without them, SQLite would rewrite the neighbours of a changed row.
+# - threads: beside the index of the table, by which rows are found, so that damage to either is noticed.
+# The table has row ids: without them, SQLite would rewrite the neighbours of a changed row.
 _SCHEMA: Final = f"""
 BEGIN IMMEDIATE;
-CREATE TABLE threads (
-    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, epoch TEXT NOT NULL,
-    state_version INTEGER NOT NULL, secret BLOB NOT NULL, head INTEGER NOT NULL, checksum INTEGER NOT NULL,
-    stateless INTEGER NOT NULL, due INTEGER NOT NULL, created_at INTEGER NOT NULL,
-    changed_at INTEGER NOT NULL, user TEXT, UNIQUE (kind, name)
-) STRICT;
-CREATE INDEX threads_due ON threads (due, kind, name) WHERE due > 0;
-CREATE INDEX threads_created ON threads (kind, created_at, name);
-CREATE INDEX threads_changed ON threads (kind, changed_at, name);
-CREATE INDEX threads_user ON threads (user, kind, name) WHERE user IS NOT NULL;
-CREATE TABLE snapshots (
-    thread INTEGER NOT NULL, version INTEGER NOT NULL, state BLOB NOT NULL, checksum INTEGER NOT NULL,
-    UNIQUE (thread, version)
-) STRICT;
-CREATE TABLE changes (
-    thread INTEGER NOT NULL, version INTEGER NOT NULL, ops BLOB NOT NULL, source TEXT NOT NULL, at INTEGER NOT NULL,
-    checksum INTEGER NOT NULL, UNIQUE (thread, version)
-) STRICT;
-CREATE TABLE records (
-    thread INTEGER NOT NULL, part TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, checksum INTEGER NOT NULL,
+CREATE TABLE rows (
+    thread INTEGER NOT NULL, part TEXT NOT NULL, key ANY NOT NULL, value ANY NOT NULL, checksum INTEGER NOT NULL,
     UNIQUE (thread, part, key)
 ) STRICT;
-CREATE TABLE clients (
-    thread INTEGER NOT NULL, client TEXT NOT NULL, ref INTEGER NOT NULL, refused BLOB NOT NULL, at INTEGER NOT NULL,
-    checksum INTEGER NOT NULL, PRIMARY KEY (thread, client)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE schemas (
-    kind TEXT NOT NULL, hash TEXT NOT NULL, schema BLOB NOT NULL, PRIMARY KEY (kind, hash)
-) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX threads ON rows (part, key) WHERE thread = 0;
 CREATE TABLE counter (id INTEGER PRIMARY KEY CHECK (id = 0), value INTEGER NOT NULL) STRICT;
-CREATE TABLE removed (thread INTEGER PRIMARY KEY) STRICT;
 CREATE TABLE stamp (id INTEGER PRIMARY KEY CHECK (id = 0), server INTEGER NOT NULL, step INTEGER NOT NULL) STRICT;
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {_FORMAT};
@@ -81,6 +57,11 @@ CREATE TABLE place (
 ) STRICT;
 INSERT INTO place VALUES (0, {number}, {count});
 """
+_INCREMENT_COUNTER: Final = """
+INSERT INTO counter (id, value) VALUES (0, 1) ON CONFLICT (id) DO UPDATE SET value = value + 1 RETURNING value
+"""
+_FOUND: Final = "SELECT rowid, part, key FROM rows INDEXED BY {} WHERE thread = 0 ORDER BY part, key"
+_LAST_VERSION: Final = "SELECT max(key) FROM rows WHERE thread = ? AND part IN (?, ?)"
 
 
 def prepare(db: sqlite3.Connection, synchronous: str, place: FilePlace) -> None:
@@ -127,33 +108,25 @@ def check_place(db: sqlite3.Connection, place: FilePlace) -> None:
     )
 
 
-def check_threads(db: sqlite3.Connection) -> None:
+def check_index(db: sqlite3.Connection) -> None:
     """Check the index by which threads are found: a thread missing from it would be created again.
 
     Gives up after about a second, which is enough for all but very large files. Raises sqlite3.DatabaseError.
     """
     deadline = time.monotonic() + _CHECK_SECONDS
-    db.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
+    db.text_factory = bytes
     try:
-        (found,) = db.execute("PRAGMA integrity_check(threads)").fetchone()
-    except sqlite3.OperationalError:  # Interrupted.
-        return
+        with (
+            closing(db.execute(_FOUND.format("sqlite_autoindex_rows_1"))) as by_all,
+            closing(db.execute(_FOUND.format("threads"))) as by_name,
+        ):
+            for number, (found, expected) in enumerate(zip_longest(by_all, by_name)):
+                if found != expected:
+                    raise sqlite3.DatabaseError("malformed: an index has other rows than the other one")
+                if number % 1000 == 0 and time.monotonic() > deadline:
+                    return
     finally:
-        db.set_progress_handler(None, 0)
-    if found != "ok":
-        raise sqlite3.DatabaseError(f"malformed: {found}")
-
-
-LAST_VERSION: Final = """max(
-    coalesce((SELECT max(version) FROM snapshots WHERE thread = t.id), 0),
-    coalesce((SELECT max(version) FROM changes WHERE thread = t.id), 0))
-"""
-"""SQL for the newest version in the rows of the thread `t`."""
-
-
-def begin_new_epochs(db: sqlite3.Connection) -> None:
-    """Give each thread a new epoch, so that no client resumes from a version that this file does not have."""
-    db.execute("UPDATE threads SET epoch = lower(hex(randomblob(8)))")
+        db.text_factory = str
 
 
 def rewrite_format(db: sqlite3.Connection) -> None:
@@ -161,23 +134,20 @@ def rewrite_format(db: sqlite3.Connection) -> None:
     db.execute(f"PRAGMA user_version = {_FORMAT}")
 
 
-def save_heads(db: sqlite3.Connection, heads: Mapping[int, tuple[int, int]], stamp: FileStamp) -> None:
-    """Store the versions and the times of the last changes of threads, by row id, and a stamp, in one transaction."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        values = [(*head, id) for id, head in heads.items()]
-        db.executemany("UPDATE threads SET head = ?, changed_at = ? WHERE id = ?", values)
-        db.execute("INSERT OR REPLACE INTO stamp (id, server, step) VALUES (0, ?, ?)", stamp)
-        db.execute("COMMIT")
-    except sqlite3.Error:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
+def save_stamp(db: sqlite3.Connection, stamp: FileStamp) -> None:
+    """Store the stamp of the file."""
+    db.execute("INSERT OR REPLACE INTO stamp (id, server, step) VALUES (0, ?, ?)", stamp)
 
 
 def load_stamp(db: sqlite3.Connection) -> FileStamp:
     """Return the stamp that the last server has written; `NO_STAMP` if there is none."""
     return FileStamp(*(db.execute("SELECT server, step FROM stamp").fetchone() or NO_STAMP))
+
+
+def increment_counter(db: sqlite3.Connection) -> int:
+    """Increment the counter, and return it."""
+    ((found,),) = db.execute(_INCREMENT_COUNTER).fetchall()
+    return int(found)
 
 
 def load_counter(db: sqlite3.Connection) -> int:
@@ -189,8 +159,8 @@ def load_counter(db: sqlite3.Connection) -> int:
 def has_write(db: sqlite3.Connection, write: LastWrite) -> bool:
     """Whether the file has this write."""
     counter = load_counter(db)
-    if counter != write.counter or not write.thread:
+    if counter != write.counter or not write.space:
         # A later write that incremented the counter may have deleted the thread.
         return counter >= write.counter
-    found = db.execute(f"SELECT {LAST_VERSION}, t.epoch FROM threads t WHERE t.id = ?", (write.thread,)).fetchone()
-    return found is not None and found[0] >= write.version and crc32(found[1].encode()) == write.epoch
+    (found,) = db.execute(_LAST_VERSION, (write.space, CHANGE, SNAPSHOT)).fetchone()
+    return found is not None and found >= write.version

@@ -1,0 +1,1 @@
+"""The store over any engine that keeps ordered rows."""
