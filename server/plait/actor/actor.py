@@ -7,10 +7,11 @@ from functools import partial
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from plait.actor.connection import Connection, Party
-from plait.actor.ending import Ending, Termination
 from plait.actor.events import Events
-from plait.actor.handle import Handle
+from plait.actor.handle import Handle, HasState
 from plait.actor.hooks import Hooks
 from plait.actor.kind import Kind
 from plait.actor.logs import Failures
@@ -20,12 +21,12 @@ from plait.actor.programs import terminate_programs
 from plait.actor.relatives import Relatives
 from plait.actor.sockets import Sockets
 from plait.actor.thread import Thread
-from plait.actor.timer import Timer
 from plait.actor.turn import Turn
-from plait.actor.turns import TurnRunner, find_trace
+from plait.actor.turns import TurnRunner
 from plait.actor.usage import Usage
 from plait.author_code import call_now
-from plait.errors import InvalidState, PlaitError, StoreError, Unavailable
+from plait.clock import read_wall_clock
+from plait.errors import InvalidState, PlaitError, StoreError, Terminated, Unavailable
 from plait.instruments.protocol import Instruments
 from plait.limits import Limits
 from plait.state.card import CARD, Card
@@ -34,43 +35,52 @@ from plait.state.commit import Commit
 from plait.state.merger import Merger
 from plait.state.push_log import PushLog
 from plait.state.state_history import StateHistory
-from plait.state.thread_records import Records
-from plait.store.protocol import Store, StoredThread, ThreadKey
-from plait.store.thread_rows import Record
+from plait.state.thread_records import Records, read_record
+from plait.state.timer import Timer
+from plait.state.transaction import Transaction
+from plait.store.protocol import Store, StoredThread
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
+from plait_schemas.codec import encode_json
 
-__all__ = ["TIMER_INTERVAL", "Actor", "ActorHost", "AgentRuns", "find_actor"]
+__all__ = ["MARK", "TIMER_INTERVAL", "Actor", "ActorHost", "AgentRuns", "find_actor"]
 
 TIMER_INTERVAL: Final = 30.0
 """Seconds after which the timer of a thread reads the clock again."""
 
-T = TypeVar("T", bound=Thread[Any])
+MARK: Final = RecordRange(CARD[0])
+"""The records of the thread itself, which are read when it wakes: the mark of a terminated thread, and the card."""
+
+# The key of the mark.
+_TERMINATED: Final = "terminated"
+
+T = TypeVar("T", bound=HasState[Any])
 S = TypeVar("S", bound=Service)
 
 
+class _Termination(msgspec.Struct, frozen=True):
+    """The mark of a terminated thread: the time, in microseconds since the epoch."""
+
+    at: int
+
+
+_decode_termination: Final = msgspec.json.Decoder(_Termination).decode
+
+
 class AgentRuns(Protocol):
-    """The agents of an app, which its threads run."""
+    """The agents of an app, which its threads run; `Runs` describes the methods."""
 
     is_draining: bool
 
-    def attempt(self, actor: "Actor", name: str, queue: object) -> Awaitable[bool]:
-        """Run an agent in a thread, as `Actor.run_agent` does. Raises ValueError if the thread has no such agent."""
-        ...
+    def attempt(self, actor: "Actor", name: str, queue: object) -> Awaitable[bool]: ...
 
-    def terminate(self, actor: "Actor") -> None:
-        """Interrupt the run of a terminated thread, unless the calling code is a part of it."""
+    def terminate(self, actor: "Actor") -> None: ...
 
     @property
-    def threads(self) -> Collection[ThreadKey]:
-        """The threads with a run, or one that waits."""
-        ...
+    def threads(self) -> Collection[ThreadKey]: ...
 
-    def has_run(self, thread: ThreadKey | None = None) -> bool:
-        """Whether a run of a thread, or of any one, has not ended."""
-        ...
+    def has_run(self, thread: ThreadKey | None = None) -> bool: ...
 
-    def cut_off(self, thread: ThreadKey | None = None) -> None:
-        """Interrupt the run of a thread, or all, and mark their threads."""
-        ...
+    def cut_off(self, thread: ThreadKey | None = None) -> None: ...
 
 
 class ActorHost(NamedTuple):
@@ -82,18 +92,18 @@ class ActorHost(NamedTuple):
     failures: Failures
     instruments: Instruments
     runs: AgentRuns
-    # Returns a handle to a thread of a class, and the class of a kind.
-    make_handle: Callable[[type[Thread[Any]], str], Handle[Any]]
+    # Return a handle to a thread of a class, and the class of a kind.
+    make_handle: Callable[[type[Any], str], Handle[Any]]
     find_class: Callable[[str], type[Thread[Any]]]
     destroy: Callable[[ThreadKey], Awaitable[None]]
-    # Called when the store has refused a change of a thread, which this process has lost.
+    # Called when the store has refused a change of a thread, as this process no longer owns the thread.
     drop: Callable[["Actor", StoreError], None]
-    # Has the node check an actor soon, as it is used.
+    # Makes the node check an actor soon, as it is used.
     watch: Callable[["Actor"], None]
     # The id of the process, and a lock for work that may have crashed an earlier process: it runs one at a time.
     process: str
     suspects: asyncio.Lock
-    # What parts use for all threads together, by its class; closed when the node stops.
+    # Services that the parts of all threads share, by class; closed when the node stops.
     services: dict[type[Service], Service]
     timer_interval: float = TIMER_INTERVAL
 
@@ -103,11 +113,12 @@ class Actor:
 
     __slots__ = (
         "due",
-        "ending",
+        "ending_turns",
         "events",
         "hooks",
         "host",
         "instruments",
+        "is_ending",
         "key",
         "kind",
         "limits",
@@ -118,7 +129,7 @@ class Actor:
         "relatives",
         "sockets",
         "state",
-        "termination",
+        "terminated_at",
         "thread",
         "timer",
         "turns",
@@ -140,6 +151,11 @@ class Actor:
         history = self._make_history(stored, fence)
         self.log = ChangeLog(key, host.store, history, instruments=host.instruments)
         self.state = self._make_state(history, stored)
+        # Calls the parts that are due. Writes contain their times once all parts are loaded.
+        self.timer = Timer(loop, host.timer_interval)
+        due = None if stored is None else stored.due
+        self.state.due = due or 0
+        self.usage = Usage(self.state, self.timer, kind.expires_after, due, watch=partial(host.watch, self))
         self.turns = self.state.turns = TurnRunner(self)
         self.hooks = Hooks(self, self.thread, self.turns, self.events)
         if self.hooks.has("on_state_changed"):
@@ -147,24 +163,20 @@ class Actor:
         if self.hooks.has("card"):
             self.state.card = self._make_card()
         self.records = Records(key, host.store, self.state, instruments=host.instruments)
-        # The values that other packages keep on this actor, which they declare with PerActor; None if there are none.
-        self.parts: dict[PerActor[Any, Any], Any] | None = None
-        # When the node checks the thread again, if it is not used before.
+        # The values that other packages keep on this actor, as declared with PerActor; None without any.
+        self.parts: dict[PerActor[Any], Any] | None = None
+        # The time at which the node checks the thread again, unless it is used before.
         self.due = inf
-        # Calls the parts that are due.
-        self.timer = self.state.timer = Timer(loop, host.timer_interval)
-        self.state.due = 0 if stored is None else stored.due
-        self.usage = Usage(self, host.watch, None if stored is None else stored.due)
+        # The time of the termination, in microseconds since the epoch; None without one.
+        self.terminated_at: int | None = None
+        # The family of the thread; None without one.
         self.relatives: Relatives | None = None
-        self.termination = Termination(self)
-        self.ending = Ending(self)
+        # Whether the thread is being destroyed: messages of clients are neither handled nor answered.
+        self.is_ending = False
+        # The turn that destroys the thread, and the turns that wait for that turn.
+        self.ending_turns: Sequence[Turn] = ()
         self.thread._actor = self
         call_now(self.thread.__init__)  # type: ignore[misc]
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether the thread is being destroyed: messages of clients are neither handled nor answered."""
-        return self.ending.is_begun
 
     @property
     def is_shutting_down(self) -> bool:
@@ -182,8 +194,10 @@ class Actor:
         return self.turns.is_idle and self.state.is_durable
 
     def load(self, records: Sequence[Record]) -> None:
-        """Read the records of the thread itself when it wakes."""
-        self.termination.load(records)
+        """Read the records of the thread itself when it wakes. Raises CorruptThread."""
+        for record in records:
+            if record.key == _TERMINATED:
+                self.terminated_at = read_record(record, self.key, _decode_termination).at
         if self.state.card is None and any(record.key == CARD[1] for record in records):
             self.state.card = self._make_card()
         if self.state.card is not None:
@@ -194,9 +208,8 @@ class Actor:
         return self.host.make_handle(kind, name)
 
     def use_service(self, cls: type[S]) -> S:
-        """Return what the parts of all threads of the node use together, making it first if there is none."""
-        found = self.host.services.get(cls)
-        if found is None:
+        """Return the service of a class that the parts of all threads of the node share; make it first if needed."""
+        if (found := self.host.services.get(cls)) is None:
             found = self.host.services[cls] = cls()
         assert isinstance(found, cls)
         return found
@@ -212,10 +225,10 @@ class Actor:
     # Work of parts
 
     def begin(self, name: str, work: Callable[[], object], done: Done, *, is_used: bool = True) -> Turn:
-        """Begin server work outside of the mailbox, as a turn that no other turn has caused; by default, it is a use.
+        """Begin server work outside of the mailbox, as a turn without a cause; by default, it is a use of the thread.
 
-        `done` is called with its result or error when the changes before its end are durable. If the turn is cancelled
-        because the server shuts down, the error is Unavailable.
+        `done` is called with the result or error of the work when the changes before its end are durable. If the turn
+        is cancelled because the server shuts down, the error is Unavailable.
         """
         self.usage.renew(is_used=is_used)
         turn = Turn(name, work, actor=self, is_use=is_used)
@@ -223,38 +236,40 @@ class Actor:
         return turn
 
     def run_agent(self, agent: str, queue: object = None) -> Awaitable[bool]:
-        """Run an agent that takes no input, in the calling turn; its writes are dropped if it does not end by itself.
+        """Run an agent that takes no input, in the calling turn; drop its writes if it does not end by itself.
 
-        `queue` is what it is an attempt at. Raises ValueError at once if the thread has no such agent. Awaiting the
-        result returns whether the run was interrupted, and raises what the agent raises, but Uncounted if it was
-        interrupted or did not begin.
+        The run is an attempt to handle `queue`. Raises ValueError at once if the thread has no such agent. Awaiting the
+        result returns whether the run was interrupted, and raises the exception of the agent, but Uncounted if the
+        run was interrupted or did not begin.
         """
         return self.host.runs.attempt(self, agent, queue)
 
-    @property
-    def terminated_at(self) -> int | None:
-        """When the thread was terminated, in microseconds since the epoch; None if it was not."""
-        return self.termination.at
-
     def check_active(self) -> None:
         """Raise Terminated if the thread takes no new work."""
-        self.termination.check()
+        if self.terminated_at is not None:
+            raise Terminated(f"{self.key} was terminated")
 
     def terminate(self) -> Commit:
         """Stop taking new work, as `Thread.terminate` does."""
-        commit = self.termination.begin(self._post_terminated)
+        with Transaction(self.state, self.key) as transaction:
+            if is_first := self.terminated_at is None:
+                mark = Record(CARD[0], _TERMINATED, encode_json(_Termination(at := read_wall_clock())))
+                self.records.write([mark], undo=partial(setattr, self, "terminated_at", None))
+                self.terminated_at = at
+                for part in self.timer.parts:
+                    part.terminate()
+        assert transaction.commit is not None
+        if is_first and self.hooks.has("on_terminated"):
+            transaction.commit.then(self._post_terminated)
         self.host.runs.terminate(self)
         terminate_programs(self)
-        return commit
-
-    def arm(self) -> None:
-        """Set the timer again, after a part has changed its time."""
-        self.timer.arm()
+        return transaction.commit
 
     async def start(self, user: str | None = None, prepare: "Callable[[Actor], None] | None" = None) -> None:
         """Give a new thread its initial state, `prepare` it, and run `on_start`, for its creator `user`.
 
-        Returns when all of that is durable. Raises what `on_start` raises, and the error of a write that has failed.
+        Returns when all of this is durable. Raises the exception of `on_start`, and the error of a write that has
+        failed.
         """
         if not self.state.history.current.has_state and self.kind.has_initial_state:
             try:
@@ -268,7 +283,7 @@ class Actor:
     async def stop(self) -> None:
         """Run `on_stop`, wait until every change is durable, and refuse further changes."""
         self.timer.stop()
-        # Work that runs while it stops does not count as a use.
+        # Work that runs while the thread stops does not count as a use.
         is_used, last_used = self.usage.marked_until > 0, self.usage.last_used
         try:
             try:
@@ -284,14 +299,14 @@ class Actor:
             self.abort()
 
     def tell_created(self) -> None:
-        """Call the listeners of `thread.created`, if there are any, in a turn beside the others."""
+        """Call the listeners of `thread.created`, if there are any, in a turn that runs concurrently with others."""
         if self.events.has("thread.created"):
             work = partial(self.events.emit, "thread.created", self.thread)
-            # An empty context: what listeners write is no part of the run that has begun the thread.
+            # An empty context, as the writes of listeners do not belong to the run that has begun the thread.
             self.turns.begin_beside(Turn("thread.created", work, actor=self), Context())
 
     def sweep(self, now: float) -> float:
-        """Expire turns, free memory while the thread is idle, and return when it may be stopped if it is not used.
+        """Expire turns, free memory while the thread is idle, and return the time at which it may be stopped if unused.
 
         Returns `inf` while the thread is in use, as it becomes active again when the use ends.
         """
@@ -344,48 +359,39 @@ class Actor:
             self.turns.cancel()
             self.state.history.release()
 
-    def run_last(self, caller: Turn) -> Awaitable[None]:
-        """Run `on_destroyed` inside of a turn."""
-        return self.hooks.run_last(self.thread.turn_timeout, caller=caller)
-
     # Inside
 
     def _make_history(self, stored: StoredThread | None, fence: int) -> StateHistory:
-        kind = self.kind
         return StateHistory(
             self.key,
-            kind.state_type,
+            self.kind.state_type,
             stored,
-            retention=kind.cls.retention,
-            state_version=kind.state_version,
+            retention=self.kind.cls.retention,
+            state_version=self.kind.state_version,
             fence=fence,
             on_stored=self.tell_created,
         )
 
     def _make_state(self, history: StateHistory, stored: StoredThread | None) -> Merger:
-        kind = self.kind
         state = Merger(
             history,
-            kind.state_type,
+            self.kind.state_type,
             self.host.store,
             self.limits,
-            kind.rules(self.thread),
+            self.kind.rules(self.thread),
             on_commit=self.sockets.send_change,
             on_lost=partial(self.host.drop, self),
             instruments=self.instruments,
-            find_trace=find_trace,
         )
         state.clients = PushLog(self.log, () if stored is None else stored.clients)
         return state
 
     def _make_card(self) -> Card:
         make = partial(self.state.ask, self.thread.card) if self.hooks.has("card") else None
-        # Later, as the change that the card is of is being made.
-        tell = partial(self.loop.call_soon, partial(self.turns.report, connection=None), context=Context())
-        return Card(make, self.limits, tell=tell)
+        return Card(make, self.limits, self.turns)
 
-    def _post_terminated(self) -> None:
-        if self.hooks.has("on_terminated"):
+    def _post_terminated(self, failure: PlaitError | None) -> None:
+        if failure is None:
             self.turns.post("on_terminated")
 
 

@@ -1,4 +1,4 @@
-"""Chains of turns that call each other, and why a turn may not begin in one."""
+"""Chains of turns that call each other, and the reasons for which a turn may not begin in one."""
 
 from typing import Final
 
@@ -12,12 +12,12 @@ _MOST_CALLS: Final = 64
 
 
 def find_refusal(turn: Turn) -> PlaitError | None:
-    """Return why a called turn may not begin; None if it may.
+    """Return the error with which a called turn may not begin; None if it may.
 
-    It may not if a turn of its thread that waits for it was cut short, or if too many turns wait for it.
+    A turn may not begin if a turn of its thread that waits for it was cut short, or if too many turns wait for it.
     """
     count = running = 0
-    # The nearest turn whose caller has ended, and so does not wait for the turn.
+    # The nearest turn that nothing waits for, as its caller has ended.
     oldest: Turn | None = None
     for each in turn.chain():
         if each.loss is not None and each.actor is turn.actor:
@@ -29,7 +29,7 @@ def find_refusal(turn: Turn) -> PlaitError | None:
     if count <= _MOST_CALLS:
         return None
     if running <= _MOST_CALLS and oldest is not None:
-        oldest.forget_callers()  # An endless chain of such turns would keep them all.
+        oldest.forget_callers()  # An endless chain of such turns would keep all of them in memory.
         return None
     return CallFailed(
         f"{turn.name} of {turn.actor.key} is called in a chain of more than {_MOST_CALLS} calls that wait for each "

@@ -48,13 +48,13 @@ class _Surface(NamedTuple):
     """The types of a Thread class that clients use."""
 
     kind: str
-    # The prefix of its names in TypeScript.
+    # The prefix of the class's names in TypeScript.
     prefix: str
     state: Any
     hash: str
     rpcs: list[RpcTypes]
     events: dict[str, Any]
-    # The type of its card; None if it has none.
+    # The type of the card; None without one.
     card: Any
     # The places of the state's texts.
     texts: list[str]
@@ -103,7 +103,7 @@ def _read_surface(kind: Kind, taken: set[str]) -> _Surface:
 
 
 def check_type(where: str, type_: Any) -> None:
-    """Raise NoTypes for a type that has no JSON Schema; `where` says where it is used."""
+    """Raise NoTypes for a type that has no JSON Schema; `where` names its use."""
     try:
         schema_of(type_)
     except (TypeError, ValueError, NotImplementedError) as error:
@@ -126,7 +126,7 @@ def read_rpc_types(method: Method) -> RpcTypes:
     ]
     result = hints.get("return", Any)
     if method.is_stream:
-        # The first argument of AsyncIterator[...]; chunks that are sent through a Stream may have any type.
+        # The type argument of AsyncIterator[...]; chunks that are sent through a Stream may have any type.
         result = next(iter(get_args(result)), Any) if method.is_generator else Any
     elif result is type(None):
         result = None
@@ -187,7 +187,7 @@ def _write_parameter(name: str, argument: Argument, typescript: TypeScript) -> s
 
 def _make_json_schema(surfaces: Sequence[_Surface]) -> str:
     schemas, named = definitions([type_ for surface in surfaces for _, type_ in surface.types()])
-    # In the order in which `types` yields them.
+    # In the order of `types`.
     in_order = iter(schemas)
     kinds = {surface.kind: _make_kind_schema(surface, in_order) for surface in surfaces}
     return json_text({"$schema": DIALECT, "kinds": kinds, "$defs": dict(sorted(named.items()))})

@@ -11,7 +11,7 @@ from plait.actor.transport import ClientSession, Frame, Transport
 from plait.errors import Forbidden, PlaitError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.revision import Revision
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.codec import encode_json
 from plait_schemas.encoding import encode_given
 from plait_schemas.messages import PresenceDiff
@@ -23,7 +23,6 @@ __all__ = [
     "Gate",
     "Lease",
     "Party",
-    "PlainWire",
     "Principal",
     "Rights",
     "SentClient",
@@ -35,7 +34,7 @@ __all__ = [
 Gate = Callable[[Callable[[PlaitError | None], None]], None]
 """Calls a function when all changes made so far are durable, or with the error if they could not be stored."""
 
-# The bytes that a turn is charged in addition to the message that caused it.
+# The bytes that are charged for a turn in addition to the message that caused it.
 _TURN: Final = 1024
 
 _CLOSE_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
@@ -52,7 +51,7 @@ class Principal(msgspec.Struct, frozen=True):
 
     id: str
     claims: dict[str, Any] = {}
-    # When the authentication expires, in seconds since the epoch; a client may send a new token before that.
+    # The time at which the authentication expires, in seconds since the epoch; a client may send a new token earlier.
     expires_at: float | None = None
 
     def __post_init__(self) -> None:
@@ -64,7 +63,7 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 class Party(NamedTuple):
-    """The party that limits charge: a principal by its id, or the address of clients without one."""
+    """The party that limits charge: a principal by its id, or the address of clients without a principal."""
 
     user: str | None
     address: str = ""
@@ -80,26 +79,26 @@ class SentClient(msgspec.Struct):
 
 
 class Rights(NamedTuple):
-    """The principal of a connection, and what the app's `authorize` allows."""
+    """The principal of a connection, and its rights by the app's `authorize`."""
 
     principal: Principal | None = None
     may_write: bool = True
     may_call: bool = True
-    # Whether it may open the parts that clients see, and send messages to them.
+    # Whether the client may open the parts that clients see, and send messages to them.
     may_open: bool = True
     may_send: bool = True
-    # Whether it may write and remove files, and attach them to messages.
+    # Whether the client may write and remove files, and attach them to messages.
     may_upload: bool = True
-    # Whether it may send events to runs of tasks, cancel them, and end what others have begun.
+    # Whether the client may send events to runs of tasks, cancel such runs, and end runs that others have begun.
     may_approve: bool = False
 
     def check_call(self, method: Method) -> None:
-        """Raise Forbidden if it may not call a method."""
+        """Raise Forbidden if the client may not call a method."""
         if not (self.may_approve if method.action == "approve" else self.may_call):
             raise Forbidden("Forbidden")
 
     def check_end(self, users: Collection[str]) -> None:
-        """Raise Forbidden if it may not end a run that messages or calls of these users have begun."""
+        """Raise Forbidden if the client may not end a run that messages or calls of these users have begun."""
         is_own = self.principal is not None and self.principal.id in users
         if users and not (is_own or self.may_approve):
             raise Forbidden("another user has begun the run: ending it needs the right to approve")
@@ -109,9 +108,9 @@ _EVERYTHING: Final = Rights()
 
 
 class Lease(Protocol):
-    """How long a client has its rights."""
+    """The time for which a client has its rights."""
 
-    # Whether they have not ended for sure; otherwise `check` tells.
+    # Whether the rights are certain to hold; if not, call `check`.
     holds: bool
 
     def check(self) -> None:
@@ -119,33 +118,18 @@ class Lease(Protocol):
         ...
 
 
-class Wire(Protocol):
-    """Encodes the frames of one protocol; all connections with the same Wire get the same frames."""
+class Wire:
+    """Encodes the frames of one protocol; all connections with the same Wire get the same frames.
+
+    This one has ordinary messages only: a str as text, bytes as binary, anything else as JSON text.
+    """
 
     def encode_change(self, revision: Revision) -> Frame | None:
         """Return the frame for a change; None if the protocol has none."""
-        ...
-
-    def encode_message(self, data: object) -> Frame:
-        """Return the frame for an ordinary message: a str, bytes, or any value that can be JSON."""
-        ...
-
-    def encode_event(self, name: str, data: object) -> Frame | None:
-        """Return the frame for an event; None if the protocol has none."""
-        ...
-
-    def encode_presence(self, diff: PresenceDiff) -> Frame | None:
-        """Return the frame for a change of presence; None if the protocol has none."""
-        ...
-
-
-class PlainWire:
-    """Ordinary messages only: a str as text, bytes as binary, anything else as JSON text."""
-
-    def encode_change(self, revision: Revision) -> Frame | None:
         return None
 
     def encode_message(self, data: object) -> Frame:
+        """Return the frame for an ordinary message: a str, bytes, or any value that can be JSON."""
         match data:
             case str():
                 return Frame(data.encode())
@@ -155,13 +139,15 @@ class PlainWire:
                 return Frame(encode_json(data))
 
     def encode_event(self, name: str, data: object) -> Frame | None:
+        """Return the frame for an event; None if the protocol has none."""
         return None
 
     def encode_presence(self, diff: PresenceDiff) -> Frame | None:
+        """Return the frame for a change of presence; None if the protocol has none."""
         return None
 
 
-PLAIN: Final = PlainWire()
+PLAIN: Final = Wire()
 
 
 def prepare_message(data: object) -> object:
@@ -179,10 +165,10 @@ class Connection:
         "_gate",
         "_is_readonly",
         "_on_turns_ended",
-        "_protocol_enabled",
         "_transport",
         "arrival",
         "backlog",
+        "follows",
         "group",
         "id",
         "is_closed",
@@ -210,23 +196,24 @@ class Connection:
         party: Hashable | None = None,
     ) -> None:
         self.id = id
-        # The party that its waiting turns are charged to.
+        # The party that is charged for the waiting turns.
         self.party: Hashable = self if party is None else party
-        # The number of its join, in order of arrival, if its client uses only the last of its sockets.
+        # The number of the join, in order of arrival, if the client uses only the last of its sockets.
         self.arrival = arrival
         self.wire = wire
-        # The principal, and the rights that the app gives it; others after it has authenticated again.
+        # The principal and its rights, replaced when the client authenticates again.
         self.rights = rights
-        # Looked at when a turn of the client begins; None if its rights do not end.
+        # Checked when a turn of the client begins; None if the rights never end.
         self.lease: Lease | None = None
         self.tags: tuple[str, ...] = ()
         self._is_readonly = False
-        self._protocol_enabled = True
+        # Whether the frames of the protocol are sent: `protocol_enabled`.
+        self.follows = True
         self.state: Any = {}
         # The client's presence; None if it has not set one.
         self.presence: Any = None
         self.session: ClientSession | None = None
-        # The connections that are sent changes together with this one; None if it is sent them separately.
+        # The group of connections that share frames of changes; None if this connection gets its own.
         self.group: ConnectionGroup | None = None
         # Whether the connection is closed or closing: nothing more is accepted from the client.
         self.is_closed = False
@@ -247,12 +234,12 @@ class Connection:
 
     @property
     def user(self) -> str | None:
-        """The id of its principal; None if it has none."""
+        """The id of the principal; None without one."""
         return None if self.principal is None else self.principal.id
 
     @property
     def readonly(self) -> bool:
-        """Whether its writes are refused, by `authorize` or by the author, who may set this at any time."""
+        """Whether writes are refused, by `authorize` or by the author, who may set this at any time."""
         return self._is_readonly or not self.rights.may_write
 
     @readonly.setter
@@ -262,20 +249,20 @@ class Connection:
     @property
     def protocol_enabled(self) -> bool:
         """Whether the frames of the protocol (identity, state) are sent."""
-        return self._protocol_enabled
+        return self.follows
 
     @protocol_enabled.setter
     def protocol_enabled(self, is_enabled: bool) -> None:
         self.leave_group()
-        self._protocol_enabled = is_enabled
+        self.follows = is_enabled
 
     def leave_group(self) -> None:
-        """Receive changes separately from now on, as not all of them are sent, or not at once."""
+        """Receive changes separately from now on, as some of them are held back or left out."""
         if self.group is not None:
             self.group.remove(self)
 
     def begin_message(self, type: str, instruments: Instruments, key: ThreadKey) -> None:
-        """Tell the instruments about a message, which is the cause of what the connection does from now on."""
+        """Tell the instruments about a message. It is the cause of the connection's actions from now on."""
         if instruments is not NO_INSTRUMENTS:
             self.trace = instruments.message_began(key.kind, key.name, type, self.traceparent)
 
@@ -297,7 +284,7 @@ class Connection:
         self._gate(lambda error: carrier.send(frame) if error is None else None)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close the socket after everything sent before; from now on nothing is accepted from the client.
+        """Close the socket after everything that was sent before; accept nothing from the client from now on.
 
         Raises ValueError for a code that may not be sent, and TypeError for a reason that is not a str.
         """
@@ -326,7 +313,7 @@ class Connection:
         return size
 
     def end_turn(self, size: int) -> None:
-        """Stop charging a turn, which was charged `size` bytes."""
+        """Stop charging the `size` bytes of a turn."""
         self.backlog -= size
         if not self.backlog and self._on_turns_ended is not None:
             on_ended, self._on_turns_ended = self._on_turns_ended, None
@@ -353,10 +340,10 @@ class Connection:
 
 
 class ConnectionGroup(Protocol):
-    """Connections that are sent each change together."""
+    """Connections that get each change together."""
 
     def deliver(self, revision: Revision, source: object) -> int:
-        """Send the change that made `revision` to all but its source, and return their number."""
+        """Send the change that made `revision` to all members but its source; return the number of receivers."""
         ...
 
     def remove(self, connection: Connection) -> None:

@@ -40,18 +40,18 @@ class Connections:
 
     def __init__(self, instruments: Instruments = NO_INSTRUMENTS) -> None:
         self._instruments = instruments
-        # Called for each change after it is sent, if there is such a hook.
+        # Called for each change after it is sent; None without a hook for changes.
         self.on_change: Callable[[Commit], None] | None = None
         self._presence: Presence | None = None
         self._members: dict[Connection, None] = _NOTHING
-        # The connections that are sent each change separately, and the groups of the others, one a link.
+        # The connections that get each change separately, and the groups of the others, one for each link.
         self.single: dict[Connection, None] = _NOTHING
         self.groups: dict[Multicast, ConnectionGroup] = _NOTHING
         # The number of connections with each id: nearly always one.
         self._ids: dict[str, int] = _NOTHING
         # The error for further connections; None while they are accepted.
         self._refusal: PlaitError | None = None
-        # The revision that was sent last, and its frames.
+        # The last sent revision, and its frames.
         self._framed: Revision | None = None
         self._frames: dict[Wire, Frame | None] = _NOTHING
 
@@ -63,14 +63,14 @@ class Connections:
 
     @property
     def presence(self) -> Presence:
-        """The data that each client, and agents of the server, show to others."""
+        """The data that clients, and agents of the server, show to others."""
         if self._presence is None:
             self._presence = Presence(self.send_presence)
         return self._presence
 
     @property
     def has_presence(self) -> bool:
-        """Whether the presence that was sent last has any member."""
+        """Whether the last sent presence has any member."""
         return self._presence is not None and bool(self._presence)
 
     def find_by_tag(self, tag: str | None) -> list[Connection]:
@@ -92,7 +92,7 @@ class Connections:
             connection.leave(error.close_code, str(error))
 
     def refusal(self, most: int) -> PlaitError | None:
-        """Return why another connection may not join, with `most` as the limit; None if it may."""
+        """Return the error with which another connection may not join, with `most` as the limit; None if it may."""
         if self._refusal is not None:
             return self._refusal
         if len(self) >= most:
@@ -108,7 +108,7 @@ class Connections:
         self._ids[connection.id] = self._ids.get(connection.id, 0) + 1
 
     def replace(self, connection: Connection) -> bool:
-        """Close the other sockets of a client that uses only its last; return False if `connection` is not the last."""
+        """Close the other sockets of a client that uses only its last one; return False if this is not the last."""
         arrival = connection.arrival
         if arrival is None:
             return True
@@ -145,17 +145,17 @@ class Connections:
         """Note that a change was made while there were no connections."""
 
     def broadcast_change(self, revision: Revision, *, source: Source) -> int:
-        """Send a change to every connection that follows the state, except its source; return how many there are."""
+        """Send a change to every connection that follows the state, except its source; return their number."""
         wire: Wire | None = None
         frame: Frame | None = None
         count = 0
-        single = tuple(self.single)  # A connection that enters a group, or leaves one, is sent the change once.
+        single = tuple(self.single)  # A connection that enters or leaves a group gets the change only once.
         if self.groups:
             for group in tuple(self.groups.values()):
                 count += group.deliver(revision, source)
         for connection in single:
             session = connection.session
-            if session is not None and connection is not source and connection.protocol_enabled:
+            if session is not None and connection is not source and connection.follows:
                 if connection.wire is not wire:
                     wire = connection.wire
                     frame = self.change_frame(wire, revision)
@@ -178,21 +178,21 @@ class Connections:
         """Send a change of presence to every connection that follows the state."""
         frames: dict[Wire, Frame | None] = {}
         for connection in self:
-            if connection.session is None or not connection.protocol_enabled:
+            if connection.session is None or not connection.follows:
                 continue
             if connection.wire not in frames:
                 frames[connection.wire] = connection.wire.encode_presence(diff)
             if (frame := frames[connection.wire]) is not None:
                 connection.session.send_presence(frame)
 
-    def broadcast(self, write: Callable[[Wire], Frame | None], *, without: Collection[Connection] = ()) -> None:
-        """Send to every connection, except those in `without`, the frame that `write` returns for its Wire."""
+    def broadcast(self, data: object, *, event: str | None = None, without: Collection[Connection] = ()) -> None:
+        """Send a message, or an event with this name, to every connection except those in `without`."""
         frames: dict[Wire, Frame | None] = {}
         for connection in self:
             if connection in without:
                 continue
-            if connection.wire not in frames:
-                frames[connection.wire] = write(connection.wire)
-            frame = frames[connection.wire]
+            if (wire := connection.wire) not in frames:
+                frames[wire] = wire.encode_message(data) if event is None else wire.encode_event(event, data)
+            frame = frames[wire]
             if frame is not None:
                 connection.send_frame(frame)

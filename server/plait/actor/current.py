@@ -33,7 +33,7 @@ class Current(NamedTuple):
 
 
 def current() -> Current:
-    """Return the thread, connection and request of the running hook or rpc; `principal` of the result is their user.
+    """Return the thread, connection and request of the running hook or rpc; `principal` of the result is the user.
 
     Raises LookupError outside of a turn, and in the code of a thread that a turn of another node calls.
     """
@@ -42,5 +42,5 @@ def current() -> Current:
         raise LookupError("current() can only be called while a hook or an rpc of a thread runs")
     thread = turn.actor.thread
     if not isinstance(thread, Thread):
-        raise LookupError(f"the turn that calls this, of {turn.actor.key}, runs in another process")
+        raise LookupError(f"this code was called by a turn of {turn.actor.key}, which runs in another process")
     return Current(thread, turn.connection, turn.request)

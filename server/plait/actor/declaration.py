@@ -38,7 +38,7 @@ HOOKS: Final = (
 # The hooks that are called while a change is made.
 _OF_CHANGES: Final = frozenset(("card", "validate_state_change", "resolve_conflict", "can_write"))
 
-# The attributes that may be methods, and their parameters then.
+# The attributes that may be methods, with the parameters of these methods.
 _RULES: Final = {"can_write": ("state", "viewer")}
 
 # The names of similar hooks in other libraries, and plait's names for them.
@@ -121,7 +121,7 @@ def check_hooks(cls: type, thread: type) -> None:
 
 
 def find_validated(cls: type) -> frozenset[str]:
-    """Return which of "ops" and "before" are parameters of `validate_state_change`, which then gets them by name."""
+    """Return the ones of "ops" and "before" that `validate_state_change` takes as parameters, and gets by name."""
     own = inspect.getattr_static(cls, "validate_state_change")
     if not is_method(own):
         return frozenset()
@@ -131,7 +131,7 @@ def find_validated(cls: type) -> frozenset[str]:
 
 
 def warn_of_near_misses(cls: type, thread: type, rpcs: Collection[str], *, stacklevel: int) -> None:
-    """Warn about attributes that plait does not use, but whose names are similar to those of hooks or options."""
+    """Warn about attributes that plait does not use, but that have names similar to hooks or options."""
     options = _find_options(thread)
     for name, value in _read_own_attributes(cls, thread):
         if name.startswith("_") or hasattr(thread, name) or name in options:
@@ -150,7 +150,7 @@ def warn_of_near_misses(cls: type, thread: type, rpcs: Collection[str], *, stack
 
 
 def _find_options(thread: type) -> list[str]:
-    """Return the names of the attributes that plait reads: those that Thread and its settings declare."""
+    """Return the names of the attributes that plait reads: the ones that Thread and its settings declare."""
     return [name for each in thread.__mro__ for name in inspect.get_annotations(each) if not name.startswith("_")]
 
 
@@ -159,7 +159,7 @@ def _warn(message: str, stacklevel: int) -> None:
 
 
 def _read_own_attributes(cls: type, thread: type) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a class and its mixins; those of its Thread base classes are already checked."""
+    """Yield the attributes of a class and its mixins; the attributes of its Thread base classes are already checked."""
     known = {ancestor for base in cls.__bases__ if issubclass(base, thread) for ancestor in base.__mro__}
     for ancestor in cls.__mro__:
         if ancestor not in known and ancestor is not object:

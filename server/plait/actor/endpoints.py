@@ -1,4 +1,4 @@
-"""Methods that answer HTTP requests below their thread: `@endpoint`, their arguments, and how a request finds one."""
+"""Methods that answer HTTP requests below their thread: `@endpoint`, arguments, and the search for a method."""
 
 import inspect
 import logging
@@ -25,7 +25,7 @@ log.addFilter(escape_traceback)
 F = TypeVar("F", bound=Callable[..., Any])
 
 HttpMethod = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-"""A method of HTTP that an endpoint may answer; one for GET also answers HEAD."""
+"""The HTTP methods that an endpoint may answer; an endpoint for GET also answers HEAD."""
 
 _MARK: Final = "__plait_endpoint__"
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
@@ -48,7 +48,7 @@ _OWN: Final = tuple(
         ("DELETE", "/files/{path:path}"),
     )
 )
-# What a path or a query can have, which are no bytes.
+# The types in a path or a query, which contain no bytes.
 _SCALARS: Final = tuple(each for each in SCALAR_TYPES if each is not msgspec.inspect.BytesType)
 
 
@@ -65,7 +65,7 @@ def endpoint(method: HttpMethod, path: str, *, concurrent: bool = False, limit: 
     """Answer HTTP requests at a path below the thread's URL with a method of a Thread.
 
     The path may have parameters, such as `/report/{year:int}`. Arguments of these names come from the path, other
-    numbers and texts from the query, and one of another type from the body, which is JSON or, for `bytes`, anything. A
+    numbers and texts from the query, and an argument of another type from the body: JSON, or anything for `bytes`. A
     parameter that is annotated `Request` gets Starlette's request. A Starlette response is sent as it is, and any other
     result as JSON. A request is a turn, and turns run one at a time, unless `concurrent`. `limit` is the maximum bytes
     of the body, in place of `Limits.frame`; only a body that is taken as `bytes` or by the `Request` may have more.
@@ -93,12 +93,12 @@ class Parameter(NamedTuple):
 
     @property
     def is_required(self) -> bool:
-        """Whether a request must have it."""
+        """Whether every request must have the parameter."""
         return self.default is inspect.Parameter.empty
 
     @property
     def is_list(self) -> bool:
-        """Whether the query may have it several times."""
+        """Whether the query may contain the parameter several times."""
         return self.place == "query" and _is_list(self.type)
 
 
@@ -109,7 +109,7 @@ class EndpointMethod:
         self.method, self.pattern, self.is_concurrent, self.limit = options
         self.attribute = attribute
         self.function = function
-        # For errors: the method in the author's code.
+        # The method's name in the author's code, for errors.
         self._owner = f"{owner}.{attribute}"
         if inspect.isasyncgenfunction(function):
             raise TypeError(f"{self._owner} is an endpoint, which must not yield: return a StreamingResponse")
@@ -123,7 +123,7 @@ class EndpointMethod:
         bodies = [each for each in self.parameters if each.place == "body"]
         if len(bodies) > 1:
             raise TypeError(f"{self._owner}: only one of {', '.join(each.name for each in bodies)} can be the body")
-        # The parameter that gets the body, if there is one, and what decodes that; None for bytes.
+        # The parameter that gets the body, if there is one, and the decoder of the body; None for bytes.
         self.body = bodies[0] if bodies else None
         self._decode = None if self.body is None or self.body.type is bytes else make_decoder(self.body.type)
         self._times = 1 if self.body is None else find_times(self.body.type)
@@ -135,7 +135,7 @@ class EndpointMethod:
 
     @property
     def is_response(self) -> bool:
-        """Whether it is annotated to return a response of its own."""
+        """Whether the method is annotated to return a response of its own."""
         return isinstance(self.result_type, type) and issubclass(self.result_type, Response)
 
     @property
@@ -180,7 +180,7 @@ class EndpointMethod:
         if isinstance(type_, type) and issubclass(type_, Request):
             return made._replace(place="request")
         if name in self.pattern.parameters:
-            # Without an annotation, it is what its converter makes.
+            # Without an annotation, the argument is the value that the converter makes.
             return made._replace(place="path", type=Any if is_text else type_)
         check_type(type_)
         if is_text or _are_scalars(_find_alternatives(type_)) or (self.method not in _WITH_BODY and _is_list(type_)):
@@ -224,7 +224,7 @@ class Endpoints:
 
     def __init__(self, cls: type, reserved: Collection[str] = ()) -> None:
         self._methods = sorted(_find(cls, reserved), key=lambda each: each.pattern.rank)
-        # Whether any of them has a limit of its own for bodies.
+        # Whether any endpoint has a limit of its own for bodies.
         self.has_limits = any(each.limit is not None for each in self._methods)
         earlier = [*_OWN]
         for each in self._methods:
@@ -242,7 +242,7 @@ class Endpoints:
         return iter(self._methods)
 
     def find(self, method: str, rest: str) -> tuple[EndpointMethod, dict[str, Any]] | None:
-        """Return the endpoint for a path after the thread, still encoded, and the values in it; None if none fits.
+        """Return the endpoint for a path after the thread, still encoded, and the values in the path; None without one.
 
         Raises NotFound for a path that is not valid.
         """
@@ -269,7 +269,7 @@ def _find(cls: type, reserved: Collection[str]) -> list[EndpointMethod]:
 
 
 def _is_list(type_: Any) -> bool:
-    """Whether a type is a list, a set or a tuple of any length, of what a query can have; or None."""
+    """Whether a type, besides None, is a list, a set or a tuple of any length, with elements that fit a query."""
     lists = [each for each in _find_alternatives(type_) if not isinstance(each, msgspec.inspect.NoneType)]
     if len(lists) != 1 or not isinstance(lists[0], msgspec.inspect.CollectionType):
         return False
@@ -281,7 +281,7 @@ def _are_scalars(alternatives: Collection[msgspec.inspect.Type]) -> bool:
 
 
 def _find_alternatives(type_: Any) -> list[msgspec.inspect.Type]:
-    """Return the types of a union, or the type itself; none for one that msgspec does not know."""
+    """Return the types of a union, or the type itself; no types if msgspec does not know it."""
     try:
         return _list_alternatives(msgspec.inspect.type_info(type_))
     except (TypeError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""Handles, by which server code calls a thread, whether it is awake or asleep, here or at another node."""
+"""Handles, with which server code calls a thread: awake or asleep, here or at another node."""
 
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -13,15 +13,15 @@ from plait.actor.rpc import Method, Stream
 from plait.actor.turn import begin_write
 from plait.spelling import find_nearest
 from plait.state.change_log import Change
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
-__all__ = ["Handle", "Identity", "ThreadCalls"]
+__all__ = ["Handle", "HasState", "Identity", "ThreadCalls"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
-Bound_co = TypeVar("Bound_co", covariant=True)
+Bound = TypeVar("Bound")
 
 
 class HasState(Protocol[S_co]):
@@ -31,19 +31,11 @@ class HasState(Protocol[S_co]):
     def state(self) -> S_co: ...
 
 
-class Declared(Protocol[Bound_co]):
-    """A part, as a Thread class declares it."""
-
-    name: str
-
-    def of(self, actor: Any) -> Bound_co: ...
-
-
 T_co = TypeVar("T_co", bound=HasState[Any], covariant=True)
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """For which user a thread was created, when, and when it was terminated; times are in microseconds."""
+    """The user for whom a thread was created, and the times of its creation and termination, in microseconds."""
 
     user_id: str | None
     created_at: int | None
@@ -73,14 +65,14 @@ class ThreadCalls(Protocol):
 class Handle(Generic[T_co]):
     """Calls the rpcs of one thread: `await room.call(GameRoom.add_player, "Ada")`, which type checkers understand.
 
-    The thread is woken when needed. A call returns when the changes that it made are durable. It raises what the rpc
-    raises, and what waking the thread can raise. Arguments and results cross as JSON, in one process, too.
+    The thread is woken when needed. A call returns when its changes are durable. It raises the exceptions of the rpc
+    and of waking the thread. Arguments and results cross as JSON, even within one process.
 
     Rpcs and parts are also attributes, which type checkers do not see: `await room.add_player("Ada")`.
     """
 
     def __init__(self, find: Callable[[Kind, ThreadKey], ThreadCalls], kind: Kind, key: ThreadKey) -> None:
-        # Returns the calls of a thread: here, or at the node that owns it.
+        # Returns the ThreadCalls of a thread: here, or at the node that owns it.
         self._find = find
         self._kind = kind
         self._key = key
@@ -93,15 +85,15 @@ class Handle(Generic[T_co]):
     # The state
 
     async def state(self: "Handle[HasState[S]]") -> S:
-        """Return the thread's state when it is durable, as a copy if it could be changed in place."""
+        """Return the thread's state once it is durable, as a copy if it could be changed in place."""
         state: S = await self._calls.state()
         return state
 
     async def set_state(self: "Handle[HasState[S]]", value: S | Callable[[S], S]) -> int:
         """Set the state to `value`, or to the result of a function for the current state; return the version.
 
-        For a thread of another process, the function may be called several times. Raises Conflict if the state was
-        changed again each time that the function had been called, for 8 seconds.
+        For a thread of another process, the function may be called several times. Raises Conflict if the state changes
+        after each of these calls, for 8 seconds.
         """
         return await self._calls.set_state(value)
 
@@ -126,7 +118,7 @@ class Handle(Generic[T_co]):
         return changes
 
     async def undo(self, source: Connection | str) -> int | None:
-        """Undo the last change of a source, as `Thread.undo` does; return the version. Raises what it raises."""
+        """Undo the last change of a source, as `Thread.undo` does, with the same errors; return the version."""
         sent = source if isinstance(source, str) else SentClient(source.id, source.user, source.principal)
         version: int | None = await self._calls.call_thread("undo", sent)
         return version
@@ -138,11 +130,11 @@ class Handle(Generic[T_co]):
         return (await self._read_identity()).user_id
 
     async def created_at(self) -> int | None:
-        """Return when the thread was created, in microseconds since the epoch; None if it was not."""
+        """Return the time of the thread's creation, in microseconds since the epoch; None without one."""
         return (await self._read_identity()).created_at
 
     async def terminated_at(self) -> int | None:
-        """Return when the thread was terminated, in microseconds since the epoch; None if it was not."""
+        """Return the time of the thread's termination, in microseconds since the epoch; None without one."""
         return (await self._read_identity()).terminated_at
 
     async def terminate(self) -> None:
@@ -174,7 +166,7 @@ class Handle(Generic[T_co]):
     async def call(self, rpc: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call an rpc and return its result: `call(GameRoom.add_player, "Ada")`, or by its name for clients.
 
-        Of an rpc that streams, the result is the list of its chunks. `run:` and the name of an agent runs that agent,
+        The result of an rpc that streams is the list of its chunks. `run:` and the name of an agent run that agent,
         with its input as the only argument, as `Plait.run` does.
         """
         method = self._find_method(rpc)
@@ -194,25 +186,25 @@ class Handle(Generic[T_co]):
         self, rpc: Callable[Concatenate[T_co, Stream, P], Awaitable[None] | None], /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncGenerator[Any]: ...
     def stream(self, rpc: Any, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
-        """Iterate over the chunks of an rpc that streams; leaving the loop ends it. Raises TypeError for others."""
+        """Iterate over the chunks of an rpc that streams; leaving the loop ends it. Raises TypeError for other rpcs."""
         method = self._find_method(rpc)
         if not method.is_stream:
             raise TypeError(f"{method.name} of {self._kind.cls.__name__} does not stream: use `call`")
         return self._calls.stream(method, *method.convert(args, kwargs))
 
-    def part(self, part: Declared[Bound_co]) -> Bound_co:
+    def part(self, part: PerActor[Bound]) -> Bound:
         """Return a part of the thread: `await room.part(GameRoom.values).get("topic")`.
 
-        Its methods that write begin when they are called; awaiting them waits until that is durable.
+        Methods that write begin when they are called; awaiting them waits until the write is durable.
         """
         if not isinstance(part, PerActor):
             raise TypeError(f"a part is given as its class declares it, as in part(GameRoom.values), not as {part!r}")
-        found: Bound_co | None = self._find_part(part.name)
+        found: Bound | None = self._find_part(part.name)
         if found is None:
             raise AttributeError(f"{self._kind.cls.__name__} has no part {part.name!r}")
         return found
 
-    if not TYPE_CHECKING:  # A checker would take any name for an attribute, the misspelt ones, too.
+    if not TYPE_CHECKING:  # With it, a type checker would accept any attribute, even a misspelt one.
 
         def __getattr__(self, name: str) -> Any:
             method = self._kind.attributes.get(name)
@@ -253,7 +245,7 @@ class Handle(Generic[T_co]):
 
 
 class _PartHandle:
-    """Calls the methods of a part of a thread, such as its values, and waits until their writes are durable."""
+    """Calls the methods of one part of a thread, such as its values, and waits until their writes are durable."""
 
     def __init__(self, handle: Handle[Any], part: Any, name: str) -> None:
         self._handle = handle

@@ -1,4 +1,4 @@
-"""Runs the author's hooks that no socket causes: when a thread wakes, changes, stops or is destroyed."""
+"""Runs the author's hooks that are not caused by a socket: when a thread wakes, changes, stops or is destroyed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,21 +13,22 @@ from plait.actor.logs import log_error
 from plait.actor.mailbox import EVERYONE
 from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
-from plait.actor.turn import Turn
-from plait.actor.turns import TurnActor, TurnRunner
-from plait.state.commit import Commit, Maker
+from plait.actor.turn import Turn, TurnOwner
+from plait.actor.turns import TurnRunner
+from plait.state.commit import Commit
 from plait.state.revision import Revision
+from plait.state.source import StateTurn
 
 __all__ = ["Hooks"]
 
-# Maximum number of runs of `on_state_changed` in a row that make a change themselves.
+# Maximum runs of `on_state_changed` in a row that make a change themselves.
 _MOST_IN_A_ROW: Final = 1000
 
 
 class _ChangeTurn(Turn):
     """One run of `on_state_changed`."""
 
-    # Whether this run has made a change, and the number of runs in the row that have; the row shares the list.
+    # Whether this run has made a change, and the number of such runs in the row, in a list that the row shares.
     has_changed: bool = False
     row: list[int] = msgspec.field(default_factory=lambda: [0])
 
@@ -37,7 +38,7 @@ class Hooks:
 
     __slots__ = ("_actor", "_events", "_thread", "_turns")
 
-    def __init__(self, actor: TurnActor, thread: Thread[Any], turns: TurnRunner, events: Events) -> None:
+    def __init__(self, actor: TurnOwner, thread: Thread[Any], turns: TurnRunner, events: Events) -> None:
         self._actor = actor
         self._thread = thread
         self._turns = turns
@@ -48,7 +49,7 @@ class Hooks:
         return name in self._thread._kind.overrides
 
     def post_change(self, commit: Commit) -> None:
-        """Queue `on_state_changed` for a change; its connection is charged for a message of the same size.
+        """Queue `on_state_changed` for a change; charge its connection for a message of the same size.
 
         If the hook has made too many changes in a row, calls `on_error` instead.
         """
@@ -72,11 +73,11 @@ class Hooks:
         self._turns.begin(turn, partial(self._turns.report_turn, turn), size=size)
 
     def _call_changed(self, revision: Revision, source: Source) -> Awaitable[None] | None:
-        # The type may run the author's code, such as `__post_init__`, which may raise.
+        # The type may run code of the author that raises, such as `__post_init__`.
         return self._thread.on_state_changed(self._thread._actor.state.show(revision), source)
 
-    def _find_cause(self, maker: Maker | None) -> _ChangeTurn | None:
-        """Return the run of `on_state_changed` that is the turn `maker` or waits for it; None if there is none."""
+    def _find_cause(self, maker: StateTurn | None) -> _ChangeTurn | None:
+        """Return the run of `on_state_changed` that is the turn `maker` or waits for it; None without one."""
         chain = maker.chain() if isinstance(maker, Turn) else ()
         return next((turn for turn in chain if isinstance(turn, _ChangeTurn) and turn.actor is self._actor), None)
 
@@ -89,8 +90,8 @@ class Hooks:
     ) -> None:
         """Run a hook, after `prepare` in the same turn, for the user of `party`.
 
-        Raises what they raise, and the error of a lost change that they depend on; for `on_start`, of any that they
-        have made.
+        Raises their exceptions, and the error of a lost change: for `on_stop`, of one that they depend on; for
+        `on_start`, also of any that they have made.
         """
         if prepare is not None or self.has(name):
             hook, work = getattr(self._thread, name), prepare or (lambda: None)
@@ -102,8 +103,8 @@ class Hooks:
     async def run_last(self, timeout: float | None, *, caller: Turn) -> None:
         """Run `on_destroyed` while no other turn runs, and `on_error` if it raises, then the app's listeners.
 
-        Each is cancelled after `timeout`. `caller` is the turn that waits for them: their calls to the threads of its
-        chain run nested in it.
+        Each of them is cancelled after `timeout`. `caller` is the turn that waits for them: their calls to the threads
+        of its chain run nested in that turn.
         """
         events = self._events
 

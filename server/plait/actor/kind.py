@@ -58,18 +58,19 @@ class Kind:
             raise TypeError(
                 f"{cls.__name__}: {self.name!r} is not a valid kind (a-z, 0-9, - and _): set another with `kind = ...`"
             )
-        # Its rpcs, by attribute and by name: those that clients may call, and those for handles only.
+        # The rpcs, by attribute and by name: the ones that clients may call, and the ones for handles only.
         methods = find_methods(cls, frozenset(dir(hooks)))
         self.attributes = {method.attribute: method for method in methods.values()}
         self.methods: dict[str, Method] = {name: each for name, each in methods.items() if each.is_for_clients}
         self._inner_methods = {name: each for name, each in methods.items() if not each.is_for_clients}
-        # The tasks that an app adds to those of the class, by name.
+        # The tasks that an app adds to the class, by name.
         self.tasks: dict[str, Any] = {}
-        # The names of the agents that an app adds, which call models and tools, and may hand a thread over.
+        # The names of the agents that an app adds: they call models and tools, and may hand a thread over to each
+        # other.
         self.agent_names: Collection[str] = ()
-        # Finds those of a thread; None if there are none.
+        # Finds the agents of a thread; None without agents.
         self.find_agents: Callable[[Any], Any] | None = None
-        # The hooks of messages that an app adds; None for those of the class.
+        # The hooks of messages that an app sets; None for the hooks of the class.
         self.message_hooks: Any = None
         for attribute in dir(cls):
             part = inspect.getattr_static(cls, attribute)
@@ -77,9 +78,9 @@ class Kind:
                 if method.name in self.methods:
                     raise TypeError(f"{cls.__name__} has two parts with a method {method.name!r}")
                 self.methods[method.name] = method
-        # What answers HTTP requests below its threads.
+        # The endpoints that answer HTTP requests below its threads.
         self.endpoints = Endpoints(cls, frozenset(dir(hooks)))
-        # The attributes of rpcs, by the functions of the class and of those that it derives from.
+        # The attributes of rpcs, by their functions in the class and its base classes.
         self._functions = {
             vars(base)[attribute]: attribute
             for base in cls.__mro__
@@ -89,7 +90,7 @@ class Kind:
         # The members that identify the elements of lists, by the JSON pointers of the lists.
         self.list_keys = _read_list_keys(cls)
         self.state_type = read_state_type(cls, _state_argument(cls, hooks), self.list_keys)
-        # What clients may change of the state, or what asks a thread for that; None for everything.
+        # The places that clients may change, or a function that asks a thread for them; None for everything.
         self.permissions = find_permissions(cls, "can_write")
         self.state_version: int = cls.state_version
         # Seconds of idleness after which a thread is destroyed; None for never.
@@ -103,7 +104,7 @@ class Kind:
         )
         check_attributes(cls)
         check_hooks(cls, hooks)
-        # What `validate_state_change` takes by name besides the state and the source.
+        # The further arguments of `validate_state_change`, which are passed by name.
         self.validated = find_validated(cls)
         warn_of_near_misses(cls, hooks, self.attributes, stacklevel=3)
         if self.has_initial_state and not callable(initial := find_initial_state(cls)):
@@ -117,7 +118,7 @@ class Kind:
         return kind
 
     def method(self, name: str, *, by_client: bool = True) -> Method:
-        """Return an rpc by its name; one for handles only if it is not called `by_client`. Raises MethodNotFound."""
+        """Return an rpc by its name; an rpc for handles only unless `by_client`. Raises MethodNotFound."""
         method = self.methods.get(name)
         if method is None and not by_client:
             method = self._inner_methods.get(name)
@@ -129,9 +130,9 @@ class Kind:
         return method
 
     def find_rpc(self, function: Callable[..., Any]) -> Method:
-        """Return the rpc that a function of the class, or of one that it derives from, stands for.
+        """Return the rpc of a function of the class or of a base class.
 
-        A class that replaces an rpc of another one has the rpc of its own. Raises MethodNotFound.
+        If the class overrides an rpc of a base class, this is its own rpc. Raises MethodNotFound.
         """
         attribute = self._functions.get(function)
         if attribute is None:
@@ -162,14 +163,14 @@ class Kind:
             return
         try:
             initial = self.initial_state()
-        except Exception as error:  # The function may need something that exists only while the server runs.
+        except Exception as error:  # The function may need an object that exists only while the server runs.
             name = f"{self.cls.__name__}.initial_state"
             log.warning("%s raised %s: %s; no new thread can start while it does", name, type(error).__name__, error)
         else:
             check_initial_state(self.cls, self.state_type, initial, limits)
 
     def rules(self, thread: Any) -> Rules:
-        """Return what decides about the changes of a thread."""
+        """Return the rules for the changes of a thread."""
         permissions = self.permissions
         if permissions is not None and not isinstance(permissions, Permissions):
             permissions = partial(permissions, thread)
@@ -199,7 +200,7 @@ def _read_list_keys(cls: type[Any]) -> Mapping[str, str]:
 
 
 def _state_argument(cls: type, hooks: type) -> Any:
-    """Return the `State` of the `Thread[State]` that `cls` derives from; Any if there is none."""
+    """Return the `State` of the `Thread[State]` that `cls` derives from; Any without one."""
     for ancestor in cls.__mro__:
         for base in ancestor.__dict__.get("__orig_bases__", ()):
             origin = getattr(base, "__origin__", None)

@@ -7,7 +7,7 @@ from typing import Final
 from plait.actor.connection import Connection
 from plait.actor.turn import current_turn
 from plait.errors import CallFailed, PlaitError, escape_traceback, operator_message
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["ContextFilter", "Failures", "QueryFilter", "about", "log_error", "log_internal"]
 
@@ -50,14 +50,14 @@ def log_internal(error: BaseException, key: ThreadKey | None = None, connection:
 
 
 class Failures:
-    """Turns exceptions into the errors that clients get: of one that is not plait's, only an id that is in the log."""
+    """Turns exceptions into the errors that clients get: an exception that is not plait's becomes an id in the log."""
 
     def __init__(self) -> None:
         # Whether clients get the text of every exception, as in development.
         self.shows_text = False
 
     def explain(self, error: BaseException, key: ThreadKey | None, connection: Connection | None = None) -> PlaitError:
-        """Return the error that a client gets: a PlaitError itself; any other exception is logged and replaced."""
+        """Return the error that a client gets: a PlaitError as it is; any other exception is logged and replaced."""
         if isinstance(error, PlaitError):
             return error
         message = log_internal(error, key, connection)
@@ -76,7 +76,7 @@ class QueryFilter(logging.Filter):
 
 
 class ContextFilter(logging.Filter):
-    """Adds its thread and connection to each record, or those of the turn that logged it, and both as `context`."""
+    """Adds the thread and the connection to each record, by default of the logging turn, and both as `context`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         turn = current_turn()

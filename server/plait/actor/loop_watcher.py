@@ -1,4 +1,4 @@
-"""Tells which turn blocks the event loop, while it does."""
+"""Logs the turn that blocks the event loop, while it does."""
 
 import asyncio
 import gc
@@ -22,33 +22,33 @@ __all__ = ["LoopWatcher"]
 
 log = logging.getLogger("plait.thread")
 
-# Seconds between two looks, and after which the loop is blocked.
+# Seconds between two looks, and seconds after which the loop counts as blocked.
 _EVERY: Final = 0.1
 _LATE: Final = 0.25
-# The folders of code that is not the author's.
+# The folders of libraries, whose code is not the author's.
 _LIBRARIES: Final = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-# The function of Python that imports a module. The outermost call imports the one that code has asked for.
+# The function of Python that imports a module. Its outermost call imports the module that the code has asked for.
 _IMPORTING: Final = "_find_and_load"
 _INSTALLED: Final = ("<", *(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], *_LIBRARIES)))
 
 
 class _Running(NamedTuple):
-    """The running code of the loop: the frame that it has called, the turn, and where it is, for people."""
+    """The code that the loop runs: the frame that the loop has called, the turn, and a readable place."""
 
     called: FrameType
     turn: Turn | None
     place: str
 
 
-# Which watcher has logged the present block, by the id of the loop's OS thread: several apps may watch one loop.
+# The watcher that logs the present block, by the id of the loop's OS thread, as several apps may watch one loop.
 _logged: Final[dict[int, "LoopWatcher"]] = {}
 
 
 class LoopWatcher:
-    """An OS thread that sends the loop a beat every 0.1 s, and logs what the loop runs when it does not answer.
+    """An OS thread that sends the loop a beat every 0.1 s, and logs the running code if the loop does not answer.
 
-    It is silent if it was late itself, as the process was stopped or the machine is overloaded. The loop also calls
-    `on_beat` at each beat.
+    The watcher is silent if it was late itself: the process was stopped, or the machine is overloaded. The loop also
+    calls `on_beat` at each beat.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class LoopWatcher:
         self._clock = clock
         self._is_ended = threading.Event()
         self._thread: threading.Thread | None = None
-        # When the last beat was sent, and whether the loop has answered it.
+        # The time of the last beat, and whether the loop has answered it.
         self._sent = 0.0
         self._has_answered = False
-        # The code of the loop that calls what it runs; None before the first answer.
+        # The code of the loop that calls all other code; None before the first answer.
         self._caller: CodeType | None = None
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class LoopWatcher:
     # In the OS thread
 
     def _watch(self, loop: asyncio.AbstractEventLoop, watched: int) -> None:
-        # The id of what the loop ran at the last look; -1 if there is none, 0 after it was told.
+        # The id of the code that the loop ran at the last look; -1 without one, 0 after it was logged.
         seen, looked = -1, self._sent
         while not self._is_ended.wait(_EVERY):
             before, looked = looked, self._clock()
@@ -106,7 +106,7 @@ class LoopWatcher:
                 return
 
     def _look(self, loop: asyncio.AbstractEventLoop, watched: int, seen: int, *, is_late: bool) -> int:
-        """Tell what the loop runs if it is late, and return the next `seen`."""
+        """Log the running code if the loop is late, and return the next `seen`."""
         # Before Python 3.12, making the object of a frame may collect garbage, during which the loop may run: then
         # the frame may be gone, and reading it would crash the process.
         is_collecting = gc.isenabled()
@@ -119,7 +119,7 @@ class LoopWatcher:
                 gc.enable()
         if running is None:
             return -1
-        # A beat waits for one iteration of the loop: what was seen twice is still at the same step.
+        # A beat waits for one iteration of the loop: code that is seen twice is still at the same step.
         id_now = id(running.turn or running.called)
         if not is_late or id_now != seen or self._has_answered:
             return id_now
@@ -146,7 +146,7 @@ class LoopWatcher:
 
 
 def _find_running(innermost: FrameType, caller: CodeType | None) -> _Running | None:
-    """Return what a loop runs, by the stack of its OS thread and the code that calls it; None if it waits."""
+    """Return the running code of a loop, by the stack of its OS thread and the loop's own code; None if it waits."""
     turn: Turn | None = None
     author: FrameType | None = None
     called: FrameType | None = None
@@ -167,7 +167,7 @@ def _find_running(innermost: FrameType, caller: CodeType | None) -> _Running | N
 
 
 def _describe(innermost: FrameType, author: FrameType | None, imported: str) -> str:
-    """Return where the loop is: the line of the author, or else the import, or the line of a library."""
+    """Return the place of the loop: the line of the author, or else the import, or the line of a library."""
     if author is None and imported:
         return f"the import of {imported}: import it when the server starts"
     place = author or innermost
@@ -176,7 +176,7 @@ def _describe(innermost: FrameType, author: FrameType | None, imported: str) -> 
 
 
 def _shorten(path: str) -> str:
-    """Return a path from the working directory, if it is in it."""
+    """Return a path relative to the working directory, if it is inside."""
     try:
         return path.removeprefix(f"{os.getcwd()}{os.sep}")
     except OSError:  # The directory was removed.

@@ -1,8 +1,8 @@
 """Runs the turns of one thread one at a time. No I/O.
 
-The waiting turns take place in rounds, in which each party has one turn: those of a party run in order of arrival.
-Of plait and server code, all turns run that wait when it is their turn: hooks such as `on_state_changed` keep up with
-the turns of many parties.
+Waiting turns run in rounds. In each round, each party has one turn, in the order of the party's turns. Plait and server
+code together count as one party, which runs all of its waiting turns in a round: so hooks such as `on_state_changed`
+keep up with the turns of many parties.
 A turn that calls back into the thread of one of its callers runs at once, nested in that caller, instead of waiting for
 it forever.
 """
@@ -22,14 +22,14 @@ from plait.limits import Limits
 __all__ = ["EVERYONE", "Mailbox"]
 
 EVERYONE: Final = "everyone"
-"""The party of a turn that runs after all turns that wait when it is posted."""
+"""The party of a turn that runs after all turns that are waiting when it is posted."""
 
 # After this many turns, or after a turn that has set context variables, the rest run in a new task.
 _TURNS_AT_ONCE: Final = 64
 
 
 class Mailbox:
-    """Runs turns one at a time, those of each party in order of arrival."""
+    """Runs turns one at a time, the turns of each party in order of arrival."""
 
     __slots__ = (
         "_loop",
@@ -46,12 +46,12 @@ class Mailbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # The waiting turns of each party, the next party first; None if there are none, to save memory. A turn of
-        # EVERYONE is in all queues, and runs when it leaves the last one.
+        # The waiting turns of each party, the next party first; None without waiting turns, to save memory. A turn of
+        # EVERYONE is in all queues, and runs when it leaves the last queue.
         self._queues: dict[Hashable, deque[Turn]] | None = None
-        # How many turns of plait and server code still run in this round.
+        # The number of turns of plait and server code that still run in this round.
         self._served = 0
-        # The task that runs turns; None while there are none.
+        # The task that runs turns; None while no turns run.
         self.task: TurnTask | None = None
         self.running: Turn | None = None
         # Turns that run nested in the running one, and a future that is done when one of them has ended.
@@ -59,9 +59,9 @@ class Mailbox:
         self._nested_ended: asyncio.Future[None] | None = None
         # Whether no turn begins except nested ones.
         self.is_held = False
-        # The error that all turns end with; None while they may run.
+        # The error with which all turns end; None while turns may run.
         self._refusal: BaseException | None = None
-        # When the running turn began, by the loop's clock.
+        # The time at which the running turn began, by the loop's clock.
         self.started = 0.0
 
     @property
@@ -75,7 +75,7 @@ class Mailbox:
         return sum(map(len, (self._queues or {}).values()))
 
     def find_excess(self, party: Hashable, limits: Limits) -> TooMany | None:
-        """Return why no other turn of a party may wait; None if it may."""
+        """Return the error if no other turn of a party may wait; None if it may."""
         queue = () if self._queues is None else self._queues.get(party, ())
         if (count := len(queue)) < limits.waiting_turns and count < limits.waiting_turns_per_address:
             return None
@@ -91,7 +91,7 @@ class Mailbox:
     def post(self, turn: Turn, party: Hashable = None) -> None:
         """Run `turn` after the earlier turns of `party`, or at once if its caller holds this mailbox.
 
-        None is plait and server code.
+        A `party` of None stands for plait and server code.
         """
         if self._refusal is not None:
             turn.end(None, self._refusal)
@@ -105,7 +105,7 @@ class Mailbox:
         if self._queues is None:
             self._queues = {}
         if party is not EVERYONE or not self._queues:
-            if (queue := self._queues.get(party)) is None:  # As `setdefault` would make one each time.
+            if (queue := self._queues.get(party)) is None:  # `setdefault` would make a deque each time.
                 queue = self._queues[party] = deque()
             queue.append(turn)
         else:

@@ -18,7 +18,7 @@ __all__ = ["make_openapi"]
 _JSON: Final = "application/json"
 _LINES: Final = "application/x-ndjson"
 _BYTES: Final[dict[str, Any]] = {"application/octet-stream": {}}
-# How the names of methods begin that concern runs.
+# The prefix of the names of methods that concern runs.
 _RUN: Final = "run:"
 _ERROR: Final = {"$ref": "#/components/responses/Error"}
 _ERROR_SCHEMA: Final = {
@@ -33,7 +33,7 @@ _ERROR_SCHEMA: Final = {
     "required": ["error"],
 }
 _PARAMETER: Final = re.compile(r"\{(.*?)\}")
-# Stands for the schema of a type, by its number, until all are described together.
+# Stands for the schema of a type, by its number, until all types are described together.
 _USE: Final = "$use"
 
 
@@ -63,7 +63,7 @@ class _Document:
 
     def __init__(self) -> None:
         self._paths: dict[str, dict[str, Any]] = {}
-        # The paths by their texts without the names of parameters, as paths that differ only in these are the same.
+        # The paths by their texts without the names of parameters: paths that differ only in these names are the same.
         self._known: dict[str, str] = {}
         self._types: list[Any] = []
 
@@ -106,7 +106,7 @@ class _Document:
         self._add(f"/threads/{kind}/{{thread}}/rpc/{quote(rpc.name, safe='')}", "post", operation)
 
     def add_run(self, kind: str, agent: str, run: RpcTypes) -> None:
-        """Add the runs of an agent: in a thread of a signed id, and in one of a name."""
+        """Add the runs of an agent: in a thread with a signed id, and in a thread with a name."""
         where = f"agent {agent}"
         answer: dict[str, Any] = {"description": "OK"}
         operation: dict[str, Any] = {"responses": {"200": answer, "default": _ERROR}}
@@ -124,7 +124,7 @@ class _Document:
         self._add(f"/threads/{kind}/{{thread}}/run/{agent}", "post", named)
 
     def add_tasks(self, kind: str, run: Any) -> None:
-        """Add what clients read of the runs of a kind's tasks."""
+        """Add the operations on the runs of a kind's tasks."""
         shown = self._use(f"{kind}: a run of a task", run)
         id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
         listing = _object("runs", {"type": "array", "items": shown})
@@ -137,7 +137,7 @@ class _Document:
             self._add(f"/threads/{kind}/{{thread}}/tasks{path}", "get", operation)
 
     def add_files(self, kind: str) -> None:
-        """Add what clients do with the files of a kind."""
+        """Add the operations on the files of a kind."""
         stored = {"content": {_JSON: {"schema": {"type": "object"}}}}
         answers: dict[str, Any] = {
             "get": {"200": {"description": "The file", "content": _BYTES}, "206": {"description": "A part of it"}},
@@ -166,7 +166,7 @@ class _Document:
             "paths": _fill(self._paths, schemas),
             "components": {"schemas": dict(sorted(named.items())), "responses": {"Error": error}},
         }
-        # In JSON Schema, definitions are at another place.
+        # JSON Schema has definitions at another place.
         return msgspec.json.encode(document).replace(b'"#/$defs/', b'"#/components/schemas/')
 
     # Inside
@@ -181,7 +181,7 @@ class _Document:
         methods[method] = _merge(methods[method], operation) if method in methods else operation
 
     def _use(self, where: str, type_: Any) -> dict[str, Any]:
-        """Return what stands for the schema of a type."""
+        """Return the placeholder for the schema of a type."""
         check_type(where, type_)
         if type_ not in self._types:
             self._types.append(type_)
@@ -208,7 +208,7 @@ class _Document:
 
 
 def _type_in_url(parameter: Parameter, endpoint: EndpointMethod) -> Any:
-    """Return the type of a parameter; one of the path without an annotation has that of its converter."""
+    """Return the type of a parameter; without an annotation, a parameter of the path has the type of its converter."""
     if parameter.type is not Any:
         return parameter.type
     return {"int": int, "float": float}.get(endpoint.pattern.parameters[parameter.name], str)
@@ -242,7 +242,7 @@ def _json_body(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe two operations of one path and method as one, which does what either does."""
+    """Describe two operations of one path and method as a single one."""
     merged = {**second, **first}
     for name, value in merged.items():
         if name not in first or name not in second:

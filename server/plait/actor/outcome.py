@@ -17,44 +17,42 @@ Done = Callable[[Any, BaseException | None], None]
 
 
 class RunningCall(Protocol):
-    """A call of an rpc or a request, which has not ended yet."""
+    """A call of an rpc, or a request, that has not ended yet."""
 
     def abandon(self, *, is_closed: bool = False) -> None:
-        """Skip it if it has not begun; cancel it if it runs concurrently with other turns.
+        """Skip the call if it has not begun; cancel it if it runs concurrently with other turns.
 
-        `is_closed` tells that the caller's socket was closed.
+        `is_closed` means that the caller's socket was closed.
         """
         ...
 
     def cancel(self) -> None:
-        """Cancel it if it is running; skip it if it has not begun."""
+        """Cancel the call if it is running; skip it if it has not begun."""
         ...
 
     def skip(self) -> None:
-        """Skip it if it has not begun."""
+        """Skip the call if it has not begun."""
         ...
 
     def on_end(self, callback: Done) -> None:
-        """Call `callback` when it has ended or was skipped."""
+        """Call `callback` when the call has ended or was skipped."""
         ...
 
 
 def make_resolver(future: asyncio.Future[Any]) -> Done:
     """Return a Done that sets the outcome of `future`, unless that is already done."""
+    return partial(_resolve, future)
 
-    def done(result: object, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
 
-    return done
+def _resolve(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if error is None and not future.done():
+        future.set_result(result)
+    elif error is not None and not future.done():
+        future.set_exception(error)
 
 
 async def wait_for_durable(value: T, after: Callable[[Callable[[BaseException | None], None]], None]) -> T:
-    """Return a value that was read from a thread, when everything that it shows is durable.
+    """Return a value that was read from a thread, once all changes that it shows are durable.
 
     `after` is `Pipeline.after` of the thread.
     """
@@ -65,7 +63,7 @@ async def wait_for_durable(value: T, after: Callable[[Callable[[BaseException | 
 
 @asynccontextmanager
 async def limit_time(seconds: float | None, why: str = "") -> AsyncIterator[None]:
-    """Cancel a block after the time that an author has set; None means never. Raises TurnTimeout, which says `why`."""
+    """Cancel a block after the time that an author has set; None means never. Raises TurnTimeout, with `why`."""
     limit = asyncio.timeout(seconds)
     try:
         async with limit:

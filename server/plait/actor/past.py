@@ -24,6 +24,6 @@ async def read_past(log: ChangeLog, kind: Kind, version: int) -> Any:
 
 
 async def check_type_at(log: ChangeLog, kind: Kind, version: int) -> None:
-    """Raise InvalidState for a version from before a migration; without any, the log is not read."""
+    """Raise InvalidState for a version from before a migration. Does not read the log of a kind without migrations."""
     if kind.state_version > 1 and await log.has_migration_after(version):
         raise InvalidState(f"version {version} is from before a migration, when the state had another type")

@@ -10,37 +10,32 @@ __all__ = ["PerActor", "Service"]
 T = TypeVar("T")
 
 
-class Keeper(Protocol):
-    """The part of an actor that this module uses."""
-
-    # The kept values, by their declarations; None if there are none, to save memory.
-    parts: "dict[PerActor[Any, Any], Any] | None"
-
-
-K = TypeVar("K", bound=Keeper)
-
-
 class Service(Protocol):
-    """Something that is used by all actors of a node, and made when it is used first."""
+    """An object that all actors of a node share, and that is made on first use."""
 
     def close(self) -> None:
-        """Release what it holds, as the node has stopped."""
+        """Release the resources, as the node has stopped."""
 
 
-class PerActor(Generic[K, T]):
-    """Declares a value that each actor has; `make` creates it on first use."""
+class PerActor(Generic[T]):
+    """Declares a value that each actor has; `make` creates it on first use.
 
-    # The events that it sends to clients, by name, with the types of their data.
+    The actor keeps its values in `Actor.parts`.
+    """
+
+    # The attribute of Thread classes that declares the value; empty if none does.
+    name = ""
+    # The events that the value sends to clients, by name, with the types of their data.
     events: ClassVar[Mapping[str, Any]] = {}
 
-    def __init__(self, make: Callable[[K], T]) -> None:
+    def __init__(self, make: Callable[[Any], T]) -> None:
         self._make = make
 
     def make_methods(self, cls: type[Any]) -> Iterable[Method]:
-        """Make the methods by which clients use it in threads of a class. Raises TypeError."""
+        """Make the methods with which clients use the value in threads of a class. Raises TypeError."""
         return ()
 
-    def of(self, actor: K) -> T:
+    def of(self, actor: Any) -> T:
         """Return the value of an actor."""
         if actor.parts is None:
             actor.parts = {}

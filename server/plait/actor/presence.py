@@ -24,22 +24,22 @@ _NOBODY: Final[dict[str, bytes]] = {}
 
 
 class Presence:
-    """The presence of one thread: JSON by connection id, or by a name that server code gave."""
+    """The presence of one thread: JSON by connection id, or by a name that server code has chosen."""
 
     __slots__ = ("_members", "_snapshot", "_tell", "_timer", "_told")
 
     def __init__(self, tell: Callable[[PresenceDiff], None]) -> None:
         # Broadcasts a diff.
         self._tell = tell
-        # The current presence, and the presence that was sent last: the same object until something changes.
+        # The current presence, and the last sent presence: the same object until something changes.
         self._members: dict[str, bytes] = _NOBODY
         self._told: dict[str, bytes] = _NOBODY
-        # The cached frame of the presence that was sent last.
+        # The cached frame of the last sent presence.
         self._snapshot: Frame | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def __bool__(self) -> bool:
-        """Whether the presence that was sent last has any member."""
+        """Whether the last sent presence has any member."""
         return bool(self._told)
 
     def values(self) -> dict[str, Any]:
@@ -58,9 +58,9 @@ class Presence:
             self._timer = asyncio.get_running_loop().call_later(_GATHER, self.flush)
 
     def snapshot(self, write: Callable[[PresenceDiff], Frame]) -> Frame:
-        """Return a frame with the presence that was sent last, to which the next diff applies.
+        """Return a frame with the last sent presence, to which the next diff applies.
 
-        `write` encodes it; the frame is cached until the next diff.
+        `write` encodes the presence; the frame is cached until the next diff.
         """
         if self._snapshot is None:
             self._snapshot = write(PresenceDiff(snapshot={id: msgspec.Raw(data) for id, data in self._told.items()}))
@@ -88,7 +88,7 @@ class Presence:
             self._timer = None
 
     def _copy_members(self) -> dict[str, bytes]:
-        """Return the current presence, to be changed; copy it first if it is the one that was sent."""
+        """Return the current presence for a change; copy it first if it is the last sent one."""
         if self._members is self._told:
             self._members = self._told.copy()
         return self._members

@@ -1,4 +1,4 @@
-"""The programs of a thread, which end with it."""
+"""The programs of a thread, which end with the thread."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,26 +17,20 @@ S = TypeVar("S", bound=Service)
 
 
 class ProgramActor(Protocol):
-    """The part of an actor that its programs use."""
+    """The part of an actor that its programs use; `Actor` describes the members."""
 
     # The values that other packages keep on the actor.
-    parts: dict[PerActor[Any, Any], Any] | None
+    parts: dict[PerActor[Any], Any] | None
 
-    def begin(self, name: str, work: Callable[[], object], done: Done) -> object:
-        """Begin work of the server, as a turn beside the others; call `done` when it has ended."""
-        ...
+    def begin(self, name: str, work: Callable[[], object], done: Done) -> object: ...
 
-    def use_service(self, cls: type[S]) -> S:
-        """Return what the parts of all threads of the node use together."""
-        ...
+    def use_service(self, cls: type[S]) -> S: ...
 
     @property
-    def state(self) -> Pipeline:
-        """The state, and the pipeline that makes its changes."""
-        ...
+    def state(self) -> Pipeline: ...
 
 
-_PROGRAMS: Final = PerActor[ProgramActor, set[CodeRun]](lambda _: set())
+_PROGRAMS: Final = PerActor[set[CodeRun]](lambda _: set())
 
 
 def terminate_programs(actor: ProgramActor) -> None:
@@ -66,10 +60,10 @@ class RunsCode:
     ) -> CodeRun:
         """Run a program in TypeScript or JavaScript in a process of its own, which has no access to the server.
 
-        Awaiting the result returns a CodeResult, and never raises an error of the program. Its value is that of the
-        default export, or what that returns; `execute={"fn": "main", "args": [1]}` calls another one. `imports` are
-        modules of values and functions, `globals` are values and functions, and `modules` are sources by names such as
-        "./shapes". Functions may be async; the program awaits them.
+        Awaiting the result returns a CodeResult, and never raises an error of the program. The result's value is the
+        default export, or the value that it returns if it is a function; `execute={"fn": "main", "args": [1]}` calls
+        another export. `imports` are modules of values and functions, `globals` are values and functions, and `modules`
+        are sources by names such as "./shapes". Functions may be async; the program awaits them.
         """
         make = partial(
             JavaScript,
@@ -94,9 +88,10 @@ class RunsCode:
         filename: str = "<runPython>",
         report: Report | None = None,
     ) -> CodeRun:
-        """Run a program in a part of Python, as `run_code` does one in TypeScript.
+        """Run a program in a subset of Python, as `run_code` runs one in TypeScript.
 
-        Its value is that of the expression at its end. `globals` are values and functions; it awaits the functions.
+        The result's value is the value of the last expression. `globals` are values and functions; the program awaits
+        the functions.
         """
         make = partial(Python, source, globals=globals, memory_limit=memory_limit, filename=filename)
         return self._begin(make, timeout, report)
@@ -112,6 +107,6 @@ class RunsCode:
             programs.discard(run)
             run.terminate("the thread has stopped")
 
-        # The turn belongs to the thread, which waits for it and may cancel it. The program runs for the caller.
+        # The turn belongs to the thread, which waits for the turn and may cancel it. The program runs for the caller.
         actor.begin("program", run.finish, end)
         return run

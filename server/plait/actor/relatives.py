@@ -3,34 +3,25 @@
 from typing import Any, Protocol
 
 from plait.actor.outcome import Done
-from plait.actor.turn import Turn, latest_turn
-from plait.store.protocol import ThreadKey
+from plait.actor.turn import Turn
 
-__all__ = ["Relatives", "wait_for_birth"]
+__all__ = ["Relatives"]
 
 
 class Relatives(Protocol):
     """The family of a thread. `flush` and `say_destroyed` must not raise."""
 
     async def flush(self) -> None:
-        """Send what waits for others, before the thread is destroyed."""
+        """Send the waiting items to the others, before the thread is destroyed."""
 
     async def say_destroyed(self) -> None:
-        """Tell them that it was destroyed."""
+        """Tell the family that the thread was destroyed."""
 
     async def wait_until_born(self, *children: str) -> None:
-        """Wait until children are born. Raises Indeterminate if that fails, or takes longer than `turn_timeout`."""
+        """Wait until children are born. Raises Indeterminate if this fails, or takes longer than `turn_timeout`."""
 
     async def wait_for_births(self, turn: Turn) -> None:
         """Wait until the children that a turn has spawned are born. Raises Indeterminate."""
 
     def answer(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
-        """Call `done` with the outcome of a turn: a result, when the children that it has spawned are born."""
-
-
-async def wait_for_birth(key: ThreadKey) -> None:
-    """Wait until a thread is born that the calling turn, or one that waits for it, calls as its child."""
-    latest = latest_turn()
-    for turn in () if latest is None else latest.chain():
-        if (relatives := getattr(turn.actor, "relatives", None)) is not None:
-            await relatives.wait_until_born(str(key))
+        """Call `done` with the outcome of a turn; with a result only when the children that it has spawned are born."""

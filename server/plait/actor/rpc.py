@@ -26,7 +26,7 @@ Sent = Literal["chunk", "end", "error"]
 """The kind of a stream's output: a chunk, the end, or the error that ends it."""
 
 Arguments = tuple[list[Any], dict[str, Any]]
-"""The positional and the keyword arguments of a call, as the method's annotations say."""
+"""The positional and the keyword arguments of a call, converted to the method's annotations."""
 
 StreamSink = Callable[[Sent, Any], Callable[[], None]]
 """Takes an output of a stream, and returns a function that sends it. Raises TypeError or ValueError for a value that
@@ -86,13 +86,13 @@ class Stream:
 
 
 class Method:
-    """One rpc of a Thread class, or another method that JSON calls: its names, and the decoders of its arguments."""
+    """One rpc of a Thread class, or another method called with JSON: its names, and the decoders of its arguments."""
 
-    # Whether it runs an agent, for which others wait.
+    # Whether the method runs an agent; other callers may wait for the run.
     is_run = False
 
-    # Whether clients may call it, and the action that they need for it. To "stop" is to call, and to approve if others
-    # have begun what it ends.
+    # Whether clients may call the method, and the action that they need for it. "stop" needs "call", and also "approve"
+    # if others have begun the run that it ends.
     is_for_clients = True
     action: Literal["call", "approve", "stop"] = "call"
 
@@ -106,21 +106,20 @@ class Method:
         noun: str = "rpc",
         leading: int = 1,
     ) -> None:
-        # Its name for clients, and its name in the class.
+        # The name for clients, and the name in the class.
         self.name = name
         self.attribute = attribute
         self.function = function
         self._noun = noun
-        # The number of its first parameters that callers do not give.
+        # The number of leading parameters that callers do not pass.
         self._leading = leading
         self.is_generator = inspect.isasyncgenfunction(function)
         self._positional: list[str] = []
         self._required: set[str] = set()
         # The number of required positional arguments; None if a keyword-only argument is required.
         self._enough: int | None = 0
-        self._decode: dict[str, Callable[[msgspec.Raw], Any]] = {}
-        # How much each weighs, in comparison with JSON without a type.
-        self._times: dict[str, int] = {}
+        # The decoder of each argument, and its weight as a multiple of JSON without a type.
+        self._decode: dict[str, tuple[Callable[[msgspec.Raw], Any], int]] = {}
         # The parameter that takes a Stream, if there is one.
         self.stream_parameter: str | None = None
         self._stream_place = 0
@@ -149,18 +148,18 @@ class Method:
         return [], values
 
     def convert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        """Return the arguments with which a handle calls it, for those that were given."""
+        """Return the arguments of a handle's call, converted from the given ones."""
         return [*args], {**kwargs}
 
     def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """Return the author's function, and the types of its parameters after the first, which clients do not give.
+        """Return the author's function, and the types of its parameters without the first, which clients do not pass.
 
         The type of the result is under the key "return".
         """
         return self.function, get_type_hints(self.function, include_extras=True)
 
     def describe_arguments(self) -> dict[str, Any]:
-        """Return the JSON Schema of the arguments as an object, by name. Raises TypeError for a type that has none."""
+        """Return the JSON Schema of the arguments as an object, by name. Raises TypeError if a type has no schema."""
         types = self.read_types()[1]
         schemas, named = components([types.get(name, Any) for name in self._decode])
         schema: dict[str, Any] = {
@@ -179,10 +178,11 @@ class Method:
         return args, {**kwargs, self.stream_parameter: stream}
 
     def _convert(self, name: str, raw: msgspec.Raw, limits: Limits) -> Any:
-        if len(raw) > limits.depth or self._times[name] > 1:  # Shorter JSON is not nested deeper.
-            check_json(f"{self.name}: {name}", raw, limits, self._times[name], path=f"/{name}")
+        decode, times = self._decode[name]
+        if times > 1 or len(raw) > limits.depth:  # Shorter JSON is not nested deeper.
+            check_json(f"{self.name}: {name}", raw, limits, times, path=f"/{name}")
         try:
-            return self._decode[name](raw)
+            return decode(raw)
         except NOT_JSON as error:
             message, path = parse_json_error(error)
             raise InvalidArguments(f"{self.name}: {name}{path}: {message}", path=f"/{name}{path}") from None
@@ -210,8 +210,7 @@ class Method:
             if parameter.default is parameter.empty:
                 self._required.add(parameter.name)
                 self._enough = None if parameter.kind is parameter.KEYWORD_ONLY else len(self._positional)
-            self._decode[parameter.name] = make_decoder(annotation)
-            self._times[parameter.name] = find_times(annotation)
+            self._decode[parameter.name] = make_decoder(annotation), find_times(annotation)
 
 
 def find_methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]:

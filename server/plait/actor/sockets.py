@@ -28,10 +28,10 @@ _CONNECT_HOOKS: Final = frozenset(
 
 
 def connection_id(secret: bytes, protocol: str, principal: str | None, client: str) -> str:
-    """Return the id by which other clients see a client, in the thread with this secret.
+    """Return the id under which other clients see a client, in the thread with this secret.
 
-    It also depends on the principal; None is an anonymous client. Without the secret, the id does not reveal the
-    principal or the client, and a guess cannot be verified.
+    The id also depends on the principal; None stands for an anonymous client. Without the secret, the id does not
+    reveal the principal or the client, and a guess cannot be verified.
     """
     return hashlib.blake2b(encode_json((protocol, principal, client)), key=secret, digest_size=12).hexdigest()
 
@@ -65,8 +65,8 @@ class Sockets(Connections):
     ) -> Connection:
         """Return a connection to the thread, which has not joined yet.
 
-        Its `party`, by default the connection itself, is charged for its waiting turns. With `arrival`, the number of
-        the join in order of arrival, a client uses only the last of its sockets.
+        The `party`, by default the connection itself, is charged for waiting turns. With `arrival`, the number of the
+        join in order of arrival, the client uses only the last of its sockets.
         """
         return Connection(
             id, transport, self._actor.state.after, rights=rights, wire=wire, arrival=arrival, party=party
@@ -77,7 +77,7 @@ class Sockets(Connections):
         self._actor.usage.watch()
 
     def find_refusal(self) -> PlaitError | None:
-        """Return why another connection may not join; None if it may."""
+        """Return the error with which another connection may not join; None if it may."""
         return self.refusal(self._actor.limits.connections_per_thread)
 
     def join(
@@ -91,8 +91,8 @@ class Sockets(Connections):
     ) -> None:
         """Run the hooks that configure a connection, add it to the thread, then run `on_connect`.
 
-        `welcome` is called when it has joined, unless the client has disconnected. `done` is called with the exception
-        of a hook, or with the error for which the thread accepts no connections.
+        `welcome` is called when the connection has joined, unless the client has disconnected. `done` is called with
+        the exception of a hook, or with the error with which the thread refuses connections.
         """
         instruments = self._actor.instruments
         refusal: PlaitError | None = None
@@ -174,13 +174,15 @@ class Sockets(Connections):
         turns = self._actor.turns
 
         async def work() -> None:
-            thread, turn.sees_durable = self._thread, True
-            connection.tags = tuple(await call(thread.connection_tags, connection, request))
-            if await call(thread.should_be_readonly, connection, request):
+            thread, hooks, turn.sees_durable = self._thread, self._hooks, True
+            if "connection_tags" in hooks:
+                connection.tags = tuple(await call(thread.connection_tags, connection, request))
+            if "should_be_readonly" in hooks and await call(thread.should_be_readonly, connection, request):
                 connection.readonly = True
-            connection.protocol_enabled = await call(thread.should_send_protocol_messages, connection, request)
+            if "should_send_protocol_messages" in hooks:
+                connection.protocol_enabled = await call(thread.should_send_protocol_messages, connection, request)
             turn.sees_durable = False
-            if admit():
+            if admit() and "on_connect" in hooks:
                 await call(thread.on_connect, connection, request)
 
         def finish(_: object, error: BaseException | None) -> None:

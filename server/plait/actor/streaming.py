@@ -1,4 +1,4 @@
-"""One streamed response: each chunk is sent when the changes made before it are durable."""
+"""One streamed response: each chunk is sent once all earlier changes are durable."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ __all__ = ["StreamReader", "StreamRunner"]
 
 # A stream that never awaits yields to other tasks after this many chunks.
 _CHUNKS_AT_ONCE: Final = 64
-# Bytes of a run's chunks that may wait for their reader, and the seconds in which it must then catch up.
+# Bytes of a run's chunks that may wait for the reader, and the seconds that it then gets to catch up.
 _MOST_AHEAD: Final = 1 << 20
 _PATIENCE: Final = 3.0
 
@@ -27,11 +27,11 @@ class StreamReader(Protocol):
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether it reads too slowly."""
+        """Whether the reader is too slow."""
         ...
 
     async def drain(self) -> None:
-        """Wait while it reads too slowly."""
+        """Wait while the reader is too slow."""
         ...
 
 
@@ -69,10 +69,10 @@ class StreamRunner:
         self._done = done
         self._gate = gate
         self._connection = connection
-        # A yielded chunk waits for it; None if nothing waits for it.
+        # Yielded chunks wait for this reader; None if nothing waits for it.
         self._reader: StreamReader | None = reader if connection is None else connection
-        # Bytes of the chunks of a run that were sent since the reader had them all, and the number of outputs that wait
-        # for the store.
+        # Bytes of a run's chunks sent since the reader last had all chunks, and the number of outputs that wait for the
+        # store.
         self._ahead = self._gated = 0
         # The task that is waiting for the reader, if any.
         self._draining: asyncio.Task[Any] | None = None
@@ -82,10 +82,10 @@ class StreamRunner:
         # Whether the stream has ended because a change could not be stored, and the function that makes its error.
         self._failed = False
         self.explain: Callable[[PlaitError], PlaitError] = lambda failure: failure
-        # Waits until the children that the turn has spawned are born; None without a family.
+        # Waits for the births of children that the turn has spawned; None without a family.
         self.births: Callable[[], Awaitable[None]] | None = None
-        # Makes the turn independent of its caller, as the stream of a run has ended before the run. None if the stream
-        # is not that of a run, which waits for its reader for as long as it takes.
+        # Makes the turn independent of its caller, as the stream of a run has ended before the run. None for other
+        # streams: they wait for their reader for as long as it takes.
         self.lose: Callable[[], None] | None = None
 
     async def run(self, method: Method, thread: object, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ class StreamRunner:
             self._draining = None
 
     def _lose_reader(self) -> None:
-        """End the stream of a run, which goes on, as others may wait for the run."""
+        """End the stream of a run. The run goes on, as others may wait for it."""
         assert self.lose is not None
         self.lose()
         if not self._failed:
@@ -176,28 +176,25 @@ class StreamRunner:
         self._done = lambda _, error: None if error is None else self._report(error, self._connection)
 
     def _emit(self, what: Sent, value: object) -> None:
-        go = self._sink(what, value)
+        release = partial(self._release, what, self._sink(what, value))
         self._gated += 1
-
-        def release(failure: PlaitError | None) -> None:
-            self._gated -= 1
-            if self._failed:
-                return
-            if failure is None:
-                go()
-            elif what == "chunk" and isinstance(failure, RolledBack):
-                pass  # Drop it, like a message sent in a transaction that is rolled back.
-            else:
-                self._failed = True
-                self._done(None, self.explain(failure))
-
         self._gate(release)
         if self.lose is not None and what == "chunk" and self._is_behind():
             self._ahead += _measure(value)
 
+    def _release(self, what: Sent, go: Callable[[], None], failure: PlaitError | None) -> None:
+        self._gated -= 1
+        if self._failed:
+            return
+        if failure is None:
+            go()
+        elif what != "chunk" or not isinstance(failure, RolledBack):  # Dropped, as a message of the block is.
+            self._failed = True
+            self._done(None, self.explain(failure))
+
 
 def _measure(value: object) -> int:
-    """Return the bytes of a chunk as JSON; 0 if it is not JSON, which only server code gets."""
+    """Return the bytes of a chunk as JSON; 0 for a chunk that is not JSON, which only server code gets."""
     try:
         return len(encode_json(value))
     except UNENCODABLE:

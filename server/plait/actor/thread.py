@@ -1,4 +1,4 @@
-"""Thread: what an author subclasses."""
+"""Thread, the class that authors subclass."""
 
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -25,7 +25,7 @@ from plait.state.thread_records import Records
 from plait.state.transaction import Transaction
 from plait.state.undo import redo, undo
 from plait.state.update import splice, update
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.encoding import encode_given
 
 __all__ = ["Thread", "ThreadActor"]
@@ -35,7 +35,7 @@ T = TypeVar("T", bound="Thread[Any]")
 
 
 class ThreadActor(ProgramActor, Protocol):
-    """The part of an actor that its thread uses."""
+    """An actor, as its thread and its parts use it; `Actor` describes the members."""
 
     key: ThreadKey
     kind: Kind
@@ -43,37 +43,21 @@ class ThreadActor(ProgramActor, Protocol):
     log: ChangeLog
     # The records beside the state.
     records: Records
-
-    def make_handle(self, kind: "type[T]", name: str) -> Handle[T]:
-        """Make a handle to another thread."""
-        ...
-
-    async def destroy(self) -> None:
-        """Destroy this thread. Raises Readonly, as `check_may_write` does."""
-        ...
+    terminated_at: int | None
 
     @property
-    def thread(self) -> Any:
-        """The instance of the author's class."""
-        ...
+    def thread(self) -> Any: ...
 
     @property
-    def terminated_at(self) -> int | None:
-        """When the thread was terminated; None if it was not."""
-        ...
+    def sockets(self) -> Connections: ...
 
-    def check_active(self) -> None:
-        """Raise Terminated if it takes no new work."""
-        ...
+    def make_handle(self, kind: "type[T]", name: str) -> Handle[T]: ...
 
-    def terminate(self) -> Commit:
-        """Stop taking new work."""
-        ...
+    def check_active(self) -> None: ...
 
-    @property
-    def sockets(self) -> Connections:
-        """The open connections and their presence."""
-        ...
+    def terminate(self) -> Commit: ...
+
+    async def destroy(self) -> None: ...
 
 
 class Thread(ThreadSettings, RunsCode, Generic[State]):
@@ -83,8 +67,8 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
     `resolve_conflict`. Each call of a hook is a turn, and the turns of one thread run one at a time.
     """
 
-    # The state of a new thread, or a function without arguments that returns it. Without it, the thread has no state
-    # until one is set.
+    # The state of a new thread, or a function without arguments that returns it. Without this attribute, the thread has
+    # no state until one is set.
     initial_state: State | Callable[[], State]
 
     _actor: ThreadActor
@@ -103,15 +87,15 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
 
     @property
     def user_id(self) -> str | None:
-        """The id of the user for whom the thread was created: that of its name, or else its creator; None without one.
+        """The id of the user for whom the thread was created: the user in its name, or else its creator; None for none.
 
-        Before the first write, which creates the thread, its creator is not known.
+        The creator is not known before the first write, which creates the thread.
         """
         return self._actor.state.history.user
 
     @property
     def created_at(self) -> int | None:
-        """When the thread was created, in microseconds since the epoch; None before its first write."""
+        """The time of the thread's creation, in microseconds since the epoch; None before the first write."""
         return self._actor.state.history.created_at or None
 
     # State
@@ -120,7 +104,7 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
     def state(self) -> State:
         """The current state, including changes that are not durable yet; None if no state has been set.
 
-        Hooks that decide what a client may do see the last durable state.
+        Hooks that decide about the rights of a client see the last durable state.
         """
         state: State = self._actor.state.show()
         return state
@@ -134,8 +118,8 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
         """Set the state to `value`, or to the result of a function that takes the current state.
 
         The change is made when this returns. Awaiting the result waits until the change is durable and sent, and
-        returns its version. Raises InvalidState, TooLarge, Readonly, and what `validate_state_change` raises; awaiting
-        raises StoreError when the change could not be stored and was rolled back.
+        returns its version. Raises InvalidState, TooLarge, Readonly, and the error of `validate_state_change`; awaiting
+        raises StoreError if the change could not be stored and was rolled back.
         """
         check_may_write(self._actor.key)
         return self._actor.state.set(value, "server")
@@ -144,7 +128,7 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
         """Change a large state in place: the edits of a draft, in `with self.edit() as draft:`, make one change.
 
         The draft is the state as JSON: objects are dicts, whose members can also be read and set as attributes, and
-        arrays are lists. The cost depends on the edited parts only. When the block raises, nothing is changed.
+        arrays are lists. The cost depends only on the edited parts. If the block raises, nothing is changed.
         """
         check_may_write(self._actor.key)
         return Edit(self._actor.state, self._actor.log)
@@ -152,7 +136,7 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
     def transaction(self) -> Transaction:
         """Combine all changes of a block into one: `with self.transaction():`, with `set_state`, `update` and others.
 
-        When the block raises, nothing is changed. The block must not await anything.
+        If the block raises, nothing is changed. The block must not await anything.
         """
         check_may_write(self._actor.key)
         return Transaction(self._actor.state, self._actor.key)
@@ -160,7 +144,7 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
     def update(self, pointer: str, value: object) -> Commit:
         """Set the value at a JSON pointer: a member of an object, or an element of an array (`-` appends one).
 
-        Returns and raises what `set_state` does, and raises Conflict when the place does not exist.
+        Returns the same as `set_state`, and raises the same errors, and Conflict if the place does not exist.
         """
         check_may_write(self._actor.key)
         return update(self._actor.state, pointer, value, self._actor.limits)
@@ -168,8 +152,8 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
     def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> Commit:
         """Change a part of the string at a JSON pointer: at the character `at`, remove characters and insert others.
 
-        Concurrent changes of others in the same string are kept. Returns and raises what `update` does; the cost is
-        that of the change, not of the string.
+        Concurrent changes of others in the same string are kept. Returns the same as `update`, and raises the same
+        errors. The cost depends on the size of the change, not of the string.
         """
         check_may_write(self._actor.key)
         return splice(self._actor.state, pointer, at, remove, insert)
@@ -182,7 +166,7 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
     # History
 
     async def history(self, since: int | None = None, *, limit: int | None = None) -> list[Change]:
-        """Return the durable changes after a version, in order; without a version, all that are kept.
+        """Return the durable changes after a version, in order; without a version, all changes that are kept.
 
         `limit` is the maximum number of changes: the first ones after the version, or without a version the last ones.
         Raises NotFound when some of the changes after the version are not kept.
@@ -199,9 +183,10 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
         return state
 
     async def revert(self, version: int) -> int:
-        """Set the state to that of an earlier version, by a new change, and return the new version.
+        """Set the state back to an earlier version, by a new change, and return the new version.
 
-        Raises what `at` raises, and InvalidState for a version from before a migration, which would not run again.
+        Raises the errors of `at`, and InvalidState for a version from before a migration, as the migration would not
+        run again.
         """
         state = await self.at(version)
         await check_type_at(self._actor.log, self._kind, version)
@@ -214,7 +199,7 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
         `can_write` is checked. Returns None when the log has no change to undo. Raises Conflict when others have
         changed the same place since, and Forbidden.
 
-        Typing of the source in one text, with pauses of at most a second, is undone together.
+        Text that the source has typed in one place, with pauses of at most a second, is undone together.
         """
         check_may_write(self._actor.key)
         commit = await undo(self._actor.state, self._actor.log, *_find_source(source))
@@ -223,14 +208,14 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
     async def redo(self, source: Connection | str) -> int | None:
         """Reverse the last undo of a source, and return the new version.
 
-        Returns None when there is none, or the source has changed something since. Raises what `undo` raises.
+        Returns None if there is no such undo, or if the source has made a change since. Raises the errors of `undo`.
         """
         check_may_write(self._actor.key)
         commit = await redo(self._actor.state, self._actor.log, *_find_source(source))
         return None if commit is None else await commit
 
     async def authors(self, pointer: str) -> list[Stretch]:
-        """Return which source wrote which part of the durable text at a JSON pointer, as far as the log tells.
+        """Return the parts of the durable text at a JSON pointer with their sources, as far as the log reaches.
 
         Changes that were undone do not count. Raises Conflict if there is no text at the pointer.
         """
@@ -254,35 +239,35 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
     # Connections
 
     def connections(self, tag: str | None = None) -> list[Connection]:
-        """Return the open connections, or those that have `tag`."""
+        """Return the open connections, or only the ones that have `tag`."""
         return self._actor.sockets.find_by_tag(tag)
 
     def broadcast(self, data: object, *, without: Collection[Connection] = ()) -> None:
         """Send a message to every connection: a str as text, bytes as binary, anything else as JSON text.
 
-        It is sent after all changes made so far.
+        The message is sent after all changes made so far.
         """
-        message = prepare_message(data)
-        self._actor.sockets.broadcast(lambda wire: wire.encode_message(message), without=without)
+        self._actor.sockets.broadcast(prepare_message(data), without=without)
 
     def emit(self, name: str, data: object = None, *, without: Collection[Connection] = ()) -> None:
         """Send an event to every connection, after all changes made so far; the Cloudflare protocol has no events.
 
-        Raises ValueError when the class has `events` and this is not one of them, and EncodeError.
+        Raises TypeError for another name than a str, ValueError if the class has `events` without it, and EncodeError.
         """
+        if not isinstance(name, str):
+            raise TypeError(f"the name of an event must be a str, not {name!r}")
         if self.events and name not in self.events:
             raise ValueError(f"{name!r} is not one of the events of {type(self).__name__}: {', '.join(self.events)}")
         encode_given(name)
-        encoded = Raw(encode_given(data))
-        self._actor.sockets.broadcast(lambda wire: wire.encode_event(name, encoded), without=without)
+        self._actor.sockets.broadcast(Raw(encode_given(data)), event=name, without=without)
 
     def presence(self) -> dict[str, Any]:
         """Return the presence of each connection and agent, by connection id or the name passed to `set_presence`."""
         return self._actor.sockets.presence.values()
 
     def set_presence(self, name: str, data: object) -> None:
-        """Set the presence of a member without a connection, such as an agent; None removes it. It is never stored."""
-        encode_given(name)  # Raises for a name that could not be sent.
+        """Set the presence of a member without a connection, such as an agent; None removes it. Never stored."""
+        encode_given(name)  # Raises an error for a name that could not be sent.
         encoded = None if data is None else encode_given(data)
         presence = self._actor.sockets.presence
         self._actor.state.after(lambda error: presence.set(name, encoded) if error is None else None)
@@ -295,22 +280,22 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
         """Destroy this thread: run `on_destroyed`, delete everything stored, and close the sockets with 4410.
 
         Waits for earlier turns. When it returns, the deletion is durable and the thread refuses all changes; the name
-        may be used for a new thread. Raises Readonly, Unavailable when the server shuts down first, and StoreError when
-        the thread could not be deleted: it keeps its stored state, but after Indeterminate it may be deleted.
+        may be used for a new thread. Raises Readonly, Unavailable if the server shuts down first, and StoreError if the
+        thread could not be deleted: its stored state remains, except that after Indeterminate it may be gone.
         """
         await self._actor.destroy()
 
     @property
     def terminated_at(self) -> int | None:
-        """When the thread was terminated, in microseconds since the epoch; None if it was not."""
+        """The time of the termination, in microseconds since the epoch; None without one."""
         return self._actor.terminated_at
 
     def terminate(self) -> Commit:
         """Stop taking new work: no runs of agents, no messages, no schedules. The thread can still be read.
 
-        One write marks the thread and removes its schedules; queued messages stay pending. A running run is
-        interrupted, unless it is the calling one. Awaiting the result waits until the write is durable; then
-        `on_terminated` is called. Terminating a thread again does nothing. Raises Readonly.
+        One write marks the thread and removes its schedules; queued messages stay pending. The running run is
+        interrupted, unless it is the caller. Awaiting the result waits until the write is durable; then `on_terminated`
+        is called. Terminating a thread again does nothing. Raises Readonly.
         """
         check_may_write(self._actor.key)
         return self._actor.terminate()
@@ -318,30 +303,30 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
     # Hooks
 
     def validate_state_change(self, next_state: State, source: Source) -> None:
-        """Raise to refuse a change, preferably a Reject. Called before the change is made; must not make another.
+        """Raise an exception, preferably Reject, to refuse a change. Called before it is made; must not make another.
 
-        With a parameter `before`, it also gets the state that the change replaces, and with `ops` the operations that
-        make the next state of it, which show how the change was written.
+        With a parameter `before`, the hook also gets the state that the change replaces. With `ops`, it gets the
+        operations that lead to the next state; they show how the change was written.
         """
 
     def card(self, state: State) -> object:
-        """Return what listings show of the thread, which becomes JSON; None for nothing.
+        """Return the data that listings show of the thread, which becomes JSON; None for nothing.
 
-        Called while a change is made, and stored with it; must not make another. If it raises, the change is made, the
-        last card stays, and `on_error` gets the exception.
+        Called while a change is made; must not make another. The card is stored with the change. If this hook raises,
+        the change is made, the last card stays, and `on_error` gets the exception.
         """
         return None
 
     def resolve_conflict(self, base: Any, current: Any, proposed: Any, path: str) -> Any:
-        """Return the value for `path`, which a push changes and which others have changed since the push was made.
+        """Return the value for `path`: a push changes it, and others have changed it since the push was made.
 
-        The values are JSON: `base` is the value that the push was made on, `current` the present one, and `proposed`
-        the one of the push; each is None if there is none.
+        The values are JSON: `base` is the value on which the push was made, `current` the present value, and `proposed`
+        the value of the push; each may be None, for no value.
         """
         return proposed
 
     def on_state_changed(self, state: State, source: Source) -> Awaitable[None] | None:
-        """Called for each change, in order, after it was stored and sent."""
+        """Called for each change, in order, after the change was stored and sent."""
 
     def on_start(self) -> Awaitable[None] | None:
         """Called when the thread wakes, before clients are served."""
@@ -353,10 +338,10 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
         """Called when the thread is destroyed, before it is deleted. The state can be read, but not changed."""
 
     def on_terminated(self) -> Awaitable[None] | None:
-        """Called when the thread was terminated and that is durable."""
+        """Called after the thread was terminated, durably."""
 
     def on_task_end(self, run: Any) -> Awaitable[None] | None:
-        """Called when a run of a task, a TaskRun, has ended, has failed or was cancelled, and that is durable."""
+        """Called after a run of a task, a TaskRun, has ended, has failed or was cancelled, durably."""
 
     def on_connect(self, connection: Connection, request: Request) -> Awaitable[None] | None:
         """Called when a connection has joined and the state has been sent to it. An exception closes it with 1011."""
@@ -390,5 +375,5 @@ class Thread(ThreadSettings, RunsCode, Generic[State]):
 
 
 def _find_source(source: Connection | str) -> tuple[str, Connection | None]:
-    """Return the name of a source in the log, and the connection, if it is one, whose permissions are checked."""
+    """Return the name of a source in the log, and, for a connection, the connection, as its permissions are checked."""
     return (source, None) if isinstance(source, str) else (source.id, source)

@@ -10,15 +10,15 @@ __all__ = ["ThreadSettings"]
 
 
 class ThreadSettings:
-    """The attributes that a subclass of Thread may set; `initial_state` is one of Thread itself, as it has its type."""
+    """The attributes that a subclass of Thread may set, but for `initial_state`, whose type only Thread knows."""
 
     # The name in URLs; by default derived from the class's name.
     kind: ClassVar[str]
     # Whether the thread's kind and name are sent to clients of the Cloudflare protocol.
     send_identity: ClassVar[bool] = True
-    # Whether clients may list the threads of the class, except sessions; with `authorize`, that decides about each one.
+    # Whether clients may list the threads of the class, except sessions; `authorize` decides about each thread.
     listed: ClassVar[bool] = False
-    # Whether clients may destroy the thread in an app without `authorize`; with `authorize`, that alone decides.
+    # Whether clients may destroy the thread in an app without `authorize`; if the app has one, it alone decides.
     clients_may_destroy: ClassVar[bool] = False
     # Seconds without a socket or a turn after which the thread goes to sleep; None for never.
     idle_timeout: ClassVar[float | None] = 60.0
@@ -27,11 +27,11 @@ class ThreadSettings:
     # Seconds after which a turn is cancelled and logged with its stack; None for never.
     turn_timeout: ClassVar[float | None] = 30.0
 
-    # The policy for a push made on an older state when others have changed the same place since: the push wins, or it
-    # is refused. A class with `resolve_conflict` decides for each place.
+    # The policy for a push to a place that others have changed since the push was made: the push wins, or it is
+    # refused. A class with `resolve_conflict` decides for each place.
     conflict: ClassVar[Policy] = "last-writer"
-    # Whether a whole state from a client of the Cloudflare protocol is merged: only what the client changed is changed.
-    # Otherwise it replaces the state.
+    # Whether a whole state from a client of the Cloudflare protocol is merged, so that only the client's differences
+    # count. Otherwise it replaces the state.
     merge_whole_states: ClassVar[bool] = True
     # The member that identifies the elements of a list, if it is not `id`, `key` or `_id`: by the JSON pointer of the
     # list, in which `*` stands for any part, as in {"/columns/*/cards": "slug"}.
@@ -40,9 +40,9 @@ class ThreadSettings:
     # pointers in which `*` stands for any part, as in ("/note", "/cards/*/body").
     texts: ClassVar[Collection[str]] = ()
     # The places of the state that clients may change, as JSON pointers in which `*` stands for any part, `{user}` for
-    # the id of the client's principal, and `**` at the end for all that is below; None for everything. Or a method
-    # `can_write(self, state, viewer)`, called at each write of a client, that returns them for its principal, or None.
-    # Code of the server may always change everything.
+    # the id of the client's principal, and `**` at the end for everything below; None for everything. Or a method
+    # `can_write(self, state, viewer)`, called at each write of a client, that returns the places for its principal, or
+    # None. Code of the server may always change everything.
     can_write: Sequence[str] | Callable[..., Sequence[str]] | None = None
     # The bounds of the log.
     retention: ClassVar[Retention] = DEFAULT_RETENTION

@@ -25,11 +25,11 @@ HIGH_WATER: Final = 64 * 1024
 
 
 class Frame(msgspec.Struct, eq=False, gc=False):
-    """One message to clients. Making a Struct takes a third of the time of an ordinary object."""
+    """One message to clients. A Struct, as making it takes a third of the time of an ordinary object."""
 
     data: bytes
     is_text: bool = True
-    # Its WebSocket encodings, plain and with a ping, which all sockets share.
+    # The WebSocket encodings, plain and with a ping; all sockets share them.
     wire: bytes | None = None
     pinged: bytes | None = None
 
@@ -48,6 +48,10 @@ class Transport(Protocol):
     # Whether pings reach the peer, and the receiver gets their pongs.
     can_ping: bool
 
+    def attach(self, receiver: "Receiver") -> None:
+        """Pass the peer's messages to `receiver` from now on; nothing is read before the first call."""
+        ...
+
     @property
     def is_backed_up(self) -> bool:
         """Whether the peer reads too slowly; `Receiver.drained` is called when it has caught up."""
@@ -58,7 +62,7 @@ class Transport(Protocol):
         ...
 
     def send_pinged(self, frame: Frame, payload: bytes) -> None:
-        """Send a frame with a WebSocket ping, which the peer answers when it has the frame, with the `payload`."""
+        """Send a frame with a WebSocket ping; the peer answers with the `payload` when it has received the frame."""
         ...
 
     def close(self, code: int, reason: str) -> None:
@@ -87,9 +91,12 @@ class Transport(Protocol):
 
 
 class OneWay:
-    """The methods of a transport that one to a peer which sends nothing does not need."""
+    """The methods that a transport does not need if its peer sends nothing."""
 
     can_ping = False
+
+    def attach(self, receiver: "Receiver") -> None:
+        raise AssertionError("the peer sends no messages")
 
     def send_pinged(self, frame: Frame, payload: bytes) -> None:
         raise AssertionError("the peer answers no pings")
@@ -116,7 +123,7 @@ class Multicast(Protocol):
 
 
 class LinkedTransport(ABC):
-    """A base of transports whose sockets are behind a link, which sends one frame to many of them at once."""
+    """A base of transports whose sockets are behind a link. The link sends one frame to many sockets at once."""
 
     __slots__ = ()
 
@@ -132,7 +139,7 @@ class LinkedTransport(ABC):
 
     @abstractmethod
     def count_sent(self, size: int) -> None:
-        """Count bytes that were sent to this socket and others at once."""
+        """Count bytes that the link has sent to this socket together with others."""
 
 
 class Receiver(Protocol):

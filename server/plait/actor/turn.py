@@ -19,7 +19,7 @@ from plait.actor.turn_task import TurnTask
 from plait.author_code import NOT_AWAITABLE
 from plait.errors import Indeterminate, PlaitError, Readonly, Unauthenticated, admit_change
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments, find_outcome
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = [
     "Turn",
@@ -32,6 +32,7 @@ __all__ = [
     "find_user",
     "has_turn",
     "latest_turn",
+    "wait_for_birth",
 ]
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ def current_turn() -> "Turn | None":
 
 
 def begin_write(work: Coroutine[Any, Any, T]) -> Begun[T]:
-    """Begin a write in a task; the turn of the calling code ends after it, with its error if nothing awaits it."""
+    """Begin a write in a task. The calling turn ends only after the write, and with its error if nothing awaits it."""
     begun = Begun(work)
     if (turn := current_turn()) is not None:
         turn.begun = keep_begun(turn.begun, begun)
@@ -69,18 +70,18 @@ def begin_write(work: Coroutine[Any, Any, T]) -> Begun[T]:
 def find_client_turn() -> "Turn | None":
     """Return the client's turn that caused the calling code to run; None if no client did.
 
-    It may have ended: it also causes the tasks and timers that it started, and the turns that those start.
+    The turn may have ended: it also counts as the cause of its tasks and timers, and of the turns that these start.
     """
     turn = _turn.get()
     return turn if turn is None or turn.by_client else turn.origin
 
 
 def find_user() -> str | None:
-    """Return the id of the principal that the calling code runs for; None if there is none."""
+    """Return the id of the principal for whom the calling code runs; None without one."""
     if (client := find_client_turn()) is not None:
         return client.user
     turn = _turn.get()
-    # Of the server's turns, those of hooks and `on_request` have one.
+    # Some turns of the server have a user: hooks and `on_request`.
     return None if turn is None else next((user for each in turn.chain() if (user := each.user) is not None), None)
 
 
@@ -104,70 +105,73 @@ class TurnOwner(Protocol):
 class Turn(msgspec.Struct, eq=False, weakref=True):
     """One run of `work`, which may return a coroutine; the callbacks of `on_end` are called with its outcome.
 
-    `connection` and `request` are its cause. With `by_client`, the turn does what a client asked for, and has only the
-    rights of that client. `origin` is the client's turn that started this one, if there is one.
+    `connection` and `request` are the cause of the turn. With `by_client`, the turn handles a client's demand, and has
+    only that client's rights. `origin` is the client's turn that started this one, if there is one.
     """
 
-    # What it does, and why
+    # The work and its cause
     name: str
     work: Callable[[], Any]
     actor: TurnOwner
     connection: Connection | None = None
     request: Request | None = None
     by_client: bool = False
-    # Whether its client may approve, and it needs no other right to do what it does.
+    # Whether the client has the right to approve, which is all that the work needs.
     approves: bool = False
     # The turn that waits for this one, if any.
     parent: "Turn | None" = None
     origin: "Turn | None" = None
-    # The trace of its cause; after it has begun, its own.
+    # The trace of the cause; after the beginning, the turn's own trace.
     trace: object = None
 
-    # Before it begins
-    # The turn does not begin after its rights have ended.
+    # Before the beginning
+    # The turn does not begin after the end of this lease.
     lease: Lease | None = None
-    # The connection, principal or address that is charged while it waits; None for turns of plait and server code.
+    # The connection, principal or address that is charged while the turn waits; None for turns of plait and server
+    # code.
     party: Hashable | None = None
-    # The bytes that its connection is charged until it ends.
+    # The bytes that the connection is charged until the turn ends.
     size: int = 0
-    # When it was made, for the instruments.
+    # The time at which the turn was made, for the instruments.
     since: float = msgspec.field(default_factory=perf_counter)
     # Whether the caller has stopped waiting, or has lost its rights: the turn is skipped if it has not begun.
     is_abandoned: bool = False
-    # Whether it waits in the queue of runs, before any code of the run.
+    # Whether the turn waits in the queue of runs, before any code of its run.
     is_waiting: bool = False
-    # Whether it counts as a use of the thread.
+    # Whether the turn counts as a use of the thread.
     is_use: bool = True
 
-    # While it runs
+    # While the turn runs
     is_running: bool = False
     # The mailbox that this turn holds; None if it runs concurrently with other turns.
     mailbox: object | None = None
-    # None before it starts, and after its end.
+    # The task of the turn; None before the start, and after the end.
     task: TurnTask | None = None
-    # The writes that its code has begun, before whose end it does not end.
+    # The numbers of the births that it has begun, for which its caller waits; None if no caller does.
+    births: Sequence[int] | None = None
+    # The writes that its code has begun. The turn does not end before them.
     begun: Sequence[Begun[Any]] = ()
-    # Whether its code sees only durable states, as it decides what a client may do.
+    # Whether its code sees only durable states, as it decides about the rights of a client.
     sees_durable: bool = False
     # Makes a streaming turn stop waiting for its reader; None for other turns.
     hurry: Callable[[], None] | None = None
-    # For a turn that handles it itself: called when the caller has stopped waiting, with True if the caller's socket
-    # was closed.
+    # Called when the caller has stopped waiting, with True if the caller's socket was closed; None for the default
+    # handling.
     on_abandon: Callable[[bool], None] | None = None
 
-    # Its outcome
-    # Called in order when it has ended, and then removed.
+    # The outcome
+    # Called in order after the end, and then removed.
     _callbacks: list[Done] = []
     # Whether the turn, or a turn that it has called, has made a change that is or may be durable; and the number of its
-    # changes and called turns without an outcome. The turns that wait for this one count it in `_undecided`.
+    # changes and called turns without an outcome. A waiting caller counts this turn in its own `_undecided`.
     has_stored: bool = False
     _undecided: int = 0
     _is_counted: bool = False
-    # The error if it was cut short: a change that it made or read is lost.
+    # The error if the turn was cut short, as a change that it made or read is lost.
     loss: PlaitError | None = None
 
     def on_end(self, callback: Done) -> None:
-        """Call `callback` when the turn has ended or was skipped, after the callbacks that were added before."""
+        """Call `callback` when the turn has ended or was skipped, after the callbacks that were added earlier."""
         self._callbacks.append(callback)
 
     def end(self, result: object, error: BaseException | None) -> None:
@@ -187,14 +191,14 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
                 log.exception("a callback of the turn %s failed", self.name)
 
     def chain(self) -> Iterator["Turn"]:
-        """Yield this turn and those that wait for it."""
+        """Yield this turn and the turns that wait for it."""
         turn: Turn | None = self
         while turn is not None:
             yield turn
             turn = turn.parent
 
     def forget_callers(self) -> None:
-        """Separate the turn from its callers, for which the outcome of its changes stays unknown."""
+        """Separate the turn from its callers; for them, the outcome of its changes stays unknown."""
         undecided, turn = self._undecided + self._is_counted, self.parent
         self.parent, self._is_counted = None, False
         while turn is not None:
@@ -203,7 +207,7 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
             turn = turn.parent
 
     def holds(self, mailbox: object) -> bool:
-        """Whether this turn, or one that waits for it, runs in `mailbox`."""
+        """Whether this turn, or a turn that waits for it, runs in `mailbox`."""
         return any(turn.mailbox is mailbox and turn.is_running for turn in self.chain())
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context | None = None) -> None:
@@ -237,7 +241,7 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
             result = self.work() if self.lease is None or self.lease.holds else self._work_with_rights()
             if (made := type(result)) is CoroutineType or (made not in NOT_AWAITABLE and inspect.isawaitable(result)):
                 result = await result
-            if task.cancelling() > task.cancellations:  # By the code: it comes at the next await.
+            if task.cancelling() > task.cancellations:  # Cancelled by its own code: it comes at the next await.
                 await asyncio.sleep(0)
             if self.begun:
                 await self._finish_begun()
@@ -248,12 +252,12 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
             self.task = None
             if task.cancellations:
                 task.leave()
-        if (error := self.loss or error) is not None:  # Its own outcome may depend on the lost change.
+        if (error := self.loss or error) is not None:  # The result may depend on the lost change.
             error = self.explain_loss(error)
         if is_told:
             instruments.turn_ended(self.trace, perf_counter() - began, "ok" if error is None else find_outcome(error))
         self.end(result if error is None else None, error)
-        error = None  # Its traceback holds this frame, and the arguments of the turn.
+        error = None  # The traceback holds this frame, and the arguments of the turn.
         if task.cancelling():
             # The task was cancelled from outside, as when the loop is closed, or by the code of the turn.
             raise asyncio.CancelledError
@@ -294,19 +298,19 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
             turn = turn.parent
 
     def count(self) -> None:
-        """Count this turn, until it ends or is skipped, in the turns that wait for it, as it may make changes."""
+        """Count this turn in the turns that wait for it, until it ends or is skipped, as it may make changes."""
         if self.parent is not None:
             self.parent.expect_change()
             self._is_counted = True
 
     @property
     def is_readonly(self) -> bool:
-        """Whether what it does may not write."""
+        """Whether the turn may not write."""
         return self.connection is not None and self.connection.readonly and not self.approves
 
     @property
     def user(self) -> str | None:
-        """The id of the principal of its connection or request; None if there is none."""
+        """The id of the principal of the connection or request; None without one."""
         if self.connection is not None:
             return self.connection.user
         return self.party.user if isinstance(self.party, Party) else None
@@ -322,11 +326,11 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
             self.parent.decide_change(may_be_stored=False)
 
     def explain_loss(self, failure: E) -> E | Indeterminate:
-        """Return the error that the caller of the turn gets for the one that has ended it."""
+        """Return the error that the caller gets for the error that has ended the turn."""
         return admit_change(failure, self.name) if self.may_have_stored else failure
 
     def cut(self, failure: PlaitError) -> None:
-        """Cancel the running turn; it ends with this error, and can make no change and send nothing."""
+        """Cancel the running turn: it ends with this error, and can no longer change or send anything."""
         if self.loss is None:
             self.loss = failure
             self.cancel()
@@ -353,7 +357,7 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
     def abandon(self, *, is_closed: bool = False) -> None:
         """Skip the turn if it has not begun; cancel it if it runs concurrently with other turns.
 
-        `is_closed` tells that the caller's socket was closed.
+        `is_closed` means that the caller's socket was closed.
         """
         self.skip()
         if self.on_abandon is not None:
@@ -368,7 +372,7 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
         self.cancel()
 
     def has_set_variables(self) -> bool:
-        """Whether it has set context variables of the calling task, which the next turn must not see."""
+        """Whether the turn has set context variables of the calling task, which the next turn must not see."""
         context = copy_context()
         return len(context) != 1 or context.get(_turn) is not self
 
@@ -376,12 +380,20 @@ class Turn(msgspec.Struct, eq=False, weakref=True):
 def check_may_write(key: ThreadKey) -> None:
     """Raise Readonly if a read-only client of this thread caused the calling code to run."""
     turn = find_client_turn()
-    # The rights of a connection apply to its own thread only.
+    # The rights of a connection apply only to its own thread.
     if turn is not None and turn.is_readonly and turn.actor.key == key:
         raise Readonly("Connection is readonly")
 
 
 def find_rights() -> Rights | None:
-    """Return the rights of the client that has called the method which runs; None for code of the server."""
+    """Return the rights of the client that has called the running method; None for code of the server."""
     turn = current_turn()
     return turn.connection.rights if turn is not None and turn.by_client and turn.connection is not None else None
+
+
+async def wait_for_birth(key: ThreadKey) -> None:
+    """Wait until a thread is born, if it is a child of the calling turn or of a turn that waits for it."""
+    latest = latest_turn()
+    for turn in () if latest is None else latest.chain():
+        if (relatives := getattr(turn.actor, "relatives", None)) is not None:
+            await relatives.wait_until_born(str(key))

@@ -1,4 +1,4 @@
-"""The task that runs the code of a turn, and how it is cancelled. No I/O."""
+"""The task that runs the code of a turn, and its cancellation. No I/O."""
 
 import asyncio
 import traceback
@@ -12,15 +12,15 @@ __all__ = ["TurnTask"]
 
 
 class TurnTask(asyncio.Task[None]):
-    """The task of a turn, from its start to its end: that of the mailbox, or its own."""
+    """The task of a turn, from its start to its end: the mailbox's task, or its own."""
 
-    # How often the turn has cancelled it.
+    # The number of times that the turn has cancelled the task.
     cancellations = 0
     # Whether the turn has run too long.
     is_timed_out = False
 
     def cancel_turn(self) -> None:
-        """Cancel the code of the turn, which may catch that."""
+        """Cancel the code of the turn, which may catch the cancellation."""
         self.cancellations += 1
         self.cancel()
 
@@ -31,7 +31,7 @@ class TurnTask(asyncio.Task[None]):
         self.cancellations, self.is_timed_out = 0, False
 
     def explain(self, failure: BaseException, name: str, *, is_cancelled: bool) -> BaseException:
-        """Return the error of the turn `name`, whose code has raised `failure`."""
+        """Return the error of the turn `name` after its code has raised `failure`."""
         if self.is_timed_out and isinstance(failure, asyncio.CancelledError):
             return TurnTimeout(f"{name} took too long")
         return find_error(failure, name, Interrupted, *((asyncio.CancelledError,) if is_cancelled else ()))

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from contextvars import Context
 from functools import partial
 from types import MappingProxyType
@@ -12,7 +12,6 @@ from starlette.requests import Request
 
 from plait.actor.call_chain import find_refusal
 from plait.actor.connection import Connection, Lease
-from plait.actor.connections import Connections
 from plait.actor.endpoints import EndpointMethod
 from plait.actor.logs import about, log_error
 from plait.actor.mailbox import Mailbox
@@ -21,12 +20,11 @@ from plait.actor.relatives import Relatives
 from plait.actor.rpc import Arguments, Method, StreamSink
 from plait.actor.streaming import StreamReader, StreamRunner
 from plait.actor.turn import Turn, TurnOwner, current_turn, find_client_turn, latest_turn
-from plait.actor.usage import Usage, UsedActor
+from plait.actor.usage import Usage
 from plait.errors import PlaitError, TooMany, Unauthenticated, Unavailable
 from plait.instruments.protocol import TRACE, Instruments, find_outcome
 from plait.limits import Limits
-from plait.state.source import Source
-from plait.state.thread_records import Records
+from plait.state.pipeline import Pipeline
 
 __all__ = ["TurnActor", "TurnRunner", "find_trace"]
 
@@ -37,33 +35,22 @@ _NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 _NO_TURNS: Final[dict[Turn, None]] = {}
 
 
-class TurnActor(TurnOwner, UsedActor, Protocol):
-    """An actor, as what it consists of uses it."""
+class TurnActor(TurnOwner, Protocol):
+    """An actor, as its turns and sockets use it; `Actor` describes the members."""
 
     limits: Limits
-    records: Records
     usage: Usage
     # None without a family.
     relatives: Relatives | None
 
     @property
-    def thread(self) -> Any:
-        """The instance of the author's class."""
-        ...
+    def thread(self) -> Any: ...
 
     @property
-    def sockets(self) -> Connections:
-        """The open connections and their presence."""
-        ...
+    def state(self) -> Pipeline: ...
 
     @property
-    def turns(self) -> "TurnRunner":
-        """Runs the hooks, and ends all turns when the thread ends."""
-        ...
-
-    def run_last(self, caller: Turn) -> Awaitable[None]:
-        """Run `on_destroyed` inside of a turn."""
-        ...
+    def turns(self) -> "TurnRunner": ...
 
 
 class TurnRunner:
@@ -76,9 +63,9 @@ class TurnRunner:
         self._thread = actor.thread
         self._loop = asyncio.get_running_loop()
         self.mailbox = Mailbox(self._loop)
-        # The turns that run outside of the mailbox: concurrent rpcs and streams, and the last one.
+        # The turns that run outside of the mailbox: concurrent rpcs and streams, and the last turn.
         self._concurrent: dict[Turn, None] = _NO_TURNS
-        # The error that ends all turns; None while they may run.
+        # The error that ends all turns; None while turns may run.
         self.refusal: PlaitError | None = None
 
     @property
@@ -103,14 +90,11 @@ class TurnRunner:
     ) -> RunningCall:
         """Run an rpc; `size` is the size of the call from `connection`.
 
-        `done` is called with the outcome when the changes before it are durable. The chunks of a stream go to `sink`; a
+        `done` is called with the outcome when all earlier changes are durable. The chunks of a stream go to `sink`; a
         generator waits for `reader` or `connection`.
         """
         (args, kwargs), thread = arguments, self._thread
-        if connection is not None and by_client:
-            trace = connection.trace
-        else:
-            trace = find_trace(self._actor.instruments, "server")
+        trace = connection.trace if connection is not None and by_client else self.find_trace()
         streaming = None
         if method.is_stream:
             assert sink is not None
@@ -132,16 +116,14 @@ class TurnRunner:
             parent=None if by_client else current_turn(),
             origin=None if by_client else find_client_turn(),
             trace=trace,
+            births=(),
         )
-        relatives = self._actor.relatives
         if streaming is not None:
-            if relatives is not None:
+            if (relatives := self._actor.relatives) is not None:
                 streaming.births = partial(relatives.wait_for_births, turn)
             turn.hurry, streaming.explain = streaming.hurry, turn.explain_loss
             if method.is_run:
                 streaming.lose = partial(self._lose_reader, turn)
-        elif relatives is not None:
-            done = partial(relatives.answer, turn, done)
         self.begin(turn, done, size=size, is_gated=True, is_concurrent=method.is_concurrent)
         return turn
 
@@ -159,24 +141,21 @@ class TurnRunner:
         name, work = "on_request", partial(self._thread.on_request, request)
         if endpoint is not None:
             name, work = f"endpoint {endpoint.attribute}", partial(endpoint.function, self._thread, **arguments)
-        turn = Turn(name, work, actor=self._actor, request=request, trace=request.scope.get(TRACE))
+        turn = Turn(name, work, actor=self._actor, request=request, trace=request.scope.get(TRACE), births=())
         turn.party, turn.lease = party, lease
-        if (relatives := self._actor.relatives) is not None:
-            done = partial(relatives.answer, turn, done)
         self.begin(turn, done, is_gated=True, is_concurrent=endpoint is not None and endpoint.is_concurrent)
         return turn
 
     def end_message(self, trace: object, turn: RunningCall | None) -> None:
-        """Tell the instruments when a message has ended: its turn, if any, has ended and its changes are durable."""
-        instruments = self._actor.instruments
-
-        def tell(_: object, error: BaseException | None) -> None:
-            self._actor.state.after(lambda failure: instruments.message_ended(trace, find_outcome(failure or error)))
-
+        """Tell the instruments when a message has ended: its turn, if any, has ended, and its changes are durable."""
         if turn is None:
-            tell(None, None)
+            self._end_message(trace, None, None)
         else:
-            turn.on_end(tell)
+            turn.on_end(partial(self._end_message, trace))
+
+    def _end_message(self, trace: object, _: object, error: BaseException | None) -> None:
+        end = self._actor.instruments.message_ended
+        self._actor.state.after(lambda failure: end(trace, find_outcome(failure or error)))
 
     def _lose_reader(self, turn: Turn) -> None:
         self._actor.instruments.limit_hit("write_buffer")
@@ -195,11 +174,11 @@ class TurnRunner:
         context: Context | None = None,
         party: Hashable = None,
     ) -> None:
-        """Run a turn, and call `done` when it has ended, or, if gated, when the changes before its end are durable.
+        """Run a turn, and call `done` after its end; if it is gated, once the changes before the end are durable.
 
-        It runs after the earlier turns of the party that is charged, or else of `party`.
-        With a `size`, its connection is charged for a message of this many bytes until it ends. Calls of `on_destroyed`
-        to its own thread are answered at once, as they can make no change.
+        The turn runs after the earlier turns of the charged party, or else of `party`.
+        With a `size`, its connection is charged for a message of this many bytes until the turn ends. Calls of
+        `on_destroyed` to its own thread are answered at once, as they can make no change.
         """
         if turn.by_client and turn.connection is not None:
             turn.party, turn.lease = turn.connection.party, turn.connection.lease
@@ -222,7 +201,8 @@ class TurnRunner:
         if turn.party is not None and (excess := self.mailbox.find_excess(turn.party, self._actor.limits)) is not None:
             turn.end(None, excess)
         else:
-            self._actor.usage.watch()  # The node checks its `turn_timeout`.
+            if not self._actor.usage.is_watched:
+                self._actor.usage.watch()  # The node checks its `turn_timeout`.
             self.mailbox.post(turn, turn.party or party)
 
     def post(
@@ -234,9 +214,9 @@ class TurnRunner:
         size: int = 0,
         trace: object = None,
     ) -> Turn | None:
-        """Queue a hook, for a message of `size` bytes from `connection`, and return its turn; None if turns have ended.
+        """Queue a hook, for a message of `size` bytes from `connection`; return its turn, or None if turns have ended.
 
-        `trace` is that of its cause. If the hook raises, `on_error` gets the exception.
+        `trace` is the trace of the cause. If the hook raises, `on_error` gets the exception.
         """
         if self.refusal is not None:
             return None
@@ -248,7 +228,7 @@ class TurnRunner:
     def report(self, error: BaseException, connection: Connection | None, trace: object = None) -> None:
         """Run `on_error`; if that raises, log both errors.
 
-        `trace` is that of its cause, by default the calling turn's.
+        `trace` is the trace of the cause, by default the calling turn's.
         """
         if isinstance(error, asyncio.CancelledError) or self.refusal is not None:
             return
@@ -264,32 +244,32 @@ class TurnRunner:
         self.begin(Turn("on_error", work, actor=self._actor, connection=connection, trace=trace), log_failure)
 
     def report_turn(self, turn: Turn, _: object, error: BaseException | None) -> None:
-        """Report the exception of a turn, unless its client had no rights: a Done for turns without a caller."""
+        """Report the exception of a turn without a caller, unless its client had no rights. For use as a Done."""
         if error is not None and not (turn.is_abandoned and isinstance(error, Unauthenticated)):
             self.report(error, turn.connection, turn.trace)
 
     def find_excess(self, party: Hashable) -> TooMany | None:
-        """Return why no other turn of a party may wait; None if it may."""
+        """Return the error if no other turn of a party may wait; None if it may."""
         return self.mailbox.find_excess(party, self._actor.limits)
 
     def begin_beside(self, turn: Turn, context: Context | None = None) -> None:
-        """Run a turn concurrently with others, even while those are held or refused."""
+        """Run a turn concurrently with others, even while other turns are held or refused."""
         self._add_concurrent(turn)
         turn.start(self._loop, context)
 
     def run_last(self, turn: Turn) -> None:
-        """Run a turn while the others are held."""
+        """Run a turn while all others are held."""
         self._add_concurrent(turn)
         self.mailbox.run_last(turn)
 
     def time_out(self, now: float, timeout: float | None) -> None:
-        """Cancel the running turn and those nested in it after `timeout`, and log their stacks."""
+        """Cancel the running turn and its nested turns after `timeout`, and log their stacks."""
         mailbox = self.mailbox
         elapsed = now - mailbox.started
         if mailbox.running is None or timeout is None or elapsed < timeout:
             return
         if mailbox.is_held and self.refusal is None:
-            return  # It waits for the thread to be destroyed, and the hooks of that have their own timeouts.
+            return  # The turn waits for the end of the thread, whose hooks have timeouts of their own.
         for turn in (mailbox.running, *mailbox.nested):
             if turn.task is None or turn.task.is_timed_out:
                 continue
@@ -313,7 +293,7 @@ class TurnRunner:
         self.mailbox.is_held = True
 
     def refuse(self, error: PlaitError, *, besides: Collection[Turn] = ()) -> None:
-        """End the waiting turns and all later ones with an error; cancel the concurrent ones except for `besides`."""
+        """End the waiting turns and all later turns with an error; cancel the concurrent turns except for `besides`."""
         self.refusal = error
         self.mailbox.refuse(error)
         for turn in self._concurrent:
@@ -331,19 +311,23 @@ class TurnRunner:
     find_turn = staticmethod(current_turn)
 
     def find_own_turn(self) -> Turn | None:
-        """Return the turn in which the calling code runs, if it is one of this thread."""
+        """Return the turn in which the calling code runs, if it is a turn of this thread."""
         turn = current_turn()
         return turn if turn is not None and turn.actor is self._actor else None
 
     def find_loss(self) -> PlaitError | None:
-        """Return why the turn of the calling code was cut short, if it is a turn of this thread; it may have ended."""
+        """Return the error that cut the calling code's turn of this thread short; the turn may have ended."""
         turn = latest_turn()
         return turn.loss if turn is not None and turn.actor is self._actor else None
 
+    def find_trace(self) -> object:
+        """Return the trace of the cause of the calling code's changes."""
+        return find_trace(self._actor.instruments)
+
     def cut(self, failure: PlaitError, told: Collection[asyncio.Task[object]]) -> None:
-        """Cut short the turns whose code is running, except the `told` tasks, which get the error as an exception."""
+        """Cut the turns with running code short, except the `told` tasks, which get the error as an exception."""
         if self.mailbox.is_held:
-            return  # Destroying the thread ends its turns.
+            return  # The end of the thread ends its turns.
         for turn in (self.mailbox.running, *self.mailbox.nested, *self._concurrent):
             if turn is None or not turn.is_running or turn.is_waiting:
                 continue
@@ -355,12 +339,9 @@ class TurnRunner:
     def _answer(self, turn: Turn, done: Done, result: object, error: BaseException | None) -> None:
         if error is not None and isinstance(error, asyncio.CancelledError):
             error = self.refusal or Unavailable("the server is shutting down")
-
-        def answer(failure: PlaitError | None) -> None:
-            found = failure or error
-            done(result, None if found is None else turn.explain_loss(found))
-
-        self._actor.state.after(answer)
+        if turn.births and (relatives := self._actor.relatives) is not None:
+            done = partial(relatives.answer, turn, done)
+        self._actor.state.after(partial(_answer_durable, turn, done, result, error))
 
     def _add_concurrent(self, turn: Turn) -> None:
         turn.on_end(lambda *_: self._finish_concurrent(turn))
@@ -373,13 +354,19 @@ class TurnRunner:
         self._actor.usage.renew(is_used=turn.is_use)
 
 
-def find_trace(instruments: Instruments, source: Source) -> object:
-    """Return the trace for what the calling code does for a source: that of a client's message, or of a turn.
+def _answer_durable(
+    turn: Turn, done: Done, result: object, error: BaseException | None, failure: PlaitError | None
+) -> None:
+    if (found := failure or error) is not None:
+        found = turn.explain_loss(found)
+    done(result, found)
+
+
+def find_trace(instruments: Instruments) -> object:
+    """Return the trace that causes of the calling code have as parent: the trace of its turn.
 
     A turn of another app in this process has a trace of that app's instruments.
     """
-    if isinstance(source, Connection):
-        return source.trace
     turn = current_turn()
     if turn is not None and turn.actor.instruments is instruments:
         return turn.trace

@@ -12,7 +12,7 @@ __all__ = ["UrlPattern", "decode_segments"]
 
 
 class _Converter(NamedTuple):
-    """The regular expression of a parameter, the maker of its value, and how general it is."""
+    """The regular expression of a parameter, the function that makes its value, and its generality."""
 
     pattern: str
     make: Callable[[str], Any]
@@ -29,17 +29,16 @@ _CONVERTERS: Final = {
 _ANY_SEGMENT: Final = _CONVERTERS["str"].pattern
 _PATH: Final = _CONVERTERS["path"].rank
 _PARAMETER: Final = re.compile(r"\{([a-zA-Z_][a-zA-Z0-9_]*)(?::([a-z]+))?\}")
-# Stands for a slash inside of a segment while paths are matched; `decode_segments` refuses a real one.
+# Stands for a slash inside of a segment while paths are matched; `decode_segments` refuses real null characters.
 _INNER_SLASH: Final = "\0"
-# `int` refuses longer ones by default, and would take long.
+# Maximum digits of a number: by default, `int` refuses longer ones, as they would take long.
 _MOST_DIGITS: Final = 4_000
 
 
 class _Segment(NamedTuple):
-    """One segment of a pattern: its regular expression without names, and how general it is.
+    """One segment of a pattern: its regular expression without names, and its generality.
 
-    `kind` is 0 for plain text, or the rank of its converter; `text` is how many characters it has without its
-    parameter.
+    `kind` is 0 for plain text, or the rank of its converter; `text` is the number of characters besides the parameter.
     """
 
     shape: str
@@ -48,16 +47,16 @@ class _Segment(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The order in which segments are tried: of two with the same converter, the one with more text first."""
+        """The order in which segments are tried: with the same converter, the segment with more text comes first."""
         return self.kind, -self.text
 
     def covers(self, other: "_Segment") -> bool:
-        """Whether this one matches whatever the other one does."""
+        """Whether this segment matches everything that the other one matches."""
         return self.shape == other.shape or (self.shape == _ANY_SEGMENT and other.kind < _PATH)
 
 
 class UrlPattern:
-    """A path with parameters. Raises ValueError for one that is not written as such.
+    """A path with parameters. Raises ValueError for an invalid pattern.
 
     The converters are `str` (the default, one segment), `int`, `float`, `uuid`, and `path` for the rest of the path,
     which may be empty.
@@ -72,7 +71,7 @@ class UrlPattern:
         last = len(parts) - 1
         self._segments = tuple(self._read(part, is_last=at == last, text=text) for at, part in enumerate(parts))
         expressions = [_write_regex(part, lambda name, pattern: f"(?P<{name}>{pattern})") for part in parts]
-        # The rest of a path may be empty, and then there is no slash before it.
+        # The rest of a path may be empty, without a slash before it.
         is_open = bool(parts) and self._segments[-1].kind == _PATH
         rest = f"(?:/{expressions.pop()})?" if is_open else ""
         self._regex = re.compile("".join(f"/{each}" for each in expressions) + rest or "/", re.DOTALL)
@@ -88,7 +87,7 @@ class UrlPattern:
         return _PARAMETER.sub(r"{\1}", self.text)
 
     def covers(self, other: "UrlPattern") -> bool:
-        """Whether this pattern matches whatever the other one does, which would never be reached after it."""
+        """Whether this pattern matches everything that the other one matches, which is never reached after it."""
         mine, theirs = self._segments, other._segments
         if mine and mine[-1].kind == _PATH:
             mine, theirs = mine[:-1], theirs[: len(mine) - 1]
@@ -110,7 +109,7 @@ class UrlPattern:
         found = _PARAMETER.findall(part)
         if "{" in (plain := _PARAMETER.sub("", part)) or "}" in plain:
             raise ValueError(f"the path {text!r}: write parameters as {{name}} or {{name:int}}")
-        # Two would match a long segment in time that grows with its square.
+        # With two parameters, the time to match a long segment would grow with its square.
         if len(found) > 1:
             raise ValueError(f"the path {text!r}: {part!r} has more than one parameter; a segment may have one")
         converter = 0

@@ -1,16 +1,16 @@
-"""Makes a revision of the one before, by operations or from a value of the server; copies only what changes."""
+"""Makes the next revision, by operations or from a value of the server; copies only the changed parts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import is_dataclass
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
-from plait.errors import InvalidState
 from plait.limits import WEIGHT_PER_BYTE, Limits, check_weight
 from plait.state.fields import check_fields, make_unknown_field_error
-from plait.state.member_types import NotTyped, find_fields, find_member_type, is_any_text, make_reader
+from plait.state.member_types import Field, NotTyped, find_fields, find_member_type, is_any_text, make_reader
 from plait.state.revision import Revision
 from plait.state.types import StateType, check_depth, decode_at, encode_value
 from plait_schemas.codec import LARGE, NOT_JSON, decode_json, decoded, encode_json, weigh
@@ -36,9 +36,9 @@ def apply_ops(
     drops_unknown: bool,
     most_moved: int | None,
 ) -> tuple[Revision, Sequence[Op]]:
-    """Return the revision after operations, and the operations with their values converted to the type.
+    """Return the revision after the operations, and the operations with their values converted to the type.
 
-    Raises PatchError when they do not fit the state, and InvalidState.
+    Raises PatchError if the operations do not fit the state, and InvalidState.
     """
     if not type_.is_document and before.has_state:
         try:
@@ -46,7 +46,7 @@ def apply_ops(
             return Revision(type_, tree=state), ops
         except NotTyped:
             ops = [*_add_omitted(before, ops), *map(_decode_value, ops)]
-    # The document is not decoded if the first operation replaces it whole.
+    # The document is not decoded if the first operation replaces all of it.
     is_replaced = bool(ops) and ops[0].path == "" and ops[0].op in ("add", "replace")
     tree = None if is_replaced else before.partial if type_.is_document else before.document
     patched = type_.apply(tree, ops, drops_unknown=drops_unknown, most_moved=most_moved)
@@ -58,7 +58,7 @@ def apply_ops(
         is_partial = before.is_partial or msgspec.Raw in [type(op.value) for op in ops]
         return Revision(type_, tree=document, is_partial=is_partial), ops
     if type_.is_document:
-        # Validation may have made another document; another order of members is no change.
+        # Validation may have changed the document; a different order of members is no change.
         if document is not patched and diff(patched, document, most=1):
             ops = [Op("add", "", document)]
             if before.has_state:
@@ -74,9 +74,9 @@ def apply_ops(
 def apply_value(
     type_: StateType, before: Revision, value: object, limits: Limits
 ) -> tuple[Revision, Sequence[Op]] | None:
-    """Return the revision of a value that shares parts with the state before, and the differences.
+    """Return the revision of a value that shares parts with the earlier state, and the differences.
 
-    Returns None if there is no state before, or if the differences do not lead to the value. Raises InvalidState and
+    Returns None without an earlier state, or if the differences do not lead to the value. Raises InvalidState and
     TooLarge.
     """
     if not before.has_state:
@@ -91,10 +91,10 @@ def apply_value(
 
 
 def check_ops(ops: Sequence[Op], limits: Limits) -> Sequence[Op]:
-    """Check the values of operations, and what they insert. Raises InvalidState or TooLarge.
+    """Check the values and the inserted texts of operations. Raises InvalidState or TooLarge.
 
-    Returns the operations, with `moved` dropped from those that do not follow the `remove` of the moved element: after
-    the operations of another change, such an `add` would seem to move an element that the other one removed.
+    Returns the operations. `moved` is dropped from an `add` that does not follow the `remove` of the moved element:
+    after the operations of another change, this `add` would seem to move an element that the other change removed.
     """
     has_moved = False
     for op in ops:
@@ -115,7 +115,7 @@ def check_ops(ops: Sequence[Op], limits: Limits) -> Sequence[Op]:
 
 
 def measure_op(op: Op) -> int:
-    """Return about how many bytes an operation may add to a state's JSON."""
+    """Return the approximate number of bytes that an operation may add to a state's JSON."""
     if op.value is msgspec.UNSET:
         return 0 if op.insert is msgspec.UNSET else len(encode_json(op.insert))
     size = len(op.value) if type(op.value) is msgspec.Raw else len(encode_json(op.value))
@@ -123,7 +123,7 @@ def measure_op(op: Op) -> int:
 
 
 def weigh_change(before: Revision, after: Revision, limits: Limits) -> None:
-    """Raise TooLarge if a change has made the state too heavy; one that is too heavy already may become lighter."""
+    """Raise TooLarge if a change has made the state too heavy. A state that was too heavy before may become lighter."""
     most = limits.weight
     if before.weight is None:
         before.weight = weigh(before.json or b"", most)
@@ -177,8 +177,8 @@ class _Place:
             if self._op.op != "splice":
                 raise NotTyped
             return self._splice(node, type_)
-        if isinstance(node, msgspec.Struct):
-            return self._into_struct(node, depth)
+        if isinstance(node, msgspec.Struct) or is_dataclass(node):
+            return self._into_object(node, depth)
         match node:
             case dict():
                 return self._into_dict(node, find_member_type(type_, dict), depth)
@@ -187,25 +187,32 @@ class _Place:
             case None | bool() | int() | float() | str():
                 raise PatchError(f"{self._op.path!r} leads into a value that has no members")
             case _:
-                raise NotTyped  # A dataclass or a named tuple, for example.
+                raise NotTyped  # A named tuple, for example.
 
-    def _into_struct(self, node: msgspec.Struct, depth: int) -> Any:
-        fields = find_fields(type(node))
+    def _into_object(self, node: Any, depth: int) -> Any:
+        fields = find_fields(cast("type", type(node)))
         name = self._parts[depth]
         field = fields.get(name)
-        if field is None and name != node.__struct_config__.tag_field and not self._drops_unknown:
+        tag = node.__struct_config__.tag_field if isinstance(node, msgspec.Struct) else None
+        if field is None and name != tag and not self._drops_unknown:
             raise make_unknown_field_error(name, fields, "".join(f"/{escape(part)}" for part in self._parts[:depth]))
         is_last = self._is_last(depth)
         if field is None or (is_last and self._op.op == "remove"):
-            raise NotTyped  # The type may have a default for it: convert the whole state.
+            raise NotTyped  # The type may have a default for the removed field: convert the whole state.
+        if not isinstance(node, msgspec.Struct) and field.name not in vars(node):
+            raise NotTyped  # The document leaves the field out, or it is a property.
         if is_last and self._op.op != "splice":
             value = self._convert_value(field.type)
         else:
             value = self.put(getattr(node, field.name), field.type, depth + 1)
-        try:
-            return msgspec.structs.replace(node, **{field.name: value})
-        except (TypeError, ValueError) as error:  # Raised by the author's __post_init__.
-            raise InvalidState(str(error), path=self._op.path) from None
+        if isinstance(node, msgspec.Struct):
+            return _replace(node, fields.values(), field, value)
+        # Like an object that msgspec decodes: without attributes that are no fields, and without running code of the
+        # class.
+        made = object.__new__(type(node))
+        vars(made).update({each.name: vars(node)[each.name] for each in fields.values() if each.name in vars(node)})
+        vars(made)[field.name] = value
+        return made
 
     def _into_dict(self, node: dict[Any, Any], type_: Any, depth: int) -> Any:
         key = self._parts[depth]
@@ -244,7 +251,7 @@ class _Place:
     def _splice(self, text: Any, type_: Any) -> str:
         """Return a text after the operation, decoded by its type if that restricts it."""
         if type(text) is not str:
-            raise NotTyped  # Its JSON may be a string, such as that of an enum.
+            raise NotTyped  # A value whose JSON is a string, such as an enum.
         after = splice_text(self._op, text)
         if self._checks_text and not is_any_text(type_):
             decode, _ = make_reader(type_)
@@ -268,9 +275,21 @@ class _Place:
             value = decode(data)
         except NOT_JSON:
             value = decode_at(decode, data, self._op.path)  # Raises an error with the path.
-        made = value if len(data) < LARGE else msgspec.Raw(encode_json(value))  # It is measured, and then stored.
+        made = value if len(data) < LARGE else msgspec.Raw(encode_json(value))  # Measured first, then stored.
         self.made = Op(self._op.op, self._op.path, made, self._op.moved)
         return value
+
+
+def _replace(node: msgspec.Struct, fields: Iterable[Field], field: Field, value: Any) -> msgspec.Struct:
+    try:
+        made = msgspec.structs.replace(node, **{field.name: value})
+    except (TypeError, ValueError):  # Code of the class may accept the value after the next operation.
+        raise NotTyped from None
+    if hasattr(made, "__post_init__"):
+        expected = (value if each is field else getattr(node, each.name) for each in fields)
+        if any(getattr(made, each.name) is not other for each, other in zip(fields, expected, strict=True)):
+            raise NotTyped  # Code of the class has changed more than the operation says.
+    return made
 
 
 def _decode_value(op: Op) -> Op:
@@ -283,7 +302,7 @@ def _is_moved(op: Op, last: Op | None) -> bool:
 
 
 def _add_omitted(before: Revision, ops: Sequence[Op]) -> list[Op]:
-    """Return operations that add texts, which splices change, to a document that leaves them out as defaults."""
+    """Return operations that add the texts of splices to a document that leaves them out, as they are defaults."""
     paths = dict.fromkeys(op.path for op in ops if op.op == "splice")
     document = before.document if paths else None
     texts = [

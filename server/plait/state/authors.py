@@ -1,4 +1,4 @@
-"""Finds who wrote which part of a text, by going back in the log."""
+"""Finds the author of each part of a text, by going back in the log."""
 
 import asyncio
 from bisect import bisect_right
@@ -28,7 +28,7 @@ _MOST_STEPS: Final = 1_000_000
 
 
 class Stretch(NamedTuple):
-    """A part of a text, from `start` up to `end`, and its author; None if the log does not have it."""
+    """A part of a text, from `start` up to `end`, and its author; None if the log does not contain the author."""
 
     source: str | None
     start: int
@@ -69,7 +69,7 @@ async def _read(change_log: ChangeLog, version: int) -> list[DecodedChange]:
         try:
             return drop_undone(await change_log.document(before - 1), rows, Budget())
         except (Conflict, NotFound, PatchError):
-            pass  # It would take too long: a text that an undo restored counts as written by its author.
+            pass  # It would take too long: a text that an undo restored then counts as written by the undo's author.
     return [DecodedChange(row.version, row.source, decode_ops(row.ops)) for row in rows]
 
 
@@ -83,7 +83,7 @@ class _Search:
         # their places in the given version, and their lengths.
         self._open: list[tuple[int, int, int]] = [(0, 0, length)] if length else []
         self._found: list[Stretch] = []
-        # Operations and parts that were looked at, and the number at which other tasks may run next.
+        # The number of operations and parts seen so far, and the number at which other tasks may run next.
         self._steps = 0
         self._next_pause = 0
 
@@ -133,16 +133,16 @@ class _Search:
         is_around = place[: len(step.parts)] == step.parts
         self._place = go_back(place, [step])
         if self._place is None or (is_around and not step.moves):
-            # If the whole state was replaced, the log does not have the texts before that.
+            # If the whole state was replaced, the log does not contain the texts before.
             whose = source if step.parts or not place else None
             self._close((at, length, whose) for _, at, length in self._open)
             self._open, self._place = [], None
 
     def _take_back(self, region: Region, source: str) -> None:
-        """Go back to before an insertion and removal in the text."""
+        """Go back to the text before a removal and an insertion."""
         start, removed, insert = region
         end = start + len(insert)
-        # Parts that end before it stay at their places.
+        # Parts that end before the insertion stay at their places.
         first = bisect_right(self._open, start, key=lambda part: part[0] + part[2])
         still: list[tuple[int, int, int]] = []
         for now, at, length in islice(self._open, first, None):

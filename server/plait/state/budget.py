@@ -1,9 +1,10 @@
 """Counts and bounds the processor time of a push or an undo, during which nothing else can run."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from plait.errors import Conflict
+from plait.limits import RateLimiter, TokenBucket
 from plait.state.types import MOST_MOVED, TOO_MANY_MOVED, count_moved
 from plait.store.thread_rows import ChangeRow
 from plait_schemas.patch import Op, Owned, apply, decode_ops, find, parse
@@ -12,7 +13,7 @@ from plait_schemas.step import is_place
 
 __all__ = ["FREE_OPS", "MOST_PAIRS", "PUSH_BUDGET", "Budget"]
 
-# Costs are in microseconds, roughly. These are the most that an undo, which is rare, and a push may cost.
+# Costs are in microseconds, roughly. These are the maximum costs of an undo, which is rare, and of a push.
 _MOST: Final = 150_000
 PUSH_BUDGET: Final = 100_000
 _PER_MESSAGE: Final = 100
@@ -36,9 +37,9 @@ class Budget:
     Raises Conflict when the cost exceeds the bound.
     """
 
-    def __init__(self, most: int = _MOST, charge: Callable[[float], None] | None = None) -> None:
+    def __init__(self, most: int = _MOST, limiter: RateLimiter | TokenBucket | None = None) -> None:
         self._left: float = most
-        self._charge = charge
+        self._limiter = limiter
 
     def decode(self, row: ChangeRow) -> list[Op]:
         """Charge for decoding the operations of a change, and return them."""
@@ -59,7 +60,7 @@ class Budget:
             self.charge_rebase(ops, len(over))
             both = [*ops, *over]
             if any(op.op != "replace" and is_place(op.path.rpartition("/")[2]) for op in both):
-                self._take(_estimate_cost(document, both))  # Rebasing walks the arrays that these lead into.
+                self._take(_estimate_cost(document, both))  # Rebasing walks the arrays on their paths.
         return rebase(ops, over, document, self.charge_places)
 
     def charge_rebase(self, ops: Sequence[Op], others: int, *, traces: bool = False) -> None:
@@ -71,7 +72,7 @@ class Budget:
             self._take(_PER_PAIR * len(ops) * others)
 
     def charge_places(self, count: int) -> None:
-        """Charge for transforming two splices that have `count` regions together."""
+        """Charge for transforming two splices with `count` regions in total."""
         self._take(count / _PLACES_PER_COST)
 
     def charge_elements(self, count: int) -> None:
@@ -79,7 +80,7 @@ class Budget:
         self._take(count / _ELEMENTS_PER_COST)
 
     def charge_parts(self, ops: Sequence[Op], rebased: Sequence[Op], document: Any) -> None:
-        """Charge for copying texts by the splices that a rebase has added, which `charge_ops` has not counted."""
+        """Charge for the texts that are copied by splices of a rebase; `charge_ops` has not counted these splices."""
         if len(rebased) > len(ops):
             self._take(_count_copied(document, rebased[len(ops) :]) / _COPIED_PER_COST)
 
@@ -89,23 +90,23 @@ class Budget:
             self._take(copied / _COPIED_PER_COST)
         if len(ops) <= FREE_OPS:
             return
-        if self._charge is not None:
-            self._charge(len(ops) / _OPS_PER_MESSAGE)
+        if self._limiter is not None:
+            self._limiter.charge(len(ops) / _OPS_PER_MESSAGE)
         moved = count_moved(tree, ops)
         self._take(min(moved, MOST_MOVED) / _MOVED_PER_COST)
         if moved > MOST_MOVED:
             raise Conflict(TOO_MANY_MOVED)
 
     def _take(self, cost: float) -> None:
-        if self._charge is not None:
-            self._charge(min(cost, self._left) / _PER_MESSAGE)
+        if self._limiter is not None:
+            self._limiter.charge(min(cost, self._left) / _PER_MESSAGE)
         self._left -= cost
         if self._left < 0:
             raise Conflict("too many changes to merge at once; get the current state and make the change again")
 
 
 def _count_copied(document: Any, ops: Sequence[Op]) -> int:
-    """Return how many characters splices copy, as each one copies its text."""
+    """Return the number of characters that splices copy, as each splice copies its whole text."""
     lengths: dict[str, int] = {}
     copied = 0
     for op in ops:

@@ -1,6 +1,9 @@
-"""The card of a thread, which listings show: a record that is stored with the change that makes another one."""
+"""The card of a thread, for listings: a record that is stored with each change that makes it differ."""
 
+import asyncio
 from collections.abc import Callable, Iterable
+from contextvars import Context
+from functools import partial
 from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
@@ -10,6 +13,7 @@ from plait.author_code import call_now
 from plait.errors import TooLarge
 from plait.limits import Limits
 from plait.state.revision import Revision
+from plait.state.source import Turns
 from plait.store.protocol import Write
 from plait.store.thread_rows import Record
 from plait_schemas.encoding import encode_given
@@ -24,20 +28,18 @@ class Card:
     """Adds the card of one thread to its writes.
 
     `make` returns it for a state; a class that no longer has cards removes a stored one. An exception of `make` is
-    passed to `tell`: the change is made, and the stored card stays until the next change.
+    reported: the change is made, and the stored card stays until the next change.
     """
 
-    __slots__ = ("_limits", "_make", "_revision", "_stored", "_tell")
+    __slots__ = ("_limits", "_make", "_revision", "_stored", "_turns")
 
-    def __init__(
-        self, make: Callable[[Any], object] | None, limits: Limits, *, tell: Callable[[Exception], object]
-    ) -> None:
+    def __init__(self, make: Callable[[Any], object] | None, limits: Limits, turns: Turns) -> None:
         self._make = make
         self._limits = limits
-        self._tell = tell
-        # The card of the last write, None without one; UNSET if that is not known.
+        self._turns = turns
+        # The card of the last write, None without a card; UNSET if it is not known.
         self._stored: bytes | UnsetType | None = None
-        # The revision for which it was made last.
+        # The revision of the last card.
         self._revision: Revision | None = None
 
     def load(self, records: Iterable[Record]) -> None:
@@ -45,14 +47,16 @@ class Card:
         self._stored = next((each.value for each in records if (each.part, each.key) == CARD), None)
 
     def add_to(self, write: Write, revision: Revision) -> Write:
-        """Return a write, with the card of the revision that it stores if that is another one than before."""
+        """Return a write, with the card of the stored revision if the card has changed."""
         if revision is self._revision:
             return write
         self._revision = revision
         try:
             card = call_now(self._encode, revision)
-        except Exception as error:  # The code of the author.
-            self._tell(error)
+        except Exception as error:  # The author's code may raise any exception.
+            # Later, as the change that the card is of is being made.
+            report = partial(self._turns.report, error, None)
+            asyncio.get_running_loop().call_soon(report, context=Context())
             return write
         if card == self._stored:
             return write
@@ -60,7 +64,7 @@ class Card:
         return replace(write, records=(*write.records, Record(*CARD, card)))
 
     def forget(self) -> None:
-        """Store the card with the next write, as the last one may be lost."""
+        """Store the card again with the next write, as the last write may be lost."""
         self._stored, self._revision = UNSET, None
 
     # Inside

@@ -12,8 +12,8 @@ from plait.errors import CorruptThread, NotFound, StoreError, operator_message
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.missed import MissedChanges
 from plait.state.state_history import StateHistory, replay_steps
-from plait.store.protocol import Store, ThreadKey
-from plait.store.thread_rows import ChangeRow, ClientRow
+from plait.store.protocol import Store
+from plait.store.thread_rows import ChangeRow, ClientRow, ThreadKey
 from plait_schemas.codec import encode_json
 from plait_schemas.patch import Op, decode_ops
 
@@ -21,9 +21,9 @@ __all__ = ["Change", "ChangeLog"]
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A durable change. `source` is a connection's id, "server", "migration", or what an undo or a redo takes back.
+    """A durable change. `source` is a connection's id, "server", "migration", or names changes that were taken back.
 
-    That is "undo {version} {source}", "undo {first}-{last} {source}", or "redo {version} {source}".
+    In the last case it is "undo {version} {source}", "undo {first}-{last} {source}", or "redo {version} {source}".
     """
 
     version: int
@@ -40,9 +40,9 @@ class Change(msgspec.Struct, frozen=True):
 # Changes per page, and bytes of their operations.
 _PAGE: Final = 500
 _PAGE_SIZE: Final = 1024 * 1024
-# The fewest bytes of a page for a reader that lags: such pages get smaller the more it has missed.
+# Minimum bytes of a page for a reader that lags: the more it has missed, the smaller the pages.
 _FEW: Final = 16 * 1024
-# The most bytes to read and compact, as a multiple of those that may be sent; more would take too long.
+# Maximum bytes to read and compact, as a multiple of the bytes that may be sent; more would take too long.
 _MOST_COMPACTED: Final = 8
 # Readers that lag by more get a snapshot; replaying more would stall the loop.
 _FAR: Final = 10_000
@@ -78,8 +78,7 @@ class ChangeLog:
     async def changes(self, after: int) -> list[ChangeRow] | None:
         """Return the durable changes after a version, in order.
 
-        Returns None when some of them are not kept, when they have more than 4 MB, or when there are more than 10,000.
-        Raises StoreError.
+        Returns None if some of them are not kept, or if there are more than 10,000 changes or 4 MB. Raises StoreError.
         """
         found: list[ChangeRow] = []
         left = _FAR_SIZE
@@ -91,7 +90,7 @@ class ChangeLog:
         return None if rows is None else found
 
     async def read(self, since: int | None, limit: int | None) -> list[Change]:
-        """Return at most `limit` durable changes: those after a version, or the last ones that are kept.
+        """Return at most `limit` durable changes: the ones after a version, or the last ones that are kept.
 
         Raises NotFound if some of the changes after the version are not kept, and StoreError.
         """
@@ -135,7 +134,7 @@ class ChangeLog:
     async def page(self, after: int, *, limit: int = _PAGE, size: int = _PAGE_SIZE) -> list[ChangeRow] | None:
         """Return the first durable changes after a version, in order; None when they are not kept.
 
-        Returns at most `limit` changes, and ends after the one with which they reach `size` bytes. Raises StoreError.
+        Returns at most `limit` changes, up to the change with which they reach `size` bytes. Raises StoreError.
         """
         durable = self._history.durable.version
         if after < 0:
@@ -145,7 +144,7 @@ class ChangeLog:
             rows = await self._read(self._store.changes(self._key, after=after, limit=limit, size=size))
             if not rows or rows[0].version != after + 1:
                 return None
-        # The store may have later changes, which are written but not sent yet.
+        # The store may have later changes that are written but not sent yet.
         return [row for row in rows[:limit] if row.version <= durable]
 
     async def before(self, version: int) -> list[ChangeRow]:
@@ -168,7 +167,7 @@ class ChangeLog:
         return start if limit is None else max(start, durable - limit)
 
     async def json(self, version: int) -> bytes:
-        """Return the state at a version as JSON. Raises what `document` raises, and NotFound if there is no state."""
+        """Return the state at a version as JSON. Raises the errors of `document`, and NotFound if there is no state."""
         if not self._history.durable.has_state:
             raise NotFound(f"{self._key} has no state yet")
         return encode_json(await self.document(version))
@@ -176,7 +175,7 @@ class ChangeLog:
     async def document(self, version: int) -> Any:
         """Return the state at a version as a tree of dicts and lists, which must not be changed.
 
-        Raises NotFound when it is not kept, CorruptThread, and StoreError.
+        Raises NotFound if the version is not kept, CorruptThread, and StoreError.
         """
         durable = self._history.durable
         if version == durable.version:
@@ -192,7 +191,7 @@ class ChangeLog:
         return document
 
     async def client(self, id: str) -> ClientRow | None:
-        """Return the stored row of a client, None if there is none. Raises StoreError."""
+        """Return the stored row of a client; None without one. Raises StoreError."""
         return await self._read(self._store.client(self._key, id))
 
     async def _read(self, result: Awaitable[T]) -> T:

@@ -4,25 +4,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Generator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from plait.errors import PlaitError
 from plait.state.revision import Revision
-from plait.state.source import Source
+from plait.state.source import Source, StateTurn
 
-__all__ = ["Commit", "Maker"]
+__all__ = ["Commit"]
 
 log = logging.getLogger("plait.thread")
-
-
-class Maker(Protocol):
-    """The turn that makes a change."""
-
-    def expect_change(self) -> None:
-        """Note that a change of this turn is being stored."""
-
-    def decide_change(self, *, may_be_stored: bool) -> None:
-        """Note the outcome of a change of this turn."""
 
 
 class Commit:
@@ -46,22 +36,22 @@ class Commit:
         "whole",
     )
 
-    def __init__(self, revision: Revision, source: Source, maker: Maker | None = None) -> None:
+    def __init__(self, revision: Revision, source: Source, maker: StateTurn | None = None) -> None:
         self.revision = revision
         self.source: Source = source
         self.is_done = False
-        # The outcome of the write in the store; None for a write that is not submitted.
+        # The outcome of the write in the store; None if the write was not submitted.
         self.outcome: asyncio.Future[int] | None = None
-        # For the instruments: its trace, and when it was made; None if there are none, or it made no version.
+        # For the instruments: the trace and the time of the change; None without instruments, or if it made no version.
         self.trace: object = None
         self.began: float | None = None
         # The turn that has made the change, until the outcome is known.
         self.maker = maker
         # The commit with which this one is stored: its transaction's, or, if it changes nothing, the previous one.
         self.whole: Commit | None = None
-        # Undoes what it means for a part of the thread, once it is rolled back.
+        # Undoes the change of records in a part of the thread, once the commit is rolled back.
         self.undo: Callable[[], None] | None = None
-        # The tasks that await it; None if none ever has.
+        # The tasks that await the commit; None until the first.
         self._tasks: set[asyncio.Task[object] | None] | None = None
         self._error: PlaitError | None = None
         self._callbacks: list[Callable[[PlaitError | None], None]] = []
@@ -79,7 +69,7 @@ class Commit:
 
     @property
     def tasks(self) -> Collection[Any]:
-        """The tasks that await the change, and are given the error if it fails."""
+        """The tasks that await the change, and get the error if it fails."""
         return self._tasks or ()
 
     def decide(self, *, may_be_stored: bool) -> None:
@@ -89,7 +79,7 @@ class Commit:
             maker.decide_change(may_be_stored=may_be_stored)
 
     def roll_back(self) -> None:
-        """Undo what it means for the parts of the thread."""
+        """Undo the changes of records in the parts of the thread."""
         undo, self.undo = self.undo, None
         if undo is not None:
             undo()
@@ -113,7 +103,7 @@ class Commit:
         for callback in callbacks:
             try:
                 callback(error)
-            except BaseException:  # The callbacks after it must still be called.
+            except BaseException:  # The later callbacks must still be called.
                 log.exception("a callback of a change failed")
 
     async def wait(self) -> None:

@@ -1,68 +1,28 @@
 """The changes of one thread on their way to the store, in order.
 
 When a change is lost, the thread goes back to its last durable state. The running turns are cancelled, as they may have
-read the lost change, and can neither send nor change anything more.
+read the lost change. Cancelled turns can neither send nor change anything.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from contextvars import Context
 from functools import partial
 from time import perf_counter
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from plait.errors import Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.card import Card
-from plait.state.commit import Commit, Maker
+from plait.state.commit import Commit
 from plait.state.revision import Revision
-from plait.state.shown_states import Reader
-from plait.state.source import Source
+from plait.state.source import Source, StateTurn, Turns
 from plait.state.state_history import StateHistory
+from plait.state.timer import Timer
 from plait.store.protocol import Store, Write
 
-__all__ = ["CommitQueue", "Turns"]
-
-
-class Turns(Protocol):
-    """The turns of a thread, whose code makes changes and reads them before they are durable."""
-
-    def find_turn(self) -> Maker | None:
-        """Return the turn in which the calling code runs, of any thread; None outside of turns."""
-        ...
-
-    def find_own_turn(self) -> Reader | None:
-        """Return the turn in which the calling code runs, if it is one of this thread."""
-        ...
-
-    def find_loss(self) -> PlaitError | None:
-        """Return why the turn of the calling code was cut short, if it is one of this thread."""
-        ...
-
-    def cut(self, failure: PlaitError, told: Collection[asyncio.Task[object]]) -> None:
-        """Cut the running turns short, except turns in a task of `told`, which awaits the change and gets the error."""
-
-
-class DueTimes(Protocol):
-    """Knows when the thread must be awake next."""
-
-    # When the thread expires; None if it never does.
-    expires: int | None
-
-    @property
-    def parts(self) -> Sequence[object]:
-        """The parts of the thread that act at times."""
-        ...
-
-    @property
-    def due(self) -> int | None:
-        """The time in microseconds since the epoch, 0 for never; None if nothing of the thread acts at times."""
-        ...
-
-    def arm(self) -> None:
-        """Note that the time may be another one than before."""
+__all__ = ["CommitQueue"]
 
 
 class CommitQueue:
@@ -70,7 +30,6 @@ class CommitQueue:
 
     __slots__ = (
         "_deletion",
-        "_find_trace",
         "_has_lost",
         "_instruments",
         "_on_commit",
@@ -94,20 +53,18 @@ class CommitQueue:
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
-        find_trace: Callable[[Instruments, Source], object] = lambda *_: None,
     ) -> None:
         self.history = history
         self._store = store
         # Called for each change that became durable, in order, before the callbacks that wait for it.
         self._on_commit = on_commit
         # Called when this instance no longer knows the thread's state, because another process has written to it, or
-        # the outcome of a write is unknown. It must close the sockets before the waiting callbacks are called.
+        # the outcome of a write is unknown. This callback must close the sockets before the waiting callbacks are
+        # called.
         self._on_lost = on_lost
-        # Why the thread's state is no longer known here; None while it is.
+        # The reason why the thread's state is no longer known here; None while it is known.
         self.lost: StoreError | None = None
         self._instruments = instruments
-        # Returns the trace of what causes a change of this source.
-        self._find_trace = find_trace
         # Changes that are not durable yet, in order.
         self._pending: list[Commit] = []
         # The turns of the thread, if it has any, and whether a change was lost that they may have read.
@@ -116,8 +73,8 @@ class CommitQueue:
         # The class and message of the error with which further changes are refused; None while they are accepted.
         self._refusal: tuple[type[PlaitError], str] | None = None
         # Tells when the thread must be awake.
-        self.timer: DueTimes | None = None
-        # The time that the store was told last; None if that is not known.
+        self.timer: Timer | None = None
+        # The due time in the last write; None if it is not known.
         self.due: int | None = 0
         # Adds the card of the thread to its writes; None if it has none.
         self.card: Card | None = None
@@ -136,7 +93,7 @@ class CommitQueue:
 
     @property
     def is_stored(self) -> bool:
-        """Whether anything of the thread is durable: a new one is stored with its first change, or `store_thread`."""
+        """Whether the thread is in the store: a new thread is stored with its first change, or by `store_thread`."""
         return self.history.is_stored
 
     @property
@@ -145,7 +102,7 @@ class CommitQueue:
         return not self._pending
 
     def find_loss(self) -> PlaitError | None:
-        """Return why the turn of the calling code was cut short; None if it was not."""
+        """Return the error that cut the turn of the calling code short; None if the turn goes on."""
         return self.turns.find_loss() if self._has_lost and self.turns is not None else None
 
     async def wait_until_durable(self) -> None:
@@ -154,12 +111,12 @@ class CommitQueue:
             await self._pending[-1].wait()
 
     async def wait_until_stored(self) -> None:
-        """Wait until every change made so far is durable, or has failed, but not for the deletion of the thread."""
+        """Wait until every change so far is durable or has failed; do not wait for the deletion of the thread."""
         if (commit := self.find_pending()) is not None:
             await commit.wait()
 
     def find_pending(self) -> Commit | None:
-        """Return the last change that is not durable yet, but not the deletion of the thread; None if there is none."""
+        """Return the last change that is not durable yet, besides the deletion of the thread; None if all are."""
         return next((commit for commit in reversed(self._pending) if commit is not self._deletion), None)
 
     async def wait_for_shown(self) -> None:
@@ -178,7 +135,7 @@ class CommitQueue:
             self._refusal = (Unavailable, "the thread has been stopped: get it from the app again")
 
     def store_due(self) -> Commit | None:
-        """Store when the thread must be awake or expires, unless that is stored, or nothing of the thread is."""
+        """Store the time at which the thread must be awake or expires, unless it is stored or the thread is not."""
         is_told = self.timer is None or self.timer.due in (None, self.due)
         if is_told or not self.history.is_begun or self._refusal is not None:
             return None
@@ -186,10 +143,10 @@ class CommitQueue:
 
     # Deletion
 
-    def begin_deletion(self, turn: Maker) -> Commit | None:
-        """Refuse further changes, and hold back what is sent from now on until `delete` has an outcome.
+    def begin_deletion(self, turn: StateTurn) -> Commit | None:
+        """Refuse further changes, and hold back all later output until `delete` has an outcome.
 
-        Returns the last change so far, None if all are durable.
+        Returns the last change so far; None if all changes are durable.
         """
         turn.expect_change()
         self._refusal = (Destroyed, f"{self.history.key} is being destroyed")
@@ -199,9 +156,9 @@ class CommitQueue:
         return before
 
     async def delete(self) -> None:
-        """Delete what is stored of the thread, after `begin_deletion`; return when that is durable. Raises StoreError.
+        """Delete the stored thread, after `begin_deletion`; return when the deletion is durable. Raises StoreError.
 
-        If it fails, this instance can no longer be used.
+        If the deletion fails, this instance can no longer be used.
         """
         commit = self._deletion
         assert commit is not None
@@ -217,7 +174,7 @@ class CommitQueue:
         self._refusal = (Destroyed, f"{self.history.key} was destroyed")
 
     def abandon_deletion(self, error: PlaitError) -> None:
-        """Fail a deletion that was not submitted, and everything that waits for it."""
+        """Fail a deletion that was not submitted, and all callbacks that wait for it."""
         commit, self._deletion = self._deletion, None
         if commit is not None and not commit.is_done and commit.outcome is None:
             self._pending.remove(commit)
@@ -226,7 +183,7 @@ class CommitQueue:
 
     # Inside
 
-    def _find_own_turn(self) -> Reader | None:
+    def _find_own_turn(self) -> StateTurn | None:
         return None if self.turns is None else self.turns.find_own_turn()
 
     def _submit(self, write: Write, source: Source) -> Commit:
@@ -238,14 +195,15 @@ class CommitQueue:
         if maker is not None:
             maker.expect_change()
         pending = self._pending
-        # If the previous write has failed, this one fails with it: the store, which might accept it, does not get it.
+        # If the previous write has failed, this one fails with it: it is not submitted, as the store might accept it.
         has_failed = len(pending) > 0 and pending[-1].has_failed
         pending.append(commit)
         timer = self.timer
         if timer is not None and (timer.parts or timer.expires is not None):
+            if write.records:
+                timer.follow_write({record.part for record in write.records})
             if (due := timer.due) is not None and due != self.due:
                 write, self.due = replace(write, due=due), due
-            timer.arm()
         if not has_failed:
             commit.outcome = self._store.submit(write)
             # The callbacks run outside of the context of the turn that has made the change.
@@ -253,14 +211,15 @@ class CommitQueue:
         # Count only after submitting, so that nothing comes between `history.append` and the store.
         if write.changes and self._instruments is not NO_INSTRUMENTS:
             (kind, name), size = write.key, sum([len(row.ops) for row in write.changes])
-            parent = self._find_trace(self._instruments, source) if isinstance(source, str) else source.trace
+            turns = self.turns
+            parent = (turns and turns.find_trace()) if isinstance(source, str) else source.trace
             commit.trace, commit.began = self._instruments.change_made(kind, name, size, parent), perf_counter()
         return commit
 
     def _on_stored(self, commit: Commit, outcome: asyncio.Future[int]) -> None:
         error = outcome.exception()
         if commit.is_done:
-            return  # It failed with an earlier change, on which it was based.
+            return  # The change failed earlier, with the change that it was based on.
         if error is None:
             assert self._pending[0] is commit
             del self._pending[0]
@@ -275,7 +234,7 @@ class CommitQueue:
             return
         failure = error if isinstance(error, StoreError) else StoreError("the store failed", detail=str(error))
         if self._deletion is not None or isinstance(failure, Fenced | Indeterminate):
-            # The right state is unknown, so nothing may be answered from this one.
+            # The right state is unknown, so nothing may be answered from this state.
             self.close()
             self.lost = failure
             self._on_lost(failure)
@@ -285,15 +244,15 @@ class CommitQueue:
                 self.turns.cut(failure, {task for each in self._pending for task in each.tasks})
         failed, self._pending = self._pending, []
         self._instruments.store_failed(failure.code)
-        for each in failed:  # All are decided before any of them is answered.
+        for each in failed:  # The outcome of all is decided before the first is answered.
             if each.began is not None:
                 self._instruments.change_failed(each.trace, failure.code)
             each.decide(may_be_stored=isinstance(failure, Indeterminate))
         self.due = None
-        for each in failed:
-            each.finish(failure)
         if self.timer is not None:
             self.timer.arm()
+        for each in failed:
+            each.finish(failure)
 
     def _roll_back(self) -> None:
         """Go back to the last durable state."""

@@ -18,7 +18,7 @@ class Compatibility:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        # By kind: the schema and its hash. A state that may be any JSON has none.
+        # By kind: the schema and its hash. A state that may be any JSON has no schema.
         self._current: dict[str, tuple[dict[str, object], str]] = {}
 
     async def remember(self, types: Mapping[str, StateType]) -> None:
@@ -29,12 +29,12 @@ class Compatibility:
             try:
                 schema = schema_of(state_type.type)
             except (TypeError, msgspec.MsgspecError):
-                continue  # msgspec decodes the type, but has no schema for it: no client is built for one.
+                continue  # msgspec decodes the type, but cannot describe it: no client was built for a schema of it.
             self._current[kind] = schema, schema_hash(schema)
             await self._store.add_schema(kind, schema_hash(schema), encode_json(schema))
 
     async def check(self, kind: str, hash: str | None) -> None:
-        """Raise Outdated if the current schema is not compatible with the one that has this hash, the client's."""
+        """Raise Outdated if the current schema is not compatible with the client's schema, which has this hash."""
         current = self._current.get(kind)
         if hash is None or current is None or hash == current[1]:
             return

@@ -25,9 +25,9 @@ class ConcurrentOps(NamedTuple):
     """The operations that a client had not seen at its last accepted push, rebased over all its pushes so far."""
 
     ops: Sequence[ConcurrentOp] = ()
-    # The version that this push has made: no operation is of a later one.
+    # The version that this push has made: no operation belongs to a later version.
     to: int = 0
-    # The base of that push: each operation is of a later version.
+    # The base of the push: every operation belongs to a later version.
     since: int = 0
 
     def back_to(self, version: int) -> "ConcurrentOps":
@@ -36,7 +36,7 @@ class ConcurrentOps(NamedTuple):
         return self._replace(ops=ops, to=min(self.to, version))
 
 
-TOO_OLD = "the version that the change is based on is no longer kept; get the current state and make it again"
+TOO_OLD = "the base of the change is no longer kept; get the current state and make the change again"
 
 
 class LoadedChanges(NamedTuple):

@@ -1,4 +1,4 @@
-"""Conflict resolution: what happens when a change and the changes of others affect the same place."""
+"""Conflict resolution, for a change and the changes of others that affect the same place."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +25,7 @@ path; returns the value to set."""
 
 
 def may_meet(ops: Iterable[Op], others: Iterable[Op]) -> bool:
-    """Tell whether two lists of operations may have a place in common, if elements of arrays may have moved."""
+    """Return whether two lists of operations may have a place in common, if elements of arrays may have moved."""
     there = {_kind_of_place(other.path) for other in others}
     around = {place[:depth] for place in there for depth in range(len(place))}
     places = [_kind_of_place(op.path) for op in ops] if there else []
@@ -37,9 +37,9 @@ def _kind_of_place(path: str) -> tuple[str, ...]:
 
 
 def drop_known(rebased: Rebased, theirs: Sequence[Op], document: Any, *, keys: Keys | None, budget: Budget) -> Rebased:
-    """Return a write without the elements that others have inserted, too, by their ids: these stay as they are.
+    """Return a write without the elements that others have also inserted, with the same ids: those of the others stay.
 
-    So what has an id is never doubled, even if the write was compared with a state that its client had not read.
+    So an element with an id is never doubled, even if the write was compared with a state that its client had not read.
     """
     known = {id for op in theirs if (id := _inserted_id(op, keys)) is not None}
     suspects = [at for at, op in enumerate(rebased.ops) if _inserted_id(op, keys) in known] if known else []
@@ -57,7 +57,7 @@ def drop_known(rebased: Rebased, theirs: Sequence[Op], document: Any, *, keys: K
             budget.charge_elements(len(elements))
             there[place] = Counter(ids_of(elements, None if keys is None else keys.at(place)))
         if there[place][_inserted_id(op, keys)] == 1:
-            # The operations after it were made with the element in the list.
+            # The later operations were made with the element in the list.
             budget.charge_rebase(ops[at + 1 :], 1)
             gone = Op("remove", op.path)
             ops[at:] = [*([gone] if op.op == "replace" else ()), *rebase(ops[at + 1 :], [gone], None).ops]
@@ -67,14 +67,14 @@ def drop_known(rebased: Rebased, theirs: Sequence[Op], document: Any, *, keys: K
 def drop_lost_moves(ops: Sequence[Op], theirs: Sequence[Op], *, budget: Budget) -> list[Op]:
     """Return a write without the moves of elements that others have removed, which stay removed.
 
-    A client that writes whole states did not ask for them: they are what differs from the state that it had read.
+    A client that writes whole states did not ask for these moves: they are differences from the state that it had read.
     """
     left, at = list(ops), 0
     while at < len(left):
         if left[at].moved is True:
             budget.charge_rebase(left[: at + 1], len(theirs))
             if rebase(left[: at + 1], theirs, None, budget.charge_places).is_lost:
-                # The `remove` before it stays; the operations after it were made with the element in the list.
+                # The earlier `remove` stays; the later operations were made with the element in the list.
                 budget.charge_rebase(left[at + 1 :], 1)
                 left[at:] = rebase(left[at + 1 :], [Op("remove", left[at].path)], None).ops
                 continue
@@ -83,7 +83,7 @@ def drop_lost_moves(ops: Sequence[Op], theirs: Sequence[Op], *, budget: Budget) 
 
 
 def _inserted_id(op: Op, keys: Keys | None) -> Id | None:
-    """Return the id of the value that an operation may insert into a list, None if it has none."""
+    """Return the id of the value that an operation may insert into a list; None without an id."""
     place, _, part = op.path.rpartition("/")
     if op.op not in ("add", "replace") or op.moved is True or not is_place(part):
         return None
@@ -122,7 +122,7 @@ def _resolve(op: Op, origin: Origin, base: Any, document: Any, resolve: Resolve)
     before, current = _find_at(base, origin.before), _find_at(document, origin.now)
     is_inserted = op.op == "add" and isinstance(_find_at(document, op.path.rpartition("/")[0]), list | tuple)
     if is_inserted:
-        before = current = msgspec.UNSET  # The element at this index is another one, which stays.
+        before = current = msgspec.UNSET  # A different element is at this index now; it stays.
     value = resolve(_copy_json(before), _copy_json(current), _copy_json(op.value), op.path)
     if value is None and (is_inserted or op.op == "remove"):
         return None if is_inserted else op
@@ -138,5 +138,5 @@ def _find_at(document: Any, place: str | None) -> Any:
 
 
 def _copy_json(value: Any) -> Any:
-    """Return a copy of a value that goes to the hook or comes from it, so that the state is not changed in place."""
+    """Return a copy of a value for the hook or from it, so that the state is not changed in place."""
     return None if value is msgspec.UNSET else decode_json(encode_json(value))

@@ -23,13 +23,13 @@ class Edit:
     """Turns the edits of a draft in a block into one change, or into none when the block raises.
 
     With `async with`, leaving the block waits until the change is durable and sent. Changes that others make while the
-    block awaits something are kept: the edits are rebased onto them. Leaving the block raises what `set_state` raises,
-    and Conflict when the edited place no longer exists. An edit and its draft are for one block.
+    block awaits something are kept: the edits are rebased onto them. Leaving the block raises the errors of
+    `set_state`, and Conflict if the edited place no longer exists. An edit and its draft are for one block.
     """
 
     __slots__ = ("_base", "_change_log", "_draft", "_older", "_pipeline", "_was_durable", "commit")
 
-    # Type checkers refuse these uses of an edit by themselves.
+    # Type checkers find these misuses of an edit by themselves.
     if not TYPE_CHECKING:
 
         def __setattr__(self, name: str, value: object) -> None:
@@ -49,10 +49,10 @@ class Edit:
         self._pipeline = pipeline
         self._change_log = change_log
         self._draft: Draft | None = None
-        # The revision that the draft was made from, and whether it was durable, so that it cannot be rolled back.
+        # The revision from which the draft was made, and whether it was durable, and so cannot be rolled back.
         self._base = pipeline.current
         self._was_durable = False
-        # Changes made by others since then that had to be read from the store.
+        # Later changes of others that had to be read from the store.
         self._older: Sequence[ChangeRow] = ()
         # The change, after the block.
         self.commit: Commit | None = None

@@ -1,10 +1,10 @@
-"""Finds fields that a type does not have, which are probably misspelt, in JSON values."""
+"""Finds fields in JSON values that their type does not have: they are probably misspelt."""
 
 from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import inspect
 
@@ -20,7 +20,7 @@ _MOST: Final = 12
 
 
 def make_unknown_field_error(name: str, fields: Iterable[str], place: str = "") -> InvalidState:
-    """Return the error for an unknown field of the object at `place`, with the most similar field that it has."""
+    """Return the error for an unknown field of the object at `place`; it names the most similar field."""
     if len(name) > _LONG:
         return InvalidState(f"there is no field {name[:_LONG]!r}…", path=place)
     names = tuple(fields)
@@ -31,22 +31,6 @@ def make_unknown_field_error(name: str, fields: Iterable[str], place: str = "") 
     else:
         advice = ""
     return InvalidState(f"there is no field {name!r}{advice}", path=f"{place}/{escape(name)}")
-
-
-class FieldPlan(Protocol):
-    """The places of a type's fields. A type without fields, or one that allows any, has no plan."""
-
-    def matches(self, value: object) -> bool:
-        """Whether a JSON value is of this member of a union."""
-        ...
-
-    def find(self, value: Any) -> "Unknown | None":
-        """Return the first unknown field in a JSON value, None if there is none."""
-        ...
-
-    def find_all(self, value: Any, place: str) -> Iterator[str]:
-        """Yield the place of each unknown field in a JSON value at a place; `*` stands for any element or key."""
-        ...
 
 
 class Unknown:
@@ -60,7 +44,7 @@ class Unknown:
         self.parts: list[str] = []
 
 
-def check_fields(plan: FieldPlan | None, value: Any, path: str = "") -> None:
+def check_fields(plan: "FieldPlan | None", value: Any, path: str = "") -> None:
     """Raise InvalidState when the JSON value at a path has an unknown field."""
     try:
         found = None if plan is None else plan.find(value)
@@ -80,24 +64,26 @@ class _Object:
         self, fields: Iterable[str], tag_field: str | None, tag: str | int | None, also: Iterable[str] = ()
     ) -> None:
         self._fields = tuple(fields)
-        # The names of its members; it reads some fields by other names, too.
+        # The names of the members; a type may also accept other names for some fields.
         self._keys = frozenset(self._fields if tag_field is None else (*self._fields, tag_field)) | {*also}
         self._tag_field = tag_field
         self._tag = tag
         # The plans of those fields that have one.
         self._members: list[tuple[str, FieldPlan]] = []
 
-    def add(self, field: str, plan: FieldPlan | None) -> None:
+    def add(self, field: str, plan: "FieldPlan | None") -> None:
         """Set the plan of a field."""
         if plan is not None:
             self._members.append((field, plan))
 
     def matches(self, value: object) -> bool:
+        """Whether a JSON value belongs to this member of a union."""
         return isinstance(value, dict) and (self._tag_field is None or value.get(self._tag_field) == self._tag)
 
     def find(self, value: Any) -> Unknown | None:
+        """Return the first unknown field in a JSON value; None if all are known."""
         if not isinstance(value, dict):
-            return None  # An object of the type itself, from server code, or a value that is refused elsewhere.
+            return None  # An object of the type, from server code, or a value that is refused elsewhere.
         if not value.keys() <= self._keys:
             return Unknown(str(next(key for key in value if key not in self._keys)), self._fields)
         for field, plan in self._members:
@@ -111,6 +97,7 @@ class _Object:
         return not self._members and {*map(type, values)} == {dict} and self._keys.issuperset(set().union(*values))
 
     def find_all(self, value: Any, place: str) -> Iterator[str]:
+        """Yield the place of each unknown field in a JSON value at a place; `*` stands for any element or key."""
         if isinstance(value, dict):
             for key in value.keys() - self._keys:
                 yield f"{place}/{escape(key)}"
@@ -124,7 +111,7 @@ class _Tuple:
 
     __slots__ = ("_has_end", "_members", "_tag")
 
-    def __init__(self, members: list[FieldPlan | None], *, has_end: bool, tag: str | int | None) -> None:
+    def __init__(self, members: "list[FieldPlan | None]", *, has_end: bool, tag: str | int | None) -> None:
         self._members = members
         # Whether msgspec drops elements after the last one.
         self._has_end = has_end
@@ -155,11 +142,11 @@ class _Tuple:
 
 
 class _Each:
-    """A dict with any keys, or an array of any length; `types` are those of such a value."""
+    """A dict with any keys, or an array of any length; `types` are the JSON types of such a value."""
 
     __slots__ = ("_plan", "_types")
 
-    def __init__(self, plan: FieldPlan, *types: type) -> None:
+    def __init__(self, plan: "FieldPlan", *types: type) -> None:
         self._plan = plan
         self._types = types
 
@@ -184,18 +171,18 @@ class _Each:
 
 
 class _Union:
-    """A union, whose members differ by their tags, or by being an object or an array; Pydantic models by any of it."""
+    """A union. Its members differ by their tags, or by being an object or an array; Pydantic models in any way."""
 
     __slots__ = ("_plans",)
 
-    def __init__(self, plans: list[FieldPlan]) -> None:
+    def __init__(self, plans: "list[FieldPlan]") -> None:
         self._plans = plans
 
     def matches(self, value: object) -> bool:
         return any(plan.matches(value) for plan in self._plans)
 
     def find(self, value: Any) -> Unknown | None:
-        # In a model's place there may be another one, so the field must be unknown to each.
+        # The value may match several models, so the field must be unknown to all of them.
         found = [plan.find(value) for plan in self._plans if plan.matches(value)]
         return found[0] if found and None not in found else None
 
@@ -204,9 +191,13 @@ class _Union:
         return iter(found[0] if found and [] not in found else ())
 
 
+FieldPlan = _Object | _Tuple | _Each | _Union
+"""The places of a type's fields. A type without fields, or with arbitrary fields, has no plan."""
+
+
 @lru_cache(maxsize=1024)
 def make_plan(type_: Any) -> FieldPlan | None:
-    """Return the plan of a type, None if it has no fields to check."""
+    """Return the plan of a type; None if it has no fields to check."""
     try:
         return _make_type_plan(inspect.type_info(type_), {})
     except (TypeError, NotImplementedError, NameError):

@@ -14,10 +14,10 @@ __all__ = ["to_json_patch"]
 
 
 def to_json_patch(document: Any, rows: Iterable[ChangeRow], *, most: int) -> list[ChangeRow]:
-    """Return the first changes of a document, with each splice replaced by the whole text after it.
+    """Return the first changes of a document, with each splice replaced by the whole resulting text.
 
-    The last change is the one with which the operations reach `most` bytes, as texts may be long. A change whose texts
-    have more characters than that replaces the whole document. Raises PatchError.
+    As texts may be long, the result ends with the change at which the operations reach `most` bytes. A change whose
+    texts have more than `most` characters replaces the whole document. Raises PatchError.
     """
     found: list[ChangeRow] = []
     owned: Owned = {}

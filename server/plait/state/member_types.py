@@ -2,6 +2,7 @@
 
 import types
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -9,9 +10,11 @@ import msgspec
 from msgspec import inspect
 
 from plait.state.fields import FieldPlan, make_plan
+from plait.state.types import is_immutable
 from plait_schemas.codec import make_decoder
+from plait_schemas.members import find_attributes
 
-__all__ = ["NotTyped", "find_fields", "find_member_type", "is_any_text", "make_reader"]
+__all__ = ["Field", "NotTyped", "find_fields", "find_member_type", "is_any_text", "make_reader"]
 
 
 class NotTyped(Exception):
@@ -19,7 +22,7 @@ class NotTyped(Exception):
 
 
 class Field(NamedTuple):
-    """A field of a Struct: its attribute and its type."""
+    """A field of a Struct or a dataclass: its attribute and its type."""
 
     name: str
     type: Any
@@ -31,13 +34,13 @@ _NO_STRINGS: Final = (inspect.NoneType, inspect.BoolType, inspect.IntType, inspe
 
 @lru_cache(maxsize=1024)
 def make_reader(type_: Any) -> tuple[Callable[[bytes], Any], FieldPlan | None]:
-    """Return the decoder of a type, and the plan that finds unknown fields in its JSON, None if it has no fields."""
+    """Return the decoder of a type, and the plan that finds unknown fields in its JSON; None if it has no fields."""
     return make_decoder(type_), make_plan(type_)
 
 
 @lru_cache(maxsize=1024)
 def is_any_text(type_: Any) -> bool:
-    """Tell whether a type accepts any string, and decodes it to a string."""
+    """Return whether a type accepts any string, and decodes it to a string."""
     return _takes_any_text(inspect.type_info(type_))
 
 
@@ -52,14 +55,21 @@ def _takes_any_text(info: inspect.Type) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def find_fields(cls: type[msgspec.Struct]) -> dict[str, Field]:
-    """Return the fields of a Struct by their names in JSON. Raises NotTyped."""
-    config = cls.__struct_config__
-    if config.array_like or config.omit_defaults or getattr(cls, "__parameters__", None):
+def find_fields(cls: type) -> dict[str, Field]:
+    """Return the fields of a Struct or a dataclass by their names in JSON.
+
+    Raises NotTyped for other classes, if code of the class may change more than one field, and if its JSON omits
+    fields.
+    """
+    config = getattr(cls, "__struct_config__", None)
+    if getattr(cls, "__parameters__", None) or (hasattr(cls, "__post_init__") and not _may_be_replaced(cls)):
+        raise NotTyped
+    if config is None and (not is_dataclass(cls) or any(vars(each).get("__slots__") for each in cls.__mro__)):
+        raise NotTyped
+    if config is not None and (config.array_like or config.omit_defaults):
         raise NotTyped
     hints = get_type_hints(cls, include_extras=True)
-    pairs = zip(cls.__struct_encode_fields__, cls.__struct_fields__, strict=True)
-    fields = {name: Field(attribute, hints[attribute]) for name, attribute in pairs}
+    fields = {name: Field(attribute, hints[attribute]) for name, attribute in (find_attributes(cls) or {}).items()}
     if any(_is_open(field.type) for field in fields.values()):
         raise NotTyped
     return fields
@@ -82,8 +92,13 @@ def find_member_type(type_: Any, container: type) -> Any:
     raise NotTyped
 
 
+def _may_be_replaced(cls: type) -> bool:
+    """Return whether the code of a class can only refuse its values, or set other fields."""
+    return issubclass(cls, msgspec.Struct) and is_immutable(cls)
+
+
 def _is_open(type_: Any) -> bool:
-    """Tell whether a type cannot be decoded by itself, as it has a type variable or UNSET."""
+    """Return whether a type cannot be decoded on its own, as it contains a type variable or UNSET."""
     if isinstance(type_, TypeVar) or type_ is msgspec.UnsetType:
         return True
     arguments = get_args(type_)[:1] if get_origin(type_) is Annotated else get_args(type_)

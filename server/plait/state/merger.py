@@ -1,7 +1,7 @@
 """Turns the pushes of clients into changes, merged with the changes that the clients had not seen.
 
-The operations that a client had not seen at a push are kept, and rebased over its later pushes: the client made its
-next push after these, so that is rebased over the result (as in Jupiter: Nichols et al., 1995).
+The operations that a client had not seen at a push are kept, and rebased over the client's later pushes. Its next push
+was made after these pushes, so it is rebased over the result (as in Jupiter: Nichols et al., 1995).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from plait.errors import Conflict
+from plait.limits import RateLimiter, TokenBucket
 from plait.state.budget import FREE_OPS, MOST_PAIRS, PUSH_BUDGET, Budget
 from plait.state.commit import Commit
 from plait.state.concurrent import ConcurrentOp, ConcurrentOps, LoadedChanges, MissingChanges
@@ -19,7 +20,6 @@ from plait.state.pipeline import Pipeline
 from plait.state.push_log import ClientPushes, PushLog
 from plait.state.revision import Revision
 from plait.state.source import Client
-from plait.store.thread_rows import ClientRow
 from plait_schemas.codec import encode_json
 from plait_schemas.diff import MOST_OPS
 from plait_schemas.messages import Push
@@ -27,22 +27,21 @@ from plait_schemas.patch import Op, decode_ops, read_ops, without_own
 from plait_schemas.rebase import rebase
 from plait_schemas.trace import Origin, trace
 
-__all__ = ["AcceptedPush", "Charge", "Merger", "Proposal"]
-
-Charge = Callable[[float], None]
-"""Charges work to a client, as a number of messages."""
+__all__ = ["AcceptedPush", "Merger", "Proposal"]
 
 
 class Proposal(NamedTuple):
-    """A push, and what it must be rebased over."""
+    """A push, and the changes that it must be rebased over."""
 
     push: Push
     source: Client
+    client: ClientPushes
     # The operations that the client had not seen at its last push.
     unseen: ConcurrentOps
     # The history that was read for this push.
     loaded: LoadedChanges
-    charge: Charge
+    # Charged for the work.
+    limiter: RateLimiter | TokenBucket | None
 
 
 class AcceptedPush(NamedTuple):
@@ -53,7 +52,7 @@ class AcceptedPush(NamedTuple):
     unseen: ConcurrentOps
     # Whether there were changes that the client had not seen.
     is_rebased: bool
-    # The applied operations as JSON, if they differ from those of the client.
+    # The applied operations as JSON, if they differ from the client's.
     ops: bytes | None
 
 
@@ -66,28 +65,29 @@ class Merger(Pipeline):
     """The clients that have joined, and their last pushes."""
 
     def leave_client(self, client: ClientPushes) -> None:
-        """Forget a client when its pushes so far are durable, and no other socket uses it."""
+        """Forget a client once its pushes so far are durable, unless another socket of it is open."""
         self.after(lambda _: self.clients.leave(client))
 
-    def push(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> AcceptedPush | MissingChanges:
+    def push(self, proposal: Proposal) -> AcceptedPush | MissingChanges:
         """Apply a push as a change, rebased over the changes that its client had not seen.
 
-        Returns what must be read first, if that is neither in memory nor in `loaded`. `accept` is called when the push
-        can no longer be refused, and returns the client's row to store. Raises what Pipeline.change raises, Conflict
-        and PatchError.
+        Returns the changes that must be read first, if they are neither in memory nor in `loaded`. Raises the errors of
+        Pipeline.change, Conflict and PatchError.
         """
         push = proposal.push
         self._check(push)
         if self._is_current(push, proposal.unseen):
             sent = without_own(push.ops)
-            return self._apply(sent, sent, proposal, accept)
+            return self._apply(sent, sent, proposal)
         missing = self._find_missing(proposal)
-        return self._rebase(proposal, accept) if missing is None else missing
+        return self._rebase(proposal) if missing is None else missing
 
-    def merge(self, ops: Sequence[Op], base: Revision, source: Client, charge: Charge) -> Commit:
-        """Apply the operations of a client, made on `base`, to the current state.
+    def merge(
+        self, ops: Sequence[Op], base: Revision, source: Client, limiter: RateLimiter | TokenBucket | None
+    ) -> Commit:
+        """Apply the operations of a client, made on `base`, to the current state; charge `limiter` for the work.
 
-        Raises what Pipeline.change raises, and Conflict.
+        Raises the errors of Pipeline.change, and Conflict.
         """
         history, policy = self.history, self.rules.policy
         current, encoded = history.current, _encode_ops(ops)
@@ -95,7 +95,7 @@ class Merger(Pipeline):
         most = min(MOST_OPS, MOST_PAIRS // max(len(ops), 1))
         theirs = read_ops(_encode_ops(history.diff(base, current.base, json, self._limits, most=most)))
         ops = read_ops(encoded)  # The values of a diff may be objects of a type.
-        budget, document = Budget(PUSH_BUDGET, charge), current.partial
+        budget, document = Budget(PUSH_BUDGET, limiter), current.partial
         budget.charge_rebase(ops, len(theirs))
         budget.charge_ops(ops, document)
         rebased = rebase(ops, theirs, document, budget.charge_places)
@@ -117,13 +117,13 @@ class Merger(Pipeline):
         return read_ops if self._type.is_plain else decode_ops
 
     def _check(self, push: Push) -> None:
-        """Raise Conflict for a push whose versions are not the thread's."""
+        """Raise Conflict for a push with versions that do not belong to the thread."""
         history = self.history
         epoch, base = push.base
         if epoch != history.epoch:
-            raise Conflict("the epoch of its base is not the thread's current epoch; join again")
+            raise Conflict("the epoch of the push's base is not the thread's current epoch; join again")
         if not 0 <= base <= history.current.version:
-            raise Conflict("its base is not a version of this thread; join again")
+            raise Conflict("the base of the push is not a version of this thread; join again")
         if push.made is not None and self.rules.policy != "last-writer":
             if push.made[0] != epoch:
                 raise Conflict("the epoch in `made` is not the thread's current epoch; join again")
@@ -143,15 +143,15 @@ class Merger(Pipeline):
                 return False
         if self.rules.policy != "last-writer":
             return base == version and (push.made is None or push.made[1] == version)
-        # After a version that its client has seen there may be other pushes of the same client.
+        # The versions after one that the client has seen may come from its own other pushes.
         return base == version or (unseen.to == version and base >= unseen.since and not unseen.ops)
 
     def _find_missing(self, proposal: Proposal) -> MissingChanges | None:
-        """Return what must be read before a push can be rebased, None if everything is in memory.
+        """Return the history that must be read before a push can be rebased; None if everything is in memory.
 
-        `resolve_conflict` needs the state that the push was made on, if others may have changed the same place.
+        If others may have changed the same place, `resolve_conflict` needs the state on which the push was made.
         """
-        push, source, unseen, loaded, _ = proposal
+        push, source, _, unseen, loaded, _ = proposal
         history, policy = self.history, self.rules.policy
         after, made = max(push.base[1], unseen.to), (push.made or push.base)[1]
         if policy != "last-writer":
@@ -166,11 +166,11 @@ class Merger(Pipeline):
                 return None
         return MissingChanges(after, made if callable(policy) else None)
 
-    def _rebase(self, proposal: Proposal, accept: Callable[[], ClientRow]) -> AcceptedPush:
+    def _rebase(self, proposal: Proposal) -> AcceptedPush:
         push, loaded = proposal.push, proposal.loaded
         document = self.history.current.partial
         concurrent = self._find_unseen(proposal)
-        budget = Budget(PUSH_BUDGET, proposal.charge)
+        budget = Budget(PUSH_BUDGET, proposal.limiter)
         budget.charge_rebase(push.ops, len(concurrent))
         budget.charge_ops(push.ops, document)
         rebased = rebase(push.ops, (each.op for each in concurrent), document, budget.charge_places)
@@ -181,26 +181,25 @@ class Merger(Pipeline):
         policy = self.rules.policy
         origins = [] if policy == "last-writer" else self._origins(proposal, rebased.ops)
         ops = self.ask(partial(merge, rebased, origins, document=document, policy=policy, base=loaded.document))
-        return self._apply(ops, without_own(push.ops), proposal, accept, unseen=unseen, is_rebased=bool(concurrent))
+        return self._apply(ops, without_own(push.ops), proposal, unseen=unseen, is_rebased=bool(concurrent))
 
     def _apply(
         self,
         ops: Sequence[Op],
         sent: Sequence[Op],
         proposal: Proposal,
-        accept: Callable[[], ClientRow],
         *,
         unseen: Sequence[ConcurrentOp] = (),
         is_rebased: bool = False,
     ) -> AcceptedPush:
-        """Apply the operations of a push as a change; if it was rebased, they differ from those that were `sent`."""
-        before, base = self.history.current, proposal.push.base
-        commit = self.change(ops, proposal.source, accept=accept)
+        """Apply the operations of a push as a change; after a rebase, they differ from the `sent` operations."""
+        before, (push, source, client, *_) = self.history.current, proposal
+        commit = self.change(ops, source, accept=partial(client.accept, push.ref))
         change = None if commit.revision is before else commit.revision.change
         is_as_sent = change is None or change.ops == encode_json(sent)
         return AcceptedPush(
             commit,
-            ConcurrentOps(unseen, commit.revision.version, base[1]),
+            ConcurrentOps(unseen, commit.revision.version, push.base[1]),
             is_rebased,
             None if change is None or is_as_sent else change.ops,
         )
@@ -210,31 +209,31 @@ class Merger(Pipeline):
 
         Raises Conflict when the client has already pushed on a later version.
         """
-        push, source, unseen, loaded, _ = proposal
+        push, source, _, unseen, loaded, _ = proposal
         base = push.base[1]
         rows = loaded.since(self.history, max(base, unseen.to)) or []
         if base < unseen.since or any(row.source == source.id for row in rows):
-            # The push was made after other pushes of this client, whose places have changed since.
-            raise Conflict("the push is based on changes that no longer exist; get the current state and make it again")
+            # The push was made after other pushes of this client, and the places of those pushes have changed since.
+            raise Conflict("the push is based on lost changes; get the current state and make the change again")
         found = [each for each in unseen.ops if each.version > base]
         return found + [ConcurrentOp(op, row.version) for row in rows for op in self._read_ops(row.ops)]
 
     def _origins(self, proposal: Proposal, ops: Sequence[Op]) -> list[Origin]:
-        """Return where the places of operations were when the push was made, and whether others changed them since."""
-        push, source, _, loaded, charge = proposal
+        """Return the places of operations at the time of the push, and whether others have changed them since."""
+        push, source, _, _, loaded, limiter = proposal
         history = self.history
         rows = loaded.since(history, (push.made or push.base)[1]) or []
         over = [(op, row.source == source.id) for row in rows for op in self._read_ops(row.ops)]
         if not over:
             return [Origin(op.path, op.path, is_contested=False) for op in ops]
-        # These are all changes since the push was made, also those that were charged above: use a separate budget.
-        Budget(PUSH_BUDGET, charge).charge_rebase(ops, len(over), traces=True)
+        # `over` has all changes since the push was made, even the ones charged above: use a separate budget.
+        Budget(PUSH_BUDGET, limiter).charge_rebase(ops, len(over), traces=True)
         own = frozenset(index for index, (_, is_own) in enumerate(over) if is_own)
         return trace(ops, [op for op, _ in over], history.current.partial, own=own)
 
 
 def _encode_ops(ops: Sequence[Op]) -> bytes:
-    """Encode the differences of two states. Raises Conflict, without encoding, if a container is replaced whole."""
+    """Encode the differences of two states. Raises Conflict, without encoding, if they replace a whole container."""
     if any(op.path == "" and encode_json(op.value)[:1] in (b"{", b"[") for op in ops):
         raise Conflict("too much has changed at once to merge; get the current state and make the change again")
     return encode_json(ops)

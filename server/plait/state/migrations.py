@@ -11,8 +11,8 @@ from plait.clock import read_wall_clock
 from plait.errors import MigrationFailed, NewerState, PlaitError
 from plait.state.state_history import StateHistory, replay_document
 from plait.state.types import StateType, explain_invalid_state
-from plait.store.protocol import Store, StoredThread, ThreadKey, ThreadQuery, ThreadRow, Write
-from plait.store.thread_rows import ChangeRow, Snapshot
+from plait.store.protocol import Store, StoredThread, ThreadQuery, ThreadRow, Write
+from plait.store.thread_rows import ChangeRow, Snapshot, ThreadKey
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.encoding import EncodeError, encode_given
@@ -36,7 +36,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def migrate(*, from_: int) -> Callable[[F], F]:
     """Mark a function in a Thread class that migrates a state from version `from_` to the next one.
 
-    The function takes the state as dicts, lists and scalars, may change it in place, and returns it. It has no `self`.
+    The function takes the state as dicts, lists and scalars, may change it in place, and returns it. There is no
+    `self`.
     """
 
     def mark(function: F) -> F:
@@ -47,7 +48,7 @@ def migrate(*, from_: int) -> Callable[[F], F]:
 
 
 def find_migrations(cls: type, state_version: int) -> dict[int, Callable[[Any], Any]]:
-    """Return the migrations of a class, by the version that they migrate from. Raises TypeError."""
+    """Return the migrations of a class, by the version from which they migrate. Raises TypeError."""
     if type(state_version) is not int or state_version < 1:
         raise TypeError(f"{cls.__name__}.state_version must be a whole number, at least 1, not {state_version!r}")
     found: dict[int, Callable[[Any], Any]] = {}
@@ -84,8 +85,8 @@ class StateClass(Protocol):
 Outcome = Literal["current", "migrated", "failed", "lossy", "unknown"]
 """The outcome of migrating a stored thread.
 
-"lossy" means that its type lacks members of its state, which is not migrated and loses them with its next change;
-"unknown" means that the app has no such kind.
+"lossy" means that the type lacks members of the stored state: the state is not migrated, and loses them with its next
+change. "unknown" means that the app does not have the thread's kind.
 """
 
 # Threads that are migrated at the same time, so that their writes share transactions.
@@ -93,7 +94,7 @@ _AT_ONCE: Final = 100
 
 
 def migrate_state(key: ThreadKey, kind: StateClass, stored: StoredThread) -> bytes | None:
-    """Return the stored state migrated to the version of its class, as JSON; None when it has that, or no state.
+    """Return the stored state as JSON, migrated to the version of its class; None if there is nothing to migrate.
 
     Raises MigrationFailed, NewerState or CorruptThread.
     """
@@ -110,7 +111,7 @@ def migrate_state(key: ThreadKey, kind: StateClass, stored: StoredThread) -> byt
             raise MigrationFailed(what, detail=f"{kind.cls.__name__} has no @migrate(from_={step})")
         try:
             document = migrate(document)
-        except BaseException as error:  # Whatever the author's function raises, the stored thread is left unchanged.
+        except BaseException as error:  # The author's function may raise any exception; the store stays as it is.
             raised = f"@migrate(from_={step}) raised {type(error).__name__}: {error}"
             raise MigrationFailed(what, detail=raised) from error
     try:
@@ -119,9 +120,9 @@ def migrate_state(key: ThreadKey, kind: StateClass, stored: StoredThread) -> byt
         # Encode the decoded state: the type adds default values that the migrations left out.
         encoded = encode_given(state)
     except EncodeError as error:
-        raise MigrationFailed(what, detail=f"what the migrations return is not JSON: {error}") from error
+        raise MigrationFailed(what, detail=f"the result of the migrations is not JSON: {error}") from error
     except BaseException as error:  # The type may run the author's code, such as `__post_init__`.
-        returned = f"what the migrations return is not a state of {kind.cls.__name__}: {explain_invalid_state(error)}"
+        returned = f"the result of the migrations is not a state of {kind.cls.__name__}: {explain_invalid_state(error)}"
         raise MigrationFailed(what, detail=returned) from error
     return data if kind.state_type.is_plain else encoded
 
@@ -134,7 +135,7 @@ def find_lost(key: ThreadKey, kind: StateClass, stored: StoredThread) -> list[st
 
 
 def explain_lost(key: ThreadKey, lost: Iterable[str]) -> str:
-    """Return which members a thread's state will lose, because its type lacks them, and what to do about it."""
+    """Return a message about the members that a thread's state will lose, as its type lacks them, with the remedy."""
     places = ", ".join(lost)
     return f"{key} loses {places} with its next change, as the type lacks it: raise state_version, and add a @migrate"
 
@@ -142,7 +143,7 @@ def explain_lost(key: ThreadKey, lost: Iterable[str]) -> str:
 async def store_migrated(
     store: Store, key: ThreadKey, stored: StoredThread, data: bytes, *, state_version: int, fence: int
 ) -> StoredThread:
-    """Store a migrated state by a change with the source "migration", and return the thread as it is stored after.
+    """Store a migrated state by a change with the source "migration"; return the stored thread after this change.
 
     `fence` is the number of the thread's owner. Raises StoreError.
     """
@@ -168,7 +169,7 @@ async def store_migrated(
 async def migrate_all(
     store: Store, kinds: Mapping[str, StateClass], *, dry_run: bool
 ) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
-    """Migrate every thread of a store, or with `dry_run` only try to; yield the outcome for each."""
+    """Migrate every thread of a store, or only try to with `dry_run`; yield the outcome for each thread."""
     after: ThreadRow | None = None
     while rows := await store.threads(ThreadQuery(after=after, limit=_AT_ONCE)):
         keys = [row.key for row in rows]
@@ -198,10 +199,10 @@ async def _try(
 async def _migrate(
     store: Store, key: ThreadKey, kind: StateClass, fence: int | None
 ) -> tuple[Outcome, PlaitError | None]:
-    """Migrate a thread, or without the number of an owner only try to."""
+    """Migrate a thread; without the number of an owner, only try to."""
     stored = await store.load(key)
     if stored is None or (data := migrate_state(key, kind, stored)) is None:
-        # Raises when the class has another type, but the same state_version.
+        # Raises if the type of the class has changed, but not its state_version.
         StateHistory(key, kind.state_type, stored)
         if stored is None or not (lost := find_lost(key, kind, stored)):
             return "current", None

@@ -10,15 +10,15 @@ __all__ = ["MissedChanges"]
 
 
 class MissedChanges:
-    """The operations from one version to a later one; text that was typed or streamed is joined into one operation."""
+    """The operations from one version to a later one; typed or streamed text is joined into one operation."""
 
     __slots__ = ("_size", "ops", "version")
 
     def __init__(self, version: int) -> None:
-        # The version that the operations lead to.
+        # The version after the operations.
         self.version = version
         self.ops: list[Op] = []
-        # The approximate bytes of all operations except the last one, to which more may be joined.
+        # The approximate bytes of all operations except the last one, to which others may still be joined.
         self._size = 0
 
     @property

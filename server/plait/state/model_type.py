@@ -13,9 +13,9 @@ __all__ = ["ModelType"]
 
 
 class ModelType(StateType):
-    """States that are kept and compared as JSON, as plain ones are, and validated as a whole after each change.
+    """States that are kept and compared as JSON, like plain states, and validated as a whole after each change.
 
-    Authors get what validation makes of the JSON. Models themselves are not compared, as Pydantic and msgspec write
+    Authors get the result of validating the JSON. Models themselves are not compared, as Pydantic and msgspec write
     bytes and dates differently.
     """
 
@@ -32,7 +32,7 @@ class ModelType(StateType):
         data = encode_json(document)
         try:
             check_weight("state", data, limits, self.times)
-        except TooLarge:  # One that is too heavy already may become lighter.
+        except TooLarge:  # A state that was too heavy before may become lighter.
             if weigh(before, limits.weight) <= weigh(data, limits.weight):
                 raise
         state, json = self._write(decode_at(self.decode, data), data)
@@ -42,13 +42,13 @@ class ModelType(StateType):
         return self._write(state, data)[1]
 
     def _write(self, state: Any, data: bytes) -> tuple[Any, bytes]:
-        """Return the JSON of a state that was made of `data`, and the state that it is when it is read."""
+        """Return a state that was made of `data`, as it is when it is read again, and its JSON."""
         try:
             if encode_json(state) == data:
                 return state, data
             json = encode_given(state)
         except UNENCODABLE as error:
-            raise InvalidState(f"what validation has made is not JSON: {error}", path="") from None
+            raise InvalidState(f"the result of validation is not JSON: {error}", path="") from None
         try:
             return self.decode(json), json
         except NOT_JSON as error:

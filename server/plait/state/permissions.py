@@ -23,8 +23,8 @@ _PATTERN: Final = re.compile(r"(/(\{user\}|\*|([^/~{*]|~[01])*))*(/\*\*)?")
 class Permissions:
     """Checks the operations of clients.
 
-    A pattern is a JSON pointer, in which `*` stands for any part, `{user}` for the id of the client's principal, and
-    `**` at the end for any number of parts, also none.
+    A pattern is a JSON pointer in which `*` stands for any part, `{user}` for the id of the client's principal, and
+    `**` at the end for any number of parts, even none.
     """
 
     __slots__ = ("_patterns",)
@@ -60,10 +60,10 @@ def _matches(pattern: Sequence[str], parts: Sequence[str], user: str | None, bef
 
 
 def find_permissions(cls: Any, name: str) -> Permissions | FindPermissions | None:
-    """Return what a class declares: patterns, a function that asks a thread's method, or None for everything."""
+    """Return the permissions of a class: its patterns, a function that calls its method, or None for everything."""
     place, value = f"{cls.__name__}.{name}", getattr(cls, name)
     if is_method(inspect.getattr_static(cls, name)):
-        found = f"what {place} returns"
+        found = f"the result of {place}"
         return lambda thread, *args: check_permissions(found, getattr(thread, name)(*args))
     return None if value is None else check_permissions(place, value)
 
@@ -86,9 +86,9 @@ class Rules(NamedTuple):
 
     # Raises to refuse a change, and must return None.
     validate: Callable[..., object] | None = None
-    # What it takes besides the state and the source: "ops", the operations, and "before", the state that they change.
+    # Further arguments of `validate`: "ops", the operations, and "before", the state that they change.
     validated: Collection[str] = ()
-    # What clients may change, or what finds that; None if they may change everything.
+    # The permissions of clients, or a function that finds them; None if clients may change everything.
     permissions: Permissions | FindPermissions | None = None
-    # The policy for a push that changes a place that others have changed since.
+    # The policy for a push to a place that others have changed since the push was made.
     policy: Policy | Resolve = "last-writer"

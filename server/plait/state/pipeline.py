@@ -39,7 +39,7 @@ _IS_NONE: Final = (
 
 
 class Pipeline(CommitQueue):
-    """Makes changes of one thread: they are stored in order, and sent when they are durable."""
+    """Makes the changes of one thread. They are stored in order, and sent when they are durable."""
 
     __slots__ = (
         "_is_deciding",
@@ -61,19 +61,16 @@ class Pipeline(CommitQueue):
         on_commit: Callable[[Commit], None],
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
-        find_trace: Callable[[Instruments, Source], object] = lambda *_: None,
     ) -> None:
-        super().__init__(
-            history, store, on_commit=on_commit, on_lost=on_lost, instruments=instruments, find_trace=find_trace
-        )
+        super().__init__(history, store, on_commit=on_commit, on_lost=on_lost, instruments=instruments)
         self._type = state_type
         self._limits = limits
         self.rules = rules
-        # Whether the author's code is deciding about a change; it must not make another one.
+        # Whether the author's code is deciding about a change. It must not make another change.
         self._is_deciding = False
-        # What the author's code was shown, when it has read a state that it could change in place.
+        # The mutable states that the author's code has read, and could have changed in place.
         self.shown_states: ShownStates | None = None
-        # The open transaction, outermost, if there is one.
+        # The open outermost transaction, if there is one.
         self._transaction: Transaction | None = None
 
     @property
@@ -83,7 +80,7 @@ class Pipeline(CommitQueue):
 
     @property
     def current(self) -> Revision:
-        """The current revision; inside of a transaction, the one that it has made so far."""
+        """The current revision; inside of a transaction, the revision after its steps so far."""
         if self._transaction is None:
             return self.history.current
         transaction = self.find_own_transaction()
@@ -110,11 +107,11 @@ class Pipeline(CommitQueue):
         return states.show(revision, reader)
 
     def start(self, value: object) -> None:
-        """Make `value` the initial state of a thread that is not stored; it is stored with the first change."""
+        """Make `value` the initial state of a new thread; it is stored with the first change."""
         self.history.start(*self._type.from_value(value, self._limits))
 
     async def store_thread(self, by: HasUser | str = "server") -> None:
-        """Store a new thread for the user of `by`, if that has not been done; return when it is durable.
+        """Store a new thread for the user of `by`, unless it is stored; return when it is durable.
 
         Raises StoreError.
         """
@@ -127,20 +124,20 @@ class Pipeline(CommitQueue):
         await self._pending[-1]
 
     def set(self, value: object, source: Source) -> Commit:
-        """Set the state to `value`, or, if that is a function, to its result for the current state."""
+        """Set the state to `value`, or to its result for the current state if it is a function."""
         self.check_open()
         try:
             current, type_ = self.current, self._type
             if callable(value):
                 if self.shown_states is not None:
-                    self.shown_states.check(current, self._find_own_turn)
+                    self.shown_states.check(current, self.turns)
                 value = self.ask(value, current.lend())
             if type_.is_immutable and (parts := apply_value(type_, current, value, self._limits)) is not None:
                 return self._make_current(current, *parts, source)
             state, data = type_.from_value(value, self._limits)
             return self._set_whole(current, state, data, source)
         except BaseException as error:
-            # The function may have changed the state in place: discard that, too.
+            # The function may have changed the state in place: discard these edits, too.
             self.current.discard_edits()
             if value is None and isinstance(error, InvalidState):
                 raise InvalidState(_IS_NONE) from error
@@ -152,7 +149,7 @@ class Pipeline(CommitQueue):
         return self._set_whole(current, *self._type.from_json(data, self._limits), source)
 
     def replace(self, state: Any, data: bytes, source: Client) -> Commit:
-        """Set the state to one that a client sent, given as an object of the type and as JSON."""
+        """Set the state to a client's, given as an object of the type and as JSON."""
         return self._set_whole(self._begin_change(), state, data, source)
 
     def change(
@@ -167,9 +164,9 @@ class Pipeline(CommitQueue):
     ) -> Commit:
         """Apply operations to the current state; their source in the log is `name`, or else `source`.
 
-        They are checked for the permissions of `by`, or of a source that is one.
+        The operations are checked against the permissions of `by`, or of the source if that is a client.
         `accept` is called when the operations can no longer be refused, and returns the client's row to store. Raises
-        InvalidState, TooLarge, what `validate_state_change` raises, and Conflict when the operations do not fit.
+        InvalidState, TooLarge, the error of `validate_state_change`, and Conflict if the operations do not fit.
         """
         before = self._begin_change()
         ops = check_ops(ops, self._limits)
@@ -184,11 +181,10 @@ class Pipeline(CommitQueue):
         return self._make_current(before, after, ops, source, accept=accept, name=name, by=by)
 
     def store(self, records: Sequence[Record], *, undo: Callable[[], None] | None = None) -> Commit:
-        """Store records after the changes made so far; they fail if these fail. Raises ValueError and TooLarge.
+        """Store records after the changes made so far; they fail if these fail. Call `check_open` first.
 
-        `undo` is called as soon as they are rolled back, before other code runs.
+        `undo` is called as soon as they are rolled back, before other code runs. Raises ValueError and TooLarge.
         """
-        self.check_open()
         for record in records:
             check_record(record, self._limits)
         if (transaction := self.find_own_transaction()) is not None:
@@ -200,7 +196,7 @@ class Pipeline(CommitQueue):
 
     def check_open(self) -> None:
         """Raise if no change can be made: the thread has ended or lost its store, or decides about another change."""
-        if self._transaction is not None or innermost() is not None:
+        if innermost() is not self._transaction:  # Otherwise, the calling code is in its block, or in none.
             own = self.end_abandoned()
             if own is not None and own.is_open:
                 own.check()
@@ -233,13 +229,13 @@ class Pipeline(CommitQueue):
     def validate(self, state: Any, source: Source, ops: Sequence[Op], before: Revision) -> None:
         """Ask the class whether the state, the result of `ops` on `before`, may be set.
 
-        Raises what refuses that, and TypeError for an answer.
+        Raises the error with which the class refuses it, and TypeError if the class returns anything.
         """
         if (validate := self.rules.validate) is None:
             return
         more: dict[str, Any] = {}
         if "ops" in self.rules.validated:
-            # Their values may be undecoded JSON, or objects that are a part of the state.
+            # Values of operations may be undecoded JSON, or objects that are a part of the state.
             more["ops"] = decode_ops(encode_json(ops))
         if "before" in self.rules.validated:
             more["before"] = before.copy()
@@ -255,7 +251,7 @@ class Pipeline(CommitQueue):
     def find_own_transaction(self) -> Transaction | None:
         """Return the open transaction if the calling code runs in its block."""
         found = self._transaction
-        return found if found is not None and found is find_transaction(self) else None
+        return found if found is None or found is innermost() or found is find_transaction(self) else None
 
     def begin(self, transaction: Transaction) -> None:
         """Make the calling code's changes steps of a transaction."""
@@ -267,18 +263,18 @@ class Pipeline(CommitQueue):
         if self._transaction is transaction:
             self._transaction = None
 
-    def commit(self, revision: Revision, ops: Sequence[Op], make_records: Callable[[], Sequence[Record]]) -> Commit:
-        """Make the result of a transaction the current revision, and store it with records.
+    def commit(self, transaction: Transaction, ops: Sequence[Op]) -> Commit:
+        """Make the result of a transaction the current revision, and store it with the records of the transaction.
 
-        They are made when the change can no longer be refused.
+        The records are made when the change can no longer be refused.
         """
         self.check_open()
-        if revision is not (before := self.history.current):
-            return self._make_current(before, revision, ops, "server", make_records=make_records)
-        return self._put(make_records(), "server")
+        if (revision := transaction.revision) is not (before := self.history.current):
+            return self._make_current(before, revision, ops, "server", transaction=transaction)
+        return self._put(transaction.make_records(), "server")
 
     def ops_since(self, revision: Revision) -> list[Op] | None:
-        """Return the operations since a revision of the open transaction, None if it is not one."""
+        """Return the operations since a revision of the open transaction; None for any other revision."""
         transaction = self.find_own_transaction()
         ops = None if transaction is None else transaction.ops_since(revision)
         return decode_ops(encode_json(ops)) if ops else ops  # Large values may be undecoded JSON.
@@ -286,7 +282,7 @@ class Pipeline(CommitQueue):
     def after(self, callback: Callable[[PlaitError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""
         if self._has_lost and (loss := self.find_loss()) is not None:
-            callback = partial(_fail, callback, loss)
+            callback = refuse(callback, loss)
         if innermost() is not None and (own := find_transaction(self)) is not None and own.is_open:
             if own is self._transaction:
                 own.after(callback)
@@ -300,7 +296,7 @@ class Pipeline(CommitQueue):
     # Inside
 
     def _begin_change(self) -> Revision:
-        """Return the revision that is to be changed by operations, or that a client replaces."""
+        """Return the revision that operations or a client's state are about to replace."""
         self.check_open()
         current = self.current
         if self.shown_states is not None and self.shown_states.is_unchecked:
@@ -321,28 +317,29 @@ class Pipeline(CommitQueue):
         accept: Callable[[], ClientRow] | None = None,
         name: str | None = None,
         by: Client | None = None,
-        make_records: Callable[[], Sequence[Record]] = tuple,
+        transaction: Transaction | None = None,
     ) -> Commit:
         """Make `after` the current revision and store it, unless it is too large, refused, or unchanged."""
-        # They may be in `after`: hooks see them when they are stored. `before` may be durable, and decide about rights.
+        # Edits in place may be part of `after`: hooks see them once they are stored. `before` may be durable, and
+        # decide about rights.
         before.discard_edits()
         if not after.size:
             after.size = before.size + sum(map(measure_op, ops))
-            if after.size * WEIGHT_PER_BYTE > self._limits.weight:  # What came as JSON has been weighed.
+            if after.size * WEIGHT_PER_BYTE > self._limits.weight:  # States that came as JSON have been weighed.
                 weigh_change(before, after, self._limits)
         if after.size > self._limits.state:
             check_size(after.require_json(), self._limits)
-        if self._transaction is not None and (transaction := self.find_own_transaction()) is not None:
+        if self._transaction is not None and (open_ := self.find_own_transaction()) is not None:
             if name is not None:
                 raise RuntimeError("an undo is a change of its own: call it outside of the transaction")
-            return transaction.add(after, ops)
+            return open_.add(after, ops)
         if (found := self.rules.permissions) is not None and (bound := by or source) != "server":
             if not isinstance(found, Permissions):
                 found = self.ask(found, before.copy(), bound.principal)
             found.check(ops, bound, before)
         if self.rules.validate is not None:
             self.validate(after.copy(), source, ops, before)
-        records = make_records()
+        records = () if transaction is None else transaction.make_records()
         if not ops:
             return self._put(records, source)
         client = accept() if accept is not None else None
@@ -350,7 +347,7 @@ class Pipeline(CommitQueue):
         return self._submit(self.history.append(ops, name, after, client, records, by=source), source)
 
     def _put(self, records: Sequence[Record], source: Source) -> Commit:
-        """Store records without a change of the state; without any, the commit is done when those before it are."""
+        """Store records without a change of the state. Without records, the commit ends with the earlier commits."""
         if records:
             return self._submit(self.history.put(records, by=source), source)
         commit = Commit(self.history.current, source)
@@ -358,7 +355,3 @@ class Pipeline(CommitQueue):
             commit.whole = self._pending[-1]
         self.after(commit.finish)
         return commit
-
-
-def _fail(callback: Callable[[PlaitError | None], None], loss: PlaitError, _: PlaitError | None) -> None:
-    callback(loss)

@@ -14,7 +14,7 @@ __all__ = ["MOST_PUSHES", "ClientPushes", "PushLog", "Refusal"]
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Why a push was refused."""
+    """The reason for refusing a push."""
 
     ref: int
     code: str
@@ -22,7 +22,7 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     path: str | None = None
 
 
-# Threads to which no client has pushed share it.
+# Shared by all threads to which no client has pushed.
 _NONE: Final[frozenset[str]] = frozenset()
 # Shared by all threads without clients, to save memory.
 _NO_CLIENTS: Final[dict[str, "ClientPushes"]] = {}
@@ -35,14 +35,14 @@ MOST_PUSHES: Final = 2**53 - 1
 
 
 class ClientPushes:
-    """The pushes of one client: the `ref` of the last one that was accepted or refused, and the recent refusals."""
+    """The pushes of one client: the `ref` of the last accepted or refused push, and the recent refusals."""
 
     __slots__ = ("_is_known", "_refused", "id", "is_stored", "ref", "users")
 
     def __init__(self, id: str, row: ClientRow | None = None) -> None:
         self.id = id
         self.ref = row.ref if row else 0
-        # Whether the next `ref` is known; otherwise any `ref` counts as the first.
+        # Whether the next `ref` is known; if not, any `ref` counts as the first.
         self._is_known = row is not None
         # Whether one of its pushes was stored, or is being stored.
         self.is_stored = row is not None
@@ -51,11 +51,11 @@ class ClientPushes:
         self._refused = {refusal.ref: refusal for refusal in _decode(row.refused)} if row else {}
 
     def is_next(self, ref: int) -> bool:
-        """Whether `ref` is the next one."""
+        """Whether `ref` is the next `ref`."""
         return 0 < ref <= MOST_PUSHES and (ref == self.ref + 1 or not self._is_known)
 
     def expect(self, ref: int) -> None:
-        """Take `ref` as the first one of a client that is not known."""
+        """Take `ref` as the first `ref` of an unknown client."""
         if not self._is_known and 0 < ref <= MOST_PUSHES:
             self._is_known = True
             self.ref = ref - 1
@@ -77,7 +77,7 @@ class ClientPushes:
         self._forget()
 
     def refusal(self, ref: int) -> Refusal | None:
-        """Return why an earlier push was refused, None if it was accepted."""
+        """Return the refusal of an earlier push; None if the push was accepted."""
         return self._refused.get(ref)
 
     def remembers(self, ref: int) -> bool:
@@ -93,7 +93,7 @@ class ClientLog(Protocol):
     """The stored rows of clients."""
 
     async def client(self, id: str) -> ClientRow | None:
-        """Return the row of a client, None if there is none. Raises StoreError."""
+        """Return the row of a client; None without one. Raises StoreError."""
         ...
 
 
@@ -101,7 +101,7 @@ class PushLog:
     """The clients that have joined one thread, by connection id.
 
     `stored` has the ids of all clients that have a row in the store; it is None if there are too many to keep. A client
-    that is not in it has never pushed, so its row is not read from `log`.
+    that is not in `stored` has never pushed, so its row is not read from `log`.
     """
 
     __slots__ = ("_log", "_members", "_stored")

@@ -8,10 +8,10 @@ __all__ = ["DEFAULT_RETENTION", "Retention"]
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of a thread's log, for resuming, undo and earlier versions: the changes within all of them are kept.
+    """The bounds of a thread's log, for resuming, undo and earlier versions. Changes within all bounds are kept.
 
     The bounds are approximate: the log is shortened when a snapshot is written, and only up to an older snapshot.
-    Raises ValueError for a bound that is not positive, and TypeError for one that is not a number.
+    Raises ValueError if a bound is not positive, and TypeError if it is not a number.
     """
 
     # The number of changes, their age in seconds, and the bytes of their operations; None for no bound.

@@ -13,12 +13,12 @@ from plait_schemas.patch import find
 
 __all__ = ["Revision"]
 
-# Above this many bytes of JSON, what is decoded is held once: as the tree, or as the object that authors see.
+# Above this many bytes of JSON, only one decoded form is held: the tree, or the object that authors see.
 _HELD_TWICE: Final = 256 * 1024
 
 
 class Revision:
-    """A state and its version. It is made in one form and converted to the others on demand."""
+    """A state and its version. The state is made in one form and converted to the others on demand."""
 
     __slots__ = (
         "_copy",
@@ -48,17 +48,17 @@ class Revision:
         is_partial: bool = False,
     ) -> None:
         self.version = 0
-        # The change that made this version; None for one that was loaded, or that has been durable for some time.
+        # The change that made this version; None if the version was loaded, or has been durable for some time.
         self.change: ChangeRow | None = None
-        # A new thread may have no state, and then no form of it.
+        # A new thread may have no state, in any form.
         self.has_state = json is not None or tree is not UNDECODED
         # Whether replaying the log gives exactly this document.
         self.is_stored = True
-        # Bytes of the JSON, or an upper bound until the JSON is made.
+        # Bytes of the JSON; an upper bound until the JSON is made.
         self.size = len(json) if json is not None else 0
         # An upper bound of the weight of the JSON, see `Limits.weight`; None until a large state has been weighed.
         self.weight: int | None = None
-        # Bytes of the log since the last snapshot, and of that snapshot.
+        # The bytes of the log since the last snapshot, and the bytes of that snapshot.
         self.log_size = 0
         self.snapshot_size = 0
         self._type = type_
@@ -67,9 +67,9 @@ class Revision:
         self._tree = tree
         # Whether large parts of it may still be JSON.
         self.is_partial = is_partial
-        # A copy that the check of the state has made, for the first who needs one.
+        # A copy that was made to check the state, for the first caller that needs a copy.
         self._copy = copy
-        # The object that authors see, and its JSON when it was made; None if it is not compared with that.
+        # The object that authors see, and its JSON at the time when it was made; None if the two are not compared.
         self._shown = tree if type_.is_immutable and self.has_state else UNDECODED
         self._shown_json: bytes | None = None
 
@@ -90,9 +90,9 @@ class Revision:
 
     @property
     def tree(self) -> Any:
-        """The form in which a place is found at the least cost, which must not be changed; None without a state.
+        """The form in which places are found fastest. It must not be changed; None without a state.
 
-        It is an object of the type, or dicts and lists of a plain type and of one with Pydantic models.
+        The tree is an object of the type; for plain types and types with Pydantic models, it is dicts and lists.
         """
         if self._tree is UNDECODED or self.is_partial:
             if not self.has_state:
@@ -148,9 +148,9 @@ class Revision:
         return self._shown
 
     def lend(self) -> Any:
-        """Return the state to a function that makes the next one of it, without what authors have changed in place.
+        """Return the state for a function that makes the next state of it, without edits in place.
 
-        That was looked for by `take_edit`. A state that is too large to be compared is a copy.
+        The caller has discarded such edits with `take_edit`. A state that is too large to be compared is copied.
         """
         if self._shown_json is not None:
             return self._shown
@@ -177,16 +177,16 @@ class Revision:
             self._shown, self._shown_json = UNDECODED, None
 
     def take_edit(self) -> str | None:
-        """Discard what authors have changed in place, and return its first place; None if nothing is found."""
+        """Discard changes that authors have made in place; return the first changed place, None without changes."""
         if (before := self._shown_json) is None:
             return None
         path: str | None
         try:
             if (after := encode_json(self._shown)) == before:
                 return None
-            # Another order of members is no change.
+            # A different order of members is no change.
             path = next((op.path for op in diff(decode_json(before), decode_json(after))), None)
-        except BaseException:  # What was put into the state may be no JSON, and may run any code to be encoded.
+        except BaseException:  # Objects that authors put into the state may be no JSON, or run any code when encoded.
             path = ""
         self.discard_edits()
         return path
@@ -205,7 +205,7 @@ class Revision:
         return self._type.decode(self.require_json()) if copy is UNDECODED else copy
 
     def _free(self) -> None:
-        """Drop what is decoded of a large state, before it is decoded in another form."""
+        """Drop the decoded form of a large state, before the state is decoded in another form."""
         if self._shown_json is None and len(self.require_json()) > _HELD_TWICE and not self._type.is_immutable:
             self._tree = self._shown = UNDECODED
             self.is_partial = False

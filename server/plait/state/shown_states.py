@@ -1,59 +1,36 @@
-"""The states that the turns of a thread have read, and changes in place of these, which are not stored."""
+"""The states that the turns of a thread have read, and changes made to them in place, which are not stored."""
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from plait.errors import InvalidState
 from plait.state.revision import Revision
-from plait.state.source import Client
-from plait.store.protocol import ThreadKey
+from plait.state.source import StateTurn, Turns
+from plait.state.state_history import StateHistory
 
-__all__ = ["Reader", "ShownStates"]
+__all__ = ["ShownStates"]
 
 log = logging.getLogger("plait.thread")
 
 _WAS_EDITED: Final = "the state was changed in place, which is not stored: use `with self.edit() as draft:`"
 
 
-class Reader(Hashable, Protocol):
-    """A turn that reads the state of its thread."""
-
-    name: str
-    # Whether its code sees only durable states, as it decides what a client may do.
-    sees_durable: bool
-
-    @property
-    def connection(self) -> Client | None:
-        """The connection that has caused it, if one has."""
-        ...
-
-    def on_end(self, callback: Callable[[object, BaseException | None], None]) -> None:
-        """Call `callback` when it has ended, after the callbacks that were added before."""
-
-
-class Revisions(Protocol):
-    """The revisions of one thread."""
-
-    key: ThreadKey
-    current: Revision
-
-
 class ShownStates:
-    """Finds changes in place, and names the turns that can have made them: those that have read a state."""
+    """Finds changes in place, and names the turns that may have made them: the turns that have read a state."""
 
-    __slots__ = ("_earlier", "_readers", "_revisions", "is_unchecked")
+    __slots__ = ("_earlier", "_history", "_readers", "is_unchecked")
 
-    def __init__(self, revisions: Revisions) -> None:
-        self._revisions = revisions
-        # The running turns that have read a state, and the names of those that have ended while others ran.
-        self._readers: dict[Reader, None] = {}
+    def __init__(self, history: StateHistory) -> None:
+        self._history = history
+        # The running turns that have read a state, and the names of such turns that have ended while others ran.
+        self._readers: dict[StateTurn, None] = {}
         self._earlier: Sequence[str] = ()
-        # Whether a state was read since changes in place were looked for.
+        # Whether a state was read since the last search for changes in place.
         self.is_unchecked = False
 
-    def show(self, revision: Revision, reader: Reader | None) -> Any:
+    def show(self, revision: Revision, reader: StateTurn | None) -> Any:
         """Return the state of a revision to a turn of the thread, or to other code."""
         self.is_unchecked = True
         if reader is not None and reader not in self._readers:
@@ -62,27 +39,28 @@ class ShownStates:
         return revision.state
 
     def tell(self, revision: Revision) -> None:
-        """Discard and log what was changed in place in a revision, before it is replaced."""
+        """Discard and log changes made in place in a revision, before it is replaced."""
         if (path := revision.take_edit()) is not None:
             self._log(path, [*self._readers])
 
-    def check(self, revision: Revision, find_calling: Callable[[], Reader | None]) -> None:
-        """Discard what was changed in place in a revision, before a function gets it.
+    def check(self, revision: Revision, turns: Turns | None) -> None:
+        """Discard changes made in place in a revision, before a function gets it.
 
-        Raises InvalidState if the calling code must have done it, in a turn or outside of all; otherwise logs it.
+        Raises InvalidState if only the calling code can have made them, in its turn or outside of turns; otherwise logs
+        them.
         """
         if (path := revision.take_edit()) is None:
             return
-        calling = find_calling()
+        calling = None if turns is None else turns.find_own_turn()
         is_own = calling is None or calling in self._readers
         if is_own and not self._earlier and not self._readers.keys() - {calling}:
             raise InvalidState(_WAS_EDITED, path=path)
         self._log(path, [*self._readers])
 
-    def _end(self, reader: Reader, *_: object) -> None:
-        """Discard and log what was changed in place, when the last of the turns that have read a state has ended.
+    def _end(self, reader: StateTurn, *_: object) -> None:
+        """Discard and log changes in place, after the last of the turns that have read a state.
 
-        A state that `set_state` has replaced is not looked at: code may change the one that it has read and set that.
+        States that `set_state` has replaced are not checked: code may change a state that it has read, and then set it.
         """
         del self._readers[reader]
         if self._readers:
@@ -90,20 +68,20 @@ class ShownStates:
                 self._earlier = (*self._earlier, reader.name)
             return
         self.is_unchecked = False
-        if (path := self._revisions.current.take_edit()) is not None:
+        if (path := self._history.current.take_edit()) is not None:
             self._log(path, (reader,))
         self._earlier = ()
 
-    def _log(self, path: str, readers: Sequence[Reader]) -> None:
+    def _log(self, path: str, readers: Sequence[StateTurn]) -> None:
         names = dict.fromkeys((*self._earlier, *(each.name for each in readers)))
         connection = readers[0].connection if len(names) == len(readers) == 1 else None
-        self._earlier = ()  # They had another object than is shown from now on.
+        self._earlier = ()  # These turns had another object than the one that is shown from now on.
         log.error(
             "%s: the state was changed in place at %s, which is not stored: use `with self.edit() as draft:`",
             " or ".join(names) or "a task",
             path or "/",
             extra={
-                "plait_thread": str(self._revisions.key),
+                "plait_thread": str(self._history.key),
                 "plait_connection": None if connection is None else connection.id,
             },
         )

@@ -14,8 +14,8 @@ from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.revision import Revision
 from plait.state.source import HasUser
 from plait.state.types import UNDECODED, StateType, explain_invalid_state
-from plait.store.protocol import StoredThread, ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, Snapshot
+from plait.store.protocol import StoredThread, Write
+from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, Snapshot, ThreadKey
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json, printable
 from plait_schemas.diff import MOST_OPS, diff
 from plait_schemas.patch import Op, Owned, PatchError, apply, decode_ops
@@ -26,7 +26,7 @@ __all__ = ["StateHistory", "replay_document", "replay_json", "replay_steps"]
 _SMALL_LOG: Final = 4096
 _IN_LIST: Final = re.compile(r"/\d+(?:/|$)")
 _WORTH_IT: Final = 16 * 1024
-# The recent log is kept in memory for pushes with an old base, and for readers that are slow or reconnect.
+# Recent changes are kept in memory for pushes with an old base, and for readers that are slow or reconnect.
 _RECENT_CHANGES: Final = 256
 _RECENT_BYTES: Final = 64 * 1024
 # Operations to replay before other tasks may run.
@@ -87,21 +87,21 @@ class StateHistory:
         self.epoch = stored.epoch if stored else fresh[:8].hex()
         # Never sent; connection ids are derived from it.
         self.secret = stored.secret if stored else fresh[8:]
-        # When the thread was created, in microseconds since the epoch, 0 before its first write; and the id of its
-        # user: its owner, or else its creator, which is known with the first write.
+        # The time of the thread's creation, in microseconds since the epoch, 0 before its first write; and the id of
+        # its user: the owner, or else the creator, who is known with the first write.
         self.created_at = stored.created_at if stored else 0
         self.user = self._owner = stored.user if stored else None
         # Returns the user of the calling code; set by the node for threads of the app.
         self.find_user: Callable[[], str | None] = lambda: None
-        # `is_begun`: whether a write that creates the thread was made; `is_stored`: whether it is durable, which is
-        # when `on_stored` is called. A thread may be created without a state.
+        # `is_begun`: whether a write that creates the thread was made. `is_stored`: whether this write is durable;
+        # `on_stored` is called then. A thread may be created without a state.
         self._on_stored = on_stored if stored is None else None
         self.is_stored = self.is_begun = stored is not None
         self.durable = self._replay(stored) if stored and stored.has_state else Revision(state_type)
         self.current = self.durable
 
     def start(self, state: Any, data: bytes) -> None:
-        """Make `state` the initial state, version 0, of a thread that is not stored; its first write stores it."""
+        """Make `state` the initial state, version 0, of a new thread; the first write stores it."""
         self.current = self.durable = Revision(self._type, json=data, tree=state)
         self.current.snapshot_size = len(data)
 
@@ -134,7 +134,7 @@ class StateHistory:
     ) -> Write:
         """Make `after`, the result of `ops`, the current revision, and return the write that makes it durable.
 
-        `source` is stored with the change; a thread that is new is created for the user of `by`.
+        `source` is stored with the change. A new thread is created for the user of `by`.
         """
         before = self.current
         encoded = encode_json(ops)
@@ -177,7 +177,7 @@ class StateHistory:
         )
 
     def put(self, records: Sequence[Record], *, by: HasUser | str = "server") -> Write:
-        """Return the write that stores records with the current revision; without records, it creates the thread."""
+        """Return the write of records with the current revision; without records, the write creates the thread."""
         version = self.current.version
         if self.is_begun:
             return Write(self.key, self.epoch, version, version, records=records, fence=self.fence)
@@ -197,7 +197,7 @@ class StateHistory:
         )
 
     def delete(self) -> Write | None:
-        """Return the write that deletes the thread after the writes so far, None if none has created it."""
+        """Return the write that deletes the thread after the earlier writes; None if none of them has created it."""
         if not self.is_begun:
             return None
         version = self.current.version
@@ -228,7 +228,7 @@ class StateHistory:
     def since(self, version: int, to: int, older: Iterable[ChangeRow] = ()) -> list[ChangeRow] | None:
         """Return the changes after `version`, up to `to`; None if some of them are missing.
 
-        Changes that are not in memory are taken from `older`, which were read from the store, in order.
+        Changes that are not in memory are taken from `older`: changes read from the store, in order.
         """
         if version >= to:
             return []
@@ -247,7 +247,7 @@ class StateHistory:
         return [row for row in self._recent or () if row.version <= to]
 
     def forget(self) -> None:
-        """Drop the recent changes, and what helps to compare states, from memory, unless some are not durable yet."""
+        """Drop the recent changes, and the cache for comparing states, unless some changes are not durable yet."""
         if self.current is self.durable:
             self._recent = self._texts = self.current.change = None
             self._recent_bytes = 0
@@ -260,9 +260,9 @@ class StateHistory:
     # Inside
 
     def _begin(self, by: HasUser | str) -> tuple[None, bytes, tuple[Snapshot, ...]]:
-        """Return what only the first write has: that it follows none, the secret, and the snapshot of a first state."""
+        """Return the special fields of the first write: no earlier version, the secret, and a snapshot of the state."""
         self.is_begun = True
-        # One with half of a surrogate pair cannot be stored.
+        # A user id with half of a surrogate pair cannot be stored.
         creator = self.find_user() if isinstance(by, str) else by.user
         if self._owner is None and creator and printable(creator) == creator:
             self.user = creator
@@ -271,7 +271,7 @@ class StateHistory:
         return None, self.secret, (Snapshot(0, initial.require_json()),) if initial.has_state else ()
 
     def _forget(self) -> None:
-        """Drop changes that exceed the bounds from memory, except those that are not durable yet."""
+        """Drop changes that exceed the bounds from memory, but keep all that are not durable yet."""
         recent = self._recent
         while recent and (len(recent) > _RECENT_CHANGES or self._recent_bytes > _RECENT_BYTES):
             if recent[0].version > self.durable.version:
@@ -303,7 +303,7 @@ class StateHistory:
         revision.version = stored.version
         revision.log_size = sum(len(row.ops) for row in stored.changes)
         revision.snapshot_size = len(stored.snapshot or b"")
-        # The type may have got a field since then; operations on that field would not fit the stored document.
+        # The type may have a new field; operations on this field would not fit the stored document.
         revision.is_stored = now == data or not diff(decode_json(data), decode_json(now))
         return revision
 
@@ -311,8 +311,8 @@ class StateHistory:
 def _max_ops_size(ops: Iterable[Op], size: int) -> int:
     """Return the maximum size of stored operations, above which the whole state, of `size` bytes, is stored instead.
 
-    Pushes and undos are rebased over the stored operations; elements of lists cannot be traced through a whole state,
-    nor can places in texts.
+    Pushes and undos are rebased over the stored operations: a whole state does not show the moves of elements in lists
+    and of places in texts.
     """
     worth = _WORTH_IT if all(op.op == "replace" for op in ops) else 4 * _WORTH_IT
     return max(worth, 3 * size) if any(op.op == "splice" or _IN_LIST.search(op.path) for op in ops) else worth

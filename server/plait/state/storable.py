@@ -69,7 +69,7 @@ def find_initial_state(cls: type) -> Any:
 
 
 def check_initial_state(cls: type, state_type: StateType, value: object, limits: Limits = UNLIMITED) -> None:
-    """Raise TypeError for an initial state that does not fit its type, ValueError for one above a limit."""
+    """Raise TypeError for an initial state that does not fit its type, and ValueError if it exceeds a limit."""
     try:
         state_type.from_value(value, limits)
     except InvalidState as error:

@@ -15,11 +15,11 @@ __all__ = ["Text", "check_texts", "find_texts"]
 _MARK: Final = "plait_text"
 
 Text = Annotated[str, msgspec.Meta(extra={_MARK: True})]
-"""A string that people write together: changes inside of it are merged with those of others."""
+"""A string that people write together: changes inside of the string are merged with the changes of others."""
 
 _MOST: Final = 64
 _DEEPEST: Final = 16
-"""The most places of texts that are found in a type, and the most parts of each, as a type may contain itself."""
+"""Maximum texts found in a type, and maximum parts of each place, as a type may contain itself."""
 
 _Part = tuple[str, inspect.Type]
 _Fields = inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType
@@ -29,7 +29,7 @@ _ANY: Final = (inspect.AnyType, inspect.RawType, inspect.CustomType)
 def find_texts(type_: Any) -> list[str]:
     """Return the places of the texts of a type as JSON pointers, in which `*` stands for any part.
 
-    For a type that contains itself, these are the first 64 places with at most 16 parts.
+    For a type that contains itself, the result has the first 64 places of at most 16 parts.
     """
     try:
         waiting = deque([("", inspect.type_info(type_))])
@@ -48,7 +48,7 @@ def find_texts(type_: Any) -> list[str]:
 
 
 def check_texts(name: str, texts: Any, type_: Any) -> list[str]:
-    """Return the places that a class declares as texts. Raises TypeError for one where its states have no string."""
+    """Return the places that a class declares as texts. Raises TypeError for a place without a string."""
     if isinstance(texts, str) or not isinstance(texts, tuple | list | set | frozenset):
         raise TypeError(f'{name} must be a tuple of JSON pointers such as ("/note", "/cards/*/body"), not {texts!r}')
     for pointer in texts:
@@ -71,7 +71,7 @@ def _is_text(info: inspect.Type) -> bool:
 
 
 def _has_text(info: inspect.Type, known: dict[Any, bool]) -> bool:
-    """Tell whether a type has a text anywhere; `known` caches the answers for classes."""
+    """Return whether a type has a text anywhere; `known` caches the answers for classes."""
     if _is_text(info := expand(info)):
         return True
     cls = getattr(info, "cls", None)
@@ -119,7 +119,7 @@ def _parts(info: inspect.Type) -> Iterator[_Part]:
 
 
 def _leads_to_string(info: inspect.Type, parts: list[str]) -> bool:
-    """Tell whether there may be a string at a place of a type."""
+    """Return whether there may be a string at a place of a type."""
     if isinstance(info := expand(info), _ANY):
         return True
     if not parts and isinstance(info, inspect.StrType):

@@ -1,6 +1,7 @@
-"""The records of one thread, which its parts keep beside the state, and tables of values that are also in memory."""
+"""The records of one thread, kept by its parts beside the state, and tables of values that are also in memory."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -9,12 +10,12 @@ from plait.errors import CorruptThread
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.state.commit import Commit
 from plait.state.pipeline import Pipeline
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import Store
 from plait.store.record_checks import is_key
-from plait.store.thread_rows import Record, RecordRange
-from plait_schemas.codec import NOT_JSON, encode_json
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
+from plait_schemas.codec import NOT_JSON, encode_json, find_decoder
 
-__all__ = ["Change", "Changes", "Records", "Table", "Values", "apply"]
+__all__ = ["Change", "Changes", "Records", "Table", "Values", "apply", "read_record"]
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -32,7 +33,7 @@ class Values(dict[K, T]):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change of a value in memory, with its record, if it has one: None removes the value."""
+    """A change of a value in memory, with its record, if it has one. A value of None removes it."""
 
     set: Callable[[Any, Any], Any]
     key: Any
@@ -41,33 +42,45 @@ class Change(msgspec.Struct, frozen=True):
 
 
 Changes = Iterable[Change | Record]
-"""The changes of one write, which are made in order; a record alone is not in memory."""
+"""The changes of one write, in order; a record without a change is not in memory."""
 
 
 class Table(Generic[T]):
-    """Values of one kind, which `set` replaces in memory, as `Values.set` does; `name` returns the key of a record."""
+    """Values of one kind, which `set` replaces in memory, as `Values.set` does.
+
+    The key of a record is `prefix` and what `name` makes of the key of its value. With `digits`, the keys of values are
+    numbers, in hexadecimal.
+    """
 
     def __init__(
-        self, part: str, name: Callable[[Any], str], decode: Callable[[bytes], T], set: Callable[[Any, Any], Any]
+        self,
+        part: str,
+        prefix: str,
+        type: type[T],
+        set: Callable[[Any, Any], Any],
+        *,
+        name: Callable[[Any], str] = str,
+        digits: int = 0,
     ) -> None:
         self._part = part
-        self._name = name
-        self._decode = decode
+        self._prefix = prefix
+        self._decode = find_decoder(type)
         self._set = set
+        self._name = f"{{:0{digits}x}}".format if digits else name
+        self._is_numbered = digits > 0
 
-    def read(self, record: Record, thread: ThreadKey) -> T:
-        """Return the value of a stored record of a thread. Raises CorruptThread."""
-        try:
-            return self._decode(record.value or b"")
-        except NOT_JSON as error:
-            raise CorruptThread(f"{record.part}/{record.key} of {thread} cannot be read", detail=str(error)) from None
+    def load(self, records: Iterable[Record], thread: ThreadKey) -> Iterator[tuple[Any, T]]:
+        """Yield the keys and values of a thread's records, except those of other tables. Raises CorruptThread."""
+        for record in records:
+            if record.key.startswith(self._prefix):
+                yield read_record(record, thread, partial(self._read, record.key[len(self._prefix) :]))
 
     def change(self, key: Any, value: T | None, *, is_readable: bool = False) -> Change:
-        """Return the change of a value. Raises TypeError and ValueError for one that could not be read again.
+        """Return the change of a value. Raises TypeError and ValueError for a value that could not be read again.
 
-        With `is_readable`, it was made from one that was read, and only encoded.
+        With `is_readable`, the value was made from one that was read: it is only encoded.
         """
-        name, data = self._name(key), None if value is None else encode_json(value)
+        name, data = self._prefix + self._name(key), None if value is None else encode_json(value)
         try:
             if data is not None and not is_readable:
                 self._decode(data)
@@ -75,11 +88,22 @@ class Table(Generic[T]):
             raise ValueError(f"{self._part}/{name} cannot be stored: {error}") from None
         return Change(self._set, key, value, Record(self._part, name, data))
 
+    def _read(self, name: str, data: bytes) -> tuple[Any, T]:
+        return int(name, 16) if self._is_numbered else name, self._decode(data)
+
+
+def read_record(record: Record, thread: ThreadKey, decode: Callable[[bytes], T]) -> T:
+    """Return the value of a stored record of a thread. Raises CorruptThread."""
+    try:
+        return decode(record.value or b"")
+    except (ValueError, *NOT_JSON) as error:
+        raise CorruptThread(f"{record.part}/{record.key} of {thread} cannot be read", detail=str(error)) from None
+
 
 def apply(changes: Changes) -> tuple[list[Record], Callable[[], None]]:
-    """Make changes in memory; return the records that store them, the last one of each key, and what undoes them.
+    """Make changes in memory; return their records, only the last of each key, and a function that undoes the changes.
 
-    If they raise an error, nothing is changed.
+    If `changes` raises an error, nothing is changed.
     """
     records: dict[str, Record] = {}
     before: list[tuple[Callable[[Any, Any], Any], Any, Any]] = []
@@ -114,7 +138,7 @@ class Records:
         self._instruments = instruments
 
     async def read(self, part: str, name: str) -> bytes | None:
-        """Return the value of a record after all writes made so far, None if there is none. Raises StoreError."""
+        """Return the value of a record after all writes so far; None without one. Raises StoreError."""
         if not self._pipeline.history.is_begun or not is_key(name):
             return None
         await self._pipeline.wait_until_stored()
@@ -129,31 +153,20 @@ class Records:
         with telling_store_errors(self._instruments):
             return await self._store.records(self._key, wanted)
 
-    def write(
-        self,
-        records: Sequence[Record],
-        *,
-        undo: Callable[[], None] | None = None,
-        tell: Callable[[], None] | None = None,
-    ) -> Commit:
-        """Store records, as `Pipeline.store` does, which calls `undo`. Raises ValueError and TooLarge.
+    def write(self, records: Sequence[Record], *, undo: Callable[[], None] | None = None) -> Commit:
+        """Store records with `Pipeline.store`, which may call `undo`. Raises ValueError and TooLarge."""
+        self._pipeline.check_open()
+        return self._pipeline.store(records, undo=undo)
 
-        `tell` is called when they are durable, in the order of the writes: it sends the frames that tell of them.
+    def put(self, changes: Changes) -> Commit:
+        """Make changes as one write; if the write is rolled back, the earlier values return.
+
+        Raises the errors of `changes` and `write`; then nothing is changed.
         """
-        commit = self._pipeline.store(records, undo=undo)
-        if tell is not None:
-            self._pipeline.after(lambda error: tell() if error is None else None)
-        return commit
-
-    def put(self, changes: Changes, *, tell: Callable[[], None] | None = None) -> Commit:
-        """Make changes, as one write; if it is rolled back, the values are as before.
-
-        Raises what `changes` and `write` raise; then nothing is changed.
-        """
-        self._pipeline.check_open()  # First: it rolls back a transaction of other code whose block awaits.
+        self._pipeline.check_open()  # Must come first, as it rolls back a transaction of other code whose block awaits.
         records, undo = apply(changes)
         try:
-            return self.write(records, undo=undo, tell=tell)
+            return self._pipeline.store(records, undo=undo)
         except BaseException:
             undo()
             raise

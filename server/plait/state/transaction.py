@@ -1,4 +1,4 @@
-"""`with thread.transaction():` makes one change of everything that its block does to the state, none if it raises."""
+"""`with thread.transaction():` makes one change of all changes in its block, or none if the block raises."""
 
 import asyncio
 import logging
@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, Protocol, Self
 from plait.errors import PlaitError, RolledBack
 from plait.state.commit import Commit
 from plait.state.revision import Revision
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import Record
+from plait.state.timer import Timer
+from plait.store.thread_rows import Record, ThreadKey
 from plait_schemas.patch import Op, compact, is_index
 
 __all__ = ["Transaction", "find_transaction", "innermost", "refuse"]
@@ -27,7 +27,7 @@ innermost: Final = _innermost.get
 _BROKEN: Final = (
     "a transaction was rolled back, because its block awaited something or was never left: await before or after it"
 )
-_LATE: Final = "a transaction was left after the one around it, with which its changes were made"
+_LATE: Final = "a transaction was left after its outer transaction, which has made its changes"
 
 Callback = Callable[[PlaitError | None], None]
 MakeRecords = Callable[[], Sequence[Record]]
@@ -36,6 +36,8 @@ MakeRecords = Callable[[], Sequence[Record]]
 class TransactionOwner(Protocol):
     """The pipeline, as far as its transactions know it."""
 
+    timer: Timer | None
+
     @property
     def current(self) -> Revision: ...
 
@@ -43,13 +45,13 @@ class TransactionOwner(Protocol):
 
     def end(self, transaction: "Transaction") -> None: ...
 
-    def commit(self, revision: Revision, ops: Sequence[Op], make_records: "MakeRecords") -> Commit: ...
+    def commit(self, transaction: "Transaction", ops: Sequence[Op]) -> Commit: ...
 
     def after(self, callback: Callback) -> None: ...
 
 
 def find_transaction(owner: TransactionOwner) -> "Transaction | None":
-    """Return the transaction of a thread in whose block the calling code runs; it may have been rolled back."""
+    """Return the thread's transaction in whose block the calling code runs; it may have been rolled back."""
     found = _innermost.get()
     while found is not None and found.owner is not owner:
         found = found.around
@@ -66,13 +68,13 @@ class _Step(NamedTuple):
 
 
 class Transaction:
-    """Turns everything that a block does to the state of a thread into one change, or into none when the block raises.
+    """Turns all changes that a block makes to the state of a thread into one change, or into none if the block raises.
 
-    A transaction inside of another one joins it: when its block raises, its changes are undone; otherwise they are kept
-    if those of the outer one are. A block must not await, as others could change the state in between. If it does, it
-    is rolled back, and leaving it raises RuntimeError. Otherwise leaving the block raises what `set_state` raises.
-    `validate_state_change` is called once, at the end. With `async with`, leaving the outermost block waits until the
-    change is durable and sent.
+    A transaction inside of another one joins it. If the inner block raises, its changes are undone; otherwise they
+    share the fate of the outer changes. A block must not await, as others could change the state in between. If it
+    does, it is rolled back, and leaving it raises RuntimeError. Otherwise leaving the block raises the errors of
+    `set_state`. `validate_state_change` is called once, at the end. With `async with`, leaving the outermost block
+    waits until the change is durable and sent.
     """
 
     __slots__ = (
@@ -94,7 +96,7 @@ class Transaction:
     def __init__(self, owner: TransactionOwner, key: ThreadKey, *, broken: str = _BROKEN) -> None:
         self.owner = owner
         self._key = key
-        # The error when the loop continues before the block is left.
+        # The message of the error that is raised if the loop continues before the block is left.
         self._broken = broken
         self._outer: Transaction | None = None
         # The revision at the beginning, and the number of steps and callbacks that the outer transaction had.
@@ -102,17 +104,17 @@ class Transaction:
         self._steps: list[_Step] = []
         # Called when the change is durable, or has failed.
         self._callbacks: list[Callback] = []
-        # Breaks the transaction when the loop continues before the block is left.
+        # Breaks the transaction if the loop continues before the block is left.
         self._timer: asyncio.Handle | None = None
         self._token: Token[Transaction | None] | None = None
-        # Why it was broken, if it was.
+        # The reason why the transaction was broken, if it was.
         self._failure: Exception | None = None
-        # The transaction of another thread in whose block this one is.
+        # The transaction of another thread whose block contains this one.
         self.around: Transaction | None = None
         # The change, after the block.
         self.commit: Commit | None = None
-        # Called when the outermost block is left and its change was not refused, before the write is made, which their
-        # records join. If one raises, the block is undone; their own undo is that of a step.
+        # Called when the outermost block is left and its change was not refused. They return records for the write. If
+        # one raises, the block is undone; a step with an undo reverts their own effects.
         self.leaving: list[MakeRecords] = []
 
     # The block
@@ -154,7 +156,7 @@ class Transaction:
             return
         ops = [op for step in self._steps for op in step.ops]
         try:
-            self.commit = self.owner.commit(self.revision, _drop_overwritten(ops), self._make_records)
+            self.commit = self.owner.commit(self, _drop_overwritten(ops))
         except BaseException:
             self._undo()
             raise
@@ -164,7 +166,7 @@ class Transaction:
             self.commit.then(step.commit.finish)
         for callback in self._callbacks:
             self.commit.then(callback)
-        # Tasks that the block has begun keep the transaction alive.
+        # Tasks that were begun in the block keep the transaction alive.
         self._steps, self._callbacks, self.leaving = [], [], []
 
     async def __aenter__(self) -> Self:
@@ -196,7 +198,7 @@ class Transaction:
         return self._steps[-1].revision if self._steps else self._start[0]
 
     def add(self, revision: Revision, ops: Sequence[Op], records: Sequence[Record] = ()) -> Commit:
-        """Add a step: operations on the last revision and the revision that they make, or records."""
+        """Add a step: operations on the last revision with the resulting revision, or records."""
         assert self._start is not None
         revision.version = self._start[0].version
         commit = Commit(revision, "server")
@@ -204,11 +206,11 @@ class Transaction:
         return commit
 
     def after(self, callback: Callback) -> None:
-        """Call `callback` when the change is durable, or with an error when there is none."""
+        """Call `callback` when the change is durable, or with an error if there is no change."""
         self._callbacks.append(callback)
 
     def ops_since(self, revision: Revision) -> list[Op] | None:
-        """Return the operations of the block since a revision, None if it is not one of the block's."""
+        """Return the operations of the block since a revision; None if the revision does not belong to the block."""
         assert self._start is not None
         found: list[Op] | None = [] if revision is self._start[0] else None
         for step in self._steps:
@@ -218,13 +220,20 @@ class Transaction:
                 found = []
         return found
 
+    def make_records(self) -> Sequence[Record]:
+        """Return the records of the write: only the last record of each key."""
+        records = {(record.part, record.key): record for step in self._steps for record in step.records}
+        for make in self.leaving:
+            records.update({(record.part, record.key): record for record in make()})
+        return list(records.values())
+
     def check(self) -> None:
         """Raise an error if the transaction was broken."""
         if self._failure is not None:
             raise self._failure
 
     def break_(self, failure: Exception | None = None) -> None:
-        """Undo the block, as other code runs before it was left, or because of a failure, which leaving it raises."""
+        """Undo the block, as other code runs before its end, or because of a failure, which is raised at its end."""
         if self._failure is None:
             if failure is None:
                 failure = RuntimeError(self._broken)
@@ -234,13 +243,6 @@ class Transaction:
             self._undo()
 
     # Inside
-
-    def _make_records(self) -> Sequence[Record]:
-        """Return the records of the write: of each key the last one."""
-        records = {(record.part, record.key): record for step in self._steps for record in step.records}
-        for make in self.leaving:
-            records.update({(record.part, record.key): record for record in make()})
-        return list(records.values())
 
     def _leave_inner(self, outer: "Transaction", error: BaseException | None) -> None:
         assert self._start is not None
@@ -256,15 +258,17 @@ class Transaction:
             self.commit = outer.add(outer.revision, ())
 
     def _raise_failure(self, failure: Exception, error: BaseException | None) -> None:
-        """Raise why the transaction was broken, unless the block raises that itself, or was cancelled."""
+        """Raise the error that broke the transaction, unless the block raises it itself or was cancelled."""
         if error is None or (isinstance(error, Exception) and error is not failure):
             raise failure from error
 
     def _undo(self, steps: int = 0, callbacks: int = 0) -> None:
-        """Undo all but the first steps, and pass an error to the waiting callbacks, after the changes made before."""
+        """Undo all but the first steps, and pass an error to their callbacks, after the earlier changes are durable."""
         assert self._start is not None
         self._start[0].discard_edits()
         _roll_back([step.commit for step in self._steps[steps:]])
+        if self.owner.timer is not None:
+            self.owner.timer.arm()
         waiting = [*(step.commit.finish for step in self._steps[steps:]), *self._callbacks[callbacks:]]
         del self._steps[steps:], self._callbacks[callbacks:]
         for callback in waiting:
@@ -276,13 +280,13 @@ def _roll_back(commits: Sequence[Commit]) -> None:
         commit.roll_back()
 
 
-def refuse(callback: Callback) -> Callback:
-    """Return a callback that passes on RolledBack, whatever it is called with."""
-    return lambda _: callback(RolledBack("the transaction was rolled back"))
+def refuse(callback: Callback, error: PlaitError | None = None) -> Callback:
+    """Return a callback that always passes on an error, by default RolledBack."""
+    return lambda _: callback(error or RolledBack("the transaction was rolled back"))
 
 
 def _drop_overwritten(ops: Iterable[Op]) -> list[Op]:
-    """Return the operations without those that the next one overwrites, as when a counter is set in a loop.
+    """Return the operations without the ones that the next operation overwrites, as when a counter is set in a loop.
 
     Consecutive splices of one text are joined.
     """
@@ -299,5 +303,5 @@ def _overwrites(op: Op, last: Op) -> bool:
     if op.path != last.path or not {"remove", "splice"}.isdisjoint((op.op, last.op)):
         return False
     part = op.path.rpartition("/")[2]
-    # In a list, `add` inserts another element.
+    # In a list, a second `add` inserts another element.
     return op.op == last.op == "replace" or not (part == "-" or is_index(part))

@@ -47,6 +47,7 @@ __all__ = [
     "decode_at",
     "encode_value",
     "explain_invalid_state",
+    "is_immutable",
     "parse_json_error",
 ]
 
@@ -56,10 +57,10 @@ UNDECODED: Final = object()
 """Stands for a state that exists only as JSON so far."""
 
 MOST_COMPARED: Final = 16 * 1024
-"""The most bytes of JSON of a state that is compared after each turn that has read it, to find changes in place."""
+"""Maximum bytes of JSON of a state that is compared after each turn that has read it, to find changes in place."""
 
 MOST_MOVED: Final = 100_000_000
-"""The most elements of arrays that one change of a client may move, which takes less than a tenth of a second."""
+"""Maximum elements of arrays that one change of a client may move; this takes less than a tenth of a second."""
 
 TOO_MANY_MOVED: Final = "the change would move too many elements of arrays: replace the array instead"
 
@@ -79,16 +80,16 @@ SCALAR_TYPES: Final = (
     inspect.EnumType,
     inspect.LiteralType,
 )
-"""The types of msgspec whose values have no members."""
+"""The msgspec types whose values have no members."""
 
-# Operations to apply before the elements that the next ones would move are counted again.
+# Operations that are applied before the moved elements are counted again.
 _AT_ONCE: Final = 100
 _LOCATION: Final = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$(?P<where>.*)`)?$", re.DOTALL)
 _PART: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 
 def parse_json_error(error: Exception) -> tuple[str, str]:
-    """Return the message of a msgspec error, and its place as a JSON pointer (`*` for a key that it does not name)."""
+    """Return the message of a msgspec error, and its place as a JSON pointer (`*` for an unnamed key)."""
     if isinstance(error, RecursionError):
         return "JSON is nested too deep", ""
     match = _LOCATION.match(str(error))
@@ -101,7 +102,7 @@ def parse_json_error(error: Exception) -> tuple[str, str]:
 
 
 def explain_invalid_state(error: BaseException) -> str:
-    """Return, for the log, why a value is not a valid state: msgspec's message, or the exception of the type's code."""
+    """Explain to the log why a value is not a valid state: msgspec's message, or the exception of the type's code."""
     if not isinstance(error, NOT_JSON):
         return f"{type(error).__name__}: {error}"
     message, where = parse_json_error(error)
@@ -109,27 +110,27 @@ def explain_invalid_state(error: BaseException) -> str:
 
 
 class StateType:
-    """Decodes and validates states of one type: a Struct, a dataclass, a TypedDict, or any other type of msgspec's."""
+    """Decodes and validates states of one type: a Struct, a dataclass, a TypedDict, or any other type of msgspec."""
 
     def __init__(self, type_: Any, list_keys: Mapping[str, str] | None = None, texts: Iterable[str] = ()) -> None:
         self.type = type_
-        # The places of its texts: those of the type, and others.
+        # The places of texts: of the type, and further ones.
         self.texts = list(dict.fromkeys((*find_texts(type_), *texts)))
-        # The members that identify elements of lists, if they are not the usual ones, and the texts.
+        # The members that identify elements of lists, unless they are the usual ones, and the texts.
         self.keys = Keys(list_keys or {}, self.texts) if list_keys or self.texts else None
         self.decode = make_decoder(type_)
-        # How much its JSON weighs, in comparison with JSON without a type.
+        # The weight of its JSON, as a multiple of the weight of JSON without a type.
         self.times = find_times(type_)
         # Whether a state cannot be changed in place, so that it may be shared and compared by identity.
-        self.is_immutable = _describes(type_, _never_changes)
-        # The most bytes of JSON of a state that is compared with what authors were shown; more in development.
+        self.is_immutable = is_immutable(type_)
+        # Maximum bytes of JSON of a state that is compared with the object shown to authors; more in development.
         self.most_compared: float = MOST_COMPARED
         # Whether any JSON value, or any object or array, is a valid state.
-        self.is_plain = _describes(type_, _is_plain)
+        self.is_plain = (info := _inspect(type_)) is not None and _is_plain(info)
         # Whether the tree of a state is dicts and lists, not an object of the type.
         self.is_document = self.is_plain
         self.decode_tree = self.decode
-        # How the JSON of a large plain state begins.
+        # The first bytes of the JSON of a large plain state.
         self._openings = _find_openings(type_) if self.is_plain else ()
         # The fields of the type, to find unknown ones.
         self._fields = make_plan(type_)
@@ -144,12 +145,12 @@ class StateType:
         if self.is_plain:
             data = data.strip()
             if data[:1] not in self._openings:
-                self.read(data, limits)  # It may be an array where the type is an object.
+                self.read(data, limits)  # The value may be an array although the type is an object.
             return UNDECODED, check_size(data, limits)
         try:
             state = self.read(data, limits)
         except InvalidState:
-            if not drops_unknown:  # An error about the unknown field says more than one about the missing field.
+            if not drops_unknown:  # The error of the unknown field is more helpful than the one of the missing field.
                 with suppress(*NOT_JSON):
                     check_fields(self._fields, decode_json(data))
             raise
@@ -169,7 +170,7 @@ class StateType:
         return _read(self.decode, data, "", limits.depth)
 
     def read_new(self, data: bytes, limits: Limits) -> Any:
-        """Decode the first state for the log, or check a plain one. Raises InvalidState or TooLarge."""
+        """Decode the first state for the log, or check a plain state. Raises InvalidState or TooLarge."""
         return _read_part(limits.depth, data, "") if self.is_document else self.read(data, limits)
 
     def encode(self, state: Any, data: bytes) -> bytes:
@@ -177,7 +178,7 @@ class StateType:
         return encode_json(state)
 
     def find_unknown(self, document: Any) -> list[str]:
-        """Return the places in a stored document of the members that the type lacks; `*` is any element or key."""
+        """Return the places of members in a stored document that the type lacks; `*` is any element or key."""
         return [] if self._fields is None else sorted(set(self._fields.find_all(document, "")))
 
     def apply(
@@ -185,9 +186,9 @@ class StateType:
     ) -> Any:
         """Return the document after `ops`, whose values are not checked yet.
 
-        Large values of operations on a plain state may still be JSON; the document may itself be one.
+        Large values of operations on a plain state, and the document itself, may still be JSON.
 
-        Raises InvalidState for unknown fields, as `from_json` does, and PatchError when the operations do not fit, or
+        Raises InvalidState for unknown fields, as `from_json` does, and PatchError if the operations do not fit, or
         would move more than `most_moved` elements of arrays.
         """
         document = apply(document, ops) if most_moved is None else _apply_bounded(document, ops, most_moved)
@@ -199,7 +200,7 @@ class StateType:
         """Return the state and the document that the type makes of a document after operations.
 
         The state of a plain type is UNDECODED. `before` is the JSON of a model before the operations; `is_whole`
-        tells whether one of them has replaced the whole.
+        says whether an operation has replaced the whole document.
 
         Raises InvalidState.
         """
@@ -239,7 +240,7 @@ class StateType:
 
 
 def count_moved(document: Any, ops: Iterable[Op]) -> int:
-    """Return an upper bound of the elements that operations move in the arrays of a document, which may grow."""
+    """Return an upper bound of the number of elements that operations move in the growing arrays of a document."""
     at = Counter(op.path.rpartition("/")[0] for op in ops if op.op != "replace" and op.path[-1:].isdecimal())
     arrays = ((find(document, parse(path)), times) for path, times in at.items())
     return sum((len(array) + times // 2) * times for array, times in arrays if isinstance(array, list | tuple))
@@ -261,7 +262,7 @@ def _apply_bounded(document: Any, ops: Sequence[Op], most_moved: int) -> Any:
 
 
 def encode_value(what: str, value: object, limits: Limits, path: str | None = None) -> bytes:
-    """Encode a state, or a value that is set at a path in one. Raises InvalidState or TooLarge."""
+    """Encode a state, or a value for a path in a state. Raises InvalidState or TooLarge."""
     try:
         data = encode_given(value, encode_whole)
     except EncodeError as error:
@@ -291,7 +292,7 @@ def _read(decode: Callable[[bytes], Any], data: bytes, path: str, depth: int) ->
 
 
 def decode_at(decode: Callable[[T], Any], data: T, path: str = "") -> Any:
-    """Return what `decode` makes of a value at a path in a state. Raises InvalidState."""
+    """Decode a value for a path in a state with `decode`. Raises InvalidState."""
     try:
         return decode(data)
     except NOT_JSON as error:
@@ -317,11 +318,17 @@ def _make_depth_error(depth: int, path: str) -> TooLarge:
     return TooLarge(f"JSON is nested more than {depth} deep", path=path, limit="depth")
 
 
-def _describes(type_: Any, is_so: Callable[[inspect.Type], bool]) -> bool:
+def is_immutable(type_: Any) -> bool:
+    """Return whether the values of a type cannot be changed in place."""
+    return (info := _inspect(type_)) is not None and _never_changes(info)
+
+
+def _inspect(type_: Any) -> inspect.Type | None:
+    """Return what msgspec knows of a type; None if it does not know the type."""
     try:
-        return is_so(inspect.type_info(type_))
+        return inspect.type_info(type_)
     except (TypeError, NotImplementedError):
-        return False
+        return None
 
 
 def _is_plain(info: inspect.Type) -> bool:

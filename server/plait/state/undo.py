@@ -17,11 +17,11 @@ from plait_schemas.patch import Op, Owned, PatchError, apply, compact, decode_op
 
 __all__ = ["redo", "undo"]
 
-# The maximum number of changes that an undo looks back, and of bytes of those that it must keep.
+# Maximum changes that an undo looks back, and maximum bytes of the changes that it must keep.
 _REACH: Final = 10_000
 _REACH_SIZE: Final = 32 * 1024 * 1024
-# Changes of one text are undone together if they are small and follow each other quickly: the most microseconds between
-# two changes, and the most characters of each.
+# Changes of one text are undone together if they are small and follow each other quickly: the maximum microseconds
+# between two changes, and the maximum characters of each.
 _PAUSE: Final = 1_000_000
 _MOST_TYPED: Final = 64
 # Changes with more bytes of operations count as large, without decoding them.
@@ -29,7 +29,7 @@ _MOST_BYTES: Final = 1024
 
 
 class _Target(NamedTuple):
-    """Changes that are undone together, in order, and those after the first of them, the last one first."""
+    """Changes that are undone together, in order, and the changes after the first of them, the last one first."""
 
     rows: Sequence[ChangeRow]
     later: Sequence[ChangeRow]
@@ -39,19 +39,19 @@ _Find = Callable[[str, ChangeLog, int], AsyncGenerator[_Target, None]]
 
 
 async def undo(pipeline: Pipeline, change_log: ChangeLog, source: str, client: Client | None = None) -> Commit | None:
-    """Undo the last change of `source` that was not undone yet, by another change; None when none is in reach.
+    """Undo the last change of `source` that was not undone yet, by another change; None if no such change is in reach.
 
-    Text that was typed at one go is undone at once. Changes that others have completely overwritten are skipped. With a
-    `client`, its permissions are checked. Raises Conflict when others have changed the same place since, or too much
-    has changed, Forbidden, and StoreError.
+    Text that was typed without a pause is undone at once. Changes that others have completely overwritten are skipped.
+    With a `client`, its permissions are checked. Raises Conflict if others have changed the same place since, or too
+    much has changed, Forbidden, and StoreError.
     """
     return await _take_back(pipeline, change_log, source, UNDO, _find_changes, client=client)
 
 
 async def redo(pipeline: Pipeline, change_log: ChangeLog, source: str, client: Client | None = None) -> Commit | None:
-    """Redo the last change of `source` that was undone and not redone; None when `source` has made a change since.
+    """Redo the last change of `source` that was undone and not redone; None if `source` has made a change since then.
 
-    Raises what `undo` raises.
+    Raises the errors of `undo`.
     """
     return await _take_back(pipeline, change_log, source, REDO, _find_undos, client=client)
 
@@ -81,7 +81,7 @@ async def _take_back(
                     raise Conflict(f"the change cannot be undone in the current state: {error}") from None
                 if ops:
                     versions = first if first == last else f"{first}-{last}"
-                    # The type may have lost a field that is in the log.
+                    # The log may contain a field that the type no longer has.
                     maker = f"{name} {versions} {source}"
                     return pipeline.change(ops, "server", name=maker, by=client, drops_unknown=True)
             else:
@@ -95,7 +95,7 @@ async def _find_changes(source: str, change_log: ChangeLog, top: int) -> AsyncGe
     """Yield the changes of a source up to `top` that were not undone, the last one first."""
     reader = _LogReader()
     undone: set[int] = set()
-    # The changes that were typed at one go, the last one first, and the number of changes after them.
+    # Changes that were typed without a pause, the last one first, and the number of changes after them.
     typed: list[ChangeRow] = []
     count = 0
     async with aclosing(reader.read(change_log, top)) as rows:
@@ -132,10 +132,10 @@ async def _find_undos(source: str, change_log: ChangeLog, top: int) -> AsyncGene
 
 
 class _LogReader:
-    """Reads the changes up to a version, the last one first, and keeps those after the one that was read last."""
+    """Reads the changes up to a version, the last one first, and keeps the changes after the current one."""
 
     def __init__(self) -> None:
-        # The changes, without pairs of a change and the undo right after it.
+        # The kept changes, without pairs of a change and the undo directly after it.
         self.later: list[ChangeRow] = []
         # The versions of the undos that were redone.
         self.redone: set[int] = set()
@@ -165,13 +165,13 @@ class _LogReader:
 
 
 def _goes_on(row: ChangeRow, newer: ChangeRow) -> bool:
-    """Tell whether two changes were typed in one text without a pause in between."""
+    """Return whether two changes were typed in one text without a pause in between."""
     path = _find_text(row)
     return path is not None and newer.at - row.at <= _PAUSE and path == _find_text(newer)
 
 
 def _find_text(row: ChangeRow) -> str | None:
-    """Return the place of the text in which a few characters were typed or deleted, None for any other change."""
+    """Return the place of the text in which a few characters were typed or deleted; None for any other change."""
     if len(row.ops) > _MOST_BYTES or b'"splice"' not in row.ops:
         return None
     ops = decode_ops(row.ops)
@@ -181,12 +181,12 @@ def _find_text(row: ChangeRow) -> str | None:
 
 
 def _has_change_of(source: str, rows: Iterable[ChangeRow] | None) -> bool:
-    """Whether any of the changes is one of a source, an undo or a redo."""
+    """Whether any of the changes was made by a source, or is an undo or a redo."""
     return any(row.source == source or parse_taken_back(row.source) is not None for row in rows or ())
 
 
 def _invert_changes(targets: Sequence[ChangeRow], before: Any, later: Sequence[ChangeRow], budget: Budget) -> list[Op]:
-    """Return the operations that undo changes, rebased over the other changes of `later`, which are after the first.
+    """Return the operations that undo changes, rebased over the others of `later`, the changes after the first target.
 
     Raises Conflict and PatchError.
     """
@@ -204,7 +204,8 @@ def _invert_changes(targets: Sequence[ChangeRow], before: Any, later: Sequence[C
             continue
         document = budget.apply(document, step.ops, own)
         result = budget.rebase(ops, step.ops, document)
-        # Both changes removed the same, and an undo has restored it: to undo this one would restore it twice.
+        # Both changes removed the same text, and an undo has restored it: undoing this change, too, would restore it
+        # twice.
         is_back = _count_removed(result.ops) < _count_removed(ops) and any(
             each.first <= step.version <= each.last for each in taken
         )
@@ -215,5 +216,5 @@ def _invert_changes(targets: Sequence[ChangeRow], before: Any, later: Sequence[C
 
 
 def _count_removed(ops: Iterable[Op]) -> int:
-    """Return how many characters operations remove from texts; each other operation counts as one."""
+    """Return the number of characters that operations remove from texts; every other operation counts as one."""
     return sum((op.remove or 0) if op.op == "splice" else 1 for op in ops)

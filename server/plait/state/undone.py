@@ -24,7 +24,7 @@ class DecodedChange(NamedTuple):
 
 
 class TakenBack(NamedTuple):
-    """The changes of a source, from one version to another, that an undo takes back; or the undo, of a redo."""
+    """The changes of a source, from one version to another, that an undo takes back; for a redo, the undo."""
 
     first: int
     last: int
@@ -33,7 +33,7 @@ class TakenBack(NamedTuple):
 
 
 def parse_taken_back(source: str) -> TakenBack | None:
-    """Return what a change with this source takes back, None if it is neither an undo nor a redo."""
+    """Return the changes that a change with this source takes back; None if it is neither an undo nor a redo."""
     name, _, rest = source.partition(" ")
     if name not in (UNDO, REDO) or not rest:
         return None
@@ -94,17 +94,17 @@ _Inverse = tuple[int, Sequence[Op]]
 
 
 class _Walk:
-    """Applies changes to a document, and keeps the operations that lead from there to it without the undone changes."""
+    """Applies changes to a document, and keeps the operations that lead to the document without the undone changes."""
 
     def __init__(self, document: Any, undone: Mapping[int, int], budget: Budget) -> None:
         self._budget = budget
-        # The versions that are left out, each with that of its undo or redo.
+        # The versions that are left out, each with the version of its undo or redo.
         self._undone = undone
         self._taking = frozenset(undone.values())
         self._document = document
         self._owned: Owned = {}
-        # The operations that lead to the document without the undone changes: the inverses of these, the last one
-        # first. Neighbours that one undo takes back are joined, as in that undo, so that insertions of others come to
+        # The operations that lead to the document without the undone changes: the inverses of these changes, the last
+        # one first. Neighbours that one undo takes back are joined, as in the undo, so that insertions of others get
         # the same place.
         self._inverses: list[_Inverse] = []
 
@@ -132,13 +132,13 @@ class _Walk:
         index = versions.index(version)
         moved, ops = self._bring_past(self._inverses[:index], ops)
         if versions.count(version) > 1 or compact(self._inverses[index][1]) != compact(ops):
-            raise _NeededError(version)  # It was incomplete, or restored something at another place.
+            raise _NeededError(version)  # The undo was incomplete, or restored something at another place.
         self._inverses = _join(moved, self._inverses[index + 1 :])
 
     def _bring_past(self, inverses: Sequence[_Inverse], ops: Sequence[Op]) -> tuple[list[_Inverse], Sequence[Op]]:
         """Transform inverses and the last change, `ops`, so that each can be applied after the other.
 
-        As with an undo, of two insertions at one place that of the change comes first.
+        Of two insertions at one place, the change's comes first, as with an undo.
         """
         document, own, moved = self._document, Owned(), list[_Inverse]()
         for version, inverse in inverses:
@@ -156,7 +156,7 @@ class _Walk:
 
 
 def _join(first: Sequence[_Inverse], second: Sequence[_Inverse]) -> list[_Inverse]:
-    """Return inverses one after the other; the two in the middle become one if they have the same undo."""
+    """Return inverses one after the other; the two neighbours in the middle become one if they have the same undo."""
     if first and second and first[-1][0] == second[0][0]:
         version, ops = first[-1]
         return [*first[:-1], (version, compact([*ops, *second[0][1]])), *second[1:]]

@@ -32,7 +32,7 @@ def update(pipeline: Pipeline, pointer: str, value: object, limits: Limits) -> C
 def splice(pipeline: Pipeline, pointer: str, at: int | None, remove: int = 0, insert: str = "") -> Commit:
     """Remove and insert characters of the text at a JSON pointer, as a change of the server.
 
-    If `at` is None, insert them at its end.
+    If `at` is None, insert them at the end of the text.
     """
     if at is None:
         at = len(_find_text(pipeline, pointer) or "")
@@ -40,7 +40,7 @@ def splice(pipeline: Pipeline, pointer: str, at: int | None, remove: int = 0, in
 
 
 def _find_text(pipeline: Pipeline, pointer: str) -> str | None:
-    """Return the string at a JSON pointer, None where there is none. Raises Conflict."""
+    """Return the string at a JSON pointer; None without one. Raises Conflict."""
     try:
         parts = parse(pointer)
     except PatchError as error:
@@ -48,5 +48,5 @@ def _find_text(pipeline: Pipeline, pointer: str) -> str | None:
     current = pipeline.current
     text = find(current.partial, parts)
     if not isinstance(text, str) and current.base is not UNDECODED:
-        text = find(current.document, parts)  # An object of another type may be a string in JSON.
+        text = find(current.document, parts)  # An object of another type may be encoded as a string.
     return text if isinstance(text, str) else None

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from tests.cases import each_case
 from tests.server.rooms import Client, House, make_request, open_house
 from tests.told import check_internal
 
@@ -154,7 +155,7 @@ class RestlessTwice(Restless):
     changes = 2
 
 
-@pytest.mark.parametrize("cls", [Restless, RestlessInCalls, RestlessTwice])
+@each_case("cls", [Restless, RestlessInCalls, RestlessTwice])
 async def test_on_state_changed_that_makes_a_change_each_time_is_stopped(cls: type[Restless]) -> None:
     async with open_house(cls) as house:
         for _ in range(2):
@@ -399,11 +400,11 @@ async def test_a_hook_in_which_something_else_was_cancelled_has_failed_and_does_
         client.call("1", "cancel")
         found = await client.next()
         assert (found["id"], found["success"]) == ("1", False)
-        check_internal(found["error"], caplog, "rpc cancel was cancelled, by its own code or with what it awaited")
+        check_internal(found["error"], caplog, "rpc cancel was cancelled, by its own code or with work it awaited")
         with pytest.raises(RuntimeError, match="was cancelled"):
             await outcome(house.handle(Cancelling).cancel())
         assert await lines(house, Cancelling) == [
-            ("on_message was cancelled, by its own code or with what it awaited", "a")
+            ("on_message was cancelled, by its own code or with work it awaited", "a")
         ]
 
 
@@ -423,7 +424,7 @@ async def test_a_client_is_not_let_in_where_something_else_was_cancelled_and_tha
         assert client.transport.closed is not None
         assert client.transport.closed[0] == 1011
         (line,) = await lines(house, Cancelling)
-        assert line.endswith("on_connect was cancelled, by its own code or with what it awaited")
+        assert line.endswith("on_connect was cancelled, by its own code or with work it awaited")
 
 
 async def test_a_thread_does_not_wake_when_something_else_was_cancelled_in_on_start() -> None:
@@ -433,7 +434,7 @@ async def test_a_thread_does_not_wake_when_something_else_was_cancelled_in_on_st
 
     async with open_house(Cancelling) as house:
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="on_start was cancelled, by its own code or with what it awaited"):
+            with pytest.raises(RuntimeError, match="on_start was cancelled, by its own code or with work it awaited"):
                 await outcome(house.handle(Cancelling).state())
 
 
@@ -646,7 +647,7 @@ WAYS = (
 )
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 async def test_what_a_readonly_client_causes_may_not_change_the_state_of_its_thread(way: str) -> None:
     async with open_house(Board, Relay) as house:
         client = await house.join(Board, "a")
@@ -662,7 +663,7 @@ async def test_what_a_readonly_client_causes_may_not_change_the_state_of_its_thr
         assert [frame["success"] for frame in frames if frame["type"] == "rpc"] == [True]
 
 
-@pytest.mark.parametrize("is_readonly", [False, True])
+@each_case("is_readonly", [False, True])
 async def test_what_goes_on_after_a_turn_has_the_rights_that_its_client_has_meanwhile(is_readonly: bool) -> None:
     async with open_house(Board) as house:
         client = await house.join(Board, "a")
@@ -1096,7 +1097,7 @@ async def test_a_reject_is_told_to_the_code_that_tried() -> None:
         assert caught.value.path == "/n"
 
 
-@pytest.mark.parametrize("answer", [True, False, 0, "no"])
+@each_case("answer", [True, False, 0, "no"])
 async def test_a_validator_that_returns_an_answer_accepts_nothing(answer: Any) -> None:
     class Asking(Room):
         def validate_state_change(self, next_state: Any, source: Source) -> Any:

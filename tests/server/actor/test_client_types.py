@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 from pydantic import BaseModel, Field
+from tests.cases import each_case
 
 from plait.actor.client_types import NoTypes, make_types_files
 from plait.actor.rpc import Stream, rpc
@@ -271,7 +272,7 @@ class OddEvent(Thread[Game]):
     events: ClassVar[Mapping[str, Any]] = {"goal": complex}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("cls", "where"),
     [
         (OddState, "odd-state: the state: dict[str, object]"),

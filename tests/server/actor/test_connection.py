@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.server.fakes import FakeTransport
 
-from plait.actor.connection import PLAIN, Connection, PlainWire, Principal, Wire
+from plait.actor.connection import PLAIN, Connection, Principal, Wire
 from plait.actor.sockets import Connections
 from plait.actor.transport import Frame
 from plait.errors import StoreError
@@ -57,7 +58,7 @@ def make_revision(state: object, version: int = 1) -> Revision:
 ANY = StateType(Any)
 
 
-class StateWire(PlainWire):
+class StateWire(Wire):
     """Writes a change as the state that it leads to, and counts how often."""
 
     def __init__(self, prefix: bytes = b"") -> None:
@@ -123,7 +124,7 @@ def join(
 # Messages
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "frame"),
     [
         ("héllo", ("héllo".encode(), True)),
@@ -149,7 +150,7 @@ def test_a_wire_that_says_nothing_of_it_tells_of_no_change_event_or_presence() -
     connections = Connections()
     _, transport, session = join(connections, "a", PLAIN)
     connections.broadcast_change(make_revision(5), source="server")
-    connections.broadcast(lambda wire: wire.encode_event("goal", {}))
+    connections.broadcast({}, event="goal")
     assert (transport.sent, session.versions) == ([], [])
 
 
@@ -225,7 +226,7 @@ def test_a_connection_without_protocol_frames_gets_no_state_but_messages() -> No
     connection, transport, _ = join(connections, "a", StateWire())
     connection.protocol_enabled = False
     connections.broadcast_change(make_revision(5), source="server")
-    connections.broadcast(lambda wire: wire.encode_message("hello"))
+    connections.broadcast("hello")
     assert transport.sent == ["hello"]
 
 
@@ -262,7 +263,7 @@ def test_a_broadcast_is_one_frame_for_all_but_some() -> None:
     connections, wire = Connections(), StateWire()
     a, a_transport, _ = join(connections, "a", wire)
     _, b_transport, _ = join(connections, "b", wire)
-    connections.broadcast(lambda wire: wire.encode_message({"n": 1}), without=[a])
+    connections.broadcast({"n": 1}, without=[a])
     assert (a_transport.sent, b_transport.sent) == ([], [{"n": 1}])
 
 
@@ -270,7 +271,7 @@ def test_a_broadcast_is_written_once_a_protocol_and_goes_through_the_session() -
     connections, plain, fancy = Connections(), StateWire(), StateWire(b"!")
     a, b = (join(connections, id, plain) for id in "ab")
     _, c, _ = join(connections, "c", fancy)
-    connections.broadcast(lambda wire: wire.encode_event("goal", None))
+    connections.broadcast(None, event="goal")
     assert (a[1].sent, b[1].sent, c.sent) == (["goal"], ["goal"], ["!goal"])
     assert (plain.count, fancy.count) == (1, 1)
     assert a[2].others == b[2].others
@@ -282,12 +283,12 @@ def test_a_broadcast_waits_for_the_gate_of_each_connection() -> None:
     gate, connections = Gate(), Connections()
     connection, transport = make_connection(gate=gate)
     connections.add(connection)
-    connections.broadcast(lambda wire: wire.encode_message("first"))
+    connections.broadcast("first")
     connection.send("second")
     assert transport.sent == []
     gate.open()
     assert transport.sent == ["first", "second"]
-    connections.broadcast(lambda wire: wire.encode_message("false"))
+    connections.broadcast("false")
     gate.open(StoreError("full"))
     assert transport.sent == ["first", "second"]
 
@@ -320,12 +321,12 @@ def test_the_connections_of_one_client_are_found_by_its_id() -> None:
     assert Connections().find_by_id("b") == []
 
 
-@pytest.mark.parametrize("send", ["broadcast_change", "broadcast"])
+@each_case("send", ["broadcast_change", "broadcast"])
 def test_who_is_too_slow_and_is_closed_by_a_broadcast_keeps_it_from_nobody(send: str) -> None:
     connections, wire = Connections(), StateWire()
     transports = [join(connections, str(number), wire, room=number % 2)[1] for number in range(6)]
     if send == "broadcast":
-        connections.broadcast(lambda wire: wire.encode_message(5))
+        connections.broadcast(5)
     else:
         connections.broadcast_change(make_revision(5), source="server")
     assert [each.sent for each in transports] == [[], [5]] * 3
@@ -342,7 +343,7 @@ def test_a_connection_has_a_place_for_the_authors_own_things() -> None:
     assert (one.id, one.readonly, one.tags, one.principal) == ("one", False, (), None)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "wrong"),
     [
         ({"id": 7}, "id must be a str, not a int"),

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 import pytest
+from tests.cases import each_case
 
 from plait.actor.declaration import HOOKS
 from plait.actor.rpc import rpc
@@ -47,7 +48,7 @@ def test_the_names_are_those_that_a_thread_has() -> None:
     assert {name for name in vars(Thread) if name.startswith(begins)} | {"card"} == set(HOOKS)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "value", "says"),
     [
         ("retention", 5, "must be a Retention, for example Retention(changes=5), not 5"),
@@ -97,7 +98,7 @@ def test_a_retention_that_is_no_number_is_refused() -> None:
 # Hooks
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "hook", "call"),
     [
         ("on_message", lambda self, data: None, "on_message(connection, data)"),
@@ -136,7 +137,7 @@ def can_write_each(self: object, state: object, viewer: object) -> Iterator[str]
     yield "/**"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "says"),
     [
         (can_write, "must not be `async def`"),
@@ -153,7 +154,7 @@ def test_a_method_that_cannot_say_what_clients_may_write_is_refused(value: Any, 
 # Names that are nearly a hook's
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "hook"),
     [
         ("on_state_change", "on_state_changed"),
@@ -171,7 +172,7 @@ def test_a_method_whose_name_is_nearly_a_hook_is_warned_about(name: str, hook: s
     assert warning(**{name: nothing}) == f"Room.{name} is not called by plait: the hook is named {hook}"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "value", "option"),
     [
         ("initialState", {"n": 0}, "initial_state"),

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 
 from plait import Limits, Plait, Thread, endpoint
 from plait.actor.endpoints import EndpointMethod, Endpoints
@@ -39,7 +40,7 @@ def test_a_list_is_the_body_of_a_post_and_repeated_in_the_query_of_a_get() -> No
     assert {each.method: each.parameters[0].place for each in make(put, find)} == {"POST": "body", "GET": "query"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("method", "path"),
     [
         ("GET", "/"),
@@ -62,7 +63,7 @@ def test_a_path_that_plait_answers_itself_is_refused(method: Any, path: str) -> 
         make(endpoint(method, path)(shadowed))
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", "/"), ("POST", "/changes"), ("GET", "/rpc/add"), ("GET", "/a")])
+@each_case(("method", "path"), [("POST", "/"), ("POST", "/changes"), ("GET", "/rpc/add"), ("GET", "/a")])
 def test_other_paths_are_free(method: Any, path: str) -> None:
     def free(self: object) -> None: ...
 
@@ -80,10 +81,8 @@ def test_an_endpoint_that_another_one_hides_is_refused() -> None:
         make(first, second)
 
 
-@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
-@pytest.mark.parametrize(
-    "paths", [("/{name}.json", "/{name}"), ("/{name}.min.json", "/{name}.json"), ("/a{x}", "/{x}a")]
-)
+@each_case("names", [("a", "b"), ("b", "a")])
+@each_case("paths", [("/{name}.json", "/{name}"), ("/{name}.min.json", "/{name}.json"), ("/a{x}", "/{x}a")])
 def test_the_names_of_the_methods_do_not_decide_the_order(names: tuple[str, str], paths: tuple[str, str]) -> None:
     def first(self: object, name: str = "", x: str = "") -> None: ...
 
@@ -139,7 +138,7 @@ def _query(self: object, point: Point) -> None: ...
 def _lacks(self: object) -> None: ...
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("function", "method", "path", "why"),
     [
         (_yields, "GET", "/a", "must not yield"),
@@ -178,7 +177,7 @@ def test_a_body_that_is_not_decoded_may_have_any_limit() -> None:
     assert Plait(Room, store="memory://", limits=Limits(frame=1_000))
 
 
-@pytest.mark.parametrize("arguments", [("get", "/a"), ("HEAD", "/a"), ("GET", "a")])
+@each_case("arguments", [("get", "/a"), ("HEAD", "/a"), ("GET", "a")])
 def test_wrong_options_are_refused_at_once(arguments: Any) -> None:
     with pytest.raises(ValueError, match=r"the method is one of|must begin with a slash"):
         endpoint(*arguments)

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
+from tests.cases import each_case
 from tests.postgres import new_schema
 from tests.server.nodes import open_nodes
 
@@ -210,7 +211,7 @@ class Desk(Thread[dict[str, Any]]):
         return Response()
 
 
-@pytest.mark.parametrize("door", _DOORS)
+@each_case("door", _DOORS)
 async def test_the_user_of_a_request_that_creates_a_thread_is_the_user_of_the_thread(door: str) -> None:
     app = Plait(Desk, store=MemoryStore(), secret="x" * 32, authenticate=lambda _: Principal("ada"))
 

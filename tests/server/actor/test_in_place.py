@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.server.rooms import Client, House, make_request, open_house
 
 from plait.actor.connection import Connection, Source
@@ -304,7 +305,7 @@ async def test_a_state_above_16_kb_is_compared_in_development_only(caplog: pytes
     ]
 
 
-@pytest.mark.parametrize("size", [20_000, 300_000])
+@each_case("size", [20_000, 300_000])
 async def test_a_change_in_place_of_a_state_that_is_not_compared_is_not_stored_by_a_function(size: int) -> None:
     class Long(Room):
         kind = "long"
@@ -396,8 +397,8 @@ def edit_in_place_and_update(thread: Thread[Any]) -> None:
     thread.update("/n", 1)
 
 
-@pytest.mark.parametrize("size", [0, 20_000, 300_000])
-@pytest.mark.parametrize("change", [promote, promote_in_a_transaction, edit_in_place_and_update])
+@each_case("size", [0, 20_000, 300_000])
+@each_case("change", [promote, promote_in_a_transaction, edit_in_place_and_update])
 async def test_a_hook_that_decides_about_rights_does_not_see_what_was_edited_before_it_is_durable(
     change: Callable[[Thread[Any]], None], size: int
 ) -> None:

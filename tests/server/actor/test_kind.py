@@ -5,6 +5,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 import pytest
+from tests.cases import each_case
 
 from plait.actor.kind import Kind, check_name, kebab_case
 from plait.actor.rpc import rpc
@@ -19,8 +20,8 @@ def kind_of(cls: type[Thread[Any]]) -> Kind:
 # Settings and hooks
 
 
-@pytest.mark.parametrize("name", ["idle_timeout", "turn_timeout"])
-@pytest.mark.parametrize("value", ["60", -1, (1,), True, float("nan")])
+@each_case("name", ["idle_timeout", "turn_timeout"])
+@each_case("value", ["60", -1, (1,), True, float("nan")])
 def test_a_timeout_is_a_number_of_seconds_or_none(name: str, value: object) -> None:
     with pytest.raises(TypeError, match=rf"Room\.{name} must be a number of seconds.*, or None"):
         type("Room", (Thread,), {name: value})
@@ -42,7 +43,7 @@ def test_a_hook_with_a_yield_in_it_is_refused() -> None:
 # Names
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "kind"),
     [
         ("GameRoom", "game-room"),
@@ -82,18 +83,18 @@ def test_a_class_may_name_its_kind_itself() -> None:
     assert kind_of(LaterRoom).name == "later-room"
 
 
-@pytest.mark.parametrize("name", ["Game Room", "game/room", "Größe", "GAME", "-x", "x" * 129, "", 3, None])
+@each_case("name", ["Game Room", "game/room", "Größe", "GAME", "-x", "x" * 129, "", 3, None])
 def test_a_kind_that_cannot_stand_in_a_url_is_refused(name: Any) -> None:
     with pytest.raises(TypeError, match="kind"):
         type("Room", (Thread,), {"kind": name})
 
 
-@pytest.mark.parametrize("name", ["a", "x" * 256, "with space", "ключ", "🔑", "a/b", "%2F", "...", "~"])
+@each_case("name", ["a", "x" * 256, "with space", "ключ", "🔑", "a/b", "%2F", "...", "~"])
 def test_a_name_may_be_any_short_text(name: str) -> None:
     assert check_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "x" * 257, "a\n", "\x00", "a\x7f", "\x85", "\ud800"])
+@each_case("name", ["", ".", "..", "x" * 257, "a\n", "\x00", "a\x7f", "\x85", "\ud800"])
 def test_a_name_that_is_empty_or_dots_or_too_long_or_has_control_characters_is_refused(name: str) -> None:
     with pytest.raises(NotFound):
         check_name(name)
@@ -285,7 +286,7 @@ def test_a_method_that_a_subclass_takes_back_is_no_rpc() -> None:
 # Lists
 
 
-@pytest.mark.parametrize("keys", ["slug", {"cards": "slug"}, {"/cards": 1}, {1: "slug"}])
+@each_case("keys", ["slug", {"cards": "slug"}, {"/cards": 1}, {1: "slug"}])
 def test_the_keys_of_lists_are_members_by_pointers(keys: Any) -> None:
     with pytest.raises(TypeError, match=r"Room\.list_keys"):
         type("Room", (Thread,), {"list_keys": keys})

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.schedules import play_seeds
 from tests.server.actor.loss_judge import judge
 from tests.server.rooms import Client, House, make_request, open_house
@@ -348,7 +349,7 @@ async def lose(house: House, change: Callable[[], Commit] | None = None, failure
 # What is cut short
 
 
-@pytest.mark.parametrize("method", ["add_and_wait", "wait", "return_all_the_same", "raise_another", "leave"])
+@each_case("method", ["add_and_wait", "wait", "return_all_the_same", "raise_another", "leave"])
 async def test_a_turn_that_is_under_way_ends_with_the_error_whatever_it_has_done_and_does(method: str) -> None:
     async with open_house(Counter) as house:
         _, call = await begin(house, method)
@@ -372,7 +373,7 @@ async def test_a_turn_that_is_cut_short_can_change_and_send_nothing_more() -> No
         assert thread.presence() == {}
 
 
-@pytest.mark.parametrize("method", ["gather", "group"])
+@each_case("method", ["gather", "group"])
 async def test_the_tasks_of_a_turn_that_is_cut_short_end_with_it(method: str) -> None:
     async with open_house(Counter) as house:
         thread, call = await begin(house, method)
@@ -429,7 +430,7 @@ class Stubborn(Counter):
             await self.hold()
 
 
-@pytest.mark.parametrize("cls", [Counter, Stubborn])
+@each_case("cls", [Counter, Stubborn])
 async def test_on_error_is_told_of_a_hook_that_is_cut_short(cls: type[Counter]) -> None:
     async with open_house(cls) as house:
         client, actor = await house.join(cls, "a"), await house.actor(cls)
@@ -568,7 +569,7 @@ async def test_what_runs_while_the_other_turns_are_held_is_not_cut_short() -> No
 # Who is told where it waits
 
 
-@pytest.mark.parametrize("method", ["add_and_know", "add_in_block_and_know"])
+@each_case("method", ["add_and_know", "add_in_block_and_know"])
 async def test_a_turn_that_awaits_the_lost_change_is_told_there_and_goes_on(method: str) -> None:
     async with open_house(Counter) as house:
         await outcome((await house.actor(Counter)).state.store_thread())
@@ -594,7 +595,7 @@ async def test_a_turn_that_awaits_a_change_that_changes_nothing_is_told_of_those
         assert await outcome(house.handle(Counter).state()) == 10
 
 
-@pytest.mark.parametrize("method", ["let_a_task_know", "give_up_waiting"])
+@each_case("method", ["let_a_task_know", "give_up_waiting"])
 async def test_a_turn_whose_own_task_does_not_await_the_change_is_cut_short(method: str) -> None:
     async with open_house(Counter) as house:
         actor = await house.actor(Counter)
@@ -612,21 +613,19 @@ async def test_a_turn_whose_own_task_does_not_await_the_change_is_cut_short(meth
 # What is answered where a part is stored
 
 
-@pytest.mark.parametrize("failure", FAILURES[:2])
+@each_case("failure", FAILURES[:2])
 async def test_a_turn_of_which_a_change_is_stored_is_in_doubt(failure: StoreError) -> None:
     async with open_house(Counter) as house:
         actor = await house.actor(Counter)
         call = asyncio.create_task(house.handle(Counter).call("add_twice"))
         await until(lambda: cast(Counter, actor.thread).said)
         await lose(house, cast(Counter, actor.thread).add, failure)
-        with pytest.raises(
-            Indeterminate, match=f"a part of the changes of rpc add_twice is stored, or may be: {failure}"
-        ):
+        with pytest.raises(Indeterminate, match=f"some changes of rpc add_twice are stored, or may be: {failure}"):
             await outcome(call)
         assert await outcome(house.handle(Counter).state()) == 1
 
 
-@pytest.mark.parametrize("failure", FAILURES)
+@each_case("failure", FAILURES)
 async def test_a_turn_that_has_ended_and_of_which_a_part_is_stored_is_in_doubt(failure: StoreError) -> None:
     async with open_house(Counter) as house:
         actor = await house.actor(Counter)
@@ -643,7 +642,7 @@ async def test_a_turn_that_has_ended_and_of_which_a_part_is_stored_is_in_doubt(f
         assert await outcome(house.handle(Counter).state()) == 1
 
 
-@pytest.mark.parametrize("failure", FAILURES)
+@each_case("failure", FAILURES)
 async def test_a_turn_that_raises_the_error_itself_and_of_which_a_part_is_stored_is_in_doubt(
     failure: StoreError,
 ) -> None:
@@ -662,7 +661,7 @@ async def test_a_turn_that_raises_the_error_itself_and_of_which_a_part_is_stored
         assert await outcome(house.handle(Counter).state()) == 1
 
 
-@pytest.mark.parametrize(("method", "error"), [("add_twice", Indeterminate), ("wait", Unavailable)])
+@each_case(("method", "error"), [("add_twice", Indeterminate), ("wait", Unavailable)])
 async def test_a_turn_that_the_shutdown_cancels_is_in_doubt_if_a_part_is_stored(
     method: str, error: type[Exception]
 ) -> None:
@@ -676,7 +675,7 @@ async def test_a_turn_that_the_shutdown_cancels_is_in_doubt_if_a_part_is_stored(
             await outcome(call)
 
 
-@pytest.mark.parametrize("how", ["by a call", "deep", "by a change", "by a value", "by its end"])
+@each_case("how", ["by a call", "deep", "by a change", "by a value", "by its end"])
 async def test_a_turn_that_has_changed_another_thread_is_in_doubt(how: str) -> None:
     async with open_house(Counter, Other) as house:
         await outcome(house.handle(Other, "other").set_state(1))

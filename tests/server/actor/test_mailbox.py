@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.schedules import play_seeds
 
 from plait.actor.mailbox import EVERYONE, Mailbox
@@ -18,7 +19,7 @@ from plait.author_code import Interrupted
 from plait.errors import TurnTimeout
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import DEFAULT_LIMITS
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 PATIENCE = 10.0
 
@@ -159,8 +160,8 @@ def fail_later(error: BaseException) -> Callable[[], Any]:
     return work
 
 
-@pytest.mark.parametrize("is_concurrent", [False, True])
-@pytest.mark.parametrize(
+@each_case("is_concurrent", [False, True])
+@each_case(
     ("work", "outcome_is"),
     [
         (fail_at_once(Interrupted()), Interrupted),
@@ -220,7 +221,7 @@ async def test_turns_run_in_order_of_arrival_and_never_overlap() -> None:
     assert log.lines == ["a begins", "a ends", "b", "c begins", "c ends", "d"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("posted", "expected"),
     [
         ("a1 a2 a3 b1 b2", "a1 b1 a2 b2 a3"),
@@ -446,7 +447,7 @@ async def test_a_call_from_another_thread_waits_when_it_is_no_call_chain() -> No
     assert await outcome(future) == "b"
 
 
-@pytest.mark.parametrize("by_itself", [False, True])
+@each_case("by_itself", [False, True])
 async def test_a_call_that_came_back_holds_the_thread_when_its_caller_was_cancelled(by_itself: bool) -> None:
     one, two, gate, log = make_mailbox(), make_mailbox(), asyncio.Event(), Log()
     third_runs = asyncio.Event()
@@ -614,7 +615,7 @@ async def test_a_cancellation_that_is_not_the_turns_own_does_not_stop_the_thread
 
     _, future = post(mailbox, wait_for_what_was_cancelled)
     _, following = post(mailbox, lambda: "following")
-    with pytest.raises(RuntimeError, match="was cancelled, by its own code or with what it awaited") as raised:
+    with pytest.raises(RuntimeError, match="was cancelled, by its own code or with work it awaited") as raised:
         await outcome(future)
     assert isinstance(raised.value.__cause__, asyncio.CancelledError)
     assert await outcome(following) == "following"

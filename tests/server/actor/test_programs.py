@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.server.parts.workshop import until
 
 from plait import CodeResult, CodeRun, Plait, StoreError, Thread, rpc
 from plait.actor.actor import Actor
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 ENDLESS = "for (;;) {}"
 PHASES = {
@@ -121,7 +122,7 @@ async def test_functions_run_as_the_code_that_has_begun_the_program() -> None:
         assert await flat.handle.state() == {"n": 2}
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@each_case("phase", PHASES)
 async def test_a_program_is_terminated_in_each_phase_and_the_thread_goes_on(phase: str) -> None:
     async with open_flat() as flat:
         running = asyncio.create_task(flat.handle.call(Room.execute, PHASES[phase]))

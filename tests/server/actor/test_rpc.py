@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 import pytest
+from tests.cases import each_case
 
 from plait import Limits, Plait
 from plait.actor.rpc import Method, Stream, find_methods, rpc
@@ -104,7 +105,7 @@ def test_an_annotation_may_narrow_its_type() -> None:
     assert caught.value.path == "/sides"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("args", "kwargs", "path", "words"),
     [
         ([], {}, "/move", "missing"),
@@ -135,7 +136,7 @@ def test_too_many_arguments_are_an_error_that_counts_them() -> None:
         bind(play, [{"x": 1}, {"name": "Ada"}, []])
 
 
-@pytest.mark.parametrize("data", [b"[" * 100_000, b'{"a":' * 100_000, b"[" * (DEPTH + 1) + b"]" * (DEPTH + 1)])
+@each_case("data", [b"[" * 100_000, b'{"a":' * 100_000, b"[" * (DEPTH + 1) + b"]" * (DEPTH + 1)])
 def test_an_argument_that_nests_too_deep_is_refused(data: bytes) -> None:
     def echo(self: object, value: Any) -> dict[str, Any]:
         return {"value": value}
@@ -155,7 +156,7 @@ def test_an_argument_may_nest_as_deep_as_the_limit() -> None:
     assert bind(echo, [value]) == {"value": value}
 
 
-@pytest.mark.parametrize("data", [b'"\xff"', b'{"x":"\xc3"}'])
+@each_case("data", [b'"\xff"', b'{"x":"\xc3"}'])
 def test_an_argument_that_is_not_utf_8_is_refused(data: bytes) -> None:
     def echo(self: object, value: Any) -> dict[str, Any]:
         return {"value": value}
@@ -215,7 +216,7 @@ def test_the_mark_takes_a_name_and_leaves_the_function_as_it_is() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["undo", "state", "on_connect", "update", "name"])
+@each_case("name", ["undo", "state", "on_connect", "update", "name"])
 def test_an_rpc_does_not_take_the_place_of_what_every_thread_has(name: str) -> None:
     with pytest.raises(TypeError, match=rf"Room\.{name} is an attribute of Thread .* @rpc\(name='{name}'\)"):
         type("Room", (Thread,), {name: rpc(lambda self: None)})
@@ -265,7 +266,7 @@ def test_a_stream_hands_on_what_it_is_given_until_it_ends() -> None:
     assert said == [("chunk", 1), ("chunk", None), ("end", "last")]
 
 
-@pytest.mark.parametrize("end", [lambda stream: stream.end(), lambda stream: stream.error("no")])
+@each_case("end", [lambda stream: stream.end(), lambda stream: stream.error("no")])
 def test_nothing_can_be_said_on_a_stream_that_has_ended(end: Callable[[Stream], None]) -> None:
     said: list[str] = []
     stream = Stream(lambda what, value: said.append(what))
@@ -296,7 +297,7 @@ def _no_self(number: int) -> None: ...
 def _no_self_but_names(*, number: int) -> None: ...
 
 
-@pytest.mark.parametrize("function", [_no_parameter, _no_self, _no_self_but_names])
+@each_case("function", [_no_parameter, _no_self, _no_self_but_names])
 def test_an_rpc_without_self_is_an_error_of_its_class(function: Any) -> None:
     with pytest.raises(
         TypeError, match=r"Room\.go is an rpc, so its first parameter is the thread: def \w+\(self, …\)"
@@ -315,7 +316,7 @@ def test_the_thread_may_have_another_name_than_self() -> None:
     assert Room is not None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "hint"),
     [
         ("addPlayer", "; did you mean add_player?"),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.rooms import House, open_house
 from tests.server.sessions import make_connection
@@ -100,7 +101,7 @@ class Strict(Named):
         self.told.append((strict, more, named))
 
 
-@pytest.mark.parametrize(("cls", "told"), [(Named, ["/n"]), (Traced, ["/n"]), (Strict, (False, (), {}))])
+@each_case(("cls", "told"), [(Named, ["/n"]), (Traced, ["/n"]), (Strict, (False, (), {}))])
 async def test_only_a_parameter_named_ops_gets_the_operations(cls: type[Named], told: Any) -> None:
     Named.told.clear()
     async with open_house(cls) as house:
@@ -137,7 +138,7 @@ class Archive(Thread[dict[str, Any]]):
             self.update("/cards/c", {})
 
 
-@pytest.mark.parametrize(
+@each_case(
     "remove",
     [
         lambda thread: thread.set_state({"cards": {}}),
@@ -148,7 +149,6 @@ class Archive(Thread[dict[str, Any]]):
         lambda thread: thread.revert(1),
         lambda thread: thread.undo("server"),
     ],
-    ids=["set", "function", "update", "edit", "transaction", "revert", "undo"],
 )
 async def test_a_hook_that_takes_the_state_before_sees_what_changes_however_it_is_written(remove: Any) -> None:
     async with open_house(Archive) as house:
@@ -426,7 +426,7 @@ class Filed(Room):
             await getattr(self.values, method)(*args)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("method", "args"),
     [
         ("set", ["n", 1]),
@@ -510,6 +510,9 @@ async def test_a_thread_that_names_its_events_emits_no_others() -> None:
         with pytest.raises(ValueError, match=r"'gaol' is not one of the events of Match: goal, end"):
             match.emit("gaol")
         room.emit("anything", 5)
+        unnamed: Any = None
+        with pytest.raises(TypeError, match="the name of an event must be a str, not None"):
+            room.emit(unnamed, {"x": 1})
 
 
 async def test_a_broadcast_goes_to_clients_of_both_protocols_in_their_own_form() -> None:

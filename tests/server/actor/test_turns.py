@@ -6,8 +6,8 @@ import weakref
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
-import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.server.rooms import open_house
 from tests.server.session.guests import Guest, put
 
@@ -145,7 +145,7 @@ class Failing(Thread[dict[str, Any]]):
         self.fail()
 
 
-@pytest.mark.parametrize("name", ["now", "later", "beside", "generate", "stream"])
+@each_case("name", ["now", "later", "beside", "generate", "stream"])
 async def test_what_a_failed_call_has_used_is_freed_at_once(name: str) -> None:
     Failing.made.clear()
     async with open_house(Failing) as house:

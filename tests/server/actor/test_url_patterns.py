@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.cases import each_case
 
 from plait.actor.url_patterns import UrlPattern, decode_segments
 from plait.errors import NotFound
@@ -11,7 +12,7 @@ from plait.errors import NotFound
 ID = "6f1d2c3b-8a4e-4f5d-9b6a-0c1d2e3f4a5b"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pattern", "rest", "values"),
     [
         ("/", "", {}),
@@ -41,7 +42,7 @@ def test_a_pattern_matches_a_path_segment_by_segment(pattern: str, rest: str, va
     assert UrlPattern(pattern).match(decode_segments(rest)) == values
 
 
-@pytest.mark.parametrize("rest", ["%FF", "a%00b"])
+@each_case("rest", ["%FF", "a%00b"])
 def test_a_path_that_is_no_text_is_not_found(rest: str) -> None:
     with pytest.raises(NotFound):
         decode_segments(rest)
@@ -59,7 +60,7 @@ def test_plain_text_comes_before_parameters_and_the_rest_of_a_path_last() -> Non
     assert [each.text for each in sorted(patterns, key=lambda each: each.rank)] == texts
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pattern", "other", "is_covered"),
     [
         ("/a/{x}", "/a/{y}", True),
@@ -80,7 +81,7 @@ def test_a_pattern_covers_another_if_it_matches_whatever_that_does(pattern: str,
     assert UrlPattern(pattern).covers(UrlPattern(other)) is is_covered
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "report",

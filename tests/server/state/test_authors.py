@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.server.state.test_undo import Table, table
 
 from plait.errors import Conflict
@@ -87,7 +88,7 @@ async def test_what_is_older_than_the_log_is_of_nobody() -> None:
         assert sum(len(text) for _, text in found) == 150_001
 
 
-@pytest.mark.parametrize("pointer", ["/n", "/nothing", "note"])
+@each_case("pointer", ["/n", "/nothing", "note"])
 async def test_where_there_is_no_text_there_are_no_authors(pointer: str) -> None:
     async with table({"note": "", "n": 1}) as made:
         with pytest.raises(Conflict) as caught:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.server.fakes import TroubledStore
 from tests.server.owning import claim_now, submit
 
@@ -18,8 +19,8 @@ from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.state_history import StateHistory
 from plait.state.types import StateType
 from plait.state.update import splice
-from plait.store.protocol import StoredThread, ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, ClientRow, RecordRange, Snapshot
+from plait.store.protocol import StoredThread, Write
+from plait.store.thread_rows import ChangeRow, ClientRow, RecordRange, Snapshot, ThreadKey
 from plait_schemas.patch import Op
 
 KEY = ThreadKey("room", "one")
@@ -131,7 +132,7 @@ async def test_changes_that_are_in_memory_are_not_read_from_the_store() -> None:
         assert b.store.reads == []
 
 
-@pytest.mark.parametrize("is_woken", [False, True])
+@each_case("is_woken", [False, True])
 async def test_changes_that_are_not_in_memory_are_read_from_the_store_a_page_at_a_time(is_woken: bool) -> None:
     async with bench(900, is_woken=is_woken) as b:
         assert await b.changes(0) == list(range(1, 901))
@@ -143,7 +144,7 @@ async def test_changes_that_are_not_in_memory_are_read_from_the_store_a_page_at_
         assert await b.kept() == list(range(1, 901))
 
 
-@pytest.mark.parametrize("is_woken", [False, True])
+@each_case("is_woken", [False, True])
 async def test_what_is_before_a_version_is_read_the_last_change_first(is_woken: bool) -> None:
     async with bench(900, is_woken=is_woken) as b:
         for version in (901, 900, 700, 2, 1):
@@ -230,7 +231,7 @@ async def test_changes_that_are_not_durable_are_no_past() -> None:
         b.store.resume()
 
 
-@pytest.mark.parametrize("is_woken", [False, True])
+@each_case("is_woken", [False, True])
 async def test_changes_that_are_not_all_kept_are_none(is_woken: bool) -> None:
     async with bench(1_000, retention=Retention(changes=300), is_woken=is_woken) as b:
         kept = await b.kept()
@@ -273,7 +274,7 @@ async def test_a_thread_that_has_nothing_has_no_past() -> None:
 # States
 
 
-@pytest.mark.parametrize("is_woken", [False, True])
+@each_case("is_woken", [False, True])
 async def test_every_version_that_is_kept_is_there(is_woken: bool) -> None:
     async with bench(1_000, retention=Retention(changes=300), is_woken=is_woken) as b:
         first = (await b.kept())[0] - 1

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases import each_case
 
 from plait.actor.kind import Kind
 from plait.actor.thread import Thread
@@ -76,7 +77,7 @@ async def test_a_client_of_an_earlier_schema_that_has_only_grown_is_let_in() -> 
     await compatibility.check(kind.name, hash_of(Second))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("types", "outdated"),
     [
         ((Second, First), Second),
@@ -93,7 +94,7 @@ async def test_a_client_of_an_earlier_schema_that_is_another_is_outdated(types: 
     await compatibility.check(kind.name, hash_of(types[-1]))
 
 
-@pytest.mark.parametrize("hash", ["0123456789abcdef", "", "x" * 1000])
+@each_case("hash", ["0123456789abcdef", "", "x" * 1000])
 async def test_a_schema_that_was_never_served_is_outdated(hash: str) -> None:
     compatibility, kind = await served(First)
     with pytest.raises(Outdated):
@@ -122,7 +123,7 @@ async def test_what_was_served_and_taken_back_is_compared_with_the_present() -> 
         await compatibility.check(kind.name, hash_of(Third))
 
 
-@pytest.mark.parametrize("type_", [Any, dict, dict[str, Any], list[Any]])
+@each_case("type_", [Any, dict, dict[str, Any], list[Any]])
 async def test_where_any_json_is_a_state_every_client_is_let_in(type_: Any) -> None:
     compatibility, kind = await served(First, type_)
     for hash in (hash_of(First), "unknown", None):

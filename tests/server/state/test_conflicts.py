@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait.errors import Conflict
 from plait.state.conflicts import Policy, Resolve, may_meet, merge
@@ -33,7 +34,7 @@ def nothing(base: Any, current: Any, proposed: Any, path: str) -> Any:
     return proposed
 
 
-@pytest.mark.parametrize("policy", ["last-writer", "reject", both])
+@each_case("policy", ["last-writer", "reject", both])
 def test_where_nobody_else_changed_anything_near_everybody_agrees(policy: Any) -> None:
     ops, state = merged([Op("replace", "/list/1", "B")], [Op("add", "/list/0", "0"), Op("replace", "/n", 1)], policy)
     assert ops == [Op("replace", "/list/2", "B")]
@@ -45,7 +46,7 @@ def test_the_last_writer_wins() -> None:
     assert state["n"] == 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("op", "other"),
     [
         (Op("replace", "/n", 2), Op("replace", "/n", 1)),
@@ -60,13 +61,13 @@ def test_a_class_that_rejects_says_where(op: Op, other: Op) -> None:
     assert caught.value.path == op.path
 
 
-@pytest.mark.parametrize("policy", ["last-writer", "reject", both])
+@each_case("policy", ["last-writer", "reject", both])
 def test_what_leads_into_what_is_gone_is_a_conflict_for_all(policy: Any) -> None:
     with pytest.raises(Conflict, match="no longer exists"):
         merged([Op("replace", "/deep/x", 2)], [Op("remove", "/deep")], policy)
 
 
-@pytest.mark.parametrize("policy", ["last-writer", "reject", both])
+@each_case("policy", ["last-writer", "reject", both])
 def test_what_others_have_removed_already_need_not_be(policy: Any) -> None:
     ops, state = merged([Op("remove", "/n"), Op("remove", "/list/1")], [Op("remove", "/list/1")], policy)
     assert ops == [Op("remove", "/n")]
@@ -95,8 +96,8 @@ def test_a_hook_is_asked_of_what_comes_to_the_end_of_a_list_that_others_have_rep
     assert (ops, state["list"]) == ([], ["A", "B"])
 
 
-@pytest.mark.parametrize("op", [Op("add", "/list/1", "new"), Op("replace", "/list/1", "new"), Op("remove", "/list/1")])
-@pytest.mark.parametrize("policy", ["last-writer", "reject", both])
+@each_case("op", [Op("add", "/list/1", "new"), Op("replace", "/list/1", "new"), Op("remove", "/list/1")])
+@each_case("policy", ["last-writer", "reject", both])
 def test_an_index_of_a_list_that_others_have_replaced_is_a_conflict_for_all(policy: Any, op: Op) -> None:
     with pytest.raises(Conflict, match="no longer exists"):
         merged([op], [Op("replace", "/list", ["A", "B"])], policy)
@@ -152,7 +153,7 @@ def test_whatever_others_have_changed_too_may_meet(state: Any, wanted: Any, thei
         assert may_meet(ops, others)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "other", "may"),
     [
         ("/n", "/n", True),

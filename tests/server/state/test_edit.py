@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.server.rooms import House, open_house
 
 from plait.actor.connection import Connection, Source
@@ -153,7 +154,7 @@ async def test_an_edit_is_for_one_block() -> None:
         assert (thread.version, thread.state["title"]) == (1, "kept")
 
 
-@pytest.mark.parametrize("number", [math.nan, math.inf])
+@each_case("number", [math.nan, math.inf])
 async def test_a_number_that_json_does_not_have_is_refused_with_its_place(number: float) -> None:
     async with open_house(Board) as house:
         thread = await board(house)
@@ -190,7 +191,7 @@ async def test_everybody_is_told_of_the_change() -> None:
         assert await client.next() == {"type": "cf_agent_state", "state": {"n": 1}}
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@each_case("is_async", [False, True])
 async def test_leaving_the_block_waits_for_the_disk_where_it_can(is_async: bool) -> None:
     async with open_house(Board) as house:
         thread = await board(house)
@@ -408,7 +409,7 @@ async def test_a_block_may_wait_while_as_much_is_changed_as_is_remembered() -> N
         assert thread.state["votes"] == {"n": 249}
 
 
-@pytest.mark.parametrize("is_durable", [False, True])
+@each_case("is_durable", [False, True])
 async def test_a_block_that_waits_while_more_is_changed_than_is_in_memory_is_rebased_over_it(
     is_durable: bool,
 ) -> None:
@@ -523,7 +524,7 @@ async def test_an_edit_is_brought_past_a_large_part_that_the_same_transaction_ha
         assert await handle.state() == {"title": "edited", "cards": [], "votes": {}, "numbers": numbers}
 
 
-@pytest.mark.parametrize("use", ["attribute", "item", "read", "read item"])
+@each_case("use", ["attribute", "item", "read", "read item"])
 async def test_an_edit_outside_of_its_block_says_how_it_is_used(use: str) -> None:
     async with open_house(Board) as house:
         edit: Any = (await house.actor(Board)).thread.edit()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from plait.actor.thread import Thread
 from plait.state.migrations import find_migrations, migrate
@@ -70,7 +71,7 @@ def test_migrations_are_inherited_and_may_be_replaced() -> None:
     assert OtherRoom._kind.migrations[1](None) == "other"
 
 
-@pytest.mark.parametrize("from_", [0, -1, 3, 4, "1", 1.5, None])
+@each_case("from_", [0, -1, 3, 4, "1", 1.5, None])
 def test_a_migration_that_does_not_lead_to_the_version_of_the_class_is_an_error(from_: Any) -> None:
     with pytest.raises(
         TypeError, match=r"Room\.step: @migrate\(from_=.*\): from_ must be a whole number, at least 1 and below"
@@ -92,7 +93,7 @@ def test_the_same_migration_under_two_names_is_an_error() -> None:
         make(first=step, second=step)
 
 
-@pytest.mark.parametrize("state_version", [0, -1, "2", 1.5, None, True])
+@each_case("state_version", [0, -1, "2", 1.5, None, True])
 def test_a_version_that_is_no_positive_number_is_an_error(state_version: Any) -> None:
     with pytest.raises(TypeError, match="state_version"):
         make(state_version=state_version)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Generic, NamedTuple, NotRequired, TypedDict, 
 
 import msgspec
 import pytest
+from tests.cases import each_case
 
 from plait.errors import InvalidState
 from plait.state.fields import check_fields, make_plan, make_unknown_field_error
@@ -89,7 +90,7 @@ TYPES: dict[str, tuple[Any, Any, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", TYPES)
+@each_case("case", TYPES)
 def test_a_field_that_is_not_there_is_found_with_the_name_that_comes_nearest(case: str) -> None:
     type_, value, path, hint = TYPES[case]
     msgspec.json.decode(msgspec.json.encode(value), type=type_)  # Which says nothing of it.
@@ -102,7 +103,7 @@ def test_a_field_that_is_not_there_is_found_with_the_name_that_comes_nearest(cas
     assert raised.value.path == f"/at/0{path}"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("type_", "value"),
     [
         (Player, {"name": "a", "fullName": "b", "friends": [{"name": "c"}]}),
@@ -127,7 +128,7 @@ def test_what_has_all_its_fields_passes(type_: Any, value: Any) -> None:
     check_fields(make_plan(type_), value)
 
 
-@pytest.mark.parametrize("type_", [Any, dict, list, int, str | None, dict[str, Any], list[int], tuple[int, str]])
+@each_case("type_", [Any, dict, list, int, str | None, dict[str, Any], list[int], tuple[int, str]])
 def test_a_type_without_fields_costs_nothing(type_: Any) -> None:
     assert make_plan(type_) is None
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import pytest
+from tests.cases import each_case
 
 from plait.state.json_patch import to_json_patch
 from plait.store.thread_rows import ChangeRow
@@ -26,7 +26,7 @@ def test_splices_that_follow_each_other_are_one_operation_for_each_text() -> Non
     ]
 
 
-@pytest.mark.parametrize("between", [[], [Op("replace", "/n", 1)]])
+@each_case("between", [[], [Op("replace", "/n", 1)]])
 def test_a_change_with_more_than_fits_replaces_the_document(between: list[Op]) -> None:
     document: Any = {"a": "a" * 1_000, "b": "b" * 1_000, "n": 0}
     first = [each for _ in range(200) for path in ("/a", "/b") for each in (splice(path, 0, 0, "z"), *between)]

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.server.fakes import TroubledStore
 from tests.server.owning import submit
 from tests.server.rooms import open_house
@@ -21,9 +22,9 @@ from plait.errors import CorruptThread, InvalidState, MigrationFailed, NewerStat
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
 from plait.state.migrations import migrate, migrate_state, store_migrated
-from plait.store.protocol import StoredThread, ThreadKey, Write
+from plait.store.protocol import StoredThread, Write
 from plait.store.sqlite.store import SqliteStore
-from plait.store.thread_rows import Snapshot
+from plait.store.thread_rows import Snapshot, ThreadKey
 from plait_schemas.patch import Op
 
 PATIENCE = 10.0
@@ -395,11 +396,11 @@ class LeftUndefined(Thread[Undefined]):
     [
         (Failing, r": @migrate\(from_=2\) raised KeyError: 'missing'$"),
         (Missing, r": Missing has no @migrate\(from_=2\)$"),
-        (Wrong, r": what the migrations return is not a state of Wrong: Expected `float`, got `str`, at /score$"),
-        (Checked, r": what the migrations return is not a state of Checked: KeyError: 5\.0$"),
-        (NotJson, r": what the migrations return is not JSON: Encoding objects of type object is unsupported"),
-        (NotFinite, r": what the migrations return is not JSON: it has .* infinite or not a number, at /scores/0$"),
-        (LeftUndefined, r": what the migrations return is not JSON: it has .* infinite or not a number, at /score$"),
+        (Wrong, r": the result of the migrations is not a state of Wrong: Expected `float`, got `str`, at /score$"),
+        (Checked, r": the result of the migrations is not a state of Checked: KeyError: 5\.0$"),
+        (NotJson, r": the result of the migrations is not JSON: Encoding objects of type object is unsupported"),
+        (NotFinite, r": the result of the migrations is not JSON: it has .* infinite or not a number, at /scores/0$"),
+        (LeftUndefined, r": the result of the migrations is not JSON: it has .* infinite or not a number, at /score$"),
     ],
 )
 async def test_a_migration_that_fails_leaves_the_thread_as_it_was_and_only_the_log_says_why(
@@ -532,7 +533,7 @@ class NewRoom(Thread[New]):
     initial_state = New()
 
 
-@pytest.mark.parametrize("changes", [0, 1])
+@each_case("changes", [0, 1])
 async def test_a_field_with_a_default_may_be_added_to_a_type_and_then_be_changed(changes: int) -> None:
     store = await kept_store()
     async with open_house(OldRoom, store=store) as house:
@@ -559,7 +560,7 @@ async def test_a_field_with_a_default_may_be_added_to_a_type_and_then_be_changed
             await outcome(thread.set_state(New(changes, "titled", ("a", "b"))))
 
 
-@pytest.mark.parametrize("have", [0, 1])
+@each_case("have", [0, 1])
 async def test_who_comes_back_is_told_of_a_field_that_the_type_has_gained_and_nothing_is_written_for_it(
     have: int,
 ) -> None:

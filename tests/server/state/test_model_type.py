@@ -14,7 +14,8 @@ from plait.state.model_type import ModelType
 from plait.state.revision import Revision
 from plait.state.state_history import StateHistory
 from plait.state.types import UNDECODED
-from plait.store.protocol import StoredThread, ThreadKey
+from plait.store.protocol import StoredThread
+from plait.store.thread_rows import ThreadKey
 
 KEY = ThreadKey("room", "one")
 

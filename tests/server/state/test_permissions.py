@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases import each_case
 
 from plait.actor.connection import Principal
 from plait.actor.thread import Thread
@@ -28,7 +29,7 @@ class Source:
 STATE: Any = {"list": [{"0": 1}], "people": {"0": {}, "-": {}}}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pattern", "path", "user", "may"),
     [
         ("/note", "/note", None, True),
@@ -64,7 +65,7 @@ STATE: Any = {"list": [{"0": 1}], "people": {"0": {}, "-": {}}}
         ("/list/*", "/list/-", None, True),
     ],
 )
-@pytest.mark.parametrize("form", ["json", "tree"])
+@each_case("form", ["json", "tree"])
 def test_a_place_that_a_pattern_names_may_be_changed(
     pattern: str, path: str, user: str | None, may: bool, form: str
 ) -> None:
@@ -93,7 +94,7 @@ class Table(msgspec.Struct):
     people: dict[str, Row]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pattern", "path", "user", "may"),
     [
         ("/row/{user}", "/row/0", "0", False),
@@ -117,9 +118,7 @@ def test_a_user_is_no_element_of_a_struct_that_is_an_array_in_json(
         assert may
 
 
-@pytest.mark.parametrize(
-    "patterns", ["/note", {"/note"}, ("note",), (7,), ("/a/**/b",), ("/a/{name}",), ("/a/x{user}",), ("/a/b*",)]
-)
+@each_case("patterns", ["/note", {"/note"}, ("note",), (7,), ("/a/**/b",), ("/a/{name}",), ("/a/x{user}",), ("/a/b*",)])
 def test_what_is_no_pattern_is_refused_when_the_class_is_made(patterns: Any) -> None:
     with pytest.raises(TypeError, match=r"Room\.can_write"):
 

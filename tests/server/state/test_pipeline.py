@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.schedules import play_seeds
 from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.owning import claim_now, submit
@@ -23,11 +24,12 @@ from plait.state.permissions import Rules
 from plait.state.pipeline import Pipeline
 from plait.state.revision import Revision
 from plait.state.state_history import StateHistory
+from plait.state.timer import Timed, Timer
 from plait.state.transaction import Transaction
 from plait.state.types import StateType
 from plait.state.update import update
-from plait.store.protocol import ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange, Snapshot
+from plait.store.protocol import Write
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange, Snapshot, ThreadKey
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, apply, decode_ops
@@ -218,7 +220,7 @@ async def test_what_is_too_large_or_too_deep_is_refused() -> None:
         await outcome(b.pipeline.put(b'{"a":[[]],"b":[[1]]}', connection))
 
 
-@pytest.mark.parametrize("value", ["x" * 99, [[[[]]]], {"a": [[[None]]]}, float("nan"), object()])
+@each_case("value", ["x" * 99, [[[[]]]], {"a": [[[None]]]}, float("nan"), object()])
 async def test_a_beginning_is_held_to_the_same_limits(value: Any) -> None:
     async with TroubledStore() as store:
         b = Bench(store, StateType(Any), Limits(state=100, depth=3))
@@ -259,7 +261,7 @@ async def test_what_the_author_does_to_the_state_while_deciding_is_not_stored() 
         assert b.pipeline.current.state == await b.stored() == {"n": 1}
 
 
-@pytest.mark.parametrize("change", ["set", "function", "change", "update", "push"])
+@each_case("change", ["set", "function", "change", "update", "push"])
 async def test_the_author_cannot_make_a_change_while_deciding_on_one(change: str) -> None:
     async with bench(dict, initial={"n": 0}) as b:
         pipeline = b.pipeline
@@ -364,7 +366,7 @@ def some_json(chance: random.Random, depth: int) -> Any:
             return chance.choice([None, True, 1, 1.5, "", "a\n", 'quote"', "\\", "{[", 2**70])
 
 
-@pytest.mark.parametrize("validates", [True, False])
+@each_case("validates", [True, False])
 @play_seeds(2)
 async def test_whatever_clients_push_is_refused_or_is_read_back_and_never_breaks_the_thread(
     seed: int, validates: bool
@@ -406,7 +408,7 @@ def fate(data: bytes, limits: Limits) -> tuple[bytes] | None:
     return (msgspec.json.encode(history.current.state),)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         b'{"a":1e999,"a":1}',
@@ -415,9 +417,8 @@ def fate(data: bytes, limits: Limits) -> tuple[bytes] | None:
         b'{"b":"\\ud800","b":1}',
         b'{"a":01,"a":1}',
     ],
-    ids=lambda data: data[:20].decode(),
 )
-@pytest.mark.parametrize("validates", [True, False])
+@each_case("validates", [True, False])
 async def test_a_member_that_is_there_twice_hides_nothing(data: bytes, validates: bool) -> None:
     async with bench(dict, limits=Limits(depth=4), initial={"a": 0}, validates=validates) as b:
         connection = make_connection(b.pipeline)
@@ -572,7 +573,7 @@ async def test_a_failed_change_takes_its_client_with_it() -> None:
         assert b.pipeline.current.state == {"n": 0}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pointer", "value", "state"),
     [
         ("/n", 1, {"n": 1, "list": [1, 2], "o": {}}),
@@ -589,7 +590,7 @@ async def test_an_update_sets_what_is_at_a_place(pointer: str, value: Any, state
         assert b.pipeline.current.state == await b.stored() == state
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pointer", "value", "error"),
     [
         ("/x/y", 1, Conflict),
@@ -633,7 +634,7 @@ class Holder(msgspec.Struct, frozen=True):
     inner: Lean = Lean()
 
 
-@pytest.mark.parametrize("pointer", ["/m", "/m/x", "/inner/m", "/-"])
+@each_case("pointer", ["/m", "/m/x", "/inner/m", "/-"])
 async def test_an_update_of_a_field_that_the_type_does_not_have_is_refused(pointer: str) -> None:
     async with bench(Holder, initial=Holder()) as b:
         await refused(b, InvalidState, lambda: update(b.pipeline, pointer, 1, DEFAULT_LIMITS))
@@ -677,8 +678,8 @@ MISSPELT: list[tuple[Op, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("op", "path", "advice"), MISSPELT)
-@pytest.mark.parametrize("type_", [Contest, LeanContest, ContestDict, ContestClass])
+@each_case(("op", "path", "advice"), MISSPELT)
+@each_case("type_", [Contest, LeanContest, ContestDict, ContestClass])
 async def test_a_misspelt_field_is_refused_with_its_place_and_the_nearest_name(
     type_: Any, op: Op, path: str, advice: str
 ) -> None:
@@ -703,9 +704,7 @@ async def test_a_misspelt_field_is_refused_with_its_place_and_the_nearest_name(
         assert f'"{path.rpartition("/")[2]}"' not in dropped.revision.require_json().decode()
 
 
-@pytest.mark.parametrize(
-    "op", [Op("replace", "/stauts", 1), Op("remove", "/stauts"), Op("replace", "/plyers/x/score", 1)]
-)
+@each_case("op", [Op("replace", "/stauts", 1), Op("remove", "/stauts"), Op("replace", "/plyers/x/score", 1)])
 async def test_what_is_to_be_in_the_place_of_a_misspelt_field_is_refused_too(op: Op) -> None:
     async with bench(Contest, initial=Contest()) as b:
         with pytest.raises(InvalidState, match="; did you mean"):
@@ -764,7 +763,7 @@ async def test_what_is_stored_may_have_fields_that_the_type_does_not_have_any_mo
         assert StateHistory(KEY, StateType(Contest), stored).current.state == Contest({"x": Member()}, None, "over")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pointer", "value", "state"),
     [
         ("/n", 0, Lean()),
@@ -795,7 +794,7 @@ class Table(msgspec.Struct, frozen=True):
     tags: frozenset[str] = frozenset({"old"})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pointer", "value", "state"),
     [
         ("/row/0", "new", Table(row=Row("new"))),
@@ -900,7 +899,7 @@ def text(value: Any) -> bytes:
     return msgspec.json.encode(plain(value), order="deterministic")
 
 
-@pytest.mark.parametrize(("type_", "some"), TYPES, ids=lambda each: getattr(each, "__name__", ""))
+@each_case(("type_", "some"), TYPES)
 @play_seeds(1)
 async def test_a_change_by_operations_and_the_same_by_value_or_as_json_are_stored_alike(
     type_: Any, some: Callable[[random.Random], Any], seed: int
@@ -939,7 +938,7 @@ def told_states(document: Any, writes: list[Write]) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("type_", [dict, Wide])
+@each_case("type_", [dict, Wide])
 async def test_the_same_change_is_stored_as_the_same_bytes_however_it_was_made(type_: Any) -> None:
     initial = {"title": TEXT, "items": [{"name": "a", "n": 1}, {"name": "b", "n": 2}], "tags": {"x": 1}}
     made = {"title": TEXT, "items": [{"name": "a", "n": 5}, {"name": "c", "n": 3}], "tags": {"x": 1, "y": 2}}
@@ -959,7 +958,7 @@ async def test_the_same_change_is_stored_as_the_same_bytes_however_it_was_made(t
     assert rows[0][1] == msgspec.json.encode(made)
 
 
-@pytest.mark.parametrize(("type_", "some"), TYPES, ids=lambda each: getattr(each, "__name__", ""))
+@each_case(("type_", "some"), TYPES)
 @play_seeds(2)
 async def test_a_mix_of_all_that_changes_a_state_does_what_it_does_to_a_plain_value(
     type_: Any, some: Callable[[random.Random], Any], seed: int
@@ -1247,7 +1246,7 @@ async def test_after_a_write_in_doubt_nothing_is_rolled_back_or_answered_and_cal
         with pytest.raises(Unavailable):
             b.pipeline.set(3, "server")
         with pytest.raises(Unavailable):
-            b.pipeline.store([Record("values", "a", b"1")])
+            b.pipeline.check_open()
         # What a turn answers that had begun before does not leave, either.
         b.pipeline.after(lambda error: told.append(("late", type(error).__name__)))
         assert told[-1] == ("late", "Indeterminate")
@@ -1270,7 +1269,7 @@ async def test_records_are_stored_after_the_changes_before_them_and_make_no_vers
         assert await b.store.records(KEY, RecordRange("values")) == []
 
 
-@pytest.mark.parametrize("fails", [0, 1, 2])
+@each_case("fails", [0, 1, 2])
 async def test_records_fail_with_the_changes_before_them_and_those_after_fail_with_them(fails: int) -> None:
     async with bench() as b:
         b.store.is_held = True
@@ -1403,7 +1402,7 @@ async def test_records_begin_a_thread_with_its_initial_state() -> None:
         assert await outcome(b.pipeline.set(6, "server")) == 1
 
 
-@pytest.mark.parametrize("has_state", [True, False])
+@each_case("has_state", [True, False])
 async def test_many_who_store_a_thread_at_once_store_it_once(*, has_state: bool) -> None:
     async with TroubledStore() as store:
         b = Bench(store, StateType(Any), DEFAULT_LIMITS)
@@ -1458,44 +1457,47 @@ async def due_of(b: Bench) -> int:
     return found.due
 
 
-class Alarm:
-    """Tells a pipeline when its thread is due."""
+class Alarm(Timed):
+    """A part that is due when a test says so, and counts how often it is asked."""
 
-    def __init__(self) -> None:
-        self.due: int | None = None
-        self.expires: int | None = None
-        self.parts = (self,)
-        self.armed = 0
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.time = 0
+        self.asked = 0
+        pipeline.timer = timer = Timer(asyncio.get_running_loop(), 60.0)
+        timer.start()
+        timer.add(self)
 
-    def arm(self) -> None:
-        self.armed += 1
+    @property
+    def times(self) -> tuple[int, int]:
+        self.asked += 1
+        return self.time, 0
 
 
 async def test_a_due_time_is_stored_with_the_next_write_and_not_again() -> None:
     async with bench() as b:
-        alarm = b.pipeline.timer = Alarm()
+        alarm = Alarm(b.pipeline)
         await outcome(b.set(5))
         assert b.store.submitted[-1].due is None
-        alarm.due = 7
+        alarm.time = 6
         await outcome(b.pipeline.store([Record("values", "a", b"1")]))
         await outcome(b.set(1))
-        assert [write.due for write in b.store.submitted[-2:]] == [7, None]
-        assert await due_of(b) == 7
-        alarm.due = 0
-        await outcome(b.set(2))
+        assert [write.due for write in b.store.submitted[-2:]] == [6, None]
+        assert await due_of(b) == 6
+        alarm.time = 0
+        await outcome(b.pipeline.store([Record("values", "a", None)]))
         assert await due_of(b) == 0
-        assert alarm.armed == 4
+        assert alarm.asked == 3  # At first, and after each write of records.
 
 
 async def test_the_due_time_at_the_end_of_a_transaction_is_in_its_one_write() -> None:
     async with bench() as b:
-        alarm = b.pipeline.timer = Alarm()
+        alarm = Alarm(b.pipeline)
         submitted = len(b.store.submitted)
         with Transaction(b.pipeline, KEY) as transaction:
-            alarm.due = 7
+            alarm.time = 6
             b.pipeline.store([Record("values", "a", b"1")])
             b.set(1)
-            alarm.due = 8
+            alarm.time = 8
         assert transaction.commit is not None
         await outcome(transaction.commit)
         assert [(write.version, write.due) for write in b.store.submitted[submitted:]] == [(1, 8)]
@@ -1504,12 +1506,12 @@ async def test_the_due_time_at_the_end_of_a_transaction_is_in_its_one_write() ->
 
 async def test_a_due_time_that_was_lost_is_stored_with_the_next_write() -> None:
     async with bench() as b:
-        alarm = b.pipeline.timer = Alarm()
-        alarm.due = 7
+        alarm = Alarm(b.pipeline)
+        alarm.time = 6
         b.store.fail_next()
         assert await settled(b.set(1)) is not None
         await outcome(b.set(2))
-        assert await due_of(b) == 7
+        assert await due_of(b) == 6
 
 
 async def test_the_first_write_of_a_thread_has_the_time_and_the_user_also_after_one_that_failed() -> None:

@@ -1,7 +1,7 @@
 """What is known of a client's pushes, so that none is applied twice."""
 
 import msgspec
-import pytest
+from tests.cases import each_case
 
 from plait.errors import Reject
 from plait.state.push_log import ClientPushes, PushLog
@@ -59,9 +59,7 @@ def test_a_push_that_is_refused_after_later_ones_were_taken_does_not_bring_back_
     assert client.refusal(1) is not None
 
 
-@pytest.mark.parametrize(
-    ("last", "ref", "is_known"), [(1, 1, True), (1, 2, False), (1, 0, False), (64, 1, True), (65, 1, False)]
-)
+@each_case(("last", "ref", "is_known"), [(1, 1, True), (1, 2, False), (1, 0, False), (64, 1, True), (65, 1, False)])
 def test_what_became_of_the_last_64_pushes_is_remembered(last: int, ref: int, is_known: bool) -> None:
     client = ClientPushes("a")
     client.expect(1)

@@ -3,14 +3,14 @@
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from plait.limits import DEFAULT_LIMITS
 from plait.state.retention import DEFAULT_RETENTION, Retention
 from plait.state.revision import Revision
 from plait.state.state_history import StateHistory
 from plait.state.types import StateType
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import Prune
+from plait.store.thread_rows import Prune, ThreadKey
 
 NUMBER = StateType(int)
 
@@ -35,8 +35,8 @@ def test_a_thousand_changes_are_kept_by_default() -> None:
     assert Retention() == DEFAULT_RETENTION == Retention(changes=1000, age=None, bytes=None)
 
 
-@pytest.mark.parametrize("name", ["changes", "age", "bytes"])
-@pytest.mark.parametrize("bound", [0, -1])
+@each_case("name", ["changes", "age", "bytes"])
+@each_case("bound", [0, -1])
 def test_a_bound_is_positive(name: str, bound: int) -> None:
     options: dict[str, Any] = {name: bound}
     with pytest.raises(ValueError, match=rf"{name}={bound}\b"):

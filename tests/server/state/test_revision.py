@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait.limits import UNLIMITED
 from plait.state.applying import apply_ops
@@ -102,14 +103,14 @@ def test_before_there_is_a_state_there_is_no_form_of_it() -> None:
     assert (revision.version, revision.change, revision.size) == (0, None, 0)
 
 
-@pytest.mark.parametrize("revision", forms(Any, json=b"null"), ids=["json", "document"])
+@each_case("revision", forms(Any, json=b"null"))
 def test_a_state_that_is_null_is_a_state(revision: Revision) -> None:
     assert revision.has_state
     assert revision.require_json() == b"null"
     assert revision.state is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     "revision",
     [*forms(Any, json=BOARD_JSON), *forms(dict, json=BOARD_JSON), *forms(Board, json=BOARD_JSON, state=Board(["a"]))],
 )
@@ -169,7 +170,7 @@ def count(revision: Revision, state_type: StateType, n: int) -> Revision:
     return apply_ops(state_type, revision, ops, UNLIMITED, drops_unknown=False, most_moved=None)[0]
 
 
-@pytest.mark.parametrize("type_", [Table, dict[str, Any], Any])
+@each_case("type_", [Table, dict[str, Any], Any])
 def test_a_state_of_1_mib_takes_at_most_20_mb_when_clients_change_it_and_authors_read_it(type_: Any) -> None:
     state_type = StateType(type_)
     gc.collect()
@@ -190,7 +191,7 @@ def test_a_state_of_1_mib_takes_at_most_20_mb_when_clients_change_it_and_authors
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("type_", [Table, dict[str, Any], Any])
+@each_case("type_", [Table, dict[str, Any], Any])
 def test_what_authors_do_to_a_large_state_in_place_reaches_no_change(type_: Any) -> None:
     state_type = StateType(type_)
     rows = [{"a": 1}] * 60_000
@@ -203,7 +204,7 @@ def test_what_authors_do_to_a_large_state_in_place_reaches_no_change(type_: Any)
         assert find(revision.state, ["rows"]) == find(revision.partial, ["rows"]) == rows
 
 
-@pytest.mark.parametrize("type_", [dict[str, Any], Any])
+@each_case("type_", [dict[str, Any], Any])
 def test_a_change_beside_a_large_part_keeps_it_undecoded_and_leads_to_the_same_state(type_: Any) -> None:
     state_type = StateType(type_)
     before = Revision(state_type, json=encode_json({"n": 1}))

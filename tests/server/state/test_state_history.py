@@ -10,14 +10,15 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait.errors import CorruptThread
 from plait.limits import DEFAULT_LIMITS
 from plait.state.revision import Revision
 from plait.state.state_history import StateHistory, replay_json
 from plait.state.types import UNDECODED, StateType
-from plait.store.protocol import StoredThread, ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, Snapshot
+from plait.store.protocol import StoredThread, Write
+from plait.store.thread_rows import ChangeRow, Snapshot, ThreadKey
 from plait_schemas.patch import decode_ops
 
 KEY = ThreadKey("room", "one")
@@ -201,7 +202,7 @@ def test_the_same_state_again_is_no_change() -> None:
     assert history.current.version == 0
 
 
-@pytest.mark.parametrize(("old", "new"), [(1, True), (0, False), (None, False), ("1", 1), ([1], [True])])
+@each_case(("old", "new"), [(1, True), (0, False), (None, False), ("1", 1), ([1], [True])])
 def test_a_value_that_only_python_holds_equal_is_a_change(old: object, new: object) -> None:
     state_type = StateType(Any)
     history, shelf = begin(state_type, {"value": old})
@@ -571,7 +572,7 @@ def rows(*ops: bytes) -> Iterable[ChangeRow]:
     return [ChangeRow(version, each, "server", 0) for version, each in enumerate(ops, 1)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("snapshot", "ops"),
     [
         (b"{", []),
@@ -593,7 +594,6 @@ def rows(*ops: bytes) -> Iterable[ChangeRow]:
         (b"{}", [b'[{"op":"add","path":"/a","value":' + b"[" * 100_000]),
         (None, [b'[{"op":"add","path":"/a","value":1}]']),
     ],
-    ids=lambda value: repr(value)[:40],
 )
 def test_what_cannot_be_read_is_an_error_that_names_the_thread(snapshot: bytes | None, ops: list[bytes]) -> None:
     with pytest.raises(CorruptThread, match="room/one"):

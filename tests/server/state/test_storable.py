@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
+from tests.cases import each_case
 
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
@@ -64,7 +65,7 @@ def make(state: Any, **attributes: Any) -> type[Thread[Any]]:
 # The type
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("state", "says"),
     [
         (complex, "states of type complex cannot be stored as JSON; use a msgspec.Struct"),
@@ -84,7 +85,7 @@ def test_a_state_type_that_json_cannot_hold_is_refused_with_the_place(state: Any
         make(state)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "state", [Game, Node, Refusing, dict, list, dict[str, Any], set[int], Any, object, dict[str, object], Game | None]
 )
 def test_a_state_type_that_json_can_hold_is_taken(state: Any) -> None:
@@ -94,7 +95,7 @@ def test_a_state_type_that_json_can_hold_is_taken(state: Any) -> None:
 # The initial state
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("state", "initial", "says"),
     [
         (Game, {}, "Room.initial_state does not fit Game: Object missing required field `score`"),
@@ -172,14 +173,14 @@ class WithModel(msgspec.Struct, frozen=True):
     model: Model = Model()
 
 
-@pytest.mark.parametrize("type_", [Model, WithModel, dict[str, Model], list[Model | None]])
+@each_case("type_", [Model, WithModel, dict[str, Model], list[Model | None]])
 def test_a_state_with_a_model_anywhere_is_a_document_that_is_validated(type_: Any) -> None:
     state_type = make(type_)._kind.state_type
     assert isinstance(state_type, ModelType)
     assert (state_type.is_document, state_type.is_plain, state_type.is_immutable) == (True, False, False)
 
 
-@pytest.mark.parametrize("type_", [Checked, dict[str, Checked]])
+@each_case("type_", [Checked, dict[str, Checked]])
 def test_a_dataclass_of_pydantic_is_no_state_and_no_argument(type_: Any) -> None:
     sentence = "Checked is a dataclass of Pydantic's, whose validators would not run: make it a subclass of pydantic"
     with pytest.raises(TypeError, match=sentence):
@@ -194,7 +195,7 @@ def test_a_dataclass_of_pydantic_is_no_state_and_no_argument(type_: Any) -> None
             make(dict[str, Any], function=rpc(function))
 
 
-@pytest.mark.parametrize("initial", [Model.model_construct(n=-1), {"n": -1}])
+@each_case("initial", [Model.model_construct(n=-1), {"n": -1}])
 def test_an_initial_state_that_its_model_refuses_is_refused(initial: Any) -> None:
     with pytest.raises(TypeError, match=r"initial_state does not fit Model: Input should be greater than .*, at /n"):
         make(Model, initial_state=initial)

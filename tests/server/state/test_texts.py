@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.server.rooms import House, open_house
 from tests.server.session.guests import joined
 
@@ -100,7 +101,7 @@ def as_json(state: Any) -> Any:
 # Which strings
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("type_", "texts"),
     [
         (Card, ["/body"]),
@@ -123,7 +124,7 @@ def test_of_a_type_that_has_itself_inside_the_texts_are_found_to_a_depth() -> No
     assert len(found) < 20
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("texts", "why"),
     [
         ("/note", "must be a tuple of JSON pointers"),
@@ -216,7 +217,7 @@ async def test_a_splice_is_taken_in_any_string_and_what_does_nothing_makes_no_ve
 
 
 @ROOMS
-@pytest.mark.parametrize(
+@each_case(
     ("pointer", "at", "remove", "why"),
     [
         ("/note", 6, 0, "position 6 is past the end of a text of 5"),

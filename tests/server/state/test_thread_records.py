@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases import each_case
+from tests.schedules import in_soak
 from tests.server.parts.workshop import FlakyStore, make_store, open_workshop
 
 from plait import Thread, TooLarge
 from plait.errors import CorruptThread, StoreError
 from plait.state.thread_records import Table, Values
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -21,14 +22,11 @@ class Note(msgspec.Struct, frozen=True):
     size: int = 0
 
 
-decode_note = msgspec.json.Decoder(Note).decode
-
-
 class Room(Thread[dict[str, Any]]):
     initial_state = {"n": 0}  # noqa: RUF012
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FlakyStore]:
     async with make_store(request.param, tmp_path) as store:
         yield store
@@ -41,8 +39,8 @@ class Shelf:
         self.room = room
         self.notes, self.lists = Values[str, Note](), Values[int, tuple[Note, ...]]()
         self.kinds = (
-            Table("shelf", "n/".__add__, decode_note, self.notes.set),
-            Table("shelf", "l/{:04x}".format, msgspec.json.Decoder(tuple[Note, ...]).decode, self.lists.set),
+            Table("shelf", "n/", Note, self.notes.set),
+            Table("shelf", "l/", tuple[Note, ...], self.lists.set, digits=4),
         )
 
     def put(self, *changes: tuple[int, Any, Any]) -> Any:
@@ -139,8 +137,23 @@ async def test_of_two_changes_of_a_value_the_last_one_is_stored(store: FlakyStor
         assert [*await shelf.stored()] == ["n/b"]
 
 
-@pytest.mark.parametrize("data", [b'{"text":1}', b'{"text":"\xff"}', b""])
+def test_a_record_whose_key_has_no_number_is_of_a_corrupt_thread() -> None:
+    table = Table("shelf", "l/", tuple[Note, ...], Values[int, tuple[Note, ...]]().set, digits=4)
+    with pytest.raises(CorruptThread, match="shelf/l/x of room/one cannot be read"):
+        list(table.load([Record("shelf", "l/x", b"[]")], ThreadKey("room", "one")))
+
+
+@each_case("data", [b'{"text":1}', b'{"text":"\xff"}', b""])
 def test_a_record_that_cannot_be_read_is_of_a_corrupt_thread(data: bytes) -> None:
-    table = Table("shelf", str, decode_note, Values[str, Note]().set)
-    with pytest.raises(CorruptThread, match="shelf/a of room/one cannot be read"):
-        table.read(Record("shelf", "a", data), ThreadKey("room", "one"))
+    table = Table("shelf", "n/", Note, Values[str, Note]().set)
+    with pytest.raises(CorruptThread, match="shelf/n/a of room/one cannot be read"):
+        dict(table.load([Record("shelf", "n/a", data)], ThreadKey("room", "one")))
+
+
+async def test_each_table_loads_its_own_records(store: FlakyStore) -> None:
+    async with open_workshop(store, Room) as shop:
+        shelf = Shelf(await shop.thread(Room))
+        await shelf.put((0, "a", Note("x")), (1, 10, (Note("z"),)))
+        records = await shelf.room._actor.records.list(RecordRange("shelf"))
+        loaded = [dict(kind.load(records, shelf.room._actor.key)) for kind in shelf.kinds]
+        assert loaded == [shelf.notes, shelf.lists]

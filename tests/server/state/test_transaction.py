@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.server.rooms import House, open_house
 from tests.server.session.guests import until
 
@@ -140,7 +141,7 @@ async def test_inside_one_reads_what_was_done_and_nobody_else_sees_a_step_of_it(
         assert operations(house) == [[("replace", "/n")]]
 
 
-@pytest.mark.parametrize("is_last", [True, False])
+@each_case("is_last", [True, False])
 async def test_when_it_raises_everything_is_as_before(is_last: bool) -> None:
     async with open_house(Board, ScoreRoom) as house:
         client = await house.join(Board, "ada")
@@ -392,7 +393,7 @@ async def test_a_nested_one_that_is_left_after_the_outer_one_changes_nothing_any
             with thread.transaction() as outer:
                 next(hand)
             if ending == "finished":
-                with pytest.raises(RuntimeError, match="left after the one around it"):
+                with pytest.raises(RuntimeError, match="left after its outer transaction"):
                     next(hand)
             else:
                 hand.close()  # type: ignore[attr-defined]
@@ -553,7 +554,7 @@ async def test_what_is_called_when_a_block_is_left_adds_records_to_its_write() -
         assert len(house.store.submitted) == 2
 
 
-@pytest.mark.parametrize("n", [-1, 1])
+@each_case("n", [-1, 1])
 async def test_a_block_that_is_refused_or_cannot_be_left_is_undone(n: int) -> None:
     async with open_house(Board) as house:
         thread, called = await board(house), list[int]()

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait import Plait, Thread
 from plait.errors import InvalidState, TooLarge
@@ -21,7 +22,7 @@ from plait.limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from plait.state.revision import Revision
 from plait.state.state_history import StateHistory
 from plait.state.types import UNDECODED, StateType
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.patch import apply, decode_ops
 from plait_schemas.text_patch import TextDiff
@@ -83,7 +84,7 @@ def nested(depth: int) -> Any:
 # Values
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("type_", "value"),
     [
         (Any, {"a": [1, None, True, 1.5, "é"]}),
@@ -132,7 +133,7 @@ def test_a_state_that_cannot_change_keeps_its_objects() -> None:
     assert state.left is value.left
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("type_", "is_immutable"),
     [
         (int, True),
@@ -178,10 +179,8 @@ def test_a_type_that_holds_itself_is_looked_through_once() -> None:
 # What is refused
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize(
-    "wrap", [lambda n: n, lambda n: {"a": n}, lambda n: [[n]], lambda n: {"a": None, "b": {"c": (n,)}}]
-)
+@each_case("number", [float("nan"), float("inf"), float("-inf")])
+@each_case("wrap", [lambda n: n, lambda n: {"a": n}, lambda n: [[n]], lambda n: {"a": None, "b": {"c": (n,)}}])
 def test_a_number_that_json_has_not_is_refused(wrap: Callable[[float], Any], number: float) -> None:
     with pytest.raises(InvalidState):
         set_state(Any, wrap(number))
@@ -202,7 +201,7 @@ def test_a_null_is_no_number_that_json_has_not() -> None:
     assert set_state(Any, value)[0] == value
 
 
-@pytest.mark.parametrize("value", [object(), {"a": object()}, {"a": 1j}, {(1, 2): 3}, "\ud800", {"\udfff": 1}, print])
+@each_case("value", [object(), {"a": object()}, {"a": 1j}, {(1, 2): 3}, "\ud800", {"\udfff": 1}, print])
 def test_a_value_that_is_not_json_is_refused(value: object) -> None:
     with pytest.raises(InvalidState):
         set_state(Any, value)
@@ -215,7 +214,7 @@ def test_a_value_that_holds_itself_is_refused() -> None:
         set_state(Any, value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "path"),
     [
         (b'{"players":[{"name":"Ada"},{"name":3}]}', "/players/1/name"),
@@ -234,8 +233,8 @@ def test_an_error_says_where_as_a_json_pointer(data: bytes, path: str) -> None:
     assert "$" not in str(caught.value)
 
 
-@pytest.mark.parametrize("data", [b"[]", b" [1]", b"3", b"null", b'[{"a":"' + 20_000 * b"a" + b'"}]'])
-@pytest.mark.parametrize("type_", [dict, dict[str, Any]])
+@each_case("data", [b"[]", b" [1]", b"3", b"null", b'[{"a":"' + 20_000 * b"a" + b'"}]'])
+@each_case("type_", [dict, dict[str, Any]])
 def test_a_state_of_dicts_is_no_other_json(type_: Any, data: bytes) -> None:
     with pytest.raises(InvalidState, match="Expected `object`"):
         push(type_, data)
@@ -243,7 +242,7 @@ def test_a_state_of_dicts_is_no_other_json(type_: Any, data: bytes) -> None:
         set_state(type_, msgspec.json.decode(data))
 
 
-@pytest.mark.parametrize("data", [b"{}", b"3", b'{"a":"' + 20_000 * b"a" + b'"}'])
+@each_case("data", [b"{}", b"3", b'{"a":"' + 20_000 * b"a" + b'"}'])
 def test_a_state_of_a_list_is_no_other_json(data: bytes) -> None:
     with pytest.raises(InvalidState, match="Expected `array`"):
         push(list, data)
@@ -267,7 +266,7 @@ def test_an_error_in_a_value_says_where_too() -> None:
     assert caught.value.path == "/players/0/name"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [b"", b"{", b'{"a":1,}', b"nope", b"[1] 2", b"NaN", b"'a'", b"\xff", b'"\xff"', b'{"\xff":1}', b'{"a":["\xc3"]}'],
 )
@@ -285,7 +284,7 @@ def test_no_bytes_raise_anything_but_a_refusal(data: bytes) -> None:
 # Limits
 
 
-@pytest.mark.parametrize("limit", [1, 3, 64])
+@each_case("limit", [1, 3, 64])
 def test_a_state_may_be_as_deep_as_the_limit_and_no_deeper(limit: int) -> None:
     limits = Limits(depth=limit)
     fits, too_deep = nested(limit), nested(limit + 1)
@@ -315,14 +314,14 @@ def test_a_state_is_as_large_as_what_is_stored_of_it() -> None:
         set_state(Any, "é" * 50, limits)
 
 
-@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
-@pytest.mark.parametrize("limits", [DEFAULT_LIMITS, UNLIMITED])
+@each_case("opening", [b"[", b'{"a":'])
+@each_case("limits", [DEFAULT_LIMITS, UNLIMITED])
 def test_hostile_depth_is_refused(opening: bytes, limits: Limits) -> None:
     with pytest.raises(TooLarge):
         push(Any, opening * 100_000, limits)
 
 
-@pytest.mark.parametrize("depth", [200, 400, 600, 900, 5_000])
+@each_case("depth", [200, 400, 600, 900, 5_000])
 def test_a_value_that_is_far_too_deep_is_refused_like_any_other(depth: int) -> None:
     with pytest.raises((InvalidState, TooLarge)):
         set_state(Any, [None, nested(depth)])
@@ -341,7 +340,7 @@ def test_a_state_of_many_small_parts_with_line_breaks_is_not_deep() -> None:
 LARGE_PART = [[[n]] for n in range(20_000)]
 
 
-@pytest.mark.parametrize("old", [b'{"v":[]}', b'{"v":{}}', b"{}", b"[]", b"1"])
+@each_case("old", [b'{"v":[]}', b'{"v":{}}', b"{}", b"[]", b"1"])
 def test_a_large_part_of_a_plain_state_is_stored_as_it_was_sent_and_not_decoded(old: bytes) -> None:
     type_ = StateType(Any)
     new = encode_json({"v": LARGE_PART})
@@ -350,7 +349,7 @@ def test_a_large_part_of_a_plain_state_is_stored_as_it_was_sent_and_not_decoded(
     assert apply(decode_json(old), decode_ops(encode_json(ops))) == {"v": LARGE_PART}
 
 
-@pytest.mark.parametrize("part", ["1e400", '"\\ud800"', "1" * 4301, "[" * 63 + "]" * 63])
+@each_case("part", ["1e400", '"\\ud800"', "1" * 4301, "[" * 63 + "]" * 63])
 def test_a_large_part_of_a_plain_state_is_refused_as_a_small_one_is(part: str) -> None:
     type_ = StateType(Any)
     for size in (0, 20_000):
@@ -359,7 +358,7 @@ def test_a_large_part_of_a_plain_state_is_refused_as_a_small_one_is(part: str) -
             type_.diff((UNDECODED, b"{}"), (UNDECODED, new), DEFAULT_LIMITS, TextDiff())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "read"),
     [
         (datetime(2026, 1, 1, 12, tzinfo=UTC), "2026-01-01T12:00:00Z"),

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.clocks import Clock
 from tests.schedules import play_seeds
 from tests.server.fakes import FakeTransport, TroubledStore
@@ -27,8 +28,8 @@ from plait.state.retention import Retention
 from plait.state.state_history import StateHistory
 from plait.state.types import StateType
 from plait.state.undo import redo, undo
-from plait.store.protocol import StoredThread, ThreadKey
-from plait.store.thread_rows import ChangeRow, RecordRange
+from plait.store.protocol import StoredThread
+from plait.store.thread_rows import ChangeRow, RecordRange, ThreadKey
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, splice
 
@@ -204,7 +205,7 @@ async def test_a_change_after_those_taken_back_is_the_next_to_be_taken_back() ->
         assert await t.undo("ada") is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     "steps",
     [
         [[put("a", 1)], [Op("remove", "/a")]],
@@ -332,7 +333,7 @@ async def test_an_element_that_was_changed_is_changed_back_where_it_is() -> None
         assert t.state == {"list": [{"n": 9}, {"n": 7}, {"n": 1}]}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("mine", "theirs"),
     [
         ([Op("replace", "/n", 1)], [Op("replace", "/n", 2)]),
@@ -647,7 +648,7 @@ async def test_a_change_of_many_operations_is_taken_back_when_nothing_has_been_c
         assert t.state["list"] == [0] * 10_000
 
 
-@pytest.mark.parametrize(("length", "error"), [(10, None), (10_000, None), (200_000, Conflict)])
+@each_case(("length", "error"), [(10, None), (10_000, None), (200_000, Conflict)])
 async def test_how_much_can_be_passed_over_depends_on_how_long_the_list_is(
     length: int, error: type[Exception] | None
 ) -> None:

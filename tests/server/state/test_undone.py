@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
+from tests.cases import each_case
 
 from plait.errors import Conflict
 from plait.state.budget import Budget
@@ -36,7 +37,7 @@ def test_what_was_taken_back_by_other_operations_than_would_lead_back_stands() -
     assert [step.version for step in drop_undone([], rows, Budget())] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(("length", "count", "error"), [(10, 400, None), (10_000, 400, None), (500_000, 100, Conflict)])
+@each_case(("length", "count", "error"), [(10, 400, None), (10_000, 400, None), (500_000, 100, Conflict)])
 def test_a_long_list_counts_for_each_change_of_it_that_was_taken_back(
     length: int, count: int, error: type[Exception] | None
 ) -> None:

@@ -8,18 +8,26 @@ import pytest
 from tests.clocks import Clock
 from tests.server.parts.workshop import SECOND, SOON, until
 
-from plait.actor.timer import Timer
+from plait.state.timer import Timed, Timer
 
 
-class Part:
+class Part(Timed):
     """Is due when a test says so."""
 
     def __init__(self, wakes_at: int, due: int | None = None) -> None:
         self.wakes_at = wakes_at
         self.due = wakes_at if due is None else due
-        self.keeps = False
+        self.has_work = False
         self.calls: list[int] = []
         self.then: Callable[[], object] = lambda: setattr(self, "wakes_at", 0)
+
+    @property
+    def times(self) -> tuple[int, int]:
+        return self.due, self.wakes_at
+
+    @property
+    def keeps(self) -> bool:
+        return self.has_work
 
     def on_due(self, now: int) -> None:
         self.calls.append(now)
@@ -125,7 +133,7 @@ async def test_a_time_for_which_no_part_is_called_does_not_keep_the_loop_busy() 
         reads = 0
 
         def __getattribute__(self, name: str) -> Any:
-            if name == "wakes_at":
+            if name == "times":
                 Negative.reads += 1
             return super().__getattribute__(name)
 
@@ -160,10 +168,31 @@ async def test_work_is_due_at_even_times_and_expiry_at_odd_ones_unless_work_keep
     timer.add(part := Part(0, due=21))
     assert (timer.due, timer.expires_at) == (9, 9)
     part.due = 7
+    timer.arm()
     assert (timer.due, timer.expires_at) == (6, 9)
-    part.keeps = True
+    part.has_work = True
     assert (timer.due, timer.expires_at) == (6, 0)
     part.due = 21
+    timer.arm()
     assert timer.due == 20
-    part.keeps = False
+    part.has_work = False
     assert timer.due == 9
+
+
+async def test_only_parts_whose_times_may_have_changed_are_asked_again(clock: Clock) -> None:
+    later = clock.now + 3600 * SECOND
+    one, other = Part(later), Part(later)
+    timer = make_timer(interval=3600)
+    timer.add(one, "one")
+    timer.add(other, "other", "one more")
+    timer.start()
+    one.wakes_at, other.wakes_at = later - SECOND, later - 2 * SECOND
+    assert timer.wakes_at == later
+    timer.follow_write({"one", "state"})
+    assert timer.wakes_at == later - SECOND
+    timer.arm(other)
+    assert timer.wakes_at == later - 2 * SECOND
+    other.wakes_at = later - 3 * SECOND
+    timer.follow_write({"one more"})
+    assert timer.wakes_at == later - 3 * SECOND
+    timer.stop()
