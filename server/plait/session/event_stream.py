@@ -24,10 +24,10 @@ __all__ = ["EventStream"]
 
 # Seconds of silence after which a comment is sent, so that proxies keep the stream open.
 _SILENCE: Final = 20.0
-# The readers of a thread that write in one iteration of the loop: a large event takes each of them some time.
+# Readers of a thread that write in one iteration of the loop, as each of them takes some time for a large event.
 _AT_ONCE: Final = 16
 # The readers of a thread to wake.
-_WAITING: Final = PerActor[Actor, deque[asyncio.Event]](lambda _: deque())
+_WAITING: Final = PerActor[deque[asyncio.Event]](lambda _: deque())
 
 
 class EventStream:
@@ -37,14 +37,14 @@ class EventStream:
         self._actor = actor
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
-        self._queue = _Queue(actor.limits.write_buffer, self._event_id, self.close, _WAITING.of(actor))
+        self._queue = _Queue(self, actor.limits.write_buffer, _WAITING.of(actor))
         # Each event names its source, so that it can be read without the events before it.
         self._follower = Follower(actor, self._queue, source=None)
         rights = Rights(principal, may_write=False, may_call=False)
         self.connection = actor.sockets.make_connection(id, self._queue, rights=rights, wire=PLAIT)
 
     async def open(self, request: Request, have: Version | None) -> None:
-        """Join the thread, from the version `have`. Raises StoreError, and whatever the thread's hooks raise."""
+        """Join the thread, from the version `have`. Raises StoreError, and the exceptions of the thread's hooks."""
         missed: MissedChanges | None = None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -111,23 +111,18 @@ class EventStream:
         if self.connection.session is not None:
             self._actor.sockets.leave(self.connection, code, reason)
 
-    def _event_id(self) -> bytes:
+    @property
+    def event_id(self) -> bytes:
+        """The id of an event that is sent now."""
         return b"%b:%d" % (self._actor.state.epoch.encode(), self._follower.version)
 
 
 class _Queue(OneWay):
     """The transport: events that wait for the reader."""
 
-    def __init__(
-        self,
-        limit: int,
-        event_id: Callable[[], bytes],
-        closed: Callable[[int, str], None],
-        waiting: deque[asyncio.Event],
-    ) -> None:
+    def __init__(self, stream: EventStream, limit: int, waiting: deque[asyncio.Event]) -> None:
+        self._stream = stream
         self._limit = limit
-        self._event_id = event_id
-        self._closed = closed
         self._waiting = waiting
         # The frames that wait, with their ids.
         self._frames: deque[tuple[bytes, bytes]] = deque()
@@ -172,14 +167,14 @@ class _Queue(OneWay):
             if not self._waiting:
                 asyncio.get_running_loop().call_soon(_wake_some, self._waiting)
             self._waiting.append(self._wake)
-        self._frames.append((self._event_id(), frame.data))
+        self._frames.append((self._stream.event_id, frame.data))
         self._size += len(frame.data)
 
     def close(self, code: int, reason: str) -> None:
         if not self.is_closed:
             self.is_closed = True
             self._wake.set()
-            self._closed(code, reason)
+            self._stream.close(code, reason)
 
     async def drain(self) -> None:
         pass

@@ -14,10 +14,10 @@ from plait_schemas.codes import UNAUTHENTICATED
 __all__ = ["EXPIRED", "Leases", "PrincipalLease", "Target", "find_seconds_left"]
 
 EXPIRED: Final = "the token has expired"
-"""Why a principal that has expired is refused, and what is open for it is closed."""
+"""The reason for refusing an expired principal, and for closing its sockets and streams."""
 
 _DISCONNECTED: Final = "the server has disconnected this user"
-# The most seconds between two looks at the wall clock, which may be set.
+# Maximum seconds between two looks at the wall clock, as it may be set.
 _LONGEST_WAIT: Final = 10.0
 
 Target = tuple[str | None, str | None]
@@ -34,8 +34,8 @@ def find_seconds_left(principal: Principal | None) -> float | None:
 class PrincipalLease:
     """An open socket or a streamed answer of a principal.
 
-    It is pending from the beginning of its client's authentication to `open`, so that it knows who was disconnected
-    since. From `open` to `end`, it is closed when its principal expires or is disconnected.
+    The lease is pending from the beginning of the client's authentication to `open`, so that disconnections in between
+    count for it. From `open` to `end`, it is closed when its principal expires or is disconnected.
     """
 
     __slots__ = (
@@ -55,16 +55,16 @@ class PrincipalLease:
         self._leases = leases
         self.principal: Principal | None = None
         self.connection_id: str | None = None
-        # When the authentication began, in the order of all authentications and disconnections.
+        # The number of the authentication's beginning, in the order of all authentications and disconnections.
         self.number = 0
         self._close: Callable[[int, str], None] | None = None
-        # The seconds before the principal expires, and a function that then asks the client for a new token.
+        # The seconds before the expiry, and the function that then asks the client for a new token.
         self._ask: tuple[float, Callable[[float], None]] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # Whether it is open, and so is closed when the rights end: nothing else needs to be looked at.
+        # Whether the lease is open, and so will be closed when the rights end. Callers need no further check then.
         self.holds = False
         self.is_ended = False
-        # Why it was closed.
+        # The reason for which the lease was closed.
         self.reason: str | None = None
 
     @property
@@ -83,7 +83,7 @@ class PrincipalLease:
             raise Unauthenticated(self.reason)
         if self._leases.is_disconnected(self):
             raise Unauthenticated(_DISCONNECTED)
-        if find_seconds_left(self.principal) == 0:
+        if self.principal is not None and find_seconds_left(self.principal) == 0:
             raise Unauthenticated(EXPIRED)
 
     def open(self, close: Callable[[int, str], None], *, connection_id: str | None = None) -> None:
@@ -105,25 +105,25 @@ class PrincipalLease:
         self._look()
 
     def ask_before(self, seconds: float, ask: Callable[[float], None]) -> None:
-        """Call `ask` with the seconds left, once, so many seconds before the principal expires."""
+        """Call `ask` once with the seconds left, `seconds` before the principal expires."""
         self._ask = (seconds, ask)
         self._look()
 
     def close(self, reason: str = _DISCONNECTED) -> None:
-        """Close what is open, as the rights have ended."""
+        """Close the socket or stream, as the rights have ended."""
         self.end()
         self.reason = reason
         if self._close is not None:
             self._close(UNAUTHENTICATED, reason)
 
     def end(self) -> None:
-        """Forget the lease, as what was open is closed."""
+        """Forget the lease, as its socket or stream is closed."""
         self.is_ended, self.holds = True, False
         self._stop_timer()
         self._leases.discard(self)
 
     def _look(self) -> None:
-        """Close it if its principal has expired, and otherwise look again later."""
+        """Close the lease if its principal has expired, otherwise look again later."""
         self._stop_timer()
         if self.is_ended or (left := find_seconds_left(self.principal)) is None:
             return
@@ -151,10 +151,11 @@ class Leases:
     def __init__(self) -> None:
         # Numbers authentications and disconnections.
         self._numbers = itertools.count(1)
-        # In the order in which their authentications began.
+        # The leases whose authentication has begun, in this order.
         self._pending: dict[PrincipalLease, None] = {}
         self._open: set[PrincipalLease] = set()
-        # When targets were last disconnected, the earliest first; kept while an older authentication is under way.
+        # The numbers of the last disconnections by target, the earliest first; kept while an older authentication is
+        # under way.
         self._disconnected: dict[Target, int] = {}
 
     def begin(self) -> PrincipalLease:
@@ -164,7 +165,7 @@ class Leases:
         return lease
 
     def disconnect(self, target: Target) -> int:
-        """Close all that is open for a target, and what older authentications will open; return how many are open."""
+        """Close all open leases of a target, and refuse its older authentications; return the number of closed ones."""
         if self._pending:
             self._disconnected.pop(target, None)
             self._disconnected[target] = next(self._numbers)
@@ -181,17 +182,17 @@ class Leases:
         self._pending[lease] = None
 
     def is_disconnected(self, lease: PrincipalLease) -> bool:
-        """Return whether its principal or connection was disconnected after its authentication began."""
+        """Return whether a lease's principal or connection was disconnected after its authentication began."""
         found = self._disconnected
         return bool(found) and any(found.get(target, 0) > lease.number for target in _find_targets(lease))
 
     def open(self, lease: PrincipalLease) -> None:
-        """Make a pending lease an open one."""
+        """Open a pending lease."""
         self.discard(lease)
         self._open.add(lease)
 
     def discard(self, lease: PrincipalLease) -> None:
-        """Forget a lease, and the disconnections that no older one needs to know."""
+        """Forget a lease, and the disconnections that no older lease needs."""
         self._open.discard(lease)
         self._pending.pop(lease, None)
         if self._disconnected:

@@ -1,4 +1,4 @@
-"""Keeps a client's messages in order: until they can be handled, and when some are refused and sent again."""
+"""Keeps a client's messages in order: until they can be handled, and if some are refused and resent."""
 
 import asyncio
 from collections import deque
@@ -53,7 +53,7 @@ class ReceiveQueue:
             self._transport.pause()
 
     def call_in_order(self, action: Callable[[bytes], None], data: bytes) -> None:
-        """Call `action` with `data` after the messages received so far, or at once if none of them waits."""
+        """Call `action` with `data` after the waiting messages, or at once if there are none."""
         if self._messages is None:
             action(data)
             return
@@ -79,7 +79,7 @@ class ReceiveQueue:
             self._go_on()
 
     def finish(self) -> None:
-        """Hand over all waiting messages, as they came before the peer closed the socket; none if they are held."""
+        """Hand over all waiting messages, which came before the socket was closed; none if the queue is held."""
         while self._messages and not self._is_held:
             if self._next is not None:
                 self._next.cancel()
@@ -92,7 +92,7 @@ class ReceiveQueue:
             self._next.cancel()
 
     def _go_on(self) -> None:
-        """Schedule the next messages, since many connections may have some at once."""
+        """Schedule the next messages: many connections may have waiting messages at once."""
         self._next = None
         waiting = self._transport.schedule(self._hand_over)
         if waiting is not None:
@@ -150,7 +150,7 @@ class MessageOrder:
         return is_next
 
     def refuse(self) -> int | None:
-        """Refuse a message; return how many were accepted before it, or None if the client does not count."""
+        """Refuse a message; return the number of messages accepted before, or None if the client does not count."""
         if self._is_counted:
             self._next += 1
             return self.taken

@@ -20,8 +20,7 @@ from plait.errors import CorruptThread, Reject, StoreError, Unavailable
 from plait.session.native.joining import Joining
 from plait.session.native.plait_session import PlaitSession
 from plait.session.native.tokens import Renew
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import ChangeRow, ClientRow
+from plait.store.thread_rows import ChangeRow, ClientRow, ThreadKey
 from plait_schemas.messages import SUBPROTOCOL, Join
 
 __all__ = [

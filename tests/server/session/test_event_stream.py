@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.server.holding import MOST_HELD, measure_held
 from tests.server.rooms import House, make_request, open_house
 from tests.server.session.guests import PATIENCE, Room, Slow, SlowReads, change, put, until
@@ -225,7 +226,7 @@ async def test_it_is_told_the_state_if_what_it_has_is_not_there(house: House, ha
     assert (await reader.next())[1]["state"] == {"n": 3}
 
 
-@pytest.mark.parametrize("is_broken", [False, True])
+@each_case("is_broken", [False, True])
 async def test_what_it_missed_is_read_from_the_store_or_it_ends(is_broken: bool) -> None:
     store = SlowReads()
     async with open_house(Room, store=store) as house:
@@ -383,7 +384,7 @@ async def test_a_reader_that_comes_when_the_server_is_ending_is_told_so(house: H
     assert reader.ended == 1
 
 
-@pytest.mark.parametrize("is_greeted", [False, True])
+@each_case("is_greeted", [False, True])
 async def test_a_reader_that_goes_while_a_hook_is_asked_is_not_in_the_thread(is_greeted: bool) -> None:
     async with open_house(Slow) as house:
         actor = await house.actor(Slow)

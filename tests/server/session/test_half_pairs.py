@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.server.rooms import Client, open_house
 from tests.server.session.guests import PATIENCE, Guest, add, joined, put
 
@@ -74,10 +75,9 @@ class Room(Thread[Any]):
 # The Cloudflare protocol
 
 
-@pytest.mark.parametrize(
+@each_case(
     "state",
     [{"text": HALF}, {"text": f"{WHOLE}{HALF}"}, {HALF: 1}, {"text": "\ude00"}, HALF, [[f"{HALF}a"]]],
-    ids=["value", "after a pair", "key", "second half", "all", "within"],
 )
 async def test_a_state_with_half_a_pair_is_rejected_and_its_sender_sent_the_state(state: Any) -> None:
     async with open_house(Room) as house:
@@ -92,9 +92,7 @@ async def test_a_state_with_half_a_pair_is_rejected_and_its_sender_sent_the_stat
         assert (await house.actor(Room)).thread.heard == []  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("method", "args"), [("echo", [HALF]), ("echo", [{"a": [HALF]}]), (HALF, []), ("echo", [{HALF: 1}])]
-)
+@each_case(("method", "args"), [("echo", [HALF]), ("echo", [{"a": [HALF]}]), (HALF, []), ("echo", [{HALF: 1}])])
 async def test_a_call_with_half_a_pair_fails(method: str, args: list[Any]) -> None:
     async with open_house(Room) as house:
         client = await house.join(Room, "a")
@@ -106,7 +104,7 @@ async def test_a_call_with_half_a_pair_fails(method: str, args: list[Any]) -> No
         assert (await client.next())["result"] == WHOLE
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [r"\ud83d", r'{"type":"chat","text":"\ud83d"}', r'{"type":"rpc","text":"\ud83d"}', r'{"a":"\\ud83d"}', r'"\ud83d'],
 )
@@ -136,7 +134,7 @@ async def test_states_with_half_a_pair_count_to_the_limit_of_messages() -> None:
         assert client.transport.closed[0] == 1013
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("method", "part"),
     [("half", "surrogate"), ("key", "surrogate"), ("fail", "internal error"), ("by_hand", r"by hand \ud83d")],
 )
@@ -198,7 +196,7 @@ async def answer(guest: Guest) -> Any:
     return frame
 
 
-@pytest.mark.parametrize(
+@each_case(
     "change",
     [
         {"ops": [put("/text", HALF)]},
@@ -206,7 +204,6 @@ async def answer(guest: Guest) -> Any:
         {"ops": [put("", {"text": HALF})]},
         {"ops": [put("/text", "a")], "unknown": HALF},
     ],
-    ids=["value", "path", "state", "unknown"],
 )
 async def test_a_push_with_half_a_pair_is_refused_and_those_after_it_are_taken(change: dict[str, Any]) -> None:
     async with open_house(Room) as house:
@@ -243,7 +240,7 @@ async def test_a_push_with_half_a_pair_has_its_turn_among_the_others() -> None:
         ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "call",
     [
         {"method": "echo", "args": [HALF]},
@@ -262,7 +259,7 @@ async def test_a_native_call_with_half_a_pair_fails(call: dict[str, Any]) -> Non
         assert guest.closed is None
 
 
-@pytest.mark.parametrize("frame", [("message", {"data": HALF}), ("presence", {"data": {"name": HALF}})])
+@each_case("frame", [("message", {"data": HALF}), ("presence", {"data": {"name": HALF}})])
 async def test_another_frame_with_half_a_pair_is_refused_and_closes_nothing(frame: tuple[str, dict[str, Any]]) -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
@@ -297,7 +294,7 @@ async def test_a_ping_with_half_a_pair_in_what_is_unknown_is_answered() -> None:
         assert await answer(guest) == {"type": "pong"}
 
 
-@pytest.mark.parametrize("text", [r'{"type":"pushy","a":"\ud83d"}', r'{"type":"push","a":"\ud83d"}', r'"\ud83d"'])
+@each_case("text", [r'{"type":"pushy","a":"\ud83d"}', r'{"type":"push","a":"\ud83d"}', r'"\ud83d"'])
 async def test_what_is_no_frame_whatever_its_texts_closes_the_socket(text: str) -> None:
     async with open_house(Room) as house:
         guest = await joined(await house.actor(Room), "a")
@@ -305,7 +302,7 @@ async def test_what_is_no_frame_whatever_its_texts_closes_the_socket(text: str) 
         assert guest.closed == 4400
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("method", "code", "part"),
     [
         ("half", "call_failed", "surrogate"),
@@ -332,7 +329,7 @@ async def test_a_nack_whose_reason_has_half_a_pair_is_sent() -> None:
         assert (found["type"], found["code"], found["message"]) == ("nack", "rejected", r"no \ud83d")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "act",
     [
         lambda thread: thread.set_state({"text": HALF}),
@@ -343,7 +340,6 @@ async def test_a_nack_whose_reason_has_half_a_pair_is_sent() -> None:
         lambda thread: thread.set_presence(HALF, 1),
         lambda thread: thread.set_presence("a", HALF),
     ],
-    ids=["set_state", "update", "broadcast", "emit a name", "emit", "set_presence of a name", "set_presence"],
 )
 async def test_what_the_server_sends_with_half_a_pair_raises_where_it_is_made(act: Callable[[Any], object]) -> None:
     async with open_house(Room) as house:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from plait.actor.connection import Principal
 from plait.clock import CLOCK
@@ -151,7 +152,7 @@ async def test_connections_are_disconnected_by_their_id() -> None:
     assert not other.closed.done()
 
 
-@pytest.mark.parametrize("target", [("ada", None), (None, "a")])
+@each_case("target", [("ada", None), (None, "a")])
 async def test_what_was_authenticated_before_is_closed_when_it_opens(target: Any) -> None:
     leases = Leases()
     before = leases.begin()

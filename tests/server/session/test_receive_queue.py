@@ -3,7 +3,7 @@
 import asyncio
 from itertools import pairwise
 
-import pytest
+from tests.cases import each_case
 from tests.server.fakes import FakeTransport
 from tests.server.session.guests import until
 from tests.server.web.test_fairness import Work, count_iterations
@@ -34,7 +34,7 @@ class Desk:
             self.queue.hold()
 
 
-@pytest.mark.parametrize("messages", [[b"%d" % n for n in range(60)], [b"%d" % n + b"x" * 20_000 for n in range(5)]])
+@each_case("messages", [[b"%d" % n for n in range(60)], [b"%d" % n + b"x" * 20_000 for n in range(5)]])
 async def test_between_messages_that_have_waited_others_have_their_turns(messages: list[bytes]) -> None:
     desk = Desk()
     for message in messages:

@@ -28,7 +28,7 @@ class CloudflareCalls:
         self._actor = actor
         self._connection = connection
         self._transport = transport
-        # The streaming turns, by the identity of their calls, since a client may use an id twice.
+        # The streaming turns, by the identity of their Call objects, since a client may use an id twice.
         self._streams: dict[int, RunningCall] = {}
         self._is_closed = False
 
@@ -69,7 +69,7 @@ class CloudflareCalls:
         self._streams.clear()
 
     def fail(self, call: Call, message: str) -> None:
-        """Refuse a call, after everything that was sent before it, even if earlier changes fail."""
+        """Refuse a call, after everything that was sent before, even if earlier changes fail."""
         frame = Frame(encode(Result(call.id, False, error=message)))
         self._actor.state.after(lambda _: self._transport.send(frame))
 
@@ -107,5 +107,6 @@ class CloudflareCalls:
 
 
 def _make_result(call: Call, value: object, *, done: bool) -> Frame:
-    is_safe = value is msgspec.UNSET or (type(value) is int and value.bit_length() < 64)
-    return Frame(encode(Result(call.id, True, value if is_safe else msgspec.Raw(encode_given(value)), done=done)))
+    if (type(value) is not int or value.bit_length() > 63) and value is not msgspec.UNSET:
+        value = msgspec.Raw(encode_given(value))
+    return Frame(encode(Result(call.id, True, value, done)))

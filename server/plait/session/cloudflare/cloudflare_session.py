@@ -13,7 +13,7 @@ from typing import Final
 from starlette.requests import Request
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, PlainWire
+from plait.actor.connection import Connection, Wire
 from plait.actor.logs import log_error
 from plait.actor.transport import Frame, Transport
 from plait.errors import Conflict, InvalidArguments, InvalidState, PlaitError, Readonly, Reject, TooLarge, TooMany
@@ -52,7 +52,7 @@ _PAUSE: Final = 0.25
 _OPENING: Final = 0.1
 
 
-class CloudflareWire(PlainWire):
+class CloudflareWire(Wire):
     """Encodes frames of the Cloudflare protocol; a change is sent as the whole state."""
 
     def encode_change(self, revision: Revision) -> Frame:
@@ -63,7 +63,7 @@ CLOUDFLARE: Final = CloudflareWire()
 
 
 class CloudflareSession:
-    """Handles one client's messages in order, and sends it what happens in the thread."""
+    """Handles one client's messages in order, and sends the client the changes and frames of the thread."""
 
     __slots__ = (
         "_actor",
@@ -90,20 +90,20 @@ class CloudflareSession:
         self._departures = departures
         self._loop = asyncio.get_running_loop()
         self._limiter = actor.limits.make_limiter(self._loop.time())
-        # When a message last exceeded the limits.
+        # The last time at which a message exceeded the limits.
         self._refused_at = -math.inf
         self._queue = ReceiveQueue(connection, transport, self._take)
         self._calls = CloudflareCalls(actor, connection, transport)
-        self._seen = SeenTracker(transport, self._note_seen, actor.sockets.__len__)
+        self._seen = SeenTracker(transport, actor.sockets.__len__)
         # None until the client writes, as most clients only read.
         self._writes: WholeStates | None = None
-        # The version that this client showed on its last socket; None once it has seen a state on this one.
+        # The version that this client showed on its last socket; None once the client has seen a state on this socket.
         self._left_at: int | None = None
-        # Ends the time for a page's queued messages.
+        # The timer that ends the wait for a page's queued messages.
         self._opening: asyncio.TimerHandle | None = None
         # Whether state frames have been held back.
         self._is_behind = False
-        # Sends the state when the client has paused, as it may have written before it read a frame.
+        # The timer that sends the state after a pause of the client, which may have written before it read a frame.
         self._confirmation: asyncio.TimerHandle | None = None
 
     def open(self, request: Request) -> None:
@@ -117,8 +117,8 @@ class CloudflareSession:
         self._queue.receive(data, is_text)
 
     def pong(self, payload: bytes) -> None:
-        """Handle the answer to a ping, after the messages that came before it."""
-        self._queue.call_in_order(self._seen.pong, payload)
+        """Handle the answer to a ping, after the earlier messages."""
+        self._queue.call_in_order(self._note_seen, payload)
 
     def close(self, code: int, reason: str) -> None:
         """Leave the thread, as the socket is closed."""
@@ -129,10 +129,10 @@ class CloudflareSession:
             self._confirmation.cancel()
         if self._connection.session is None:
             self._connection.is_closed = True
-            return  # The client has not joined. Otherwise its earlier messages are still handled.
+            return  # The client has not joined. For a client that has, earlier messages are still handled.
         self._queue.finish()
         self._note_departure()
-        # Repeat it when the client's last write, which it shows, is durable.
+        # Note it again when the client's last write, which the client shows, is durable.
         self._actor.state.after(self._note_departure)
         self._actor.sockets.leave(self._connection, code, reason)
 
@@ -210,7 +210,7 @@ class CloudflareSession:
                 self._actor.sockets.receive(self._connection, data.decode() if is_text else data)
 
     def _refuse_broken(self, frame: StatePush | Call, heavy: TooLarge | None) -> None:
-        """Refuse a message that is too heavy to decode, or that only JavaScript accepts as JSON."""
+        """Refuse a message that is too heavy to decode, or that is valid JSON only for JavaScript."""
         match frame:
             case StatePush():
                 self._seen.follow()
@@ -223,13 +223,15 @@ class CloudflareSession:
                 self._calls.fail(frame, str(wrong))
 
     def _last_shown(self) -> int | None:
-        """Return the version that this client showed on its last socket, or None if that is not known."""
+        """Return the version that this client showed on its last socket; None if it is not known."""
         older = self._actor.sockets.find_by_id(self._connection.id)
         versions = [each.session._seen.version for each in older if isinstance(each.session, CloudflareSession)]
         return versions[-1] if versions else self._departures.find(self._actor.key, self._connection.id)
 
-    def _note_seen(self) -> None:
-        """Continue after the client has answered a ping."""
+    def _note_seen(self, payload: bytes) -> None:
+        """Record the answer to a ping, and continue."""
+        if not self._seen.pong(payload):
+            return
         if self._left_at is not None:
             if not self._seen.is_page:
                 self._forget_departure()
@@ -239,7 +241,7 @@ class CloudflareSession:
             self._send_state(None)
 
     def _forget_departure(self) -> None:
-        """Forget what the client showed on its last socket, as it has seen a state on this one."""
+        """Forget the version that the client showed on its last socket, as it has seen a state on this socket."""
         if self._left_at is not None:
             self._left_at = None
             self._departures.forget(self._actor.key, self._connection.id)
@@ -269,7 +271,7 @@ class CloudflareSession:
             return
         sent = self._seen.sent if self._seen.has_all else -1
         if self._writes is None:
-            self._writes = WholeStates(self._actor, connection, self._seen, self._charge)
+            self._writes = WholeStates(self._actor, connection, self._seen, self._limiter)
         try:
             # Unknown fields are dropped, since the page may have been built for an earlier type.
             commit, is_as_sent = self._writes.write(data)
@@ -290,12 +292,12 @@ class CloudflareSession:
             self._reject(REJECTED, error, trace)
             return
         self._end_push(trace, "ok", "accepted" if is_as_sent else "rebased")
-        if is_as_sent:  # Otherwise the client shows what it sent, which has no version.
+        if is_as_sent:  # If not, the client shows the state that it sent, which has no version.
             self._seen.note_shown(version)
         if sent != self._seen.sent or not is_as_sent:
             self._send_state(None)
         elif self._confirmation is not None or not self._seen.has_read_all:
-            # Its page may have written before it read a frame: a browser answers pings even while its page is busy.
+            # The page may have written before it read a frame, as a browser answers pings even while its page is busy.
             # Each write restarts the pause, so typing is not disturbed.
             self._send_state_later()
 
@@ -333,10 +335,6 @@ class CloudflareSession:
 
     # Limits
 
-    def _charge(self, count: float) -> None:
-        if self._limiter is not None:
-            self._limiter.charge(count)
-
     def _excess(self, *, is_message: bool) -> TooMany | None:
         """Return an error if the client exceeds the limits with a frame, or an ordinary message; otherwise None."""
         limits = self._actor.limits
@@ -363,7 +361,7 @@ class CloudflareSession:
                 self._connection.begin_message("push", self._actor.instruments, self._actor.key)
                 self._end_push(self._connection.trace, error.code, error.code)
                 self._tell_rejected(REJECTED)
-                self._send_state_later()  # Send one state for many writes.
+                self._send_state_later()  # One state answers many writes.
             case Call():
                 self._connection.refuse_message("call", error, self._actor.instruments, self._actor.key)
                 self._calls.fail(frame, str(error))

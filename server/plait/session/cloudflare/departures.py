@@ -1,6 +1,6 @@
-"""Remembers which version each client showed when it left."""
+"""Remembers the version that each client showed when it left."""
 
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["Departures"]
 
@@ -8,7 +8,7 @@ _KEPT = 10_000
 
 
 class Departures:
-    """Remembers clients that have left, by thread and connection id; the oldest are forgotten first."""
+    """Remembers clients that have left, by thread and connection id; forgets the oldest first."""
 
     def __init__(self) -> None:
         self._versions: dict[tuple[ThreadKey, str], int] = {}

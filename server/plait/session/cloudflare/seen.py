@@ -1,7 +1,7 @@
-"""Tracks which state a client of a protocol without versions shows, by WebSocket pings sent with the state frames.
+"""Tracks the state that a client shows, in a protocol without versions, by WebSocket pings sent with state frames.
 
-Messages of one socket keep their order. So a client that answers such a ping reads the frame next, and anything that it
-wrote before the answer was written before it read the frame. Only a browser may answer earlier, while its page is busy.
+Messages of one socket keep their order. So a client that answers such a ping reads the frame next, and its messages
+before the answer were written before it read the frame. Only a browser may answer earlier, while its page is busy.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from plait.state.revision import Revision
 
 __all__ = ["SeenTracker"]
 
-# A thread with more connections is crowded: not every frame to a client that only reads has a ping.
+# A thread with more connections is crowded: frames to clients that only read are not always sent with a ping.
 _FEW: Final = 32
-# In a crowded thread, the seconds between pings to clients that only read, and the seconds' worth sent in one burst.
+# In a crowded thread: the seconds between pings to clients that only read, and the length of a burst in such seconds.
 _PING_PAUSE: Final = 0.2
 _PING_BURST: Final = 1.5
-# Maximum bytes of the states that were sent with unanswered pings, and what each counts besides its JSON.
+# Maximum bytes of the states that were sent with unanswered pings, and the bytes that each counts besides its JSON.
 _MOST_WAITING: Final = 1024 * 1024
 _OVERHEAD: Final = 1024
 # Maximum number of unanswered pings: Node's `ws` drops a server that sends more than 60 at once.
@@ -31,7 +31,7 @@ _SEEN_AFTER: Final = 10.0
 
 
 class SeenTracker:
-    """Sends one client its state frames, and follows which state it shows."""
+    """Sends one client its state frames, and tracks the state that it shows."""
 
     __slots__ = (
         "_asked",
@@ -39,7 +39,6 @@ class SeenTracker:
         "_is_full",
         "_is_sure",
         "_loop",
-        "_on_seen",
         "_paced",
         "_sent_at",
         "_sent_version",
@@ -54,20 +53,18 @@ class SeenTracker:
         "sent",
     )
 
-    def __init__(self, transport: Transport, on_seen: Callable[[], None], count_connections: Callable[[], int]) -> None:
+    def __init__(self, transport: Transport, count_connections: Callable[[], int]) -> None:
         self._transport = transport
-        # Returns how many connections the thread has.
+        # Returns the number of the thread's connections.
         self._count_connections = count_connections
-        # Called each time the client has answered a ping.
-        self._on_seen = on_seen
         self._loop = asyncio.get_running_loop()
         # Whether the client is a page in a browser, which may answer a ping before its script has read the state.
         self.is_page = False
         # The state that the client's next write is based on; None if it has none.
         self.base: Revision | None = None
-        # In a page, another state on which that write may be made, as the order of the messages does not tell.
+        # For a page: another possible base of that write, as the order of the messages leaves it open.
         self.other_base: Revision | None = None
-        # The version that its last write made; -1 for none.
+        # The version that the client's last write made; -1 for none.
         self._written = -1
         # The last version that the client is known to have shown; -1 for none.
         self._version = -1
@@ -75,16 +72,17 @@ class SeenTracker:
         self.sent = 0
         self._sent_at = 0.0
         self._sent_version = -1
-        # The version of each unanswered ping, and the state that is the base when it is answered.
+        # The version of each unanswered ping, and the state that becomes the base with its answer.
         self._asked: deque[tuple[int, Revision]] = deque()
-        # The bytes of these states, and whether they or the pings are so many that the client must answer first.
+        # The bytes of these states, and whether the bytes or the pings have reached their limit, so that the client
+        # must answer first.
         self._waiting = 0
         self._is_full = False
         # Whether the last frame was sent with a ping.
         self._is_sure = True
         # Whether the client has ever written; if so, each frame is sent with a ping.
         self._writes = False
-        # When the next ping would be due in a crowded thread if the pings were evenly spaced.
+        # The time of the next ping in a crowded thread, if the pings were evenly spaced.
         self._paced = 0.0
 
     @property
@@ -109,7 +107,7 @@ class SeenTracker:
     def send(self, frame: Frame, revision: Revision) -> bool:
         """Send a state frame, and return True; False if the client must answer earlier pings first.
 
-        It is sent with a ping if the client writes or the thread is not crowded, and otherwise sometimes.
+        The frame has a ping if the client writes or the thread is not crowded; other frames have one from time to time.
         """
         if self._is_full:
             return False
@@ -129,7 +127,7 @@ class SeenTracker:
             self._is_full = waiting > _MOST_WAITING or len(asked) >= _MOST_PINGS
             transport.send_pinged(frame, version.to_bytes(8))
             return True
-        # It counts as read with the frame before it: an older base would repeat others' changes.
+        # The frame counts as read together with the frame before it: an older base would repeat the changes of others.
         if self._asked:
             pinged, replaced = self._asked[-1]
             self._asked[-1] = pinged, revision
@@ -141,7 +139,7 @@ class SeenTracker:
         return True
 
     def note_written(self, revision: Revision, version: int, base: Revision | None) -> None:
-        """Record a state that the client wrote on `base`; it made a version, and is shown until another one is read."""
+        """Record a written state that made a version; the client shows it until it reads another."""
         self._written = version
         if base is not None and base is self.other_base:
             self.other_base = revision  # The page has not read `self.base` yet.
@@ -149,7 +147,7 @@ class SeenTracker:
             self.base, self.other_base = revision, None
 
     def note_shown(self, version: int) -> None:
-        """Set the version that the client shows to that of its own write."""
+        """Set the version that the client shows to the version of its own write."""
         self._version = version
 
     def note_first(self) -> None:
@@ -157,13 +155,13 @@ class SeenTracker:
         if self._transport.can_ping:
             self._sent_at = 0.0
 
-    def pong(self, payload: bytes) -> None:
-        """Record the answer to a ping, which answers the earlier pings too."""
+    def pong(self, payload: bytes) -> bool:
+        """Record the answer to a ping, which answers the earlier pings too; return False if it answers none."""
         version, asked = int.from_bytes(payload), self._asked
         if len(payload) != 8 or not asked:
-            return
+            return False
         if asked[0][0] != version and all(each != version for each, _ in asked):
-            return
+            return False
         shown, waiting = self.other_base or self.base, self._waiting
         while True:
             answered, base = asked.popleft()
@@ -172,9 +170,10 @@ class SeenTracker:
                 break
         self._version, self.base, self._waiting = version, base, waiting
         self._is_full = waiting > _MOST_WAITING
-        # A busy page may not have read a state that was sent before its last write came, and still show that write.
+        # A busy page may still show its last write: it may not have read a state that was sent before this write
+        # arrived.
         self.other_base = shown if self.is_page and version < self._written else None
-        self._on_seen()
+        return True
 
     # Inside
 

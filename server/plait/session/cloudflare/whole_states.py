@@ -1,6 +1,6 @@
-"""Merges the whole states that a client writes, by their differences from the state that it showed. No I/O."""
+"""Merges the whole states that a client writes, by their differences from the state that the client showed. No I/O."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import is_
 from typing import Any
 
@@ -10,7 +10,7 @@ from msgspec.json import format as format_json
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.errors import InvalidState, TooLarge
-from plait.limits import count_extra_messages
+from plait.limits import RateLimiter, count_extra_messages
 from plait.session.cloudflare.seen import SeenTracker
 from plait.state.commit import Commit
 from plait.state.revision import Revision
@@ -26,23 +26,21 @@ __all__ = ["WholeStates"]
 class WholeStates:
     """Applies the writes of one client."""
 
-    __slots__ = ("_actor", "_charge", "_connection", "_seen", "_type")
+    __slots__ = ("_actor", "_connection", "_limiter", "_seen", "_type")
 
-    def __init__(
-        self, actor: Actor, connection: Connection, seen: SeenTracker, charge: Callable[[float], None]
-    ) -> None:
+    def __init__(self, actor: Actor, connection: Connection, seen: SeenTracker, limiter: RateLimiter | None) -> None:
         self._actor = actor
         self._type = actor.kind.state_type
         self._connection = connection
-        # Tracks which state the client shows.
+        # Tracks the state that the client shows.
         self._seen = seen
-        # Charges work to the client, as a number of messages.
-        self._charge = charge
+        # Charged for the work of merging.
+        self._limiter = limiter
 
     def write(self, data: bytes) -> tuple[Commit, bool]:
         """Apply a state that a client sent as JSON; also return whether the new state equals it.
 
-        Raises Conflict, InvalidState, TooLarge, and whatever `validate_state_change` raises.
+        Raises Conflict, InvalidState, TooLarge, and the error of `validate_state_change`.
         """
         actor, seen = self._actor, self._seen
         # An older page may send unknown fields.
@@ -64,7 +62,7 @@ class WholeStates:
     # Inside
 
     def _find_other(self, json: bytes, data: bytes) -> tuple[Any, Any] | None:
-        """Return the documents of a typed state and of what was sent, None if they are equal.
+        """Return the documents of a typed state and of the data that was sent; None if they are equal.
 
         Large parts that are equal may be JSON, as msgspec.Raw.
         """
@@ -74,17 +72,18 @@ class WholeStates:
         for key in wrote.keys() & sent.keys() if isinstance(wrote, dict) and isinstance(sent, dict) else ():
             if wrote[key] != sent[key]:
                 sent[key] = decoded(sent[key])
-                # Encoding is faster than decoding: often only numbers or strings are spelled in another way.
+                # Encoding is faster than decoding: often only the spelling of numbers or strings differs.
                 is_same = type(wrote[key]) is Raw and encode_json(sent[key]) == bytes(wrote[key])
                 wrote[key] = sent[key] if is_same else decoded(wrote[key])
         return None if wrote == sent else (wrote, sent)
 
     def _find_base(self, state: Any, json: bytes) -> Revision | None:
-        """Return the state on which a write was made; of two possible ones, that from which it differs less."""
+        """Return the base of a write: of two possible states, the one that differs less from the write."""
         base, other = self._seen.base, self._seen.other_base
         if base is None or other is None:
             return base
-        self._charge(2 * count_extra_messages(json))
+        if self._limiter is not None:
+            self._limiter.charge(2 * count_extra_messages(json))
         wrote = Revision(self._type, json=json, tree=state)
         return min(base, other, key=lambda each: len(encode_json(self._diff(each, wrote))))
 
@@ -99,12 +98,12 @@ class WholeStates:
             wrote = self._complete(wrote, *other, base)
         if base is actor.state.current:
             return actor.state.replace(wrote.base, wrote.require_json(), self._connection), wrote
-        return actor.state.merge(self._diff(base, wrote), base, self._connection, self._charge), wrote
+        return actor.state.merge(self._diff(base, wrote), base, self._connection, self._limiter), wrote
 
     def _complete(self, wrote: Revision, document: Any, sent: Any, base: Revision) -> Revision:
-        """Fill the fields that a client left out of a typed state with the values that it was shown.
+        """Fill fields that a client left out of a typed state with the values of the state that it was shown.
 
-        Its page may not know them, and decoding has filled in their defaults.
+        The page may not know these fields, and decoding has filled in their defaults.
         """
         completed = encode_json(_fill_missing(document, sent, read_parts(base.require_json())))
         if completed == wrote.json:
@@ -117,17 +116,17 @@ class WholeStates:
 
 
 def _is_state(revision: Revision, state: Any, json: bytes) -> bool:
-    """Tell whether a revision is a state that was merged."""
+    """Return whether a revision equals a merged state."""
     stored = revision.require_json()
     if stored == json:
         return True
-    # Objects are compared first, as decoding takes much longer; equal ones may differ in fields that do not compare.
+    # Objects are compared first, as decoding takes much longer; equal objects may differ in fields that do not compare.
     is_equal = revision.base is not UNDECODED and bool(revision.base == state)
     return is_equal and bool(decode_json(stored) == decode_json(json))
 
 
 def _fill_missing(wrote: Any, sent: Any, shown: Any) -> Any:
-    """Return `wrote` with the fields that were not `sent` as they were `shown`; the same object if none were."""
+    """Return `wrote`, with fields that were not `sent` taken from `shown`; the same object if all were sent."""
     if wrote == sent:  # Compared at once, as most parts of a state have all their fields.
         return wrote
     shown = decoded(shown)
@@ -146,7 +145,7 @@ def _fill_missing(wrote: Any, sent: Any, shown: Any) -> Any:
 
 
 def _match_elements(wrote: Sequence[Any], shown: Sequence[Any]) -> list[Any]:
-    """Return for each element the one of `shown` with the same id, or at the same index if both are as long."""
+    """Return for each element the one of `shown` with the same id, or at the same index if both lengths are equal."""
     known: dict[Any, Any] = {}
     for element in shown:
         known.setdefault(id_of(element), element)

@@ -29,9 +29,9 @@ class ClientCalls:
     def __init__(self, actor: Actor, connection: Connection, follower: Follower) -> None:
         self._actor = actor
         self._connection = connection
-        # Sends the answers after the changes before them.
+        # Sends each answer after the earlier changes.
         self._follower = follower
-        # By ref: the call, and its turn once that exists.
+        # The calls by ref, with their turns once these exist.
         self._calls: dict[int, Call] = {}
         self._turns: dict[int, RunningCall] = {}
 
@@ -46,14 +46,14 @@ class ClientCalls:
             actor.instruments.message_ended(connection.trace, error.code)
 
     def cancel(self, ref: int) -> None:
-        """Cancel a stream or a concurrent call; skip any other if it has not begun, and drop its result."""
+        """Cancel a stream or a concurrent call; skip any other call that has not begun, and drop its result."""
         self._calls.pop(ref, None)
         turn = self._turns.pop(ref, None)
         if turn is not None:
             turn.abandon()
 
     def close(self) -> None:
-        """Cancel all calls; those that have begun a turn of the mailbox finish."""
+        """Cancel all calls, except calls whose turn in the mailbox has begun: they finish."""
         self._calls.clear()
         turns, self._turns = self._turns, {}
         for turn in turns.values():

@@ -1,4 +1,4 @@
-"""Sends changes to one reader of the native protocol; slow readers get what they missed in one frame."""
+"""Sends changes to one reader of the native protocol; slow readers get their missed changes in one frame."""
 
 from collections import deque
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, PlainWire
+from plait.actor.connection import Connection, Wire
 from plait.actor.transport import Frame, Transport
 from plait.errors import CorruptThread
 from plait.state.missed import MissedChanges
@@ -20,7 +20,7 @@ __all__ = ["PLAIT", "ChangeFrame", "Follower", "PlaitWire"]
 
 
 class ChangeFrame(Frame, kw_only=True, gc=True):
-    """A change with its source; `short` leaves the source out, for readers whose last change had the same one."""
+    """A change with its source; `short` leaves the source out, for readers whose last change had the same source."""
 
     source: str
     # The bytes of the data without the source.
@@ -35,7 +35,7 @@ class ChangeFrame(Frame, kw_only=True, gc=True):
         return self._short
 
 
-class PlaitWire(PlainWire):
+class PlaitWire(Wire):
     """Encodes frames of the native protocol; changes are sent as operations."""
 
     def encode_change(self, revision: Revision) -> Frame:
@@ -60,15 +60,15 @@ class PlaitWire(PlainWire):
 PLAIT: Final = PlaitWire()
 
 
-# Up to this many bytes of operations are sent even if the state is smaller, because a client can rebase its unanswered
-# pushes on operations, but has to guess with a whole state.
+# Up to this many bytes of operations are sent even if the state is smaller: a client can rebase its unanswered pushes
+# over operations, but has to guess with a whole state.
 _WORTH_IT: Final = 16 * 1024
 
 
 class Follower:
-    """Sends each change while the reader keeps up; otherwise one frame for all when it has caught up.
+    """Sends each change while the reader keeps up; a slow reader gets one frame for all missed changes later.
 
-    Other frames wait as well, and are sent after it.
+    Other frames wait as well, and are sent after that frame.
     """
 
     __slots__ = ("_actor", "_held", "_held_size", "_misses_presence", "_source", "_transport", "is_behind", "version")
@@ -81,7 +81,7 @@ class Follower:
         # The last version that was sent to the reader.
         self.version = 0
         self.is_behind = False
-        # Frames that wait until the reader has caught up, and their bytes. None when empty, since an empty deque is
+        # Frames that wait until the reader has caught up, and their bytes; None instead of an empty deque, which is
         # large.
         self._held: deque[Frame] | None = None
         self._held_size = 0
@@ -97,7 +97,7 @@ class Follower:
             return None
         try:
             return await self._actor.log.missed(have[1], most=self._worth)
-        except CorruptThread:  # The state is intact; without it, the client would ask for the changes forever.
+        except CorruptThread:  # The state is intact, and the client would ask for the changes forever.
             return None
 
     def join(
@@ -129,7 +129,7 @@ class Follower:
         return joined if have == (epoch, durable.version) else msgspec.structs.replace(joined, ops=missed.ops)
 
     def tell_joined(self, protocol: str, joined: Joined) -> None:
-        """Tell the instruments what the reader needed to join."""
+        """Tell the instruments what the reader got to join: a whole state, changes or nothing."""
         is_whole, is_more = joined.state is not msgspec.UNSET, joined.ops is not msgspec.UNSET
         sent = "snapshot" if is_whole else "changes" if is_more else "nothing"
         self._actor.instruments.joined(self._actor.key.kind, protocol, sent)
@@ -156,12 +156,18 @@ class Follower:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the reader has not caught up with all that was sent."""
+        """Whether the reader has not caught up with everything that was sent."""
         return self.is_behind or bool(self._held) or self._transport.is_backed_up
 
     def skip(self, version: int) -> None:
         """Skip a version that the reader knows from the answer to its push."""
         self.version = max(self.version, version)
+
+    def answer(self, data: bytes, version: int) -> None:
+        """Send the answer to a push, after everything that was sent before. It tells the reader the `version`."""
+        self.catch_up()
+        self.skip(version)
+        self._transport.send(Frame(data))
 
     def send(self, frame: Frame) -> None:
         """Send any other frame, after the changes and frames before it."""

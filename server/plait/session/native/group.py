@@ -1,4 +1,4 @@
-"""Readers behind one link that were sent the same changes: each further change is cast to all of them at once."""
+"""Readers behind one link that have got the same changes: each further change is cast to all of them at once."""
 
 from typing import Final
 
@@ -10,14 +10,14 @@ from plait.state.revision import Revision
 
 __all__ = ["LinkGroup"]
 
-# Bytes that are cast before the transports count them, which ask the other node whether it has them.
+# Bytes that are cast before the transports count them, and ask the other node whether it has received them.
 _UNCOUNTED: Final = 16 * 1024
 
 
 class LinkGroup:
     """Connections of one thread behind one link whose readers are up to date.
 
-    A connection leaves before a change is held back from its reader: see `Connection.leave_group`.
+    A connection leaves the group before a change is held back from its reader: see `Connection.leave_group`.
     """
 
     __slots__ = ("_actor", "_link", "_members", "_numbers", "_source", "_uncounted", "_version")
@@ -30,14 +30,14 @@ class LinkGroup:
         self._numbers: list[int] = []
         self._version = version
         # The source that the readers assume for a change without one; empty if the next change must name its source.
-        # A member that is the source itself may assume another one, as it is not sent its own changes.
+        # A member that is the source itself may assume another source, as it does not get its own changes.
         self._source = ""
         # Bytes that were cast and that the members' transports have not counted.
         self._uncounted = 0
 
     @classmethod
     def enter(cls, actor: Actor, connection: Connection, follower: Follower, transport: LinkedTransport) -> None:
-        """Add a connection to the group of its link; it was just sent the last change, after the group."""
+        """Add a connection to the group of its link, directly after both got the last change."""
         groups = actor.sockets.groups
         group = groups.get(transport.link)
         if group is None:
@@ -59,7 +59,7 @@ class LinkGroup:
         follower.continue_after(self._version)
 
     def deliver(self, revision: Revision, source: object) -> int:
-        """Cast the change that made `revision` to all but its source, and return their number."""
+        """Cast the change that made `revision` to all members but its source; return the number of receivers."""
         frame = self._actor.sockets.change_frame(PLAIT, revision)
         assert isinstance(frame, ChangeFrame)
         self._version = revision.version
@@ -74,6 +74,6 @@ class LinkGroup:
         self._uncounted += len(sent.data)
         if self._uncounted > _UNCOUNTED:
             size, self._uncounted = self._uncounted, 0
-            for _, transport in tuple(self._members.values()):  # A slow one leaves the group.
+            for _, transport in tuple(self._members.values()):  # A slow transport leaves the group.
                 transport.count_sent(size)
         return len(numbers)

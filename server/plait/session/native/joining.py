@@ -1,13 +1,11 @@
-"""The join of one socket of the native protocol, up to the session that it makes. No I/O."""
-
-from collections.abc import Callable
+"""The join of one socket of the native protocol, which ends with its session. No I/O."""
 
 import msgspec
 from starlette.requests import Request
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.actor.transport import Frame, Receiver, Transport
+from plait.actor.transport import Frame, Transport
 from plait.session.native.follower import Follower
 from plait.session.native.plait_session import PlaitSession
 from plait.session.native.tokens import Tokens
@@ -24,12 +22,12 @@ __all__ = ["Joining"]
 class Joining:
     """Receives a socket's messages until `joined` is sent, and then makes the session that replaces it.
 
-    Until then it is also the session of the joined connection, and drops its frames, which `joined` covers.
+    Until then it is also the session of the joined connection, and drops the connection's frames, as `joined` covers
+    them.
     """
 
     __slots__ = (
         "_actor",
-        "_attach",
         "_client",
         "_connection",
         "_follower",
@@ -50,7 +48,6 @@ class Joining:
         join: Join,
         *,
         tokens: Tokens,
-        attach: Callable[[Receiver], None],
     ) -> None:
         self._actor = actor
         self._connection = connection
@@ -58,9 +55,7 @@ class Joining:
         self._join_frame = join
         # Renews the client's token before it expires.
         self._tokens = tokens
-        # Sets the receiver of the socket's messages.
-        self._attach = attach
-        # Read by `prepare`: the changes that the client has missed, as far as they are needed, and its pushes.
+        # Read by `prepare`: the client's missed changes, unless the whole state is sent, and the record of its pushes.
         self._missed: MissedChanges | None = None
         self._client: ClientPushes
         self._follower = Follower(actor, transport)
@@ -85,7 +80,7 @@ class Joining:
         """Join the thread."""
         self._actor.sockets.join(self._connection, self, request, welcome=self._welcome, done=self._open_queue)
 
-    # The Receiver of the transport, until there is a session
+    # The Receiver of the transport, until the session takes over
 
     def receive(self, data: bytes, *, is_text: bool) -> None:
         """Keep a message for the session."""
@@ -107,13 +102,13 @@ class Joining:
             self._actor.sockets.presence.set(self._connection.id, None)
             self._actor.sockets.leave(self._connection, code, reason)
 
-    # The Session of the connection, until there is another
+    # The Session of the connection, until the other one takes over
 
     def deliver(self, frame: Frame, revision: Revision) -> None:
         """Do nothing, as `joined` will contain the change."""
 
     def send(self, frame: Frame) -> None:
-        """Send a frame that has waited for `joined`; drop one that was sent before."""
+        """Send a frame that has waited for `joined`; drop earlier frames."""
         if self._session is not None:
             self._session.send(frame)
 
@@ -126,7 +121,8 @@ class Joining:
     # Inside
 
     def _welcome(self) -> None:
-        # Wait for the pushes on the client's older sockets: `joined` tells the last one, and the state after it.
+        # Wait for the pushes on the client's older sockets: `joined` contains the number of the last push, and the
+        # state after it.
         self._actor.state.after(self._make_session)
 
     def _make_session(self, _: object) -> None:
@@ -144,10 +140,10 @@ class Joining:
             tokens=self._tokens,
         )
         connection.session = session
-        self._attach(session)
+        self._transport.attach(session)
         self._transport.send(Frame(encode(msgspec.structs.replace(joined, max_frame=actor.limits.max_frame))))
         follower.tell_joined(SUBPROTOCOL, joined)
-        # Send an empty presence, too, if the client may have an older one.
+        # An empty presence is sent, too, if the client may show an older one.
         if connection.protocol_enabled and (actor.sockets.has_presence or have is not None):
             follower.send_presence_snapshot()
         self._tokens.watch()

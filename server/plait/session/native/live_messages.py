@@ -21,7 +21,7 @@ from plait_schemas.messages import Open
 
 __all__ = ["LiveMessages", "find_messages"]
 
-# The maximum number of messages of a page, besides pending ones, and their maximum size.
+# Maximum messages of a page, besides pending ones, and their maximum size.
 _MOST_ON_PAGE: Final = 500
 _MOST_BYTES: Final = 1 << 20
 
@@ -44,11 +44,11 @@ class LiveMessages:
         self._messages = messages
 
     def may_open(self, rights: Rights) -> bool:
-        """Whether a client with these rights may see them."""
+        """Whether a client with these rights may see the messages."""
         return rights.may_open
 
     def watch(self, tell: Callable[[int, Sequence[Frame]], None]) -> Callable[[], None]:
-        """Call `tell` with each revision and the frames of it; return a function that ends this."""
+        """Call `tell` with each revision and its frames; return a function that stops this."""
 
         def hand_on(changes: Sequence[Change]) -> None:
             tell(changes[-1].revision, [Frame(_encode_change(self._part, change)) for change in changes])
@@ -72,7 +72,7 @@ class LiveMessages:
 
 
 def _gather(frames: Sequence[InsertFrame | UpdateFrame | DeleteFrame]) -> tuple[Sequence[Message], list[str]]:
-    """Return the messages that changes have left, and the ids of those that were removed."""
+    """Return the messages that remain after changes, and the ids of removed messages."""
     items, removed = dict[str, Message](), dict[str, None]()
     for each in frames:
         if isinstance(each, DeleteFrame):
@@ -85,7 +85,7 @@ def _gather(frames: Sequence[InsertFrame | UpdateFrame | DeleteFrame]) -> tuple[
 
 
 def _encode_item(message: Message) -> bytes:
-    # Clients know revisions from frames alone, and senders from the metadata that plait or the author gives.
+    # Clients learn revisions only from frames, and senders from the metadata that plait or the author sets.
     is_plain = not message.revision and message.sender is None
     return encode_json(message if is_plain else replace(message, revision=0, sender=None))
 

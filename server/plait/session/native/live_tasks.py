@@ -16,13 +16,13 @@ from plait_schemas.task_run import TaskRun as ShownRun
 
 __all__ = ["LiveTasks", "read_newest"]
 
-# The maximum number of runs of a page, and their maximum size, unless there is only one.
+# Maximum runs of a page, and their maximum size; a single run may be larger.
 _MOST_ON_PAGE: Final = 500
 _MOST_BYTES: Final = 1 << 20
 
 
 class LiveTasks:
-    """The runs of one part of a thread. Revisions count the changes that were told since it was made."""
+    """The runs of one part of a thread. A revision is the number of changes reported since this object was made."""
 
     __slots__ = ("_part", "_revision", "_tasks")
 
@@ -32,11 +32,11 @@ class LiveTasks:
         self._revision = 0
 
     def may_open(self, rights: Rights) -> bool:
-        """Whether a client with these rights may see them: it may see the state, too."""
+        """Whether a client with these rights may see the runs: always, as it may see the state."""
         return True
 
     def watch(self, tell: Callable[[int, Sequence[Frame]], None]) -> Callable[[], None]:
-        """Call `tell` with each revision and the frame of it; return a function that ends this."""
+        """Call `tell` with each revision and its frame; return a function that stops this."""
 
         def hand_on(run: TaskRun) -> None:
             self._revision += 1
@@ -47,14 +47,14 @@ class LiveTasks:
 
     async def read(self, frame: Open) -> bytes:
         """Return the page that an Open asks for, which is always the newest one. Raises StoreError."""
-        # Changes from here on are told after the page, even if it has them.
+        # Later changes are sent after the page, even if the page contains them.
         revision = self._revision
         runs = await read_newest(self._tasks, frame.limit)
         return encode(messages.Page(frame.part, revision, reset=True, runs=runs))
 
 
 async def read_newest(tasks: ThreadTasks, limit: int) -> list[ShownRun]:
-    """Return the durable runs that clients are shown, oldest first: those that have not ended come before the others.
+    """Return the durable runs for clients, oldest first; if there are too many, runs that have not ended are preferred.
 
     Raises StoreError.
     """
@@ -64,6 +64,6 @@ async def read_newest(tasks: ThreadTasks, limit: int) -> list[ShownRun]:
         size += len(encode_json(shown))
         if len(found) >= _MOST_ON_PAGE or (found and size > _MOST_BYTES):
             break
-        # A run that ends in between is found twice.
+        # A run that ends during the reading is found twice.
         found.setdefault(run.id, shown)
     return sorted(found.values(), key=lambda run: run.created_at)

@@ -1,4 +1,4 @@
-"""Tells a client of the parts that it has opened: pages, and each change of them. No I/O but reading the thread."""
+"""Sends a client pages and changes of the parts that it has opened. No I/O but reading the thread."""
 
 import asyncio
 from collections import deque
@@ -28,7 +28,7 @@ _PAUSE: Final = 1.0
 
 
 class PartFeed:
-    """Encodes the changes of one part of a thread once for all who view it."""
+    """Encodes the changes of one part of a thread once for all viewers."""
 
     __slots__ = ("_part", "_stop", "_viewers", "live")
 
@@ -39,13 +39,13 @@ class PartFeed:
         self._stop: Callable[[], None] | None = None
 
     def add(self, viewer: "OpenedParts") -> None:
-        """Tell a viewer of changes from now on."""
+        """Send changes to a viewer from now on."""
         self._viewers[viewer] = None
         if self._stop is None:
             self._stop = self.live.watch(self._hand_on)
 
     def remove(self, viewer: "OpenedParts") -> None:
-        """Tell a viewer of no more changes."""
+        """Send no more changes to a viewer."""
         self._viewers.pop(viewer, None)
         if not self._viewers and self._stop is not None:
             self._stop()
@@ -57,7 +57,7 @@ class PartFeed:
 
 
 # The feeds of a thread, by the names of its parts.
-_feeds: Final = PerActor[Actor, dict[str, PartFeed]](lambda _: {})
+_feeds: Final = PerActor[dict[str, PartFeed]](lambda _: {})
 
 
 def _find_feed(actor: Actor, part: str) -> PartFeed:
@@ -91,7 +91,7 @@ class OpenedParts:
         self._task: asyncio.Task[None] | None = None
 
     def open(self, frame: Open) -> None:
-        """Answer with a page, and tell of the part's changes from now on, unless an older page is asked for."""
+        """Answer with a page; unless it is an older page, also send the part's changes from now on."""
         try:
             feed = _find_feed(self._actor, frame.part)
             if not feed.live.may_open(self._connection.rights):
@@ -102,7 +102,7 @@ class OpenedParts:
             self.refuse(frame, error)
             return
         if frame.before is None:
-            self._missed.pop(frame.part, None)  # The page has it.
+            self._missed.pop(frame.part, None)  # The page contains the missed changes.
             if frame.part not in self._feeds:
                 self._feeds[frame.part] = feed
                 feed.add(self)
@@ -111,13 +111,13 @@ class OpenedParts:
             self._task = asyncio.create_task(self._answer(), name="plait pages")
 
     def close(self, part: str) -> None:
-        """Tell no more of a part."""
+        """Send nothing more about a part."""
         self._missed.pop(part, None)
         if (feed := self._feeds.pop(part, None)) is not None:
             feed.remove(self)
 
     def leave(self) -> None:
-        """Tell nothing more, as the socket is closed."""
+        """Send nothing more, as the socket is closed."""
         for part in tuple(self._feeds):
             self.close(part)
         self._waiting.clear()
@@ -134,7 +134,7 @@ class OpenedParts:
         self._follower.send_later(messages.Unopened(frame.part, error.code, str(error), frame.before, retry_after))
 
     def deliver(self, part: str, revision: int, frames: Sequence[Frame]) -> None:
-        """Send changes of a part; a slow reader is told later that it has missed some."""
+        """Send changes of a part; a slow reader learns later that it has missed some."""
         if not self._may_open(part):
             self._shut(part)
             return
@@ -145,7 +145,7 @@ class OpenedParts:
             self._transport.send(frame)
 
     def drained(self) -> None:
-        """Tell what was missed, as the peer has caught up."""
+        """Send the parts with missed changes, as the peer has caught up."""
         while self._missed and not self._follower.is_slow:
             part, revision = self._missed.popitem()
             self._transport.send(Frame(encode(messages.Part(part, revision, "missed"))))
@@ -156,19 +156,19 @@ class OpenedParts:
         return _find_feed(self._actor, part).live.may_open(self._connection.rights)
 
     def _shut(self, part: str) -> None:
-        """Tell no more of a part, and say so once, as the connection has lost the right to open it."""
+        """Close a part and tell the client once, as the connection has lost the right to open it."""
         if part in self._feeds:
             self.close(part)
             self.refuse(Open(part), Forbidden("Forbidden"))
 
     async def _answer(self) -> None:
-        """Send the pages that wait, one after the other."""
+        """Send the waiting pages one after the other."""
         while self._waiting:
             await self._transport.drain()
             frame = self._waiting.popleft()
             try:
                 page = await _find_feed(self._actor, frame.part).live.read(frame)
-            except Exception as error:  # Not every store is plait's own.
+            except Exception as error:  # A store of the application may raise any exception.
                 self.refuse(frame, self._actor.explain(error, self._connection))
             else:
                 if self._may_open(frame.part):

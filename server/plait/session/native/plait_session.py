@@ -40,12 +40,12 @@ _TURNLESS: Final = (
     messages.Close,
     messages.Send,
 )
-# Seconds after which a client sends a push again that was refused because of the backlog.
+# Seconds after which a client resends a push that was refused because of the backlog.
 _PAUSE: Final = 1.0
 
 
 class PlaitSession:
-    """Handles one client's messages in order, and sends it what happens in the thread."""
+    """Handles one client's messages in order, and sends the client the changes and frames of the thread."""
 
     __slots__ = (
         "_actor",
@@ -80,7 +80,7 @@ class PlaitSession:
         self._actor = actor
         self._connection = connection
         self._transport = transport
-        # The transport, if others are behind the same link.
+        # The transport, if it shares a link with others.
         self._link = transport if isinstance(transport, LinkedTransport) else None
         # The record of the client's pushes, shared with its other sockets and released when this one is closed.
         self._client = client
@@ -88,15 +88,15 @@ class PlaitSession:
         self._tokens = tokens
         self._loop = asyncio.get_running_loop()
         self._limiter = actor.limits.make_limiter(self._loop.time())
-        # Any JSON fits a plain state, so large values that are pushed to one stay JSON.
+        # Any JSON fits a plain state, so large values that are pushed to it stay JSON.
         self._decode = decode_partly if actor.kind.state_type.is_plain else decode_client
         self._follower = follower
         self._calls = ClientCalls(actor, connection, follower)
         self._messages = MessageOrder()
-        # Made by the first frame for them.
+        # Created by the first frame that needs them.
         self._opened: OpenedParts | None = None
         self._sends: Sends | None = None
-        self._pushes = Pushes(actor, connection, client, queue, answer=self._answer, charge=self._charge)
+        self._pushes = Pushes(actor, connection, client, queue, self._limiter, follower=follower)
         # Holds messages until `on_connect` has returned, and while older changes are read for a push.
         self._queue = queue
         queue.take = self._take
@@ -125,7 +125,7 @@ class PlaitSession:
     def deliver(self, frame: Frame, revision: Revision) -> None:
         """Send the frame of a change.
 
-        Between a push and its answer, changes are sent one by one: a client cannot find its own among several.
+        Between a push and its answer, changes are sent one by one: a client cannot find its own change among several.
         """
         follower, connection = self._follower, self._connection
         follower.deliver(frame, revision, in_step=self._pushes.under_way > 0)
@@ -133,7 +133,7 @@ class PlaitSession:
             LinkGroup.enter(self._actor, connection, follower, self._link)
 
     def send(self, frame: Frame) -> None:
-        """Send any other frame after the changes before it."""
+        """Send any other frame after the earlier changes."""
         self._follower.send(frame)
 
     def finish(self) -> None:
@@ -199,7 +199,7 @@ class PlaitSession:
                 self._transport.send(_PONG)
             case messages.Ping(messages=int(count)):
                 self._messages.expect(count + 1)
-                # After the errors for earlier messages.
+                # Sent after the errors of earlier messages.
                 self._follower.send_later(messages.Pong(self._messages.taken))
             case Join():
                 self._fail("this socket has joined already")
@@ -217,7 +217,7 @@ class PlaitSession:
         return TooLarge(f"JSON is nested more than {self._actor.limits.depth} deep", limit="depth")
 
     def _refuse_broken(self, message: messages.ClientMessage, excess: TooLarge | None) -> None:
-        """Refuse a message that is too deep or too heavy to decode, or that only JavaScript accepts as JSON."""
+        """Refuse a message that is too deep or too heavy to decode, or that is valid JSON only for JavaScript."""
         match message:
             case messages.Push():
                 self._follower.catch_up()
@@ -229,7 +229,7 @@ class PlaitSession:
             case messages.Send():
                 self._find_sends().refuse(message, excess or InvalidArguments(f"the message is not JSON: {HALF_PAIR}"))
             case messages.Message() if not self._messages.take():
-                pass  # The client sends it again, after an earlier message that is missing.
+                pass  # The client sends it again, after a missing earlier message.
             case messages.Message() | messages.Presence() | messages.Auth():
                 error = excess or InvalidArguments(f"the frame is not JSON: {HALF_PAIR}")
                 if isinstance(message, messages.Message):
@@ -274,18 +274,12 @@ class PlaitSession:
 
     # Answers
 
-    def _answer(self, data: bytes, version: int) -> None:
-        """Send the answer to a push, which tells the client the `version`."""
-        self._follower.catch_up()
-        self._follower.skip(version)
-        self._transport.send(Frame(data))
-
     def _tell(self, error: PlaitError, ref: int | None = None) -> None:
         tell_limit(self._actor.instruments, error)
         self._follower.send_later(messages.Error(error.code, str(error), ref, error.path))
 
     def _tell_later(self, error: PlaitError, wait: float, refused: str, taken: int | None = None) -> None:
-        """Ask the client to send a frame of the type `refused` again after `wait` seconds."""
+        """Ask the client to resend a frame of the type `refused` after `wait` seconds."""
         tell_limit(self._actor.instruments, error)
         answer = messages.Error(error.code, str(error), refused=refused, retry_after=wait, messages=taken)
         self._follower.send_later(answer)
@@ -294,10 +288,6 @@ class PlaitSession:
         """Answer an invalid frame with an error, and close the socket."""
         self._transport.send(Frame(encode(messages.Error("bad_frame", message))))
         self._connection.leave(BAD_FRAME, message)
-
-    def _charge(self, count: float) -> None:
-        if self._limiter is not None:
-            self._limiter.charge(count)
 
     def _is_limited(self, message: messages.ClientMessage | None) -> bool:
         """Refuse a message that exceeds the limits; close the connection if the client does not slow down."""
@@ -334,7 +324,7 @@ class PlaitSession:
             case messages.Send():
                 self._find_sends().limit(message, wait, error)
             case messages.Cancel() | messages.Ping() | messages.Close():
-                self._handle(message, 0)  # Refusing costs as much, and would not cancel the call.
+                self._handle(message, 0)  # A refusal costs as much, and would not cancel the call.
             case messages.Message() | None:
                 self._connection.refuse_message("message", error, self._actor.instruments, self._actor.key)
                 taken = self._messages.refuse()

@@ -1,10 +1,9 @@
-"""Applies the pushes of one client once each, in order, and answers them in order. No I/O.
+"""Applies each push of one client once, and answers the pushes, both in order. No I/O.
 
-A client sends the pushes that are based on a refused one again.
+A client resends the pushes that are based on a refused push.
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,8 @@ from plait.errors import (
     Unanswerable,
 )
 from plait.instruments.protocol import NO_INSTRUMENTS, tell_limit
+from plait.limits import RateLimiter
+from plait.session.native.follower import Follower
 from plait.session.receive_queue import ReceiveQueue
 from plait.state.concurrent import ConcurrentOps, LoadedChanges, MissingChanges
 from plait.state.merger import AcceptedPush, Proposal
@@ -40,10 +41,10 @@ class Pushes:
 
     __slots__ = (
         "_actor",
-        "_answer",
-        "_charge",
         "_client",
         "_connection",
+        "_follower",
+        "_limiter",
         "_queue",
         "_refused",
         "_task",
@@ -58,24 +59,25 @@ class Pushes:
         connection: Connection,
         client: ClientPushes,
         queue: ReceiveQueue,
+        limiter: RateLimiter | None,
         *,
-        answer: Callable[[bytes, int], None],
-        charge: Callable[[float], None],
+        follower: Follower,
     ) -> None:
         self._actor = actor
         self._connection = connection
         self._client = client
         # Holds the messages after a push while older changes are read for it.
         self._queue = queue
-        # Sends an answer and the version that it tells the client, after everything that was sent before.
-        self._answer = answer
-        # Charges work to the client, as a number of messages.
-        self._charge = charge
+        # Sends the answers.
+        self._follower = follower
+        # Charged for the work of rebasing.
+        self._limiter = limiter
         # The operations that the client had not seen at its last push.
         self._unseen = ConcurrentOps()
         # The last push that was refused on this socket.
         self._refused = 0
-        # The pushes that are being stored or wait for older changes. Their changes may be sent before their answers.
+        # The number of pushes that are being stored or wait for older changes. Their changes may be sent before their
+        # answers.
         self.under_way = 0
         # Reads older changes for a push.
         self._task: asyncio.Task[None] | None = None
@@ -108,7 +110,7 @@ class Pushes:
     # Inside
 
     def _begin(self) -> bool:
-        """Tell the instruments about a push; return False, to ignore it, while the thread is being destroyed.
+        """Tell the instruments about a push; return False to ignore the push, while the thread is being destroyed.
 
         The client gets no answer: its socket is closed when the thread is destroyed.
         """
@@ -141,17 +143,17 @@ class Pushes:
         return False
 
     def _take(self, push: Push, loaded: LoadedChanges) -> None:
-        """Apply or refuse a push; if it needs older changes than those in memory, read them first."""
+        """Apply or refuse a push; if it needs changes that are no longer in memory, read them first."""
         if not self._is_due(push):
             return
         try:
             if self._connection.readonly:
                 raise Readonly("Connection is readonly")
             if (count := len(push.ops)) > MOST_OPS:
-                what = "replace what they change as a whole, or divide the push"
+                what = "replace the changed values as a whole, or divide the push"
                 raise TooLarge(f"the push has {count} operations, the limit is {MOST_OPS}: {what}", limit="weight")
-            proposal = Proposal(push, self._connection, self._unseen, loaded, self._charge)
-            pushed = self._actor.state.push(proposal, partial(self._client.accept, push.ref))
+            proposal = Proposal(push, self._connection, self._client, self._unseen, loaded, self._limiter)
+            pushed = self._actor.state.push(proposal)
         except (TooMany, Gap, Unanswerable) as error:  # Raised by a hook; a nack uses these codes otherwise.
             self._refuse(push.ref, Reject(str(error), path=error.path))
         except PlaitError as error:
@@ -176,7 +178,7 @@ class Pushes:
             loaded = await missing.read(self._actor.log)
         except PlaitError as error:
             loaded = error
-        except Exception as error:  # A store of the application may raise anything.
+        except Exception as error:  # A store of the application may raise any exception.
             log_error(error, self._actor.key, self._connection)
             loaded = StoreError("older changes could not be read")
         self._task = None
@@ -223,7 +225,7 @@ class Pushes:
         elif self._client.remembers(ref):
             self._end(b'{"type":"ack","ref":%d,"version":%d}' % (ref, version), version, "repeated")
         else:
-            self._nack(ref, Unanswerable("it was answered too long ago"))
+            self._nack(ref, Unanswerable("the push was answered too long ago"))
 
     def _refuse(self, ref: int, error: PlaitError) -> None:
         tell_limit(self._actor.instruments, error)
@@ -243,7 +245,7 @@ class Pushes:
 
     def _end(self, answer: bytes, version: int, outcome: str) -> None:
         """Send the answer to the first unanswered push."""
-        self._answer(answer, version)
+        self._follower.answer(answer, version)
         instruments, trace = self._actor.instruments, self._traces.pop(0)
         if instruments is not NO_INSTRUMENTS:
             instruments.push_answered(self._actor.key.kind, outcome)

@@ -17,17 +17,17 @@ from plait_schemas.messages import Send, Sent, Unsent
 
 __all__ = ["Sends"]
 
-# The most characters of a key.
+# Maximum characters of a key.
 _LONGEST_KEY: Final = 256
-# Seconds after which a message that could not be stored is sent again.
+# Seconds after which a client resends a message that could not be stored.
 _PAUSE: Final = 1.0
 
 
 class Sends:
     """The messages that were sent on one socket.
 
-    They are numbered, so that they stay in order when one is refused for the time being: those after it are refused,
-    too, until it is sent again.
+    Messages are numbered, so that they stay in order if one is refused for a while: later messages are refused, too,
+    until the client has resent it.
     """
 
     __slots__ = ("_actor", "_connection", "_follower", "_next")
@@ -35,7 +35,7 @@ class Sends:
     def __init__(self, actor: Actor, connection: Connection, follower: Follower) -> None:
         self._actor = actor
         self._connection = connection
-        # Sends the answers after the changes before them.
+        # Sends each answer after the earlier changes.
         self._follower = follower
         self._next = 1
 
@@ -43,7 +43,7 @@ class Sends:
         """Queue a message, once, and answer when it is durable."""
         actor, connection = self._actor, self._connection
         if frame.ref > self._next:
-            self._follower.send_later(Unsent(frame.ref, "gap", f"message {self._next} is to come first"))
+            self._follower.send_later(Unsent(frame.ref, "gap", f"message {self._next} must come first"))
             return
         connection.begin_message("send", actor.instruments, actor.key)
         trace = connection.trace
@@ -62,30 +62,30 @@ class Sends:
     def refuse(self, frame: Send, error: PlaitError) -> None:
         """Refuse a message for good, in its turn."""
         if frame.ref > self._next:
-            self._follower.send_later(Unsent(frame.ref, "gap", f"message {self._next} is to come first"))
+            self._follower.send_later(Unsent(frame.ref, "gap", f"message {self._next} must come first"))
         else:
             self._refuse(frame, error)
 
     def limit(self, frame: Send, wait: float, error: TooMany) -> None:
-        """Refuse a message, which the client sends again after `wait` seconds."""
+        """Refuse a message; the client resends it after `wait` seconds."""
         tell_limit(self._actor.instruments, error)
         self._follower.send_later(Unsent(frame.ref, error.code, str(error), retry_after=wait))
 
     # Inside
 
     def _queue(self, frame: Send) -> str:
-        """Queue a message, and return its id. Raises why it may not be sent."""
+        """Queue a message, and return its id. Raises the error of a message that may not be sent."""
         connection = self._connection
         found = find_messages(self._actor, frame.part)
         principal = connection.principal
-        # If the answer was lost, it is given again, even if the client may send nothing more.
+        # A lost answer is repeated, even if the client may no longer send messages.
         if (known := found.find_sent(connection, frame.key)) is not None:
             return known
         if not connection.rights.may_send:
             raise Forbidden("Forbidden")
         if connection.readonly:
             raise Readonly("Connection is readonly")
-        # A file goes with the message to which it is attached.
+        # A message with an attached file also uploads this file.
         if not connection.rights.may_upload and find_attached(frame.attachments):
             raise Forbidden("attaching a file of the thread needs the action 'upload'")
         if not 1 <= len(frame.key) <= _LONGEST_KEY:
@@ -107,7 +107,7 @@ class Sends:
     def _answer(self, frame: Send, id: str, trace: object, error: PlaitError | None) -> None:
         if error is None:
             self._follower.send(Frame(encode(Sent(frame.ref, id))))
-        elif isinstance(error, StoreError):  # It was not stored, nor were those after it; they come again, in order.
+        elif isinstance(error, StoreError):  # The client also resends the later messages, in order.
             self._next = min(self._next, frame.ref)
             self._follower.send(Frame(encode(Unsent(frame.ref, error.code, str(error), retry_after=_PAUSE))))
         else:

@@ -14,7 +14,7 @@ from plait_schemas.messages import AuthExpiring
 
 __all__ = ["Tokens"]
 
-# The seconds before a token expires at which the client is asked for a new one.
+# The client is asked for a new token this many seconds before the old one expires.
 _NOTICE: Final = 30.0
 # Minimum seconds between a new token and the next request for one.
 _PAUSE: Final = 1.0
@@ -24,7 +24,7 @@ Renew = Callable[[str], Awaitable[Rights]]
 
 
 class Tokens:
-    """Has the token of one connection renewed before it expires."""
+    """Asks for a new token of one connection before the current one expires."""
 
     __slots__ = ("_actor", "_connection", "_lease", "_loop", "_next", "_renew", "_task", "_transport")
 
@@ -44,7 +44,7 @@ class Tokens:
     def watch(self, *, is_renewed: bool = False) -> None:
         """Ask for a new token when the current one is about to expire.
 
-        If the client has just sent a short-lived token, it is asked again after half of its lifetime.
+        If the client has just sent a short-lived token, it is asked for the next one after half of the lifetime.
         """
         if (left := find_seconds_left(self._connection.principal)) is not None:
             pause = max(left - _NOTICE, max(left / 2, _PAUSE) if is_renewed else 0.0)
@@ -70,7 +70,7 @@ class Tokens:
         before = self._connection.user
         try:
             rights = await self._renew(token)
-        except Exception as failure:  # `authenticate` may raise anything.
+        except Exception as failure:  # `authenticate` may raise any exception.
             error = self._actor.explain(failure)
             self._connection.close(error.close_code, str(error))
         else:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.schedules import play_seeds
 from tests.server.fakes import TroubledStore
 from tests.server.rooms import Client, House, open_house
@@ -259,7 +260,7 @@ async def test_a_client_that_joins_while_a_change_is_on_its_way_gets_the_durable
         assert await commit == 1
 
 
-@pytest.mark.parametrize("hook", ["on_connect", "connection_tags", "should_be_readonly"])
+@each_case("hook", ["on_connect", "connection_tags", "should_be_readonly"])
 async def test_a_hook_that_raises_when_a_client_joins_closes_the_socket_and_says_nothing(hook: str) -> None:
     def fail(*_: object) -> None:
         raise LookupError("secret")
@@ -380,8 +381,8 @@ async def at_the_door(house: House, cls: type[Doorkeeper], verdict: str) -> tupl
     return client, thread
 
 
-@pytest.mark.parametrize("is_storing", [False, True])
-@pytest.mark.parametrize("cls", [Doorkeeper, Asking])
+@each_case("is_storing", [False, True])
+@each_case("cls", [Doorkeeper, Asking])
 async def test_nothing_is_done_of_what_a_client_sent_before_a_hook_closed_it(
     cls: type[Doorkeeper], *, is_storing: bool
 ) -> None:
@@ -403,7 +404,7 @@ async def test_nothing_is_done_of_what_a_client_sent_before_a_hook_closed_it(
         assert not client.transport.is_paused
 
 
-@pytest.mark.parametrize("verdict", ["let in", "close", "raise"])
+@each_case("verdict", ["let in", "close", "raise"])
 async def test_nothing_is_done_of_what_a_client_sent_that_was_gone_before_it_could_join(verdict: str) -> None:
     async with open_house(Asking) as house:
         client, thread = await at_the_door(house, Asking, verdict)
@@ -415,7 +416,7 @@ async def test_nothing_is_done_of_what_a_client_sent_that_was_gone_before_it_cou
         assert thread.state == 0
 
 
-@pytest.mark.parametrize(("verdict", "is_done"), [("let in", True), ("close", False), ("raise", False)])
+@each_case(("verdict", "is_done"), [("let in", True), ("close", False), ("raise", False)])
 async def test_what_a_client_sent_that_left_while_on_connect_ran_is_done_if_that_let_it_in(
     verdict: str, *, is_done: bool
 ) -> None:
@@ -452,7 +453,7 @@ async def test_a_clients_state_goes_to_the_others_and_not_back_to_it() -> None:
         assert await house.handle(Room).state() == {"n": 1}
 
 
-@pytest.mark.parametrize("value", [None, False, True, 1, 1.5, "", "text", [], [1, [None]], {}, {"a": {"b": []}}])
+@each_case("value", [None, False, True, 1, 1.5, "", "text", [], [1, [None]], {}, {"a": {"b": []}}])
 async def test_any_json_is_a_state(value: Any) -> None:
     async with open_house(Room) as house:
         a, b = await house.join(Room, "a"), await house.join(Room, "b")
@@ -844,7 +845,7 @@ async def come_and_wait(house: House, cls: type[Doorkeeper], first: Client) -> C
     return client
 
 
-@pytest.mark.parametrize("leaves_before", [True, False])
+@each_case("leaves_before", [True, False])
 async def test_a_write_made_offline_is_refused_where_a_socket_of_the_client_closed_before_it_could_join(
     *, leaves_before: bool
 ) -> None:
@@ -913,7 +914,7 @@ async def test_two_sockets_with_one_id_do_not_starve_each_other() -> None:
 # Ordinary messages
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         "",
@@ -992,7 +993,7 @@ async def test_a_call_whose_change_could_not_be_stored_fails() -> None:
         assert [await client.next(), await client.next()] == [state(1), result("2", 1)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("method", "args", "error"),
     [
         ("missing", [], "Method missing does not exist"),
@@ -1021,7 +1022,7 @@ async def test_a_call_that_raises_tells_an_id_that_the_log_has(method: str, capl
         assert await client.next() == result("2", 0)
 
 
-@pytest.mark.parametrize("args", [[], ["x"], [1, 2], [None], [1.5]])
+@each_case("args", [[], ["x"], [1, 2], [None], [1.5]])
 async def test_bad_arguments_fail_the_call_and_run_nothing(args: list[Any]) -> None:
     async with open_house(Room) as house:
         client = await house.join(Room, "a")
@@ -1059,7 +1060,7 @@ async def test_a_client_that_may_not_call_is_told_so() -> None:
         assert await house.handle(Room).state() == 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("act", "expected"),
     [
         (lambda client: client.call("9", "missing"), [failure("9", "Method missing does not exist")]),
@@ -1129,7 +1130,7 @@ async def test_a_streamed_chunk_waits_for_the_change_before_it() -> None:
         ]
 
 
-@pytest.mark.parametrize(("method", "args"), [("stream_odd", []), ("stream_states", [3])])
+@each_case(("method", "args"), [("stream_odd", []), ("stream_states", [3])])
 async def test_nothing_follows_the_failure_of_a_stream(method: str, args: list[Any]) -> None:
     async with open_house(Room) as house:
         client = await house.join(Room, "a")
@@ -1269,7 +1270,7 @@ async def test_more_messages_than_allowed_are_refused_each_in_its_own_way() -> N
         assert await other.next() == result("3", 1)
 
 
-@pytest.mark.parametrize(("size", "is_taken"), [(1_000, True), (1_000_000, False)])
+@each_case(("size", "is_taken"), [(1_000, True), (1_000_000, False)])
 async def test_a_large_message_counts_as_several(size: int, is_taken: bool) -> None:
     async with open_house(Room, limits=Limits(messages_per_second=0.001, message_burst=50)) as house:
         client = await house.join(Room, "a")
@@ -1402,7 +1403,7 @@ async def test_a_turn_that_closes_a_connection_is_not_interrupted_by_on_close() 
         assert actor.thread.lines == ["clear begins", "clear ends", "close a", "close b"]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("is_storing", [False, True])
+@each_case("is_storing", [False, True])
 async def test_what_comes_after_the_close_of_a_connection_is_not_taken(*, is_storing: bool) -> None:
     async with open_house(Room) as house:
         client = await house.join(Room, "a")

@@ -1,7 +1,7 @@
 """Which version clients showed when they left."""
 
 from plait.session.cloudflare.departures import Departures
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 ONE, TWO = ThreadKey("room", "one"), ThreadKey("room", "two")
 

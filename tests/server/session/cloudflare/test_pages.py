@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.cases import each_case
+from tests.schedules import in_soak
 from tests.server.rooms import Client, House, make_request, open_house
 
 from plait.actor.thread import Thread
@@ -223,9 +225,10 @@ async def play_all(kind: str, *, burst: int, latency: int, is_busy: bool, toggle
     return doubled
 
 
-@pytest.mark.parametrize("toggles", [False, True], ids=["added", "toggled"])
-@pytest.mark.parametrize("kind", ["ids", "keys"])
-@pytest.mark.parametrize(("burst", "latency", "is_busy"), BURSTS)
+@pytest.mark.parametrize(
+    ("kind", "toggles"), [("ids", False), ("keys", False), ("ids", True), *in_soak(("keys", True))]
+)
+@each_case(("burst", "latency", "is_busy"), BURSTS)
 async def test_pages_that_write_again_and_again_double_no_element_with_an_id(
     kind: str, burst: int, latency: int, *, is_busy: bool, toggles: bool
 ) -> None:
@@ -233,7 +236,7 @@ async def test_pages_that_write_again_and_again_double_no_element_with_an_id(
 
 
 @pytest.mark.parametrize("kind", ["strings", "texts"])
-@pytest.mark.parametrize(("burst", "latency", "is_busy"), BURSTS)
+@each_case(("burst", "latency", "is_busy"), BURSTS)
 async def test_pages_that_write_again_and_again_hardly_ever_double_a_text(
     kind: str, burst: int, latency: int, *, is_busy: bool
 ) -> None:

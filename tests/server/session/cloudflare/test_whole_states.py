@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.schedules import play_seeds
 from tests.server.rooms import Client, House, make_request, open_house
 
@@ -139,9 +140,7 @@ async def test_a_large_typed_write_without_a_field_that_crosses_another_is_decod
         assert taken < 2_500_000
 
 
-@pytest.mark.parametrize(
-    "spelled", ['{"name":"","cells":[%s], "note":""}', '{"note":"","cells":[%s],"name":"\\u0041"}']
-)
+@each_case("spelled", ['{"name":"","cells":[%s], "note":""}', '{"note":"","cells":[%s],"name":"\\u0041"}'])
 async def test_a_large_typed_write_that_is_spelled_in_another_way_is_stored_as_it_was_sent(spelled: str) -> None:
     async with open_house(Sheet) as house:
         a, _ = await two(house, Sheet)
@@ -384,8 +383,8 @@ async def test_a_client_that_has_answered_no_ping_shows_the_state_that_it_was_se
         assert await stored(house) == {"list": [0, 1, "mine"]}
 
 
-@pytest.mark.parametrize("size", [0, 100_000])
-@pytest.mark.parametrize("has_written", [True, False])
+@each_case("size", [0, 100_000])
+@each_case("has_written", [True, False])
 async def test_a_client_shows_the_state_whose_ping_it_has_answered(size: int, *, has_written: bool) -> None:
     async with open_house(Room) as house:
         a, _ = await two(house)
@@ -405,7 +404,7 @@ async def test_a_client_shows_the_state_whose_ping_it_has_answered(size: int, *,
         assert (await stored(house))["list"] == ["mine", 1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("has_written", [True, False])
+@each_case("has_written", [True, False])
 async def test_a_client_that_does_not_answer_is_sent_the_newest_state_when_it_does(*, has_written: bool) -> None:
     async with open_house(Room) as house:
         a, b = await two(house)
@@ -451,7 +450,7 @@ def stopped_clock() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("others", "pings"), [(31, 41), (32, 8)])
+@each_case(("others", "pings"), [(31, 41), (32, 8)])
 async def test_in_a_crowd_a_client_that_only_reads_is_pinged_a_few_times(others: int, pings: int) -> None:
     async with open_house(Room) as house:
         for number in range(others):
@@ -728,7 +727,7 @@ class Note(Thread[dict[str, Any]]):
 ROWS = [{"id": n, "title": f"row {n}"} for n in (1, 2, 3)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("first", "second"),
     [
         ({"items": ["first"]}, {"items": ["second"]}),
@@ -742,7 +741,7 @@ ROWS = [{"id": n, "title": f"row {n}"} for n in (1, 2, 3)]
         ({"note": "one two"}, {"note": ""}),
     ],
 )
-@pytest.mark.parametrize("others_wrote", [True, False])
+@each_case("others_wrote", [True, False])
 async def test_what_a_page_writes_alone_is_the_state(first: Any, second: Any, *, others_wrote: bool) -> None:
     async with open_house(Note) as house:
         page = await join_page(house, Note)
@@ -808,7 +807,7 @@ async def cross(house: House, page: Client, *, first: Any, theirs: Any, second: 
     page.push(second)
 
 
-@pytest.mark.parametrize("kind", ["ids", "strings", "texts"])
+@each_case("kind", ["ids", "strings", "texts"])
 async def test_a_page_that_writes_twice_beside_another_client_doubles_and_loses_nothing(kind: str) -> None:
     async with open_house(Note) as house:
         await house.handle(Note).set_state(made_of(kind))
@@ -821,7 +820,7 @@ async def test_a_page_that_writes_twice_beside_another_client_doubles_and_loses_
         assert sorted(words) == ([] if kind == "texts" else ["a1", "a2", "x"])
 
 
-@pytest.mark.parametrize("kind", ["ids", "strings", "texts"])
+@each_case("kind", ["ids", "strings", "texts"])
 async def test_a_page_that_reads_the_state_after_its_second_write_doubles_and_loses_nothing(kind: str) -> None:
     async with open_house(Note) as house:
         await house.handle(Note).set_state(made_of(kind))
@@ -852,7 +851,7 @@ async def test_a_page_edits_what_it_has_just_added_beside_another_client() -> No
         assert sorted(each["title"] for each in found) == ["mine", "theirs"]
 
 
-@pytest.mark.parametrize("is_page", [True, False])
+@each_case("is_page", [True, False])
 async def test_only_a_page_has_two_possible_bases(*, is_page: bool) -> None:
     async with open_house(Note) as house:
         await house.handle(Note).set_state({"a": 0, "b": 0})
@@ -862,7 +861,7 @@ async def test_only_a_page_has_two_possible_bases(*, is_page: bool) -> None:
         assert await stored(house, Note) == {"a": 1, "b": 5 if is_page else 0}
 
 
-@pytest.mark.parametrize("reads_both", [True, False])
+@each_case("reads_both", [True, False])
 async def test_a_page_has_one_base_again_when_it_has_answered_a_later_ping(*, reads_both: bool) -> None:
     async with open_house(Note) as house:
         await house.handle(Note).set_state({"a": 0, "b": 0})
@@ -960,7 +959,7 @@ async def test_a_client_that_cannot_be_pinged_shows_the_state_that_it_was_sent_l
         assert await stored(house) == {"list": [0, 1, "mine"]}
 
 
-@pytest.mark.parametrize("count", [1_000, 100_001])
+@each_case("count", [1_000, 100_001])
 async def test_a_write_that_crosses_another_is_merged_in_a_state_with_as_many_lists_as_its_weight_allows(
     count: int,
 ) -> None:
@@ -990,7 +989,7 @@ async def test_a_write_that_is_the_state_in_another_form_changes_nothing_and_is_
         assert (await house.actor(Room)).state.current.version == version
 
 
-@pytest.mark.parametrize(("digits", "is_accepted"), [(199, True), (200, False)])
+@each_case(("digits", "is_accepted"), [(199, True), (200, False)])
 async def test_a_write_with_too_many_long_integers_is_refused(digits: int, *, is_accepted: bool) -> None:
     long = [10 ** (digits - 1)] * 263
     async with open_house(Room) as house:
@@ -1002,7 +1001,7 @@ async def test_a_write_with_too_many_long_integers_is_refused(digits: int, *, is
                 await house.handle(Room).set_state({"long": long})
 
 
-@pytest.mark.parametrize(("theirs", "is_merged"), [(6, True), (7, False)])
+@each_case(("theirs", "is_merged"), [(6, True), (7, False)])
 async def test_a_write_that_crosses_another_is_refused_if_both_change_too_much(theirs: int, *, is_merged: bool) -> None:
     base = {f"k{at}": 0 for at in range(3_900)}
     async with open_house(Room) as house:
@@ -1019,7 +1018,7 @@ def rows(*ids: object) -> dict[str, Any]:
     return {"list": [{"id": f"{id}"} for id in ids]}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("gone", "wrote", "merged"),
     [
         (rows(1, 3, 4), rows(1, 3, 2, 4, 9), rows(1, 3, 4, 9)),

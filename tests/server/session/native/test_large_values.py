@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.server.rooms import open_house
 from tests.server.session.guests import Guest, Room, add, joined, put, remove
 
@@ -130,7 +131,7 @@ async def test_a_large_value_is_stored_as_it_was_sent_without_its_spaces() -> No
         assert actor.thread.state == {"n": 0, "v": value}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "code"),
     [
         (b"[" * 100 + b"1," * LARGE + b"2" + b"]" * 100, "too_large"),
@@ -147,7 +148,7 @@ async def test_a_large_value_is_refused_for_what_a_small_one_is_refused(value: b
         assert guest.frames[0].get("code") == code
 
 
-@pytest.mark.parametrize("value", [b"[%b1e999]", b"[%b01]", b"[%b", b"[%b1]]", b"[%b1],x"])
+@each_case("value", [b"[%b1e999]", b"[%b01]", b"[%b", b"[%b1]]", b"[%b1],x"])
 async def test_what_is_not_json_closes_the_socket_and_is_told_as_ever(value: bytes) -> None:
     text = value.replace(b"%b", b"1," * LARGE)
     async with open_house(Room) as house:

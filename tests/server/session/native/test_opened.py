@@ -12,7 +12,7 @@ from plait.actor.connection import Rights
 from plait.errors import CorruptThread, PlaitError, StoreError, Unavailable
 from plait.parts.messages import thread_messages
 from plait.session.native import opened
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 
 async def chat(lab: MessagesLab) -> Actor:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.server.rooms import Client as CloudflareClient
 from tests.server.rooms import House, open_house
 from tests.server.session.guests import (
@@ -115,7 +116,7 @@ async def test_a_client_that_joins_before_there_is_a_state_is_told_which_members
         assert frame["list_keys"] == {"/cards": "slug"}
 
 
-@pytest.mark.parametrize("protocol", ["native", "cloudflare"])
+@each_case("protocol", ["native", "cloudflare"])
 async def test_what_came_before_a_socket_was_closed_is_taken_though_it_waits_for_its_turn(protocol: str) -> None:
     class Gated(Room):
         def on_start(self) -> None:
@@ -229,7 +230,7 @@ class Forgetful(Room):
     retention = Room.retention.__class__(changes=1)
 
 
-@pytest.mark.parametrize("have", [("another", 1), ("mine", 1), ("mine", 401), ("mine", -1), ("mine", 2**70)])
+@each_case("have", [("another", 1), ("mine", 1), ("mine", 401), ("mine", -1), ("mine", 2**70)])
 async def test_a_client_that_has_whatnobody_knows_or_can_tell_on_from_is_sent_the_state(have: tuple[str, int]) -> None:
     async with open_house(Forgetful) as house:
         actor = await house.actor(Forgetful)
@@ -441,7 +442,7 @@ async def test_nothing_is_done_of_what_a_client_sent_before_on_connect_closed_it
         assert actor.thread.state == {"n": 1}
 
 
-@pytest.mark.parametrize("cls", [Room, Slow])
+@each_case("cls", [Room, Slow])
 async def test_those_who_come_at_the_same_time_are_no_more_than_a_thread_may_have(cls: type[Room]) -> None:
     async with open_house(cls, limits=Limits(connections_per_thread=2)) as house:
         actor = await house.actor(cls)
@@ -455,7 +456,7 @@ async def test_those_who_come_at_the_same_time_are_no_more_than_a_thread_may_hav
         assert [each.id for each in actor.sockets] == [guest.connection.id for guest in guests[:2]]
 
 
-@pytest.mark.parametrize("end", ["drop", "drain", "stop"])
+@each_case("end", ["drop", "drain", "stop"])
 async def test_who_joins_a_thread_that_has_ended_is_sent_away(end: str) -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
@@ -557,7 +558,7 @@ async def test_a_join_that_came_first_and_took_longer_does_not_close_the_newer_s
         assert newer.frames[-1] == {"type": "ack", "ref": 1, "version": 1}
 
 
-@pytest.mark.parametrize("is_stored", [True, False])
+@each_case("is_stored", [True, False])
 async def test_a_push_on_the_older_socket_that_is_still_on_its_way_is_in_what_the_newer_one_joins_with(
     is_stored: bool,
 ) -> None:
@@ -729,9 +730,7 @@ async def test_a_readonly_connection_is_told_so_and_its_pushes_are_refused() -> 
 # Messages and events
 
 
-@pytest.mark.parametrize(
-    ("sent", "heard"), [('"hello"', "hello"), ('{"a": [1]}', '{"a": [1]}'), (" 12", "12"), ('"\\u00e4"', "ä")]
-)
+@each_case(("sent", "heard"), [('"hello"', "hello"), ('{"a": [1]}', '{"a": [1]}'), (" 12", "12"), ('"\\u00e4"', "ä")])
 async def test_a_message_reaches_its_hook_a_string_as_it_is_and_anything_else_as_json(sent: str, heard: str) -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
@@ -774,7 +773,7 @@ async def test_a_ping_is_answered_at_once() -> None:
 # Bad frames
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "nonsense",
@@ -1112,7 +1111,7 @@ async def test_what_waits_for_a_slow_reader_goes_out_as_far_as_it_is_read() -> N
         assert [frame["data"] for frame in slow.frames] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("is_server_ending", [False, True])
+@each_case("is_server_ending", [False, True])
 async def test_a_slow_reader_whose_socket_is_closed_is_sent_first_what_waits_for_it(is_server_ending: bool) -> None:
     async with open_house(Room) as house:
         actor = await house.actor(Room)
@@ -1262,7 +1261,7 @@ async def test_the_presence_of_a_client_that_joins_again_and_shows_none_is_gone_
         assert (newer.frames, other.frames) == (gone, gone)
 
 
-@pytest.mark.parametrize("data", ["x" * 99, [[[[[]]]]]])
+@each_case("data", ["x" * 99, [[[[[]]]]]])
 async def test_a_presence_that_is_too_large_or_too_deep_is_refused_and_the_one_before_stays(data: Any) -> None:
     async with open_house(Room, limits=Limits(presence=100, depth=4)) as house:
         actor = await house.actor(Room)

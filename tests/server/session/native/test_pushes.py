@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.server.fakes import TroubledStore
 from tests.server.rooms import House, open_house
 from tests.server.session.guests import (
@@ -658,7 +659,7 @@ async def test_what_a_class_makes_of_both_values_stays_what_it_was_when_the_clas
         assert other.frames[-1]["code"] == "invalid_state"
 
 
-@pytest.mark.parametrize("error", [TooMany, Gap, Unanswerable])
+@each_case("error", [TooMany, Gap, Unanswerable])
 async def test_what_an_author_refuses_with_is_not_taken_for_an_answer_of_the_protocol(error: type[PlaitError]) -> None:
     class Busy(Lists):
         def validate_state_change(self, next_state: Any, source: Any) -> None:
@@ -850,7 +851,7 @@ async def test_a_push_that_would_hold_up_everybody_is_refused_and_counts_as_what
         assert next_one["code"] == "rate_limited"
 
 
-@pytest.mark.parametrize(("removed", "answer"), [(1, "ack"), (1_000, "nack")])
+@each_case(("removed", "answer"), [(1, "ack"), (1_000, "nack")])
 async def test_splices_that_would_be_done_in_many_places_each_may_meet_fewer_of_others(
     removed: int, answer: str
 ) -> None:
@@ -867,8 +868,8 @@ async def test_splices_that_would_be_done_in_many_places_each_may_meet_fewer_of_
         assert answer == "ack" or "too many changes" in answered["message"]
 
 
-@pytest.mark.parametrize("kind", [Room, Rejecting])
-@pytest.mark.parametrize(("count", "answer"), [(120, "ack"), (130, "nack")])
+@each_case("kind", [Room, Rejecting])
+@each_case(("count", "answer"), [(120, "ack"), (130, "nack")])
 async def test_a_push_may_meet_as_many_changes_whatever_its_class_does_with_conflicts(
     kind: type[Thread[Any]], count: int, answer: str
 ) -> None:
@@ -926,7 +927,7 @@ async def test_many_elements_are_put_into_a_list_also_where_conflicts_are_refuse
         assert "too many changes" in other.frames[-1]["message"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("ops", "second"),
     [
         ([put("/n", "x" * 1_000_000)], "rate_limited"),
@@ -977,7 +978,7 @@ async def test_a_base_that_is_kept_nowhere_is_a_conflict_and_one_that_cannot_be_
         assert guest.frames[-1]["type"] == "ack"
 
 
-@pytest.mark.parametrize("epoch", [None, "gone"])
+@each_case("epoch", [None, "gone"])
 async def test_what_was_made_after_a_push_that_was_lost_on_a_base_that_is_gone_is_taken(epoch: str | None) -> None:
     class Forgetful(Lists):
         kind = "lists"

@@ -12,7 +12,7 @@ from plait import Context, Limits
 from plait.actor.actor import Actor
 from plait.actor.connection import Principal, Rights
 from plait.errors import Terminated
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 
 async def chat(lab: MessagesLab) -> Actor:

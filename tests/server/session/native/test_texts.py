@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.server.rooms import Client, House, open_house
 from tests.server.session.guests import Guest, joined, joins, opening, put, until
 
@@ -234,7 +235,7 @@ async def test_a_push_that_would_copy_a_long_text_too_often_is_refused(house: Ho
     assert len(actor.thread.state["note"]) == 500_500
 
 
-@pytest.mark.parametrize(("kind", "second"), [(Pad, "ack"), (LargePad, "nack")])
+@each_case(("kind", "second"), [(Pad, "ack"), (LargePad, "nack")])
 async def test_a_few_splices_of_a_long_text_count_as_several_messages(kind: type[Pad], second: str) -> None:
     async with open_house(kind, limits=Limits(messages_per_second=0.001, message_burst=5)) as house:
         actor = await house.actor(kind)
@@ -245,7 +246,7 @@ async def test_a_few_splices_of_a_long_text_count_as_several_messages(kind: type
         assert [frame["type"] for frame in answers(guest)] == ["ack", second]
 
 
-@pytest.mark.parametrize(("length", "second"), [(600, "ack"), (1_000_000, "nack")])
+@each_case(("length", "second"), [(600, "ack"), (1_000_000, "nack")])
 async def test_a_removal_in_a_long_text_around_what_others_typed_counts_as_many_messages(
     length: int, second: str
 ) -> None:
