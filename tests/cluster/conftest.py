@@ -8,7 +8,6 @@ from tests.mariadb import Mariadb
 from tests.nats import NatsCluster
 from tests.postgres import Postgres, private_folder
 from tests.redis import Redis
-from tests.schedules import TIMES
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +38,8 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mariadb]:
         yield server
 
 
-@pytest.fixture(params=["postgres", "nats", *(["redis", "mariadb"] if TIMES > 1 else [])])
+@pytest.fixture
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Each engine that a cluster may have, or two of them in `make test`."""
+    """The engine that `each_engine` gives a test."""
     found: Engine = request.getfixturevalue(request.param)
     return found

@@ -1,9 +1,20 @@
-"""What a cluster's tests do to the engine of its store. A private server of tests is one, such as `Postgres`."""
+"""Faults that a cluster's tests cause in the engine of its store, such as the private server `Postgres`."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-__all__ = ["Engine"]
+import pytest
+from tests.schedules import in_soak
+
+__all__ = ["Engine", "each_engine"]
+
+_NAMES: Final = ("postgres", "nats", "redis", "mariadb")
+
+
+def each_engine(first: str, *, but: str = "") -> pytest.MarkDecorator:
+    """Have a test use each engine that a cluster may have: one in `make test`, and the others for a release."""
+    others = in_soak(*([each] for each in _NAMES if each not in (first, but)))
+    return pytest.mark.parametrize("engine", [first, *others], indirect=True)
 
 
 class Engine(Protocol):

@@ -1,4 +1,4 @@
-"""What is done to a cluster under load, and what must hold afterwards."""
+"""Faults of a cluster under load, and the checks afterwards."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ class Hurt(NamedTuple):
         await asyncio.sleep(self.chance.uniform(*self.chance.choice((SHORT, LONG, LONG))))
 
     async def until_acknowledged(self, count: int) -> None:
-        """Wait until so many more changes are acknowledged."""
+        """Wait until this many more changes are acknowledged."""
         wanted = self.told.acknowledged + count
         await self.load.until(lambda: self.told.acknowledged >= wanted)
 
@@ -54,7 +54,7 @@ class Hurt(NamedTuple):
 
 
 Fault: TypeAlias = Callable[[Hurt], Awaitable[None]]
-"""Hurts a cluster, and heals what it has hurt."""
+"""Causes faults in a cluster, and heals them."""
 
 
 async def kill(hurt: Hurt) -> None:
@@ -115,7 +115,7 @@ async def cut_engine(hurt: Hurt) -> None:
 
 
 async def delay_engine(hurt: Hurt) -> None:
-    """Have what a node sends to the engine arrive late."""
+    """Delay the data that a node sends to the engine."""
     hurt.node.engine.silence("in")
     await hurt.wait()
     hurt.node.engine.deliver()

@@ -1,4 +1,4 @@
-"""What is done to the NATS servers below a cluster under load."""
+"""Faults of the NATS servers below a cluster under load."""
 
 import asyncio
 import signal
@@ -16,7 +16,7 @@ _ALSO: Final = ("crash_engine", "kill", "cut_engine_one_way", "pause", "cut_engi
 
 
 def find_faults(servers: NatsCluster) -> dict[str, Fault]:
-    """Return what is done to a cluster on these servers, by name."""
+    """Return the faults of a cluster on these servers, by name."""
 
     async def find_leader(hurt: Hurt) -> Nats:
         stream = NatsUrl.parse(hurt.cluster.store).stream

@@ -17,7 +17,7 @@ from tests.running import Process
 from tests.workers.load import Told, check_changes
 
 from plait import ThreadKey
-from plait.cluster.directories import find_directory
+from plait.cluster.cell_directory import find_directory
 from plait.cluster.directory import DirectoryView
 from plait.cluster.rendezvous import find_winner
 from plait.errors import StoreError
@@ -61,7 +61,7 @@ class Node(Process):
 
 
 class Cluster:
-    """The nodes by name, and what the directory says of them."""
+    """The nodes by name, and their records in the directory."""
 
     def __init__(self, engine: Engine, store: str, nodes: Mapping[str, Node]) -> None:
         self.engine = engine
@@ -85,7 +85,7 @@ class Cluster:
         return _run(read())
 
     def ask_store(self, ask: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-        """Return what an open store answers. Raises StoreError."""
+        """Return the answer of an open store. Raises StoreError."""
 
         async def read() -> T:
             store: Any = open_store(self.store)
@@ -151,7 +151,7 @@ class Cluster:
         await asyncio.to_thread(self.nodes[node].start)
 
     async def check(self, thread: str, told: Told, shown: dict[str, int], *, kind: str = "ledger") -> None:
-        """Check that a stored thread has each acknowledged change once, and is what the clients show."""
+        """Check that a stored thread has each acknowledged change once, and equals the state that the clients show."""
         rows: list[tuple[int, bytes]] = []
         store: Any = open_store(self.store)
         async with store.reader() as opened:

@@ -11,7 +11,7 @@ Direction = Literal["in", "out", "both"]
 
 
 class Proxy:
-    """Passes what arrives at its port on to another one, which may be changed for later connections."""
+    """Passes data that arrives at its port on to another port, which may be changed for later connections."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -46,12 +46,12 @@ class Proxy:
             writer.transport.abort()
 
     def silence(self, direction: Direction = "both") -> None:
-        """Pass nothing on, and nothing that arrives later: `in` is what the target would get."""
+        """Hold back all further data: with `in`, the data to the target, with `out`, its answers."""
         self._silent = direction
         self._may_pass.clear()
 
     def silence_at(self, text: bytes, direction: Direction) -> None:
-        """Do so as soon as the target is to get these bytes: `in` begins with them, `out` with the answer."""
+        """Become silent at these bytes to the target: with `in` before them, with `out` before the answer."""
         self._trigger = text, direction
 
     def heal(self) -> None:
@@ -60,7 +60,7 @@ class Proxy:
         self.deliver()
 
     def deliver(self) -> None:
-        """Pass everything on, what was held back first: it arrives late."""
+        """Pass everything on, the held data first, which arrives late."""
         self._silent = None
         self.held.clear()
         self._may_pass.set()
@@ -112,11 +112,11 @@ class Proxies:
 
     @property
     def held(self) -> bytes:
-        """What is kept from the servers while they are silent."""
+        """The data that is held back while the servers are silent."""
         return b"".join(data for each in self._proxies for data in each.held)
 
     def silence(self, direction: Direction = "both") -> None:
-        """Pass nothing on: `in` is what the servers would get."""
+        """Hold back all data: with `in`, the data to the servers, with `out`, their answers."""
         for each in self._proxies:
             each.silence(direction)
 
@@ -126,6 +126,6 @@ class Proxies:
             each.heal()
 
     def deliver(self) -> None:
-        """Pass everything on, what was held back first."""
+        """Pass everything on, the held data first."""
         for each in self._proxies:
             each.deliver()

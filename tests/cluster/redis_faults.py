@@ -14,4 +14,4 @@ async def crash_engine(hurt: Hurt) -> None:
 
 
 REDIS_FAULTS: Mapping[str, Fault] = {**FAULTS, "crash_engine": crash_engine}
-"""All that is done to a cluster on Redis, by name."""
+"""All faults of a cluster on Redis, by name."""

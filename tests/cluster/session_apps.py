@@ -64,7 +64,7 @@ app._node._alarms._interval = 0.2
 
 @app.agent("assistant", thread=Conversation)
 async def assistant(ctx: Context[Conversation], input: str) -> dict[str, Any]:
-    """Return what was said in the session, and the process that answers."""
+    """Return the messages of the session, and the process that answers."""
     await ctx.thread.values.push("context", input)
     return {"context": await ctx.thread.values.get("context", []), "process": os.getpid()}
 

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from plait import Plait, Thread
-from plait.cluster.directories import find_directory
+from plait.cluster.cell_directory import find_directory
 from plait.cluster.lease import LEASE
 from plait.errors import NewerState, Unavailable
 from plait.store.urls import open_store

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-from tests.cluster.engines import Engine
+from tests.cluster.engines import Engine, each_engine
 from tests.cluster.nodes import open_cluster
 from tests.workers.env_apps import VALUE, check_handed_down, read_files
 
 
-@pytest.mark.parametrize("engine", ["postgres", pytest.param("nats", marks=pytest.mark.soak)], indirect=True)
+@each_engine("postgres")
 async def test_children_and_grandchildren_at_other_nodes_have_what_a_parent_sets(
     engine: Engine, tmp_path: Path
 ) -> None:

@@ -6,11 +6,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.cluster.engines import Engine
+from tests.cluster.engines import Engine, each_engine
 from tests.cluster.nodes import open_cluster
 from tests.families import ask, playing
 from tests.integration.socket_client import http
-from tests.schedules import SEED, TIMES, in_soak, schedules
+from tests.schedules import SEED, TIMES, schedules
 
 # The others wait for the lease of the killed node.
 ROUNDS = 1 if TIMES == 1 else schedules(3)
@@ -18,7 +18,7 @@ ROUNDS = 1 if TIMES == 1 else schedules(3)
 
 @pytest.mark.soak
 @pytest.mark.timeout(120 * TIMES)
-@pytest.mark.parametrize("engine", ["postgres", *in_soak(["nats"])], indirect=True)
+@each_engine("postgres")
 async def test_a_family_on_two_nodes_has_each_child_once_and_each_notice_once_and_in_order(
     engine: Engine, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ async def test_faults_lose_nothing_acknowledged_and_show_nothing_old(postgres: P
         await play(cluster, faults, schedules(len(faults) // 2))
 
 
+@pytest.mark.release
 @pytest.mark.soak
 @pytest.mark.timeout(600 * TIMES)
 async def test_faults_on_nats_lose_nothing_acknowledged_and_show_nothing_old(nats: NatsCluster, tmp_path: Path) -> None:
@@ -46,6 +47,7 @@ async def test_faults_on_nats_lose_nothing_acknowledged_and_show_nothing_old(nat
         await play(cluster, find_faults(nats), schedules(4))
 
 
+@pytest.mark.release
 @pytest.mark.soak
 @pytest.mark.timeout(600 * TIMES)
 async def test_faults_on_redis_lose_nothing_acknowledged_and_show_nothing_old(redis: Redis, tmp_path: Path) -> None:
@@ -53,6 +55,7 @@ async def test_faults_on_redis_lose_nothing_acknowledged_and_show_nothing_old(re
         assert [told.lost for told in await play(cluster, REDIS_FAULTS, schedules(6))] == [0] * schedules(6)
 
 
+@pytest.mark.release
 @pytest.mark.soak
 @pytest.mark.timeout(600 * TIMES)
 async def test_faults_on_mariadb_lose_nothing_acknowledged_and_show_nothing_old(
@@ -62,6 +65,7 @@ async def test_faults_on_mariadb_lose_nothing_acknowledged_and_show_nothing_old(
         assert [told.lost for told in await play(cluster, FAULTS, schedules(6))] == [0] * schedules(6)
 
 
+@pytest.mark.release
 @pytest.mark.soak
 @pytest.mark.timeout(300 * TIMES)
 async def test_a_failover_to_a_synchronous_standby_loses_nothing(tmp_path: Path) -> None:

@@ -3,15 +3,14 @@
 import signal
 from pathlib import Path
 
-import pytest
-from tests.cluster.engines import Engine
+from tests.cluster.engines import Engine, each_engine
 from tests.cluster.nodes import open_cluster
 from tests.workers.guests import check_people, read_page, sit_down
 
 APP = "tests.workers.lobby_apps:app"
 
 
-@pytest.mark.parametrize("engine", ["postgres", pytest.param("nats", marks=pytest.mark.soak)], indirect=True)
+@each_engine("redis")
 async def test_each_node_counts_the_people_of_all_nodes(engine: Engine, tmp_path: Path) -> None:
     async with open_cluster(engine, tmp_path, target=APP) as cluster:
         tables = [*cluster.find_names("a", "t", 1, kind="table"), *cluster.find_names("b", "t", 1, kind="table")]
@@ -28,7 +27,7 @@ async def test_each_node_counts_the_people_of_all_nodes(engine: Engine, tmp_path
             await guest.socket.close()
 
 
-@pytest.mark.soak
+@each_engine("postgres")
 async def test_no_ghosts_are_left_by_a_killed_node(engine: Engine, tmp_path: Path) -> None:
     async with open_cluster(engine, tmp_path, target=APP) as cluster:
         tables = [*cluster.find_names("a", "t", 1, kind="table"), *cluster.find_names("b", "t", 1, kind="table")]

@@ -11,6 +11,7 @@ import pytest
 from tests.cluster.nodes import Cluster, open_cluster
 from tests.integration.socket_client import TIMEOUT, http
 from tests.postgres import Postgres
+from tests.schedules import in_soak
 
 from plait import ThreadKey
 from plait.store.shards import find_shard
@@ -31,7 +32,7 @@ async def ask(web: httpx.AsyncClient, session: str, text: str) -> Any:
     return answer.json()
 
 
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL], ids=["stops", "is-killed"])
+@pytest.mark.parametrize("by", [signal.SIGKILL, *in_soak([signal.SIGTERM])], ids=["is-killed", "stops"])
 async def test_a_session_of_a_node_that_leaves_goes_on_at_another_node(
     postgres: Postgres, tmp_path: Path, by: signal.Signals
 ) -> None:

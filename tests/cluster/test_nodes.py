@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from tests.cluster.engines import Engine
+import pytest
+from tests.cluster.engines import Engine, each_engine
 from tests.cluster.nodes import Cluster, open_cluster
 from tests.cluster.proxy import Proxy
 from tests.integration.socket_client import Client, http, opened
@@ -16,6 +17,9 @@ from tests.workers.load import Load, Told
 from plait_client import connect
 
 log = logging.getLogger(__name__)
+
+# Most faults of clusters were found with NATS.
+pytestmark = each_engine("nats")
 
 # More than the time after which a node is dead for the others.
 LONG = 6.0
@@ -161,6 +165,7 @@ async def test_a_node_that_stops_gives_its_threads_away_before(engine: Engine, t
     check_logs(cluster)
 
 
+@pytest.mark.release
 async def test_a_rolling_restart_of_three_nodes_is_no_error_and_a_short_wait(engine: Engine, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(open_cluster(engine, tmp_path, names=("a", "b", "c")))

@@ -1,11 +1,11 @@
-"""Nodes whose code has another `state_version` than that of the others."""
+"""Nodes whose code has a different `state_version` from the other nodes."""
 
 import asyncio
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from tests.cluster.engines import Engine
+from tests.cluster.engines import Engine, each_engine
 from tests.cluster.nodes import Cluster, open_cluster
 from tests.cluster.test_starts import run_plait
 from tests.integration.socket_client import TIMEOUT, http
@@ -105,11 +105,12 @@ def shard_of(name: str) -> int:
 
 
 def owned_by_b(cluster: Cluster, names: Sequence[str]) -> list[str]:
-    """Return those of some threads that the node b owns."""
+    """Return the ones of some threads that node b owns."""
     owners = cluster.owners()
     return [name for name in names if owners[shard_of(name)] == "b"]
 
 
+@each_engine("mariadb")
 async def test_a_dry_run_of_migrations_works_beside_a_live_cluster(engine: Engine, tmp_path: Path) -> None:
     set_code(tmp_path, "a", "old")
     async with open_cluster(engine, tmp_path, names=("a",), target=TARGET) as cluster:

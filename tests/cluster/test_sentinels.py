@@ -78,7 +78,11 @@ async def plan(servers: Sentinels) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "change"), [(Redis, plan), (Redis.valkey, pause_long)], ids=["planned, Redis", "paused, Valkey"]
+    ("make", "change"),
+    [
+        pytest.param(Redis, plan, id="planned, Redis", marks=pytest.mark.release),
+        pytest.param(Redis.valkey, pause_long, id="paused, Valkey"),
+    ],
 )
 async def test_what_is_acknowledged_after_the_beat_that_saw_a_failover_is_never_lost(
     tmp_path: Path,

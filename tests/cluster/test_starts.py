@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.engines import Engine
+from tests.cluster.engines import Engine, each_engine
 from tests.cluster.nodes import open_cluster
 from tests.commands import run_command
 from tests.integration.socket_client import http
@@ -24,22 +24,22 @@ from plait_client import connect
 
 TARGET = "tests.cluster.apps:app"
 
-each_engine = pytest.mark.parametrize("engine", ["postgres", "nats", "redis"], indirect=True)
+on_each_engine = each_engine("postgres")
 
 
 def run_plait(*arguments: str, environment: dict[str, str] | None = None, cwd: Path | None = None) -> tuple[int, str]:
-    """Run a command to its end; return its exit code, and what it has said."""
+    """Run a command to its end; return its exit code and its output."""
     path = {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = run_command(arguments, cwd=cwd or Path.cwd(), environment={**os.environ, **path, **(environment or {})})
     return done.returncode, done.stdout + done.stderr
 
 
 def serve(store: str, *options: str, **variables: str) -> tuple[int, str]:
-    """Try to serve the app; return the exit code, and what was said."""
+    """Try to serve the app; return the exit code and the output."""
     return run_plait("serve", TARGET, "--port", "0", *options, environment={"PLAIT_STORE": store, **variables})
 
 
-@each_engine
+@on_each_engine
 async def test_a_second_process_without_a_cluster_names_the_first_and_ends(engine: Engine, tmp_path: Path) -> None:
     store = engine.make_store()
     first = Process(TARGET, cwd=tmp_path, environment={"PLAIT_STORE": store})
@@ -58,6 +58,7 @@ async def test_a_second_process_without_a_cluster_names_the_first_and_ends(engin
             await room.update("/n", 1)
 
 
+@on_each_engine
 async def test_a_process_takes_over_from_one_that_was_killed_or_has_stopped(engine: Engine, tmp_path: Path) -> None:
     process = Process(TARGET, cwd=tmp_path, environment={"PLAIT_STORE": engine.make_store()})
     with process:
@@ -74,6 +75,7 @@ async def test_a_process_takes_over_from_one_that_was_killed_or_has_stopped(engi
                 assert (await web.get("/threads/ledger/one")).headers["etag"].endswith(f':{version}"')
 
 
+@on_each_engine
 async def test_a_paused_process_that_was_replaced_shows_nothing_old(engine: Engine, tmp_path: Path) -> None:
     store = engine.make_store()
     for name in ("one", "two"):
@@ -129,7 +131,7 @@ async def test_a_node_needs_a_name_of_its_own_and_a_shared_store(postgres: Postg
         assert "--cluster" in said
 
 
-@each_engine
+@on_each_engine
 async def test_status_tells_of_nodes_beats_shards_epochs_and_links(engine: Engine, tmp_path: Path) -> None:
     async with open_cluster(engine, tmp_path) as cluster:
         (name,) = cluster.find_names("a", "status", 1)
@@ -174,7 +176,7 @@ async def test_nodes_with_another_secret_get_no_link(postgres: Postgres, tmp_pat
             answer = await web.put(f"/threads/ledger/{name}", json={"n": 1})
             assert answer.status_code == 503
             assert answer.headers["retry-after"] == "1"
-        assert "has another secret" in cluster.nodes["b"].log.read_text()
+        assert "has a different secret" in cluster.nodes["b"].log.read_text()
 
 
 @pytest.fixture
@@ -227,6 +229,7 @@ async def test_links_with_mutual_tls_refuse_others(postgres: Postgres, tmp_path:
         assert await greet("else") == b""
 
 
+@pytest.mark.release
 async def test_each_worker_of_a_node_is_a_node_itself(postgres: Postgres, tmp_path: Path) -> None:
     async with open_cluster(
         postgres, tmp_path, options=("--workers", "2"), is_shared=False, has_proxies=False

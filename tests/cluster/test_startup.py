@@ -8,7 +8,7 @@ from tests.ports import hold_port
 from tests.postgres import Postgres, new_schema
 
 from plait import Plait, Thread, rpc
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 
 def make_node(monkeypatch: pytest.MonkeyPatch, name: str, store: str) -> tuple[Plait, asyncio.Event, asyncio.Event]:

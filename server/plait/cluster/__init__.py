@@ -1,1 +1,1 @@
-"""Which node owns which threads."""
+"""The owners of threads: which node owns which threads."""

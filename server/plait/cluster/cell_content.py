@@ -15,12 +15,12 @@ _NODES: Final = "node/"
 # The owner and the epoch of each shard, in about 25 kB.
 _OWNERS: Final = "shards"
 _VERSIONS: Final = "versions/"
-# The shards whose versions are in one cell. With a cell for each shard, they would be more than NATS returns at once.
+# The number of shards with their versions in one cell. One cell for each shard would be more than NATS returns at once.
 _TOGETHER: Final = 32
 
 
 class StoredNode(NamedTuple):
-    """A node, and the cell that has it."""
+    """A node, and its cell."""
 
     cell: str
     revision: int
@@ -28,7 +28,7 @@ class StoredNode(NamedTuple):
 
 
 class CellContent:
-    """A reading of all cells. What is as in `former`, an earlier one, is not decoded again."""
+    """A reading of all cells. Cells that have not changed since `former`, an earlier reading, are not decoded again."""
 
     def __init__(self, reading: Reading, former: "CellContent | None" = None) -> None:
         self.reading = reading
@@ -43,15 +43,15 @@ class CellContent:
 
     @property
     def view(self) -> DirectoryView:
-        """The directory."""
+        """The directory in these cells."""
         return DirectoryView(sorted((each.record for each in self.nodes), key=lambda node: node.name), self.shards)
 
     def find(self, id: str) -> StoredNode | None:
-        """Return a node that is not dead."""
+        """Return the node with an id, unless it is dead."""
         return self._alive.get(id)
 
     def find_name(self, name: str) -> NodeRecord | None:
-        """Return the node of a name that is not dead."""
+        """Return the node with a name, unless it is dead."""
         return next((each.record for each in self._alive.values() if each.record.name == name), None)
 
     def find_obsolete(self) -> list[str]:
@@ -62,9 +62,9 @@ class CellContent:
     def move(
         self, to: str, shards: Mapping[int, int], by: str, *, takes: bool
     ) -> tuple[dict[str, bytes | None], dict[int, int]]:
-        """Make a node the owner of shards that have these epochs; return the cell to swap, and the new epochs.
+        """Make a node the owner of shards at these epochs; return the cell to swap, and the new epochs.
 
-        It takes shards whose owners are dead, or another node gives it its own. Neither node may be dead.
+        The node takes shards of dead owners, or another node gives it shards of its own. Neither node may be dead.
         """
         if not {to, by} <= self._alive.keys():
             return {}, {}
@@ -73,13 +73,13 @@ class CellContent:
             owner, before = moved[shard]
             may_move = owner not in self._alive if takes else owner == by
             if may_move and before == epoch:
-                # Above all former ones, also if the engine has lost the last of them.
+                # Above all earlier epochs, even if the engine has lost the last of them.
                 epochs[shard] = max(epoch, self.reading.timeline) + 1
                 moved[shard] = (to, epochs[shard])
         return {_OWNERS: msgpack.encode(moved)} if epochs else {}, epochs
 
     def record(self, id: str, versions: Mapping[int, Mapping[str, int]]) -> tuple[dict[str, bytes], list[int]]:
-        """Raise the versions in shards of a node to at least these; return the cells to swap, and its own shards."""
+        """Raise the versions of a node's shards to at least these; return the cells to swap, and the node's shards."""
         own = [shard for shard in versions if self.shards[shard].node == id]
         raised = [each.versions for each in self.shards]
         for shard in own:
@@ -93,7 +93,7 @@ class CellContent:
         decoded: Mapping[str, Cell] = {}
         owners = self._others.get(_OWNERS, NO_CELL)
         if former is not None and former.reading.timeline != self.reading.timeline:
-            former = None  # What was lost is in there.
+            former = None  # It may contain lost data.
         if former is not None and former._others.get(_OWNERS, NO_CELL) == owners:
             shards, decoded = list(former.shards), former._others
         elif owners.value:
@@ -109,5 +109,5 @@ class CellContent:
 
 
 def find_node_cell(name: str) -> str:
-    """Return the cell of the node of a name."""
+    """Return the name of the cell for the node with a name."""
     return _NODES + name

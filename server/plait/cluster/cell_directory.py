@@ -1,16 +1,17 @@
-"""The directory of a cluster in cells under compare-and-set, whatever engine keeps them.
+"""The directory of a cluster in cells under compare-and-set, for any engine.
 
-Each node has a cell, by its name, so that of two nodes of one name only one joins. All shards have one cell; the
-versions in them are in others, so that a rollout does not write all shards once for each of them.
+Each node has a cell, by its name, so that only one of two nodes with the same name joins. All shards share one cell.
+Their versions are in other cells, so that a rollout does not write all shards once for each shard.
 
-No change depends on two cells, as death is final: a shard whose owner is dead may be taken, and one that a node gets
-while it is marked as dead is taken again.
+No change depends on two cells, as death is final: the shard of a dead owner may be taken, and a shard that a node gets
+while it is being marked as dead is taken again.
 """
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -21,31 +22,33 @@ from plait.cluster.cell_content import CellContent, StoredNode, find_node_cell
 from plait.cluster.directory import DirectoryView, NodeRecord
 from plait.errors import StoreError
 from plait.store.cells import NO_CELL, Cell, Cells
+from plait.store.engines import ENGINES
 from plait.store.outcomes import Replaced
+from plait.store.protocol import Store
 
-__all__ = ["CellDirectory"]
+__all__ = ["CellDirectory", "find_directory"]
 
 T = TypeVar("T")
 
-# Seconds after which a call without an answer has failed; a node's beats must not wait for it.
+# Seconds after which a call without an answer fails, as a node's beats must not wait for it.
 _TIMEOUT: Final = 2.0
-# Seconds before a change that has conflicted with another one is made again, at most.
+# Maximum seconds before a change is repeated after a conflict with another one.
 _PAUSE: Final = 0.01
 
 
 class CellDirectory:
-    """Keeps the directory in the cells of a store's URL, with a connection for beats and one for all else."""
+    """Keeps the directory in cells at a store's URL, with one connection for beats and one for everything else."""
 
     def __init__(self, make: Callable[[Any], Cells], url: object, *, timeout: float = _TIMEOUT) -> None:
         self._url = url
         self._timeout = timeout
         self._cells, self._beating = make(url), make(url)
         self._stack = AsyncExitStack()
-        # One call at a time uses each of them.
+        # Each connection serves one call at a time.
         self._turn, self._beat_turn = asyncio.Lock(), asyncio.Lock()
-        # What was read last, with what was swapped since; None if a reading from there may be wrong.
+        # The last content, with the cells swapped since; None if it may be wrong, so that all cells must be read.
         self._content: CellContent | None = None
-        # The last beats of nodes that beat here, which is one, each with its timeline.
+        # The last beat of each node that beats here (normally one), with its timeline.
         self._last: dict[str, tuple[StoredNode, int]] = {}
 
     async def __aenter__(self) -> Self:
@@ -67,7 +70,7 @@ class CellDirectory:
 
     async def join(self, node: NodeRecord) -> NodeRecord | None:
         async with self._alone(self._turn):
-            self._content = None  # A node that joins again may have been lost with everything else.
+            self._content = None  # A node that joins again may have been lost together with everything else.
             await self._cells.confirm()
             found = await self._find()
             for cell in found.find_obsolete():
@@ -81,7 +84,7 @@ class CellDirectory:
         async with self._alone(self._beat_turn):
             await self._beating.confirm()
             while True:
-                # It is not known after a conflict, or after a lost answer.
+                # Unknown after a conflict or a lost answer.
                 if (last := self._last.pop(id, None)) is None:
                     reading = await self._beating.read()
                     if (stored := CellContent(reading).find(id)) is None:
@@ -114,7 +117,7 @@ class CellDirectory:
     async def record(self, id: str, versions: Mapping[int, Mapping[str, int]]) -> list[int]:
         async with self._alone(self._turn):
             while True:
-                # Also afterwards: what is recorded holds for the next owner only if this one still is the owner then.
+                # Check again after the swaps: a record binds the next owner only if this node is still the owner then.
                 found = await self._find()
                 cells, own = found.record(id, versions)
                 if not cells:
@@ -125,7 +128,7 @@ class CellDirectory:
     # Inside
 
     async def _change(self, make: Callable[[CellContent], tuple[Mapping[str, bytes | None], T]]) -> T:
-        """Swap a cell, if one is to be, for what is made from the content; return what comes with it."""
+        """Swap the cells that `make` returns for the content, again after each conflict; return its result."""
         async with self._alone(self._turn):
             while True:
                 found = await self._find()
@@ -144,8 +147,8 @@ class CellDirectory:
         revision = found.reading.cells.get(cell, NO_CELL).revision
         new = await self._cells.swap(cell, revision, value, timeline=found.reading.timeline)
         if new is None:
-            self._content = None  # NATS forgets a removed cell after a while, which the next reading would not tell.
-        elif self._content is not None and value is not None:  # It need not be read again.
+            self._content = None  # NATS forgets a removed cell after a while, and the next reading would not show this.
+        elif self._content is not None and value is not None:  # The new cell need not be read again.
             reading = self._content.reading
             cells = {**reading.cells, cell: Cell(new, value)}
             self._content = CellContent(reading._replace(cells=cells), self._content)
@@ -153,7 +156,7 @@ class CellDirectory:
 
     @asynccontextmanager
     async def _alone(self, turn: asyncio.Lock) -> AsyncIterator[None]:
-        """Limit the time. Raises StoreError; whether anything is done is not known then."""
+        """Limit the time of a call. Raises StoreError; its outcome is not known then."""
         with self._naming():
             try:
                 async with asyncio.timeout(self._timeout), turn:
@@ -163,9 +166,17 @@ class CellDirectory:
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Say in errors what has failed."""
+        """Name the directory in errors."""
         try:
             yield
         except StoreError as error:
             kind = Replaced if isinstance(error, Replaced) else StoreError
             raise kind(f"the directory of the nodes in {self._url} cannot be reached: {error}") from error
+
+
+def find_directory(store: Store) -> CellDirectory | None:
+    """Return the directory that the engine of a shared store keeps; None without one."""
+    url = getattr(store, "url", None)
+    shared = getattr(store, "engine", None)
+    engine = next((each for each in ENGINES if each.is_shared and isinstance(url, each.url)), None)
+    return None if engine is None else CellDirectory(partial(engine.load(engine.cells), engine=shared), url)

@@ -1,4 +1,4 @@
-"""The owners of threads in a cluster, as a node knows them: it joins, and two tasks keep it a member."""
+"""The owners of threads in a cluster, as a node knows them. The node joins, and two tasks keep it a member."""
 
 import asyncio
 import logging
@@ -16,24 +16,24 @@ from plait.cluster.member import SINGLE, Member
 from plait.cluster.owners import NO_THREADS, Moves, NodeId, NotOwner, Owners
 from plait.errors import StoreError, Unavailable, operator_message
 from plait.store.outcomes import Unreachable
-from plait.store.protocol import ThreadKey
 from plait.store.shards import find_shard
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["ClusterOwners"]
 
 log = logging.getLogger("plait.cluster")
 
 _INTERVAL: Final = 1.0
-# The shortest time between two reads of the directory.
+# Minimum seconds between two reads of the directory.
 _SHORTEST: Final = 0.1
 # Seconds before a failed beat is tried again.
 _AGAIN: Final = 0.25
-# Seconds for which a node that has given all its shards away answers that it does not own them.
+# Seconds for which a node that has given all its shards away still answers that it does not own them.
 _LAST_ANSWERS: Final = 0.3
 
 
 class ClusterOwners(Owners):
-    """The owners of threads among the nodes of a `directory`. `record` is this node, without an id."""
+    """The owners of threads among the nodes of a `directory`. `record` is the record of this node, without an id."""
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class ClusterOwners(Owners):
         clock: Callable[[], float] = boot_time,
     ) -> None:
         self._record = record
-        # The number of workers of this server; each is a node.
+        self.is_alone = record.name == SINGLE
+        # The number of workers of this server; each worker is a node.
         self._workers = workers
         self._directory = directory
         self._interval = interval
@@ -53,15 +54,15 @@ class ClusterOwners(Owners):
         self.gate: LeaseGate = LeaseGate()
         self._moves = NO_THREADS
         self._member = self._make_member()
-        # The nodes that are alive in a view, by id, and the owners of shards that other nodes have told of since.
+        # The nodes that are alive in a view, by id, and the owners of shards that other nodes have named since.
         self._view = self._member.view
         self._alive: Mapping[str, NodeRecord] = {}
         self._told: dict[int, str] = {}
-        # Shards that this node has owned at the last look.
+        # The shards that this node owned at the last look.
         self._had: frozenset[int] = frozenset()
         self._is_asked = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        # Done when all shards are given away; None before that is asked for.
+        # Done when all shards are given away; None before `give_all`.
         self._left: asyncio.Future[None] | None = None
 
     # Owners
@@ -69,10 +70,6 @@ class ClusterOwners(Owners):
     @property
     def node(self) -> NodeId:
         return self._member.record.id
-
-    @property
-    def is_alone(self) -> bool:
-        return self._record.name == SINGLE
 
     @property
     def server(self) -> Mapping[int, NodeId | None]:
@@ -93,6 +90,10 @@ class ClusterOwners(Owners):
         owner = self._told.get(shard) or self._member.view.shards[shard].node
         return owner if owner != self.node and owner in nodes else None
 
+    def find_address(self, node: NodeId) -> str | None:
+        found = self._member.record if node == self.node else self._nodes.get(str(node))
+        return None if found is None else found.address
+
     def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
         if isinstance(owner, str) and owner in self._nodes and owner != self.node:
             self._told[find_shard(key)] = owner
@@ -101,9 +102,9 @@ class ClusterOwners(Owners):
 
     def check(self, key: ThreadKey) -> None:
         if (owner := self.find(key)) != self.node:
-            self._is_asked.set()  # This node's view may be old: read the directory again.
+            self._is_asked.set()  # This node's view may be outdated: read the directory again.
             if not self.gate.is_open:
-                raise NotOwner("this server is cut off from its store, or does not run")
+                raise NotOwner("this server is cut off from its store, or is not running")
             raise NotOwner(f"the node {self._record.name} does not own {key}", owner)
 
     async def record_version(self, key: ThreadKey, version: int) -> None:
@@ -114,10 +115,10 @@ class ClusterOwners(Owners):
         if not is_own:
             raise NotOwner(f"the node {self._record.name} does not own {key}")
 
-    # For links and status
+    # For metrics
 
     def measure(self) -> dict[str, float]:
-        """Return what metrics tell of this node."""
+        """Return the metrics of this node."""
         member = self._member
         return {
             "plait_shards": len(member.owned),
@@ -126,14 +127,10 @@ class ClusterOwners(Owners):
             "plait_beats_failed_total": member.failed_beats,
         }
 
-    def find_node(self, id: NodeId) -> NodeRecord | None:
-        """Return the record of a node that is alive, as far as is known."""
-        return self._member.record if id == self.node else self._nodes.get(str(id))
-
     # Running
 
     async def start(self, moves: Moves = NO_THREADS) -> None:
-        """Join the cluster, and take the shards that have no owner; others are given from `open` on.
+        """Join the cluster, and take the shards without an owner. Other nodes give shards only after `open`.
 
         `moves` is told when shards move. Raises Unavailable and StoreError.
         """
@@ -158,12 +155,12 @@ class ClusterOwners(Owners):
         ]
 
     async def open(self) -> None:
-        """Get shards of other nodes from now on."""
+        """Accept shards of other nodes from now on."""
         self._member.is_open = True
         await self._member.beat()
 
     async def give_all(self) -> None:
-        """Give all shards to other nodes; return when that is done, or cannot be."""
+        """Give all shards to other nodes; return when this is done or impossible."""
         if self._tasks and self._left is None:
             self._left = asyncio.get_running_loop().create_future()
             self._is_asked.set()
@@ -171,7 +168,7 @@ class ClusterOwners(Owners):
             await asyncio.shield(self._left)
 
     async def stop(self) -> None:
-        """Stop being a node; what it owns still is taken by the others at once."""
+        """Stop being a node; the other nodes take its remaining shards at once."""
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
@@ -206,7 +203,7 @@ class ClusterOwners(Owners):
                     has_beaten = await self._member.beat()
                     self.gate.tell()
                     if self.gate.is_open and not could_serve:
-                        self._moves.gain()  # Threads that became due in the meantime were skipped.
+                        self._moves.gain()  # Threads that became due while the gate was closed were skipped.
                     if self._member.is_dead:
                         self._is_asked.set()
 
@@ -244,11 +241,11 @@ class ClusterOwners(Owners):
         try:
             await self._member.give_all()
             self._react()
-            # The others are told who owns the last shards, while they may ask.
+            # The others may still ask for the owners of the last shards.
             await asyncio.sleep(_LAST_ANSWERS)
         except StoreError as error:
             log.warning("the node %s cannot give its threads away: %s", self._record.name, operator_message(error))
-        finally:  # What waits for it must not wait for ever.
+        finally:  # Waiting code must not wait forever.
             left.set_result(None)
 
     async def _rejoin(self) -> None:
@@ -271,7 +268,7 @@ class ClusterOwners(Owners):
         self.gate.tell()
 
     def _react(self) -> None:
-        """Check shards that this node has got since the last look, and close links to dead nodes."""
+        """Check the shards that this node has gained since the last look, and close links to dead nodes."""
         member = self._member
         if member.is_dead:
             self._is_asked.set()
@@ -285,7 +282,7 @@ class ClusterOwners(Owners):
 
 @contextmanager
 def _logging_surprises() -> Iterator[None]:
-    """Log an exception that no caller expects: a node that neither beats nor looks would never serve again."""
+    """Log an unexpected exception and continue: a node that neither beats nor looks would never serve again."""
     try:
         yield
     except Exception:
@@ -293,6 +290,6 @@ def _logging_surprises() -> Iterator[None]:
 
 
 def _split_name(name: str) -> tuple[str, int]:
-    """Return the name of a server, and which of its workers a node is: `a.1` is the worker 1 of `a`."""
+    """Return the name of a server, and the number of its worker: `a.1` is worker 1 of `a`."""
     base, _, number = name.rpartition(".")
     return (base, int(number)) if base and number.isdigit() else (name, 0)

@@ -1,4 +1,4 @@
-"""The gate of a node: what leaves it asks here first, and waits while the node may not serve."""
+"""The gate of a node: all output asks here before it leaves, and waits while the node may not serve."""
 
 import math
 from collections.abc import Callable
@@ -10,21 +10,21 @@ __all__ = ["OPEN", "Gate", "LeaseGate"]
 
 
 class Gate:
-    """Whether anything may leave this process; always, if it shares its threads with no other."""
+    """Whether output may leave this process; always, if the process shares its threads with no other."""
 
     @property
     def generation(self) -> int:
-        """A number that changes when everything must be dropped that waits, as this node has lost what it has shown."""
+        """A number that changes when all waiting output must be dropped, as this node has lost changes it has shown."""
         return 0
 
     @property
     def is_open(self) -> bool:
-        """Whether it may leave now."""
+        """Whether output may leave now."""
         return True
 
     @property
     def closed_for(self) -> float:
-        """Seconds since it has closed; 0 while it is open, and infinite before it opens first."""
+        """Seconds since the gate was closed; 0 while it is open, and infinity before it first opens."""
         return 0.0
 
     def call_when_open(self, callback: Callable[[], None]) -> None:
@@ -37,7 +37,7 @@ OPEN: Final = Gate()
 
 
 class LeaseGate(Gate):
-    """The gate of a node with a lease: open while that holds."""
+    """The gate of a node with a lease: open while the lease holds."""
 
     def __init__(self) -> None:
         self._lease: NodeLease | None = None

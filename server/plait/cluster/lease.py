@@ -8,7 +8,7 @@ from typing import Final
 __all__ = ["LEASE", "NodeLease", "boot_time"]
 
 LEASE: Final = 3.0
-"""Seconds that a node may serve after its last successful beat began."""
+"""Seconds for which a node may serve after the beginning of its last successful beat."""
 
 
 def _find_clock() -> Callable[[], float]:
@@ -17,18 +17,18 @@ def _find_clock() -> Callable[[], float]:
 
 
 boot_time: Final = _find_clock()
-"""Returns the seconds since the machine has started, also those in which it slept, where its clock tells them."""
+"""Returns the seconds since the machine started, including the time in which it slept, if its clock counts that."""
 
 
 class NodeLease:
-    """Whether this node may serve. Everything that leaves it, answers and writes, asks `holds` first."""
+    """Whether this node may serve. All answers and writes ask `holds` before they leave the node."""
 
     __slots__ = ("_clock", "_until", "ends")
 
     def __init__(self, clock: Callable[[], float] = boot_time) -> None:
         self._clock = clock
         self._until = -math.inf
-        # How often it was ended before its time.
+        # The number of times that the lease was ended early.
         self.ends = 0
 
     @property
@@ -42,10 +42,10 @@ class NodeLease:
         return self._until - self._clock()
 
     def extend(self, began: float) -> None:
-        """Serve until `LEASE` seconds after a beat that began at this time of the clock, and has succeeded."""
+        """Serve until `LEASE` seconds after the beginning of a successful beat, by the lease's clock."""
         self._until = max(self._until, began + LEASE)
 
     def end(self) -> None:
-        """Stop serving: the node is dead for the others, or its store has lost what it has acknowledged."""
+        """Stop serving: the other nodes take this node for dead, or its store has lost acknowledged data."""
         self.ends += 1
         self._until = min(self._until, self._clock())

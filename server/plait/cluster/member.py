@@ -1,8 +1,9 @@
-"""One node of a cluster: it beats, watches the others, and takes, shares and gives away shards. No I/O of its own.
+"""One node of a cluster: beats, watches the others, and takes, shares and gives away shards. No I/O of its own.
 
-All safety is in three rules. A node serves only until `LEASE` seconds after its last successful beat began. A silent
-node is marked as dead, by compare-and-set on its beats, at the earliest `SILENCE` seconds after the marking node has
-read them, which is later. And only the owner of a shard, or who finds its owner dead, changes who owns the shard.
+All safety is in three rules. A node serves only until `LEASE` seconds after the beginning of its last successful beat.
+A silent node is marked as dead, by compare-and-set on its beats, no earlier than `SILENCE` seconds after the marking
+node has read them, which is later. And the owner of a shard is changed only by this owner, or by a node that finds the
+owner dead.
 """
 
 import asyncio
@@ -29,14 +30,14 @@ SILENCE: Final = 4.0
 """Seconds without a beat after which a node is marked as dead."""
 
 SINGLE: Final = "single"
-"""The name of a process that is no node of a cluster, and shares its store with no other."""
+"""The name of a process that is not a node of a cluster, and shares its store with no other process."""
 
 _SHARED_AT_ONCE: Final = 16
 _GIVEN_AT_ONCE: Final = 64
 
 
 class _Seen(NamedTuple):
-    """The beats of another node, and when they were read first."""
+    """The beats of another node, and the time at which this number was first read."""
 
     beats: int
     at: float
@@ -55,27 +56,28 @@ class Member:
     ) -> None:
         self.record = record
         self.lease = NodeLease(clock)
-        # Whether the other nodes have marked it as dead: it must join again, with a new id.
+        # Whether the other nodes have marked this node as dead: it must join again, with a new id.
         self.is_dead = False
-        # Whether other nodes may give it shards: not while its app starts. It takes those that have no owner.
+        # Whether other nodes may give this node shards: not while its app starts. Shards without an owner are taken
+        # anyway.
         self.is_open = True
-        # Whether it gives its shards away, and takes no others.
+        # Whether this node is giving its shards away, and takes no others.
         self.is_leaving = False
-        # The directory as it was read last, with what this node has changed since.
+        # The last reading of the directory, with the changes of this node since then.
         self.view = NO_VIEW
         self._directory = directory
         self._moves = moves
         self._clock = clock
-        # The shards of this node with their epochs, and those among them that it is giving away.
+        # The shards of this node with their epochs, and the ones of them that it is giving away.
         self._owned: dict[int, int] = {}
         self._leaving: set[int] = set()
         self._seen: dict[str, _Seen] = {}
-        # The lost shards that no node may take.
+        # The number of lost shards that no node may take.
         self._waiting = 0
-        # The shards without an owner that this node has taken, and the beats that have failed.
+        # The numbers of ownerless shards that this node has taken, and of failed beats.
         self.taken = self.failed_beats = 0
         self.outage = OutageLog()
-        # State versions that are to be recorded next, and who records some now.
+        # State versions to record next, and the lock of the caller that is recording.
         self._unrecorded: dict[int, dict[str, int]] = {}
         self._recording = asyncio.Lock()
 
@@ -83,7 +85,7 @@ class Member:
 
     @property
     def owned(self) -> Mapping[int, int]:
-        """The epochs of the shards that this node owns, as far as it knows; it may serve them while its lease holds."""
+        """The epochs of this node's shards, as far as it knows. It may serve these shards while its lease holds."""
         return self._owned
 
     def owns(self, shard: int) -> bool:
@@ -93,19 +95,19 @@ class Member:
     # Actions of the node
 
     async def join(self, pause: Callable[[float], Awaitable[None]]) -> None:
-        """Become a node of the cluster. Wait for the end of another one of the same name, or with which it cannot be.
+        """Become a node of the cluster. Wait for the end of a rival: a node of the same name, or one without a cluster.
 
-        Raises Unavailable if that is alive, and StoreError.
+        Raises Unavailable if the rival is alive, and StoreError.
         """
         began = self._clock()
         first: NodeRecord | None = None
         while True:
             at = self._clock()
-            # Other nodes give shards to a node as soon as they read of it.
+            # Other nodes give shards to a node as soon as they read its record.
             record = replace(self.record, is_leaving=not self.is_open)
             other = self._find_rival(await self._directory.read()) or await self._directory.join(record)
             if other is None:
-                # One with another name may have joined since.
+                # A rival with another name may have joined since.
                 if (other := self._find_rival(await self._directory.read())) is None:
                     self.lease.extend(at)
                     return
@@ -119,7 +121,7 @@ class Member:
             await pause(SILENCE / 16)
 
     async def beat(self) -> bool:
-        """Tell the others that this node is alive, and extend its lease; return whether the directory has answered."""
+        """Tell the others that this node is alive, and extend its lease; return False without an answer."""
         began = self._clock()
         try:
             is_alive = await self._directory.beat(
@@ -127,7 +129,7 @@ class Member:
             )
         except StoreError as error:
             self.failed_beats += 1
-            if isinstance(error, Replaced):  # What waits to be sent may be lost.
+            if isinstance(error, Replaced):  # Waiting output may show lost data.
                 self.lease.end()
                 self._moves.lose()
             if self.outage.is_due(began, str(error)):
@@ -141,7 +143,7 @@ class Member:
         return True
 
     async def record_version(self, shard: int, kind: str, version: int) -> bool:
-        """Record that threads of a kind may be stored at a state version, unless it is; return whether it is.
+        """Record that threads of a kind may be stored at a state version; return whether this is recorded.
 
         False means that another node owns the shard. Raises StoreError.
         """
@@ -149,7 +151,7 @@ class Member:
             self._unrecorded.setdefault(shard, {})[kind] = version
             async with self._recording:
                 if shard not in (wanted := self._unrecorded):
-                    continue  # Another caller has recorded it with its own, or failed to.
+                    continue  # Another caller has recorded this version with its own, or has failed to.
                 self._unrecorded = {}
                 own = await self._directory.record(self.record.id, wanted)
                 self.view = self.view.recorded({each: wanted[each] for each in own})
@@ -158,7 +160,7 @@ class Member:
         return True
 
     async def observe(self) -> None:
-        """Read the directory, mark silent nodes as dead, take the shards of dead nodes, and share with new ones."""
+        """Read the directory, mark silent nodes as dead, take the shards of dead nodes, and share with new nodes."""
         try:
             self.view = view = await self._directory.read()
             if self.record.id not in view.alive():
@@ -172,7 +174,7 @@ class Member:
                 await self._take_lost(self.view)
                 await self._share(self.view)
         except StoreError as error:
-            # Another node may be silent because the engine is: only time in which it answers counts.
+            # Other nodes may be silent because the engine is: only time in which the engine answers counts.
             self._seen.clear()
             if self.outage.is_due(self._clock(), str(error)):
                 log.warning("the node %s cannot read the directory: %s", self.record.name, error)
@@ -180,15 +182,15 @@ class Member:
     async def give_all(self) -> None:
         """Give all shards to the other nodes, some at a time, before this node stops. Raises StoreError."""
         self.is_leaving = True
-        await self.beat()  # The other nodes give this one no shards from now on.
+        await self.beat()  # From now on, other nodes give this one no shards.
         while self._owned:
             self.view = view = await self._directory.read()
             await self._recall(view)
             targets = self._find_targets(view)
-            if not targets:  # No node can take them: they stay with a node that is removed.
+            if not targets:  # No node can take the shards: they stay with this node, which is removed.
                 await self._moves.vacate(list(self._owned))
                 return
-            # A shard does not wait for the runs of another one.
+            # No shard waits for the runs of another shard.
             idle = self._find_idle(targets, _GIVEN_AT_ONCE)
             await self._give(idle or dict(islice(targets.items(), _GIVEN_AT_ONCE)))
 
@@ -215,24 +217,24 @@ class Member:
         return sorted(nodes[id].name for id in self._moves.find_linked() if id in nodes)
 
     def _find_rival(self, view: DirectoryView) -> NodeRecord | None:
-        """Return a node with which this one cannot be: beside a process that is no cluster, there is no other."""
+        """Return a node that excludes this one: by the same name, or as one of the two is not a node of a cluster."""
         others = (each for id, each in view.alive().items() if id != self.record.id)
         is_alone = self.record.name == SINGLE
         return next((each for each in others if is_alone or each.name in (SINGLE, self.record.name)), None)
 
     async def _recall(self, view: DirectoryView) -> None:
-        """Adopt what the directory says of this node's shards: the outcome of an earlier change may be unknown."""
+        """Adopt this node's shards from the directory, as the outcome of an earlier change may be unknown."""
         self._owned = {shard: each.epoch for shard, each in enumerate(view.shards) if each.node == self.record.id}
         self._leaving &= self._owned.keys()
         if self._leaving:
-            # They were to be given away, and the answer was lost: a new epoch keeps that from being done later.
+            # The answer to giving them away was lost. A new epoch prevents that this is still carried out later.
             kept = {shard: self._owned[shard] for shard in self._leaving}
             raised = await self._directory.give(self.record.id, kept, self.record.id)
             self._owned = {shard: epoch for shard, epoch in self._owned.items() if shard not in kept} | raised
             self._leaving.clear()
 
     async def _mark_silent(self, nodes: Mapping[str, NodeRecord]) -> list[str]:
-        """Mark the nodes as dead that have been silent for too long; return them."""
+        """Mark nodes that have been silent for too long as dead; return them."""
         now = self._clock()
         self._seen = {
             id: seen
@@ -253,7 +255,7 @@ class Member:
         winners = {shard: find_winner(shard, _find_able(alive, each)) for shard, each in lost}
         if (waiting := sum(winner is None for winner in winners.values())) != self._waiting:
             self._waiting = waiting
-            log.warning("%d shards wait for a node with code as new as that which had them", waiting)
+            log.warning("%d shards wait for a node whose code is as new as their last owner's", waiting)
         mine = {shard: view.shards[shard].epoch for shard, winner in winners.items() if winner == self.record.id}
         if mine and self.lease.holds:
             taken = await self._directory.take(self.record.id, mine)
@@ -263,20 +265,20 @@ class Member:
             self.view = self.view.moved(taken, self.record.id)
 
     async def _share(self, view: DirectoryView) -> None:
-        """Give some shards to nodes that have joined, as each is to have its share."""
+        """Give some shards to nodes that have joined, until each has its share."""
         targets = self._find_targets(view)
-        # Work is not cut off to share it.
+        # No running work is cut off for sharing shards.
         if targets and (idle := self._find_idle(targets, _SHARED_AT_ONCE)):
             await self._give(idle)
 
     def _find_targets(self, view: DirectoryView) -> dict[int, str]:
-        """Return who is to have shards of this node instead of it."""
+        """Return the nodes that should have shards of this node, by shard."""
         alive = view.alive()
         winners = ((shard, find_winner(shard, _find_able(alive, view.shards[shard]))) for shard in self._owned)
         return {shard: winner for shard, winner in winners if winner not in (None, self.record.id)}
 
     def _find_idle(self, targets: Mapping[int, str], most: int) -> dict[int, str]:
-        """Return some of these shards that have no work."""
+        """Return some of these shards, at most `most`, that have no work."""
         busy = self._moves.find_busy()
         return dict(islice(((shard, to) for shard, to in targets.items() if shard not in busy), most))
 
@@ -286,9 +288,9 @@ class Member:
         by_node: dict[str, dict[int, int]] = defaultdict(dict)
         nodes, records = self.view.alive(), self.view.shards
         for shard, to in targets.items():
-            if not _can_take(nodes[to], records[shard].versions):  # A thread was migrated since it was chosen.
+            if not _can_take(nodes[to], records[shard].versions):  # A thread was migrated after this node was chosen.
                 self._leaving.discard(shard)
-            elif shard in self._owned:  # Otherwise the node was marked as dead.
+            elif shard in self._owned:  # If it is not owned, this node was marked as dead.
                 by_node[to][shard] = self._owned[shard]
         for to, shards in by_node.items():
             given = await self._directory.give(self.record.id, shards, to)
@@ -299,9 +301,9 @@ class Member:
 
 
 def _find_able(nodes: Mapping[str, NodeRecord], shard: ShardRecord) -> list[str]:
-    """Return the nodes that may take a shard: their code can read its threads, which newer code may have migrated.
+    """Return the nodes that may take a shard, as their code can read its threads: newer code may have migrated them.
 
-    A process that is alone takes all shards: no other can, and threads that it cannot read are refused one by one.
+    A process that is alone takes all shards, as no other can; threads that it cannot read are refused one by one.
     """
     return [id for id, node in nodes.items() if not node.is_leaving and _can_take(node, shard.versions)]
 

@@ -27,28 +27,28 @@ VARIABLES: Final = {
     "key": "PLAIT_CLUSTER_KEY",
     "authority": "PLAIT_CLUSTER_CA",
 }
-"""The variables of a configuration, by what they say."""
+"""The environment variables of a configuration, by their meaning."""
 
 
 class NodeTls(msgspec.Struct, frozen=True):
-    """The PEM files of a node: its certificate and key, and the authority that has signed those of all nodes."""
+    """The PEM files of a node: its certificate and key, and the authority that signs the certificates of all nodes."""
 
     certificate: str
     key: str
     authority: str
 
     def make_context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
-        """Return what one end of a link needs. Raises OSError."""
+        """Return the context for one end of a link. Raises OSError."""
         context = ssl.create_default_context(purpose, cafile=self.authority)
         context.load_cert_chain(self.certificate, self.key)
-        # The authority signs for nodes only, whose addresses may change.
+        # The authority signs only for nodes, and their addresses may change.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         return context
 
 
 class NodeConfig(msgspec.Struct, frozen=True):
-    """A node: its name, where it listens for the others, where they find it, and how they prove who they are."""
+    """A node: its name, the address at which it listens, the address that others dial, and the proof of identity."""
 
     name: str
     host: str
@@ -60,7 +60,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self | None:
-        """Return the place of this process; None if it is in no cluster. Raises ValueError."""
+        """Return the place of this process; None outside of a cluster. Raises ValueError."""
         if environment.get(VARIABLES["cluster"], "").lower() in ("", "0", "false", "no"):
             return None
         found = {what: environment.get(variable, "") for what, variable in VARIABLES.items()}
@@ -78,7 +78,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
         host, port = split_address(listen, VARIABLES["listen"])
         address = found["address"] or listen
         if split_address(address, VARIABLES["address"])[0] in ("0.0.0.0", "::"):
-            raise ValueError(f"{listen} is no address that other nodes can dial: say which with {VARIABLES['address']}")
+            raise ValueError(f"other nodes cannot dial {listen}: set another address with {VARIABLES['address']}")
         config = cls(name, host, port, address, found["secret"], _read_tls(found))
         if not config.secret and config.tls is None and not _is_loopback(host):
             raise ValueError(
@@ -88,7 +88,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
         return config
 
     def for_worker(self, number: int) -> "NodeConfig":
-        """Return the place of one of the workers of this node."""
+        """Return the place of a worker of this node."""
         host, port = split_address(self.address, VARIABLES["address"])
         address = join_address(host, port + number)
         return msgspec.structs.replace(self, name=f"{self.name}.{number}", port=self.port + number, address=address)
@@ -103,7 +103,7 @@ def split_address(text: str, variable: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """Return a host and a port as they are in a URL."""
+    """Return a host and a port in the form of URLs."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -120,7 +120,7 @@ def _read_tls(found: Mapping[str, str]) -> NodeTls | None:
     try:
         tls.make_context(ssl.Purpose.CLIENT_AUTH)
     except OSError as error:
-        raise ValueError(f"{', '.join(given)} are no certificate, key and authority for TLS: {error}") from error
+        raise ValueError(f"{', '.join(given)} are not a certificate, key and authority for TLS: {error}") from error
     return tls
 
 

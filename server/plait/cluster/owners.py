@@ -1,6 +1,6 @@
-"""Which node owns a thread: the process that has it awake, and alone writes it.
+"""The owner of a thread: the process in which the thread is awake, and which alone writes it.
 
-A worker owns whole files of the store, whose locks keep it the only one. A thread belongs to a shard, a shard to a
+A worker owns whole files of the store; their locks keep other processes out. A thread belongs to a shard, a shard to a
 file, and a file to a worker, so every worker finds each owner by itself.
 """
 
@@ -12,8 +12,8 @@ import msgspec
 
 from plait.cluster.gate import OPEN
 from plait.errors import Unavailable
-from plait.store.protocol import ThreadKey
 from plait.store.shards import find_file
+from plait.store.thread_rows import ThreadKey
 from plait_schemas import codes
 
 __all__ = ["ALONE", "NO_THREADS", "Moves", "NodeId", "NotOwner", "Owners", "Worker", "Workers"]
@@ -26,7 +26,7 @@ NodeId = int | str
 
 
 class NotOwner(Unavailable):
-    """Another node serves the thread: `owner`, if it is known. Clients that join again reach it."""
+    """Another node serves the thread: `owner`, if it is known. Clients that join again reach that node."""
 
     close_code = codes.GOING_AWAY
 
@@ -36,23 +36,23 @@ class NotOwner(Unavailable):
 
 
 class Moves:
-    """Callbacks for shards that move; these are of a node without threads and links."""
+    """Callbacks for shards that move. The defaults are for a node without threads and links."""
 
     async def vacate(self, shards: Collection[int]) -> None:
-        """End the use of shards, before they are given away: nothing wakes there, and what is written is durable."""
+        """End the use of shards, before they are given away: nothing wakes in them, and all writes are durable."""
 
     def lose(self) -> None:
-        """Drop all threads, and what waits to be sent: the node was dead for the others."""
+        """Drop all threads and all waiting output, as the other nodes took this one for dead."""
 
     def gain(self) -> None:
-        """Check the threads of this node after it has got shards, or can serve again."""
+        """Check the threads of this node after it has gained shards, or can serve again."""
 
     def find_busy(self) -> Set[int]:
-        """Return the shards with work that may take long: they are given away last, and are not shared."""
+        """Return the shards with work that may take long: they are given away last, and never shared."""
         return frozenset()
 
     def find_linked(self) -> Collection[NodeId]:
-        """Return the nodes to which there are links, which the others are told."""
+        """Return the nodes to which there are links; the other nodes learn of them."""
         return ()
 
     def close_links(self, alive: Collection[NodeId]) -> None:
@@ -64,10 +64,12 @@ NO_THREADS: Final = Moves()
 
 
 class Owners:
-    """Finds the owners of threads; these are of a process that owns every thread."""
+    """Finds the owners of threads. The defaults are for a process that owns every thread."""
 
-    # The gate that output asks before it leaves this node.
+    # The gate that all output asks before it leaves this node.
     gate = OPEN
+    # Whether no other node can own a thread.
+    is_alone = True
 
     @property
     def node(self) -> NodeId:
@@ -75,25 +77,20 @@ class Owners:
         return 0
 
     @property
-    def is_alone(self) -> bool:
-        """Whether no other node can own a thread."""
-        return True
-
-    @property
     def keepers(self) -> Sequence[NodeId]:
-        """The nodes whose stores have all threads together."""
+        """The nodes whose stores together have all threads."""
         return (self.node,)
 
     @property
     def server(self) -> Mapping[int, NodeId | None]:
-        """The nodes that are one server in metrics, by their numbers; None for one that is known to be dead."""
+        """The nodes that count as one server in metrics, by number; None for a node that is known to be dead."""
         return {0: self.node}
 
     async def start(self, moves: Moves) -> None:
-        """Join the others, and get threads that have no owner. `moves` is told of all moves."""
+        """Join the others, and take threads without an owner. `moves` is told of all moves."""
 
     async def open(self) -> None:
-        """Get threads of others from now on."""
+        """Accept threads of others from now on."""
 
     async def stop(self) -> None:
         """Leave the others."""
@@ -103,17 +100,25 @@ class Owners:
         return ()
 
     def find(self, key: ThreadKey) -> NodeId | None:
-        """Return the node that owns a thread, from memory; None while its owner is lost."""
+        """Return the node that owns a thread, from memory; None while the owner is lost."""
         return self.node
 
+    def owns(self, key: ThreadKey) -> bool:
+        """Return whether this node owns a thread now."""
+        return self.find(key) == self.node
+
+    def find_address(self, node: NodeId) -> str | None:
+        """Return the address at which a node listens for links; None if the node is not known to be alive."""
+        return None
+
     def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
-        """Remember who owns a thread: a node that was asked has said so. None: it does not know."""
+        """Remember the owner of a thread, as named by a node that was asked; None if that node does not know."""
 
     def check(self, key: ThreadKey) -> None:
         """Raise NotOwner unless this node owns a thread."""
 
     async def record_version(self, key: ThreadKey, version: int) -> None:
-        """Record that a thread is written at this `state_version`: no node with an older one may own it after that.
+        """Record that a thread is written at this `state_version`: from then on, no node with an older one may own it.
 
         Raises NotOwner, and Unreachable.
         """
@@ -130,12 +135,12 @@ class Worker(msgspec.Struct, frozen=True):
     count: int
     # The folder of the sockets that link the workers.
     folder: str
-    # Whether this process follows another one of the same worker.
+    # Whether this worker has had an earlier process.
     is_restart: bool = False
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the first process of all workers, which starts before the others."""
+        """Whether this is the very first process of the workers, which starts before the others."""
         return self.number == 0 and not self.is_restart
 
     @classmethod
@@ -146,7 +151,7 @@ class Worker(msgspec.Struct, frozen=True):
 
     @staticmethod
     def leave_environment() -> None:
-        """Remove the variable, so that processes that this one starts get no place."""
+        """Remove the variable, so that processes started by this one get no place."""
         os.environ.pop(_VARIABLE, None)
 
     def to_environment(self) -> dict[str, str]:
@@ -155,7 +160,9 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 class Workers(Owners):
-    """The owners of threads among workers; `files` is how many files the store has."""
+    """The owners of threads among workers; `files` is the number of files of the store."""
+
+    is_alone = False
 
     def __init__(self, node: int, count: int, files: int) -> None:
         self._node = node
@@ -165,10 +172,6 @@ class Workers(Owners):
     @property
     def node(self) -> NodeId:
         return self._node
-
-    @property
-    def is_alone(self) -> bool:
-        return False
 
     @property
     def keepers(self) -> Sequence[NodeId]:

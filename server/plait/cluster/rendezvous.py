@@ -11,7 +11,7 @@ __all__ = ["find_winner"]
 
 
 def find_winner(shard: int, nodes: Collection[str]) -> str | None:
-    """Return the node that is to own a shard: the one with the highest hash; None if there are no nodes."""
+    """Return the node that should own a shard: the one with the highest hash; None without nodes."""
     return max(nodes, key=lambda node: (_weigh(shard, node), node), default=None)
 
 

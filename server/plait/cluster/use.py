@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from plait.cluster.directories import find_directory
+from plait.cluster.cell_directory import find_directory
 from plait.cluster.directory import Directory, NodeRecord
 from plait.cluster.member import SINGLE
 from plait.errors import Unavailable
@@ -11,12 +11,12 @@ from plait.store.protocol import Store
 
 __all__ = ["check_unused"]
 
-# Seconds in which a server that runs says at least once that it is alive.
+# Seconds in which a running server beats at least once.
 _LOOK: Final = 1.5
 
 
 async def check_unused(store: Store) -> None:
-    """Raise Unavailable if a server uses a shared store, and StoreError. One that was killed does not use it."""
+    """Raise Unavailable if a server uses a shared store, and StoreError. A killed server does not count."""
     directory = find_directory(store) if store.is_shared else None
     if directory is None:
         return

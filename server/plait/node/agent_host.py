@@ -7,13 +7,12 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
-from plait.actor.connection import Principal
 from plait.actor.events import Event, Events, Listener
 from plait.actor.handle import Handle
 from plait.actor.kind import Kind
 from plait.actor.per_actor import PerActor
 from plait.actor.thread import Thread
-from plait.agents.address import is_of_another, make_thread_id, session_name
+from plait.agents.address import make_thread_id, session_name
 from plait.agents.agent import INTERRUPT, Agent, Given, Multitask
 from plait.agents.context import Context, check_interrupt, read_attributes
 from plait.agents.durable import AgentTask, QueueTask, make_stop_methods
@@ -38,7 +37,8 @@ from plait.parts.env.secret import Variable
 from plait.parts.messages.thread_messages import Messages
 from plait.parts.part import find_parts
 from plait.parts.tasks.task import find_tasks
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import Store
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["AgentHost"]
 
@@ -85,7 +85,7 @@ class AgentHost:
             kinds, store, limits, inner_kinds=inner, owners=owners, runs=self._runs, instruments=instruments, env=env
         )
         env.read_user = self._read_variables
-        # The agents that call models, by the classes of their threads.
+        # The agents that call models, by the class of their threads.
         self._executions: dict[type[Thread[Any]], Execution] = {}
         self.kv = self._runs.kv = KV(store, node.actor, node.everywhere, limits=limits, check=check_interrupt)
 
@@ -107,13 +107,13 @@ class AgentHost:
 
         An async generator streams the values that it yields. Inputs and outputs are checked against the annotations, or
         against `input` and `output`. Runs of one thread run one at a time, in order of arrival; `multitask` decides
-        about a run that arrives while another is running. At most `max_waiting` wait in a thread, each for
+        about a run that arrives while another is running. At most `max_waiting` runs wait in a thread, each for
         `wait_timeout` seconds; a run that takes longer than `timeout` seconds ends with TurnTimeout. The listeners and
         background work after its answer are cancelled after `background_timeout` seconds; None means never.
         """
 
         def add(function: F) -> F:
-            kind = self._node.find_kind(thread)
+            kind = self._node.kind(self._node.find_kind(thread).name)  # Not one of plait's own.
             agent = Agent(
                 name,
                 function,
@@ -149,10 +149,10 @@ class AgentHost:
         prompts: Iterable[Prompt],
         models: Iterable[Model] = (),
     ) -> None:
-        """Have agents that call a model and tools answer what is queued in threads of a class.
+        """Make agents that call a model and tools answer the queued messages in threads of a class.
 
-        Each is a durable agent of the app by its name. Raises TypeError, ValueError or NotFound if a part or a name is
-        missing, when the app is made; those of `Subagent`s, when it starts.
+        Each is a durable agent of the app under its name. Raises TypeError, ValueError or NotFound if a part or a name
+        is missing. Names in `Subagent`s are checked when the app starts, all others when it is made.
         """
         if thread in self._executions:
             raise ValueError(f"{thread.__name__} has an execution: give it all agents, prompts and models at once")
@@ -163,7 +163,7 @@ class AgentHost:
         kind.agent_names, kind.find_agents = execution.agents, threads.of
         if any(isinstance(each, Subagent) and each.variables for each in execution.tools.values()):
             kind.methods[SUPPLY] = make_supply_method()
-        kind.message_hooks = make_message_hooks(execution.hooks, lambda thread: threads.of(thread._actor).find_hooks())
+        kind.message_hooks = make_message_hooks(execution.hooks)
         if has_hook("after_thread_created", execution.hooks):
             self._events.add("thread.created", partial(_follow_creation, threads))
         for name in execution.agents:
@@ -198,12 +198,12 @@ class AgentHost:
         session_id: str | None = None,
         attributes: Mapping[Any, Any] | Iterable[Any] = (),
     ) -> Any:
-        """Run an agent in a thread, and return its output when that is durable; of one that streams, a list.
+        """Run an agent in a thread, and return its output once it is durable: a list, if the agent streams.
 
         The agent is given by its function, `run(support, Question("Hello?"))`, or its name. Without `thread`, the run
         is in the thread of the user's session, or, without a session, in a new thread. `attributes` are a mapping from
-        names and types, or values that are found by their types. Returns an Interruption when the run was interrupted.
-        Raises what the agent raises, InvalidArguments, TooMany when too many runs wait, Busy, Unavailable and
+        names and types, or values that are found by their types. Returns an Interruption if the run was interrupted.
+        Raises the exception of the agent, InvalidArguments, TooMany if too many runs wait, Busy, Unavailable and
         StoreError. If the caller is cancelled, a waiting run leaves the queue and a streaming run is interrupted; any
         other run continues.
         """
@@ -238,7 +238,7 @@ class AgentHost:
         session_id: str | None = None,
         attributes: Mapping[Any, Any] | Iterable[Any] = (),
     ) -> AsyncGenerator[Any]:
-        """Iterate over what an agent yields, as `run` does; leaving the loop interrupts the agent."""
+        """Iterate over the values that an agent yields, otherwise as `run`; leaving the loop interrupts the agent."""
         found = self._runs.get(agent)
         if not found.is_stream:
             raise TypeError(f"the agent {found.name!r} does not stream: use `run`")
@@ -253,7 +253,7 @@ class AgentHost:
     async def interrupt(self, thread: Handle[Any] | Thread[Any] | ThreadKey, message: Any = None) -> bool:
         """Interrupt the run of a thread at its next checkpoint; return whether there is one.
 
-        The agent finds the message in `ctx.interrupt_message`. Its writes are committed.
+        The agent finds the message in `ctx.interrupt_message`. The writes of the run are committed.
         """
         return await self._node.everywhere.interrupt(_key_of(thread), message)
 
@@ -291,7 +291,7 @@ class AgentHost:
         return found
 
     def _check_executions(self) -> None:
-        """Raise NotFound if an agent that works for another one is missing, and TypeError for a tool without a use."""
+        """Raise NotFound if an agent is missing that another one calls, and TypeError for an unusable tool."""
         for execution in self._executions.values():
             execution.check_subagents(self._executions)
             execution.check_tools()
@@ -303,19 +303,6 @@ class AgentHost:
             raise ValueError(f"{kind.cls.__name__} has {what} named {task.name!r}: give the agent another name")
         kind.tasks[task.name] = task
 
-    def _may_by_default(self, principal: Principal | None, key: ThreadKey, action: str) -> bool:
-        """Whether a principal may do something with a thread in an app without `authorize`.
-
-        The session of another principal is refused, since its name can be guessed, and so are approvals.
-        """
-        if action == "approve":
-            return False
-        if action == "destroy" and not self._node.kind(key.kind).cls.clients_may_destroy:
-            return False
-        if not is_of_another(None if principal is None else principal.id, key.name):
-            return True
-        return all(agent.kind.name != key.kind for agent in self._runs.agents.values())
-
     def _find_thread(
         self, agent: Agent, thread: Target | None, user_id: str | None, session_id: str | None
     ) -> ThreadKey:
@@ -324,7 +311,7 @@ class AgentHost:
             if session_id is not None:
                 return ThreadKey(kind, session_name(user_id, session_id))
             owners = self._owners
-            return ThreadKey(kind, make_thread_id(lambda id: owners.find(ThreadKey(kind, id)) == owners.node))
+            return ThreadKey(kind, make_thread_id(lambda id: owners.owns(ThreadKey(kind, id))))
         if isinstance(thread, str):
             return self._node.handle(agent.kind.cls, thread)._key
         key = _key_of(thread)
@@ -333,7 +320,7 @@ class AgentHost:
         return key
 
 
-async def _follow_creation(agents: PerActor[Any, ThreadAgents], thread: Thread[Any]) -> None:
+async def _follow_creation(agents: PerActor[ThreadAgents], thread: Thread[Any]) -> None:
     if thread._actor.kind.find_agents == agents.of:
         await agents.of(thread._actor).follow_creation()
 

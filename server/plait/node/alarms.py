@@ -1,4 +1,4 @@
-"""Wakes the threads that are due while they are asleep, and ends those that have expired."""
+"""Wakes sleeping threads that are due, and destroys threads that have expired."""
 
 import asyncio
 import logging
@@ -9,10 +9,11 @@ from typing import Final
 
 from plait.backoff import Backoff
 from plait.clock import read_due_clock, read_wall_clock
+from plait.cluster.owners import Owners
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.store.outcomes import Unreachable
-from plait.store.protocol import DueThread, Store, ThreadKey, ThreadQuery
-from plait.store.thread_rows import INCOMPLETE
+from plait.store.protocol import DueThread, Store, ThreadQuery
+from plait.store.thread_rows import INCOMPLETE, ThreadKey
 
 __all__ = ["Alarms"]
 
@@ -22,12 +23,12 @@ log = logging.getLogger("plait.node")
 _AT_ONCE: Final = 100
 # Maximum number of threads in memory; the others are read from the store later.
 _MOST_KNOWN: Final = 1000
-# Before a thread is woken again after a failure to wake it or to do its work, and before the store is read again. The
-# delays of at most `_MOST_RESTING` threads are kept.
+# The delays before a thread is woken again, after it has failed to wake or to do its work, and before a failed read of
+# the store is repeated. The delays of at most `_MOST_RESTING` threads are kept.
 _BACKOFF: Final = Backoff(1.0, 300.0)
 _MOST_RESTING: Final = 10_000
 
-# Microseconds by which a thread must have been written in the future to be looked at: the clocks of nodes differ.
+# A thread counts as written in the future if its time is this many microseconds ahead, as the clocks of nodes differ.
 _AHEAD: Final = 60_000_000
 
 
@@ -43,39 +44,39 @@ class _Rest:
 
 
 class Alarms:
-    """Asks the store which threads of some kinds are due, and calls `wake` for those that are asleep.
+    """Asks the store for due threads of some kinds, and calls `wake` for the ones that this node owns and are asleep.
 
-    `wake` returns False for a thread that is not stored. `is_up` tells whether a thread is awake, or about to be, or
-    falls asleep and will `tell`; and `owns`, whether it is one of this node.
+    `wake` returns False for a thread that is not stored. `is_up` returns whether a thread is awake, or about to be, or
+    about to sleep and to `tell`.
 
-    It has read the times up to a horizon, at most `interval` seconds ahead, and is told those of threads that go to
-    sleep. A thread that is awake has a timer of its own.
+    The times up to a horizon, at most `interval` seconds ahead, are in memory; threads that go to sleep `tell` theirs.
+    An awake thread has a timer of its own.
     """
 
     def __init__(
         self,
         kinds: Collection[str],
         store: Store,
+        owners: Owners,
         wake: Callable[[ThreadKey], Awaitable[bool]],
         is_up: Callable[[ThreadKey], bool],
-        owns: Callable[[ThreadKey], bool] = lambda key: True,
         *,
         interval: float,
     ) -> None:
         self._kinds = kinds
         self._store = store
+        self._owners = owners
         self._wake = wake
         self._is_up = is_up
-        self._owns = owns
         self._interval = interval
-        # A heap of threads to wake before the horizon, and the last one that was read, if there are more before it.
+        # A heap of threads to wake before the horizon, and the last thread read, if the store has more of them.
         self._known: list[DueThread] = []
         self._horizon = 0
         self._cursor: DueThread | None = None
-        # Whether a read under way is no longer enough, and whether threads may have been written in the future.
+        # Whether the current read must be repeated, and whether threads may have been written in the future.
         self._is_outdated = False
         self._may_be_ahead = True
-        # When the first threads were read.
+        # The time at which the first threads were read.
         self._began = 0
         self._resting: dict[ThreadKey, _Rest] = {}
         self._rests: list[tuple[float, ThreadKey]] = []
@@ -108,11 +109,11 @@ class Alarms:
         self._changed.set()
 
     def look(self) -> None:
-        """Look at the clock, which has jumped."""
+        """Look at the clock again, as it has jumped."""
         self._changed.set()
 
     def tell(self, key: ThreadKey, *, due: int, wakes_at: int) -> None:
-        """Record that a thread has gone to sleep, when it is due, and when it can begin its work."""
+        """Record that a thread has gone to sleep, with its due time and the time at which it can begin its work."""
         if wakes_at:
             self._resting.pop(key, None)
             if wakes_at <= self._horizon:
@@ -147,11 +148,11 @@ class Alarms:
         if self._rests:
             delay = min(delay, self._rests[0][0] - loop.time())
         if delay > 0:
+            alarm = loop.call_later(min(delay, self._interval), self._changed.set)
             try:
-                async with asyncio.timeout(min(delay, self._interval)):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+                await self._changed.wait()
+            finally:
+                alarm.cancel()
 
     async def _read(self) -> None:
         """Read the next threads from the store; start over when all have been read, and once in each interval."""
@@ -160,7 +161,7 @@ class Alarms:
         if self._cursor is None and now < self._horizon:
             return
         if self._cursor is None or now - self._began >= self._interval * 1e6:
-            # Threads before the last one may be due again, however many are after it.
+            # Earlier threads may be due again, even if many later ones are still unread.
             self._cursor, self._began = None, now
         self._is_outdated = False
         try:
@@ -172,7 +173,7 @@ class Alarms:
             self._failures += 1
             self._may_be_ahead = True
             rest = min(self._interval, _BACKOFF.delay(self._failures))
-            if not isinstance(error, Unreachable):  # The lease tells of it.
+            if not isinstance(error, Unreachable):  # The lease logs this outage.
                 log.error("threads that are due are not woken: %s", operator_message(error))
             self._horizon = now + int(rest * 1e6)
             return
@@ -183,11 +184,11 @@ class Alarms:
         self._cursor = None if is_all else found[-1]
         self._horizon = until if is_all else found[-1].due
         for each in found:
-            if each.key.kind in self._kinds and each.due != INCOMPLETE and self._owns(each.key):
+            if each.key.kind in self._kinds and each.due != INCOMPLETE and self._owners.owns(each.key):
                 self._know(each)
 
     async def _find_ahead(self) -> None:
-        """Wake the threads that were written while a clock was ahead: they correct what recurs, but is due too late."""
+        """Wake threads that were written while a clock was ahead: they correct recurring work that would be late."""
         for kind in self._kinds:
             row, is_all = None, False
             while not is_all:
@@ -211,28 +212,28 @@ class Alarms:
 
     async def _begin(self, key: ThreadKey) -> None:
         """Begin to wake a thread that is asleep."""
-        if not self._owns(key):  # It has moved to another node, which reads it from the store.
+        if not self._owners.owns(key):  # The thread has moved to another node, which reads it from the store.
             self._resting.pop(key, None)
             return
         if self._is_up(key):
-            # It may fail to wake, and is then read from the store again.
+            # If the thread fails to wake, it is read from the store again.
             self._resting.pop(key, None)
             return
         while len(self._waking) >= _AT_ONCE:
             await asyncio.wait(self._waking.values(), return_when=asyncio.FIRST_COMPLETED)
-        if key not in self._waking:  # It may be read from the store again before a failure to wake it is noticed.
+        if key not in self._waking:  # The same thread may be read again before its failure to wake is noticed.
             self._waking[key] = asyncio.create_task(self._wake_one(key), name=f"wake due {key}")
 
     async def _wake_one(self, key: ThreadKey) -> None:
         try:
-            if not await self._wake(key):  # It was destroyed.
+            if not await self._wake(key):  # The thread was destroyed.
                 self._resting.pop(key, None)
-        except Exception as error:  # `on_start` may raise anything.
+        except Exception as error:  # `on_start` may raise any exception.
             self._rest(key)
             what = operator_message(error) if isinstance(error, PlaitError) else repr(error)
             log.error("%s is due, but could not be woken or destroyed: %s", key, what)
         finally:
-            # Here, and not in a callback of the task, which would run after a rest that ended at once.
+            # A callback of the task would be too late, after a rest that ends at once.
             self._waking.pop(key, None)
 
     def _rest(self, key: ThreadKey) -> None:

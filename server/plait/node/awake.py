@@ -13,7 +13,7 @@ from plait.actor.sockets import Sockets
 __all__ = ["MOST_AWAKE", "AwakeReport", "AwakeThread", "count_people", "find_busiest", "report_awake"]
 
 MOST_AWAKE: Final = 1_000
-"""The most threads of a report."""
+"""Maximum threads of a report."""
 
 # Threads that are looked at before other tasks may run.
 _AT_ONCE: Final = 5_000
@@ -24,26 +24,26 @@ class AwakeThread(msgspec.Struct, frozen=True):
 
     thread: str
     sockets: int
-    # The turn that runs one at a time, and the seconds since it began.
+    # The running turn of the mailbox, and the seconds since its beginning.
     turn: str | None = None
     seconds: float = 0.0
-    # The turns that wait for it.
+    # The number of turns that wait for the running one.
     queue: int = 0
 
 
 class AwakeReport(msgspec.Struct, frozen=True):
-    """The awake threads of one process, or of all: also the answer to `GET /operator/awake`."""
+    """The awake threads of one process or of all processes, and the answer to `GET /operator/awake`."""
 
     threads: int
     sockets: int
     # The longest queues first, then the longest turns, then the most sockets.
     busiest: list[AwakeThread]
-    # The workers or nodes that did not answer in time.
+    # The number of workers or nodes that did not answer in time.
     silent: int = 0
 
 
 async def report_awake(actors: Sequence[Actor], most: int) -> AwakeReport:
-    """Return a report with at most so many threads."""
+    """Return a report with at most `most` threads."""
     busiest: list[AwakeThread] = []
     sockets = 0
     for start in range(0, len(actors), _AT_ONCE):
@@ -55,7 +55,7 @@ async def report_awake(actors: Sequence[Actor], most: int) -> AwakeReport:
 
 
 async def count_people(actors: Sequence[Actor], kind: str) -> dict[str, int]:
-    """Return how many people have each thread of a kind open, by name, without threads that no one has open."""
+    """Return the number of people in each thread of a kind, by name, without threads that no one has open."""
     found: dict[str, int] = {}
     seen = 0
     for actor in actors:
@@ -70,12 +70,12 @@ async def count_people(actors: Sequence[Actor], kind: str) -> dict[str, int]:
 
 
 def _count_people(sockets: Sockets) -> int:
-    """Count the connections of a thread, those of one principal once."""
+    """Count the connections of a thread; all connections of one principal count as one."""
     return len({each if each.principal is None else each.principal.id for each in sockets})
 
 
 def find_busiest(threads: Iterable[AwakeThread], most: int) -> list[AwakeThread]:
-    """Return at most so many threads, the busiest first."""
+    """Return at most `most` threads, the busiest first."""
     return nlargest(most, threads, key=lambda each: (each.queue, each.seconds, each.sockets))
 
 

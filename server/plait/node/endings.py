@@ -2,29 +2,47 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import NamedTuple
 
 from plait.actor.actor import Actor
-from plait.actor.ending import Cause
 from plait.actor.events import Events
 from plait.actor.kind import Kind
 from plait.actor.logs import about
+from plait.actor.mailbox import EVERYONE
+from plait.actor.outcome import make_resolver
 from plait.actor.relatives import Relatives
-from plait.actor.timer import compute_expiry
 from plait.actor.turn import Turn
 from plait.clock import read_due_clock, read_wall_clock
-from plait.errors import CorruptThread, Destroyed, Indeterminate, MigrationFailed, NewerState, Unavailable
+from plait.errors import (
+    CorruptThread,
+    Destroyed,
+    Indeterminate,
+    MigrationFailed,
+    NewerState,
+    PlaitError,
+    StoreError,
+    Unavailable,
+)
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.lifecycle import Lifecycle
 from plait.node.threads import Phase, Slot, start_task, wait_for_task
 from plait.parts.part import find_role
-from plait.store.protocol import Store, ThreadHeader, ThreadKey
-from plait.store.thread_rows import INCOMPLETE
+from plait.state.timer import compute_expiry
+from plait.store.protocol import Store, ThreadHeader
+from plait.store.thread_rows import INCOMPLETE, ThreadKey
 
-__all__ = ["Endings"]
+__all__ = ["Cause", "Endings"]
 
 log = logging.getLogger("plait.node")
+
+
+class Cause(NamedTuple):
+    """The cause of a destruction: the turn that waits for it, the client's turn that started it, and their trace."""
+
+    parent: Turn | None = None
+    origin: Turn | None = None
+    trace: object = None
 
 
 class Endings:
@@ -44,10 +62,39 @@ class Endings:
         self._events = events
         self._instruments = instruments
 
-    def destroy(self, actor: Actor, callers: Sequence[Turn]) -> asyncio.Future[None]:
+    async def destroy(self, actor: Actor, cause: Cause) -> None:
+        """Destroy an awake thread in a turn of its own, after its earlier turns.
+
+        From then on, only turns that are called inside of this turn begin. Raises Destroyed if an earlier turn has
+        destroyed the thread, and the StoreError for which the thread was dropped.
+        """
+
+        def begin() -> Awaitable[None]:
+            if actor.state.lost is not None:
+                raise actor.state.lost
+            if actor.is_ending:
+                raise Destroyed(f"{actor.key} is already being destroyed")
+            actor.is_ending = True
+            actor.turns.hold()
+            actor.timer.stop()
+            actor.sockets.close(Unavailable("the thread is being destroyed"))
+            actor.ending_turns = tuple(turn.chain())
+            return self._begin(actor, actor.ending_turns)
+
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        turn = Turn("destroy", begin, actor=actor, parent=cause.parent, origin=cause.origin, trace=cause.trace)
+        turn.party = EVERYONE
+        actor.turns.begin(turn, make_resolver(future), is_gated=True)
+        try:
+            await future
+        except asyncio.CancelledError:
+            turn.skip()
+            raise
+
+    def _begin(self, actor: Actor, callers: Sequence[Turn]) -> asyncio.Future[None]:
         """Begin to destroy a thread, in a turn of it; return a future of the outcome.
 
-        Its `callers` are that turn and the turns that wait for it.
+        `callers` are that turn and the turns that wait for it.
         """
         slot = self._lifecycle.threads.find(actor.key)
         if slot.actor is not actor:  # A cancelled turn may continue.
@@ -57,19 +104,19 @@ class Endings:
         return asyncio.shield(task)
 
     async def _destroy(self, actor: Actor, callers: Sequence[Turn]) -> None:
-        # The threads that it tells may wait for its end, as when one of them destroys it in `on_destroyed`.
+        # Join the call chain: a relative that is told of the end may wait for it, if its `on_destroyed` caused it.
         callers[0].enter()
         try:
-            await actor.ending.run(callers)
+            await _run(actor, callers)
             if actor.relatives is not None:
                 await actor.relatives.say_destroyed()
         finally:
             self._lifecycle.threads.keep(actor)
 
     async def destroy_sleeping(self, key: ThreadKey, cause: Cause, *, expires_after: float | None = None) -> bool:
-        """Destroy a sleeping thread, with `expires_after` only if it has expired; return whether there was one.
+        """Destroy a sleeping thread, with `expires_after` only if it has expired; return whether it was destroyed.
 
-        A thread that cannot be loaded is destroyed without `on_destroyed`. Raises what `Node.destroy` does.
+        A thread that cannot be loaded is destroyed without `on_destroyed`. Raises the errors of `Node.destroy`.
         """
         slot = self._lifecycle.threads.find(key)
         task = start_task(self._destroy_sleeping(slot, cause, expires_after), f"destroy {key}")
@@ -92,7 +139,7 @@ class Endings:
             try:
                 actor = await self._lifecycle.load(slot, kind)
             except (CorruptThread, MigrationFailed, NewerState):
-                log.warning("it is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
+                log.warning("this thread is destroyed without on_destroyed, as it cannot be loaded", extra=about(key))
         if actor is not None and has_code:
             await self._destroy_loaded(slot, actor, cause)
         else:
@@ -100,7 +147,7 @@ class Endings:
         return True
 
     async def _delete(self, slot: Slot, found: ThreadHeader, relatives: Relatives | None, cause: Cause) -> None:
-        """Delete a thread none of whose code must run."""
+        """Delete a thread without running code of its class."""
         if cause.parent is not None:
             cause.parent.enter()
         if relatives is not None:
@@ -113,9 +160,9 @@ class Endings:
     async def _destroy_loaded(self, slot: Slot, actor: Actor, cause: Cause) -> None:
         try:
             await self._lifecycle.start(slot, actor)
-            await actor.ending.begin(partial(self.destroy, actor), cause)
+            await self.destroy(actor, cause)
         except Destroyed:
-            if not actor.is_ending:  # The error is of another thread, which `on_start` has called.
+            if not actor.is_ending:  # The error comes from another thread, which `on_start` has called.
                 raise
         finally:
             if not actor.is_ending:
@@ -124,7 +171,7 @@ class Endings:
     async def expire(self, key: ThreadKey, seconds: float) -> bool:
         """Destroy a sleeping thread that has expired; `seconds` is the `expires_after` of its class.
 
-        Returns False if it is due for another reason, and must be woken.
+        Returns False if the thread is due for another reason, and must be woken.
         """
         with telling_store_errors(self._instruments):
             found = await self._store.find(key)
@@ -135,17 +182,46 @@ class Endings:
         return True
 
     async def _has_expired(self, slot: Slot, found: ThreadHeader, seconds: float) -> bool:
-        """Whether a thread has expired. Its time is put off if, by the machine's clock, it has changed since then."""
+        """Whether a thread has expired. Stores a later time if, by the wall clock, its last change is too recent."""
         if not _expires(found) or found.due > read_due_clock():
-            return False  # It was used since it was found.
+            return False  # The thread was used after it was found.
         rest = found.changed_at / 1e6 + seconds - read_wall_clock() / 1e6
-        if rest > 0:  # The class expires later than when it was stored, or the clock was set back.
+        if rest > 0:  # The class has a longer `expires_after` than before, or the clock was set back.
             await self._lifecycle.store_due(slot, found, compute_expiry(rest))
         return rest <= 0
 
 
+async def _run(actor: Actor, callers: Sequence[Turn]) -> None:
+    """Run `on_destroyed`, delete the stored thread, then close the sockets and end all turns but the callers.
+
+    The first of the callers is the turn that destroys the thread. Raises StoreError if the thread could not be
+    deleted, and Unavailable if this task or `on_destroyed` is cancelled. In all cases, the actor is unusable
+    afterwards.
+    """
+    refusal: PlaitError = Unavailable("the server is shutting down")
+    try:
+        if actor.relatives is not None:
+            await actor.relatives.flush()
+        before = actor.state.begin_deletion(callers[0])
+        if before is not None:
+            await before
+        await actor.hooks.run_last(actor.thread.turn_timeout, caller=callers[0])
+        await actor.state.delete()
+        refusal = Destroyed(f"{actor.key} was destroyed")
+    except StoreError as error:
+        refusal = error
+        raise
+    except asyncio.CancelledError:
+        raise refusal from None
+    finally:
+        actor.state.abandon_deletion(refusal)
+        actor.turns.refuse(refusal, besides=callers)
+        actor.sockets.expel(refusal)
+        actor.sockets.presence.close()
+
+
 def _expires(found: ThreadHeader) -> bool:
-    """Whether a thread, when it is due, expires."""
+    """Whether the due time of a thread is its time of expiry."""
     return bool(found.due & 1) and found.due != INCOMPLETE
 
 

@@ -16,13 +16,13 @@ from plait.node.remote_requests import ExportThread, ForkThread, ImportThread, L
 from plait.node.remote_thread import RemoteThread
 from plait.node.transfers import Transfers
 from plait.parts.env.app_env import AppEnv
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["Everywhere"]
 
 
 class Everywhere:
-    """Does what server code asks for with the threads of `node`, and asks `nodes` about all others."""
+    """Handles requests of server code: with the threads of `node` here, and by asking `nodes` about all others."""
 
     def __init__(self, node: OwnThreads, transfers: Transfers, nodes: RemoteNodes) -> None:
         self._node = node
@@ -92,9 +92,9 @@ class Everywhere:
             yield listed.row.key.name
 
     def _is_here(self, key: ThreadKey) -> bool:
-        """Whether this node owns a thread. Raises Unavailable if no other can, and this one may not serve now."""
+        """Whether this node owns a thread. Raises Unavailable if only this node can own it, but may not serve now."""
         owners = self.nodes.owners
         if owners.is_alone:
             owners.check(key)
             return True
-        return owners.find(key) == owners.node
+        return owners.owns(key)

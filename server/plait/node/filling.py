@@ -1,10 +1,8 @@
-"""Fills a new thread in pages: what an import and a fork have in common."""
+"""Fills a new thread in pages, for imports and forks."""
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
-
-import msgspec
 
 from plait.actor.actor import Actor
 from plait.actor.kind import Kind, check_name
@@ -12,8 +10,8 @@ from plait.agents.session_names import SESSION, decode_session
 from plait.errors import Conflict
 from plait.kv.user_names import find_user
 from plait.parts.part import find_parts
-from plait.store.protocol import Store, ThreadKey, Write
-from plait.store.thread_rows import INCOMPLETE, Record, Snapshot
+from plait.store.protocol import Store, Write
+from plait.store.thread_rows import INCOMPLETE, Record, Snapshot, ThreadKey
 
 __all__ = ["Filling"]
 
@@ -21,37 +19,30 @@ __all__ = ["Filling"]
 class Filling:
     """The data of a new thread. Until the write after the last page, the thread is incomplete."""
 
-    # The action if there is a thread with the name.
+    # The advice in the error for an existing name.
     advice: ClassVar[str]
 
     def __init__(self, kind: Kind, name: str) -> None:
         self.kind = kind
         self.key = ThreadKey(kind.name, check_name(name))
         self.epoch = secrets.token_bytes(8).hex()
+        # When the last change or record became durable; None for now.
+        self.changed_at: int | None = None
         self._parts = find_parts(kind.cls)
 
     def conflict(self) -> Conflict:
-        """Return the error for a name that a thread has."""
+        """Return the error for a name of an existing thread."""
         return Conflict(f"there is a thread {self.key} already: {self.advice}")
 
     async def write(self, store: Store, fence: int) -> None:
-        """Store all in pages. Raises StoreError, and what reading raises."""
+        """Store the data in pages. Raises StoreError, and the errors of reading the source."""
         raise NotImplementedError
 
     def finish(self, actor: Actor) -> Sequence[Record]:
-        """Return the records of the write that completes the thread, which was loaded from the pages."""
+        """Return the records for the write that completes the thread, after it was loaded from the pages."""
         return ()
 
     # Inside
-
-    async def _write_pages(self, store: Store, first: Write, pages: AsyncIterator[Sequence[Record]]) -> None:
-        """Store a first write, which creates the thread, with pages of records."""
-        write = first
-        async for page in pages:
-            await store.submit(msgspec.structs.replace(write, records=[each for each in page if self._takes(each)]))
-            write = Write(self.key, self.epoch, 0, 0, fence=first.fence)
-        if write is first:
-            await store.submit(write)
 
     def _begin(
         self, fence: int, *, state: bytes | None, state_version: int, created_at: int, user: str | None
@@ -72,7 +63,7 @@ class Filling:
         )
 
     def _takes(self, record: Record) -> bool:
-        """Whether a record is one of a part that the class has, or of the thread itself."""
+        """Whether a record belongs to a part of the class, or to the thread itself."""
         if (record.part, record.key) == SESSION:
             return decode_session(self.key.name, record.value or b"") is not None
         return record.part in self._parts

@@ -1,4 +1,4 @@
-"""The arguments and results of rpcs, which travel between threads as JSON, in one process, too."""
+"""The arguments and results of rpcs, which travel between threads as JSON, even within one process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -42,7 +42,7 @@ def encode_arguments(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def decode_arguments(method: Method, given: EncodedArguments, limits: Limits) -> Arguments:
-    """Return the arguments of a call as the method's annotations say. Raises InvalidArguments."""
+    """Return the arguments of a call, converted to the method's annotations. Raises InvalidArguments."""
     return method.arguments(
         [msgspec.Raw(each) for each in given.positional],
         {name: msgspec.Raw(each) for name, each in given.named.items()},
@@ -65,7 +65,7 @@ def pass_result(method: Method, value: object) -> Any:
 
 @lru_cache(4096)
 def find_method_result(method: Method) -> Any:
-    """Return the type of what an rpc or an agent returns, or of each chunk of one that streams."""
+    """Return the type of the result of an rpc or an agent, or of each chunk if it streams."""
     _, types = method.read_types()
     return find_result_type(types.get("return", Any), is_stream=method.is_stream)
 
@@ -74,7 +74,7 @@ def find_method_result(method: Method) -> Any:
 
 
 def decode_value(data: bytes, type_: Any, method: str) -> Any:
-    """Return a result as a value of its annotation. Raises TypeError if it is none."""
+    """Return a result as a value of its annotation. Raises TypeError if it does not fit."""
     try:
         return find_decoder(type_)(data)
     except NOT_JSON as error:
@@ -83,8 +83,8 @@ def decode_value(data: bytes, type_: Any, method: str) -> Any:
 
 @lru_cache(4096)
 def find_decoder(type_: Any) -> Callable[[bytes], Any]:
-    """Return what decodes values of a type."""
+    """Return the decoder for values of a type."""
     try:
         return make_decoder(type_)
-    except TypeError:  # A type that JSON does not have, such as a type variable: its value travels as plain JSON.
+    except TypeError:  # Values of a type without JSON, such as a type variable, travel as plain JSON.
         return decode_json

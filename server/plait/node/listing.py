@@ -1,4 +1,4 @@
-"""Lists the stored threads, and finds those of a user or with certain metadata."""
+"""Lists the stored threads, by user or by metadata if wanted."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
@@ -17,12 +17,13 @@ from plait.parts.values import Values
 from plait.parts.values_head import METADATA
 from plait.state.card import CARD
 from plait.store.page import PLACES
-from plait.store.protocol import Order, Store, ThreadKey, ThreadQuery, ThreadRow
+from plait.store.protocol import Order, Store, ThreadQuery, ThreadRow
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["INNER_KINDS", "list_own", "merge_listings"]
 
 INNER_KINDS: Final = frozenset({NAMESPACE, USER})
-"""The kinds that plait itself uses, which no listing shows."""
+"""The kinds that plait itself uses; listings do not show them."""
 
 # The number of threads that are read at once.
 _PAGE: Final = 1000
@@ -35,7 +36,7 @@ async def list_own(store: Store, kinds: Mapping[str, Kind], query: ListThreads) 
     """Iterate over the threads of a node's own store, a page at a time."""
     prefix, after, left = query.prefix, query.after, query.limit
     user: str | None = None
-    # Threads of anonymous users, and of users with very long ids, are found by their names only.
+    # Threads of anonymous users, and of users with very long ids, are found only by their names.
     if query.is_of_user and (user := find_user(of_user := user_prefix(query.user_id))) is None:
         if not of_user.startswith(prefix) and not prefix.startswith(of_user):
             return
@@ -68,7 +69,7 @@ async def list_own(store: Store, kinds: Mapping[str, Kind], query: ListThreads) 
 async def merge_listings(
     listings: Sequence[AsyncIterator[Listed]], order: Order, limit: int | None
 ) -> AsyncIterator[Listed]:
-    """Iterate over sorted listings, sorted."""
+    """Merge sorted listings into a sorted one."""
     place, choose = PLACES[order], min if order == "name" else max
     heads = [(found, listing) for listing in listings if (found := await anext(listing, None)) is not None]
     count = 0
@@ -92,7 +93,7 @@ async def _read_cards(
 
 
 async def _has_metadata(store: Store, kinds: Mapping[str, Kind], key: ThreadKey, wanted: Mapping[str, bytes]) -> bool:
-    """Whether one of the values of a thread has the metadata."""
+    """Whether any value of a thread has the metadata."""
     if (kind := kinds.get(key.kind)) is None:
         return False
     for name, part in find_parts(kind.cls).items():

@@ -1,7 +1,6 @@
 """The methods of handles for a thread that this node owns."""
 
 import asyncio
-import inspect
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -22,16 +21,16 @@ from plait.limits import Limits
 from plait.node.json_calls import pass_arguments, pass_result
 from plait.node.remote_requests import Listed, ListThreads
 from plait.parts.env.app_env import AppEnv
-from plait.parts.part import Part
+from plait.parts.part import Part, find_parts
 from plait.state.change_log import Change
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.codec import encode_json
 
 __all__ = ["THREAD_METHODS", "LocalThread", "OwnThreads", "StreamWindow", "find_part"]
 
 
 class ThreadMethod(NamedTuple):
-    """A method of threads that handles have, too: the type of its result, and whether it only reads."""
+    """A method of threads that handles also have: the type of its result, and whether it only reads."""
 
     result: Any = None
     reads: bool = False
@@ -48,25 +47,23 @@ THREAD_METHODS: Final[Mapping[str, ThreadMethod]] = {
     "destroy": ThreadMethod(),
     "interrupt": ThreadMethod(bool),
 }
-"""The methods of threads that handles have, too."""
+"""The methods of threads that handles also have."""
 
 # The number of unread chunks at which a generator waits for its reader.
 _AHEAD: Final = 16
 
 
 Put = Callable[[Sent, Any], None]
-"""Takes an output of a stream."""
+"""Receives an output of a stream."""
 
 
 class OwnThreads(Protocol):
-    """The threads of this node, for server code here and at other nodes."""
+    """The threads of this node, for server code here and at other nodes; `Node` describes the methods."""
 
     limits: Limits
     env: AppEnv
 
-    def check_loop(self) -> None:
-        """Raise RuntimeError if the calling code runs in another event loop."""
-        ...
+    def check_loop(self) -> None: ...
 
     async def actor(
         self,
@@ -75,58 +72,31 @@ class OwnThreads(Protocol):
         is_used: bool = True,
         creates: bool = True,
         prepare: Callable[[Actor], None] | None = None,
-    ) -> Actor:
-        """Return the actor of a thread, waking it if needed; one that is only read is not used.
+    ) -> Actor: ...
 
-        Raises NotFound for one that is not stored, unless this `creates` it; then `prepare` is called with it first.
-        """
-        ...
+    async def is_stored(self, key: ThreadKey) -> bool: ...
 
-    async def is_stored(self, key: ThreadKey) -> bool:
-        """Whether a thread is stored; wakes none."""
-        ...
+    async def stored_actor(self, key: ThreadKey) -> Actor: ...
 
-    async def stored_actor(self, key: ThreadKey) -> Actor:
-        """Return the actor of a stored thread, waking it if needed."""
-        ...
+    async def destroy(self, key: ThreadKey) -> None: ...
 
-    async def destroy(self, key: ThreadKey) -> None:
-        """Destroy a thread."""
-        ...
-
-    def interrupt(self, key: ThreadKey, message: Any) -> bool:
-        """Interrupt the run of a thread, and return whether there is one."""
-        ...
+    def interrupt(self, key: ThreadKey, message: Any) -> bool: ...
 
     @property
-    def actors(self) -> list[Actor]:
-        """The threads that are awake."""
-        ...
+    def actors(self) -> list[Actor]: ...
 
     @property
-    def may_begin(self) -> bool:
-        """Whether the calling code may wake threads."""
-        ...
+    def may_begin(self) -> bool: ...
 
-    def check_may_begin(self, key: ThreadKey) -> None:
-        """Raise Unavailable if the calling code may not begin to use a thread that is asleep."""
-        ...
+    def check_may_begin(self, key: ThreadKey) -> None: ...
 
-    def owns(self, key: ThreadKey) -> bool:
-        """Whether this node owns a thread now."""
-        ...
+    def owns(self, key: ThreadKey) -> bool: ...
 
-    def may_serve(self, key: ThreadKey) -> bool:
-        """Whether this node owns a thread, or still has it awake for the turns that have begun."""
-        ...
+    def may_serve(self, key: ThreadKey) -> bool: ...
 
-    def find_any_kind(self, name: str) -> Kind:
-        """Return a kind, even one that plait itself uses. Raises NotFound."""
-        ...
+    def find_any_kind(self, name: str) -> Kind: ...
 
-    def list_own(self, query: ListThreads) -> AsyncIterator[Listed]:
-        """Iterate over the stored threads of this node."""
-        ...
+    def list_own(self, query: ListThreads) -> AsyncIterator[Listed]: ...
 
 
 class LocalThread:
@@ -162,20 +132,20 @@ class LocalThread:
                 actor = await self._node.stored_actor(self._key)
             case _:
                 actor = await self._node.actor(self._key, is_used=not reads)
-        if method == "undo":  # A client is a dict if it was sent by another node.
+        if method == "undo":  # A client that another node has sent is a dict.
             args = msgspec.convert(args, tuple[str | SentClient])
         with actor.usage.keep_awake(is_used=not reads):
             done = await getattr(actor.thread, method)(*args, **kwargs)
         return None if THREAD_METHODS[method].result is None else done
 
     async def call(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if method.is_run:  # The agent converts its input and output; attributes are objects of this process.
+        if method.is_run:  # The agent itself converts its input and output; attributes are objects of this process.
             return await self.call_typed(method, args, kwargs)
         given = pass_arguments(method, args, kwargs, self._node.limits)
         return pass_result(method, await self.call_typed(method, *given))
 
     async def call_typed(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a method with arguments as its annotations say, and return what it returns."""
+        """Call a method with arguments that fit its annotations, and return its result."""
         actor = await self._node.actor(self._key)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         turn = actor.turns.call(method, (list(args), dict(kwargs)), make_resolver(future))
@@ -183,12 +153,12 @@ class LocalThread:
             return await future
         except asyncio.CancelledError:
             if isinstance(method, AgentMethod):
-                turn.abandon()  # A run that waits leaves the queue.
+                turn.abandon()  # A waiting run leaves the queue.
             else:
                 turn.skip()
             raise
         finally:
-            del future  # Its exception holds this frame.
+            del future  # The future's exception holds this frame.
 
     async def stream(self, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AsyncGenerator[Any]:
         outputs: asyncio.Queue[tuple[Sent, Any]] = asyncio.Queue()
@@ -226,9 +196,9 @@ class LocalThread:
         done: Done,
         encode: Callable[[Any], Any],
     ) -> tuple[RunningCall, "StreamWindow"]:
-        """Call a streaming rpc, whose outputs go to `put`; return it with the window, to which read chunks are told.
+        """Call a streaming rpc, whose outputs go to `put`. Return it, and the window to `free` for each chunk read.
 
-        Values are passed on as `encode` returns them; what it raises, the code that streams them gets.
+        Values are passed on as `encode` returns them; its exceptions go to the code that streams.
         """
         actor = await self._node.actor(self._key)
         window = StreamWindow(None if method.is_generator else actor.limits.write_buffer, put, encode)
@@ -244,7 +214,7 @@ class LocalThread:
         actor = await self._node.actor(self._key, is_used=not reads, creates=creates, prepare=prepare)
         with actor.usage.keep_awake(is_used=not reads):
             result = await getattr(found.of(actor), method)(*args, **kwargs)
-            # What was written is durable already; a later change that fails does not affect the result.
+            # A write is already durable; a later failed change does not affect its result.
             return await wait_for_durable(result, actor.state.after) if reads else result
 
     async def stream_part(
@@ -259,24 +229,24 @@ class LocalThread:
 
 
 class StreamWindow:
-    """The chunks of a stream that its reader has not read: a generator waits, a Stream may be ahead up to `room`."""
+    """The unread chunks of a stream. A generator waits for its reader; a Stream may be up to `room` bytes ahead."""
 
     def __init__(self, room: int | None, put: Put, encode: Callable[[Any], Any]) -> None:
         self._put = put
         self._encode = encode
-        # The sizes of the chunks that were passed on and not read.
+        # The sizes of chunks that were passed on but not read.
         self._unread: deque[int] = deque()
-        # The chunks that are waiting, with those that wait for the store.
+        # The number of waiting chunks, including the ones that wait for the store.
         self._ahead = 0
         self._freed = asyncio.Event()
-        # The maximum bytes of JSON that may wait, None for no limit, and the bytes that are waiting.
+        # The maximum bytes of JSON that may wait, None for no limit, and the waiting bytes.
         self._room = room
         self._waiting = 0
         self._is_full = False
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether a generator is to wait."""
+        """Whether a generator must wait."""
         return self._ahead >= _AHEAD
 
     async def drain(self) -> None:
@@ -286,13 +256,13 @@ class StreamWindow:
             await self._freed.wait()
 
     def sink(self, what: Sent, value: object) -> Callable[[], None]:
-        """Return what passes an output on. Raises CallFailed if there is no room, and for all later outputs."""
+        """Return a function that passes an output on. Raises CallFailed from the first output without room on."""
         size = 0
         if self._room is not None and what == "chunk":
             size = len(encode_json(value))
             self._is_full = self._is_full or (self._waiting > 0 and self._waiting + size > self._room)
         if self._is_full:
-            raise CallFailed("the reader is too slow for what is sent to it")
+            raise CallFailed("the reader of the stream is too slow")
         passed = self._encode(value) if what == "chunk" else value
         self._waiting += size
         self._ahead += what == "chunk"
@@ -312,7 +282,6 @@ class StreamWindow:
 
 def find_part(kind: Kind, name: str) -> Part[Any]:
     """Return a part of a class. Raises AttributeError."""
-    part = inspect.getattr_static(kind.cls, name, None)
-    if not isinstance(part, Part):
+    if (part := find_parts(kind.cls).get(name)) is None:
         raise AttributeError(f"{kind.cls.__name__} has no part {name!r}")
     return part

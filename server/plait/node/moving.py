@@ -1,9 +1,8 @@
-"""Ends the use of threads here whose shards move to another node."""
+"""Ends the use of threads whose shards move from this node to another one."""
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Sequence
-from functools import partial
+from collections.abc import Collection, Coroutine
 from typing import Any, Final
 
 from plait.actor.actor import Actor, AgentRuns
@@ -24,33 +23,33 @@ _GRACE: Final = 2.0
 
 
 class Moving:
-    """Stops threads that move, after their turns and runs, with `on_stop`; their clients join at the new owner."""
+    """Stops threads that move, with `on_stop`, after their turns and runs; the clients join at the new owner."""
 
     def __init__(self, lifecycle: Lifecycle, runs: AgentRuns) -> None:
         self._lifecycle = lifecycle
         self._runs = runs
         self._tasks: set[asyncio.Task[object]] = set()
-        # The time of the loop at which everything must have moved, when this node stops.
+        # The time of the loop at which all moves must have ended, if this node is stopping.
         self._deadline: float | None = None
 
     def set_deadline(self, timeout: float) -> None:
-        """Have all later moves end in this many seconds, as this node stops."""
+        """Give all later moves together this many seconds, as this node stops."""
         self._deadline = asyncio.get_running_loop().time() + timeout
 
     def find_busy(self) -> frozenset[int]:
-        """Return the shards of threads that have turns or runs, or are being imported or forked."""
+        """Return the shards of threads that have turns or runs or are being imported or forked."""
         slots = self._lifecycle.threads.slots()
         busy = (slot.key for slot in slots if slot.phase is Phase.FILLING or _is_working(slot.actor))
         return frozenset(find_shard(key) for key in (*self._runs.threads, *busy))
 
     def keep(self, work: Coroutine[Any, Any, object]) -> None:
-        """Do work in a task that `stop` cancels."""
+        """Run work in a task that `stop` cancels."""
         task = asyncio.get_running_loop().create_task(work, name="plait moved threads")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Cancel what `keep` has begun."""
+        """Cancel the tasks that `keep` has begun."""
         self._deadline = None
         for task in self._tasks:
             task.cancel()
@@ -58,9 +57,9 @@ class Moving:
             await asyncio.wait(self._tasks)
 
     async def vacate(self, shards: Collection[int], timeout: float) -> None:
-        """Stop the threads of shards in which no thread wakes; cancel what still goes on after `timeout` seconds.
+        """Stop the threads of shards in which no thread wakes any longer; after `timeout` seconds, cancel their work.
 
-        Afterwards everything that they have written is durable, or lost.
+        Afterwards all writes of these threads are durable, or lost.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout if self._deadline is None else self._deadline
@@ -74,7 +73,7 @@ class Moving:
                 done, late = await asyncio.wait(tasks, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     await _cancel(late)
-            else:  # Callers of a thread that has just woken resume.
+            else:  # Wait for the callers of a thread that has just woken to resume.
                 await asyncio.sleep(0)
 
     # Inside
@@ -84,10 +83,9 @@ class Moving:
         actor = slot.actor
         assert actor is not None
         refuse_clients(actor, NotOwner(_MOVED))
-        if actor not in left:
-            find_busy = partial(_find_busy, actor)
-            if not await end_work(find_busy, self._runs, until, grace=_GRACE, thread=actor.key):
-                log.warning("its turns are cancelled, as it moves to another node", extra=about(actor.key))
+        threads, key = self._lifecycle.threads, actor.key
+        if actor not in left and not await end_work(threads, self._runs, until, grace=_GRACE, actor=actor):
+            log.warning("this thread's turns are cancelled, as it moves to another node", extra=about(key))
         left.add(actor)
         leave(actor, NotOwner.close_code, _MOVED)
         if slot.phase is Phase.AWAKE and slot.actor is actor:
@@ -100,10 +98,6 @@ async def _cancel(tasks: Collection[asyncio.Task[object]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-
-
-def _find_busy(actor: Actor) -> Sequence[Actor]:
-    return () if actor.is_idle else (actor,)
 
 
 def _is_working(actor: Actor | None) -> bool:

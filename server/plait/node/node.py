@@ -4,19 +4,16 @@ import asyncio
 import secrets
 from asyncio import _get_running_loop
 from collections.abc import AsyncIterator, Callable, Iterable
-from functools import partial
 from threading import get_ident
 from typing import Any, Final, TypeVar
 
 from plait.actor.actor import TIMER_INTERVAL, Actor, ActorHost, find_actor
-from plait.actor.ending import Cause
 from plait.actor.events import Events
 from plait.actor.handle import Handle
 from plait.actor.kind import Kind, check_name
 from plait.actor.logs import Failures
-from plait.actor.relatives import wait_for_birth
 from plait.actor.thread import Thread
-from plait.actor.turn import check_may_write, current_turn, find_client_turn, has_turn
+from plait.actor.turn import check_may_write, current_turn, find_client_turn, has_turn, wait_for_birth
 from plait.actor.turn import find_user as find_calling_user
 from plait.actor.turns import find_trace
 from plait.agents.runs import Runs
@@ -28,7 +25,7 @@ from plait.kv.user_names import find_user
 from plait.limits import Limits
 from plait.node.alarms import Alarms
 from plait.node.draining import drain
-from plait.node.endings import Endings
+from plait.node.endings import Cause, Endings
 from plait.node.everywhere import Everywhere
 from plait.node.lifecycle import Lifecycle, Missing, Waking
 from plait.node.listing import list_own
@@ -41,8 +38,8 @@ from plait.node.sweeping import Sweeper
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot
 from plait.node.transfers import Transfers
 from plait.parts.env.app_env import AppEnv
-from plait.store.protocol import Store, StoredThread, ThreadKey
-from plait.store.thread_rows import INCOMPLETE
+from plait.store.protocol import Store, StoredThread
+from plait.store.thread_rows import INCOMPLETE, ThreadKey
 
 __all__ = ["Node"]
 
@@ -54,7 +51,7 @@ _NOT_RUNNING: Final = (
     "or enter it with `async with app:`"
 )
 _OTHER_LOOP: Final = (
-    "this app runs in another event loop; in a test, use httpx.ASGITransport where a TestClient has a loop of its own"
+    "this app runs in another event loop; in a test, use httpx.ASGITransport, not a TestClient with its own loop"
 )
 
 
@@ -75,7 +72,7 @@ class Node:
         sweep_interval: float = _SWEEP_INTERVAL,
         timer_interval: float = TIMER_INTERVAL,
     ) -> None:
-        # The kinds that clients may address, and all kinds, with those that plait itself uses.
+        # The kinds that clients may address, and all kinds, including the ones that plait itself uses.
         self.kinds = {kind.name: kind for kind in kinds}
         self._all_kinds = self.kinds | {kind.name: kind for kind in inner_kinds}
         self._runs = runs or Runs(Events())
@@ -84,18 +81,16 @@ class Node:
         self.failures = Failures()
         self.env = env or AppEnv()
         self._store = store
-        # A shared store tells of the threads of all nodes.
-        self._alarms = Alarms(self.kinds, store, self._wake_due, self._is_up, self.owns, interval=timer_interval)
-        self._lifecycle = Lifecycle(
-            store, self._make_actor, self._alarms, instruments, record_version=owners.record_version
-        )
+        # A shared store returns the threads of all nodes.
+        self._alarms = Alarms(self.kinds, store, owners, self._wake_due, self._is_up, interval=timer_interval)
+        self._lifecycle = Lifecycle(store, self._make_actor, self._alarms, instruments, owners)
         self._threads = self._lifecycle.threads
         self.transfers = Transfers(self, self._lifecycle, store, self._runs.events, instruments)
         self._endings = Endings(self._lifecycle, self._all_kinds, store, self._runs.events, instruments)
         self.moving = Moving(self._lifecycle, self._runs)
-        self._sweeper = Sweeper(self._threads, self._lifecycle.stop, self._alarms.look, interval=sweep_interval)
+        self._sweeper = Sweeper(self._lifecycle, self._alarms, interval=sweep_interval)
         self._host = self._make_host(timer_interval)
-        # The threads of all nodes, and the answers to the other nodes.
+        # The chains of calls, the threads of all nodes, and the answers to the other nodes.
         self._chains = chains = Chains(instruments)
         self._owners = owners
         self.everywhere = Everywhere(self, self.transfers, RemoteNodes(owners, chains))
@@ -111,18 +106,18 @@ class Node:
         return self._loop is not None and self._draining is None
 
     def check_draining(self) -> None:
-        """Raise Unavailable when the server is shutting down."""
+        """Raise Unavailable if the server is shutting down."""
         if self._draining is not None:
             raise Unavailable(SHUTTING_DOWN)
 
     def start(self) -> None:
-        """Begin to stop idle threads, cancel slow turns, destroy expired threads, and wake those that are due."""
+        """Begin to stop idle threads, cancel slow turns, destroy expired threads, and wake threads that are due."""
         self._loop, gate = asyncio.get_running_loop(), self._owners.gate
         self._os_thread = get_ident()
         self._leave_tasks = guard_tasks(self._loop, has_turn)
         self._draining = None
         self._lifecycle.is_draining = False
-        # Processes that were forked from one with the app differ, too.
+        # Made at the start, so that processes that were forked after importing the app differ.
         self._host = self._host._replace(process=secrets.token_hex(8))
         self._chains.process = self._host.process
         self._host.services[AppEnv] = self.env
@@ -139,8 +134,8 @@ class Node:
         return self._loop
 
     def check_loop(self) -> None:
-        """Raise RuntimeError if the calling code runs in another event loop: what it awaits here would never end."""
-        # The id of the OS thread costs less than the loop, and no two loops run in one OS thread at a time.
+        """Raise RuntimeError if the calling code runs in another event loop, as its `await` would never end."""
+        # Comparing ids of OS threads costs less than finding the loop, and each OS thread runs one loop at a time.
         if get_ident() != self._os_thread and self._loop is not None and _get_running_loop() is not None:
             raise RuntimeError(_OTHER_LOOP)
 
@@ -155,7 +150,7 @@ class Node:
             self._sweeper.look_at_clock()
 
     def close_sockets(self, key: ThreadKey, code: int, reason: str) -> int:
-        """Close the sockets of a thread that is awake here, and return how many there were."""
+        """Close the sockets of a thread that is awake here, and return their number."""
         actor = self._threads.find_awake(key)
         found = [] if actor is None else list(actor.sockets)
         for connection in found:
@@ -164,8 +159,7 @@ class Node:
 
     def kind(self, name: str) -> Kind:
         """Return a kind by its name in URLs. Raises NotFound."""
-        kind = self.kinds.get(name)
-        if kind is None:
+        if (kind := self.kinds.get(name)) is None:
             raise NotFound(f"there is no kind of thread called {name!r}; there are: {', '.join(sorted(self.kinds))}")
         return kind
 
@@ -200,11 +194,11 @@ class Node:
     ) -> Actor:
         """Return a thread, waking it if needed. Use it before awaiting anything else, or it may be stopped again.
 
-        A thread that is only read is not used, and expires as if it had not been read. Unless this `creates` a thread,
-        one that is not stored is not woken: raises Missing. `user` is the id of the user who wakes it, by
-        default that of the calling code: what `on_start` stores creates a thread for that user. `prepare` is called
-        for a thread that is not stored, before `on_start`.
-        Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or what `on_start` raised.
+        Reading does not count as a use, and does not delay the expiry of a thread. Without `creates`, a thread that is
+        not stored is not woken: raises Missing. `user` is the id of the user who wakes it, by default the user of the
+        calling code; a thread that `on_start` stores is created for that user. `prepare` is called for a new thread,
+        before `on_start`. Raises NotFound, CorruptThread, StoreError, Unavailable, TooMany, or the exception of
+        `on_start`.
         """
         await wait_for_birth(key)
         while True:
@@ -215,8 +209,7 @@ class Node:
             if caller is not None and (slot.phase is not Phase.AWAKE or slot.actor is caller):
                 return caller
             if slot.phase is Phase.ASLEEP:
-                waking = Waking(is_used, creates, user or find_calling_user(), prepare)
-                self._wake(slot, waking)
+                self._wake(slot, Waking(is_used, creates, user or find_calling_user(), prepare))
             was_waking = slot.phase is Phase.WAKING
             error = await slot.wait()
             if slot.phase is Phase.AWAKE:
@@ -226,11 +219,11 @@ class Node:
 
     @property
     def may_begin(self) -> bool:
-        """Whether the calling code may wake threads: while the server shuts down, turns and runs that may still end."""
+        """Whether the calling code may wake threads. During a shutdown, only running turns and runs may."""
         return self.is_serving or (self._loop is not None and self._runs.is_calling)
 
     def check_may_begin(self, key: ThreadKey) -> None:
-        """Raise Unavailable if the calling code may not begin to use a thread that is asleep."""
+        """Raise Unavailable if the calling code may not wake a thread that is asleep."""
         self._check_serving()
         self._owners.check(key)
 
@@ -257,13 +250,13 @@ class Node:
         return self._runs.interrupt(key, message)
 
     async def destroy(self, key: ThreadKey, trace: object = None) -> None:
-        """Destroy a thread; one that cannot be loaded is deleted without `on_destroyed`.
+        """Destroy a thread. A thread that cannot be loaded is deleted without `on_destroyed`.
 
-        `trace` is that of its cause, by default that of the calling code. Raises Readonly, NotFound when the thread is
-        neither stored nor awake, Unavailable, StoreError, and what `on_start` raises.
+        `trace` is the trace of the cause, by default the calling code's. Raises Readonly, NotFound if the thread is
+        neither stored nor awake, Unavailable, StoreError, and the exception of `on_start`.
         """
         check_may_write(key)
-        cause = Cause(current_turn(), find_client_turn(), trace or find_trace(self.instruments, "server"))
+        cause = Cause(current_turn(), find_client_turn(), trace or find_trace(self.instruments))
         while (actor := self._threads.find_awake(key) or _find_in_call_chain(key)) is None:
             slot = self._threads.find_unfilled(key)
             if slot.phase is Phase.ASLEEP:
@@ -273,7 +266,7 @@ class Node:
                 return
             await slot.wait()
         try:
-            await actor.ending.begin(partial(self._endings.destroy, actor), cause)
+            await self._endings.destroy(actor, cause)
         except Destroyed:
             raise _make_missing(key) from None
 
@@ -283,16 +276,16 @@ class Node:
 
     def owns(self, key: ThreadKey) -> bool:
         """Whether this node owns a thread now."""
-        return self._owners.find(key) == self._owners.node
+        return self._owners.owns(key)
 
     def may_serve(self, key: ThreadKey) -> bool:
-        """Whether this node owns a thread, or still has it awake for the turns that have begun."""
+        """Whether this node owns a thread, or still keeps it awake for turns that have begun."""
         return self.owns(key) or self._threads.find_awake(key) is not None
 
     # Moving to other nodes
 
     def gain(self) -> None:
-        """Check newly owned threads: those that are due, have expired, or are incomplete."""
+        """Check newly owned threads: they may be due, expired, or incomplete."""
         if self.is_serving:
             self._alarms.read_again()
             self.moving.keep(self.transfers.remove_incomplete())
@@ -313,12 +306,12 @@ class Node:
         return self._draining
 
     async def stop(self, timeout: float) -> None:
-        """Drain, then stop every thread with `on_stop`, including those that are still waking."""
+        """Drain, then stop every thread with `on_stop`, including threads that are still waking."""
         await self.drain(timeout)
         self._loop = None
         await self.moving.stop()
         await self._sweeper.stop()
-        await self._threads.stop(timeout, self._lifecycle.stop)
+        await self._lifecycle.stop_all(timeout)
         self._sweeper.forget()
         while self._host.services:
             self._host.services.popitem()[1].close()
@@ -327,9 +320,9 @@ class Node:
     # Inside
 
     async def _wake_due(self, key: ThreadKey) -> bool:
-        """Wake a thread that is due, or end one that has expired; return whether it is still due.
+        """Wake a thread that is due, or destroy it if it has expired; return whether it is still due.
 
-        Raises what `actor` and `destroy` do.
+        Raises the errors of `actor` and `destroy`.
         """
         try:
             seconds = self.kind(key.kind).expires_after
@@ -351,7 +344,7 @@ class Node:
 
     def _wake(self, slot: Slot, waking: Waking) -> None:
         key = slot.key
-        # Threads that plait itself uses are woken until the end, for the work that continues until then.
+        # Threads that plait itself uses may be woken until the end of a shutdown, as running work needs them.
         if key.kind in self.kinds or self._loop is None:
             self._check_serving()
         kind = self.find_any_kind(key.kind)
@@ -380,7 +373,7 @@ class Node:
         )
 
     def _make_actor(self, key: ThreadKey, kind: Kind, stored: StoredThread | None, fence: int) -> Actor:
-        # The app's listeners get no events of threads that plait itself uses.
+        # Listeners of the app get no events of threads that plait itself uses.
         events = self._runs.events if key.kind in self.kinds else Events()
         actor = Actor(key, kind, stored, self._host, events, fence=fence)
         if stored is None and key.kind in self.kinds:
@@ -395,7 +388,7 @@ def _make_missing(key: ThreadKey) -> NotFound:
 
 
 def _find_in_call_chain(key: ThreadKey) -> Actor | None:
-    """Return the thread `key` if the calling turn, or one that waits for it, runs in that thread."""
+    """Return the thread `key` if the calling turn, or a turn that waits for it, runs in that thread."""
     if (turn := current_turn()) is None:
         return None
     found = (find_actor(each) for each in turn.chain() if each.is_running and each.actor.key == key)

@@ -1,4 +1,4 @@
-"""Answers what other nodes ask about the threads of this one."""
+"""Answers requests of other nodes about the threads of this node."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -49,7 +49,7 @@ from plait.node.remote_values import (
     encode_result,
 )
 from plait.node.transfers import Transfers
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.codec import decode_json
 
 __all__ = ["CallStream", "RemoteCalls", "Reply"]
@@ -58,7 +58,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class CallStream(Protocol):
-    """The way back to the caller, and what it sends after its request."""
+    """The caller's end of a call: receives chunks, and sends the body after its request."""
 
     # Called for each chunk that the caller has read.
     on_room: Callable[[], object]
@@ -68,16 +68,16 @@ class CallStream(Protocol):
         ...
 
     async def send_chunk(self, data: bytes) -> None:
-        """Send a chunk when the caller has read those before it, but for some of them."""
+        """Send a chunk when the caller has read most of the earlier chunks."""
         ...
 
     def body(self) -> AsyncIterator[bytes]:
-        """Iterate over what the caller sends after its request."""
+        """Iterate over the body that the caller sends after its request."""
         ...
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a call: its result, or its error, and whether it has stored something, or may have."""
+    """The end of a call: its result or its error, and whether it has stored something, or may have."""
 
     may_have_stored: bool
     data: bytes
@@ -93,15 +93,14 @@ class RemoteCalls:
         self._chains = chains
         # Returns the metrics of the process.
         self.read_metrics: Callable[[], bytes] = bytes
-        # Closes what is open for a target, and returns how much that is.
+        # Closes the sockets and streams of a target, and returns their number.
         self.disconnect: Callable[[Disconnect], int] = lambda _: 0
 
     async def answer(self, data: bytes, stream: CallStream) -> Reply | None:
-        """Do what a request asks for, in a context of its own; return None if this node is shutting down, or does not
-        own the thread.
+        """Handle a request in a context of its own; return None if this node is shutting down or is not the owner.
 
-        If the calling task is cancelled, as the caller was or is lost, a call that has not begun is skipped, and a
-        stream is cancelled.
+        If the calling task is cancelled, because the caller was cancelled or is lost, a call that has not begun is
+        skipped, and a stream is cancelled.
         """
         envelope = decode_envelope(data)
         waiting, request = self._chains.enter(envelope.chain), envelope.request
@@ -111,10 +110,10 @@ class RemoteCalls:
             return None
         try:
             result = await self._do(request, stream)
-        except asyncio.CancelledError:  # The caller has left, or this node has to end.
-            cut = Indeterminate("the call was cut off, and it is not known whether it has been done")
+        except asyncio.CancelledError:  # The caller has left, or this node must end.
+            cut = Indeterminate("the call was cut off: it may have been executed")
             return _make_reply(waiting, encode_error(cut, key), is_error=True)
-        except BaseException as error:  # Such as Interrupted, which the caller raises again.
+        except BaseException as error:  # Includes Interrupted, which the caller raises again.
             return _make_reply(waiting, encode_error(error, key), is_error=True)
         return _make_reply(waiting, result)
 
@@ -213,7 +212,7 @@ class RemoteCalls:
         return b""
 
     async def _send(self, chunks: AsyncGenerator[bytes], stream: CallStream) -> None:
-        """Send bytes piece by piece, as fast as the caller reads them."""
+        """Send bytes piece by piece, at the caller's speed."""
         async with aclosing(chunks):
             async for chunk in chunks:
                 await stream.send_chunk(chunk)
@@ -243,7 +242,7 @@ class RemoteCalls:
 async def _stream(
     thread: LocalThread, method: Method, args: list[Any], kwargs: dict[str, Any], stream: CallStream
 ) -> None:
-    """Pass the outputs of a streaming rpc on, and return or raise when its turn has ended."""
+    """Pass the outputs of a streaming rpc on; return, or raise its error, when its turn has ended."""
     finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def put(what: Sent, value: Any) -> None:

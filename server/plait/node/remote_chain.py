@@ -1,7 +1,7 @@
-"""The chain of turns that wait for a call, as it travels to another node.
+"""The chain of turns that wait for a call, in the form in which it travels to another node.
 
-There, each turn of another process has a stand-in, and each turn of the process itself is found again. So a call that
-comes back to a thread of its chain runs inline, and rights, the limit of calls and lost changes are as in one process.
+At that node, a turn of another process gets a stand-in, and a turn of the node itself is found again. So a call that
+comes back to a thread of its chain runs inline, and rights, the limit of calls and lost changes work as in one process.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from plait.actor.turn import Turn, current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.run_queue import find_party
 from plait.instruments.protocol import Instruments
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["Chain", "Chains"]
 
@@ -38,9 +38,9 @@ class _Caller(msgspec.Struct, frozen=True, array_like=True):
     key: ThreadKey
     name: str
     is_running: bool
-    # The client that asked for the turn itself.
+    # The client, if it asked for this very turn.
     client: _Client | None
-    # The id of the principal that another turn runs for, as that of a hook.
+    # The id of the principal for whom any other turn runs, such as a hook.
     user: str | None = None
 
 
@@ -71,7 +71,7 @@ class _RemoteActor:
 
 
 class _Party(str):
-    """The client of a turn of another process, which is written as in that process."""
+    """The party of a turn of another process, with the same `repr` as in that process."""
 
     __slots__ = ()
 
@@ -80,12 +80,12 @@ class _Party(str):
 
 
 class Chains:
-    """Reads and writes the chains of calls of one node, whose `process` is set before the first one."""
+    """Reads and writes the chains of calls of one node. `process` is set before the first call."""
 
     def __init__(self, instruments: Instruments, process: str = "") -> None:
         self.process = process
         self._instruments = instruments
-        # The turns of this process that were in a chain, and their numbers.
+        # The turns of this process that were part of a chain, and their numbers.
         self._turns: WeakValueDictionary[int, Turn] = WeakValueDictionary()
         self._numbers: WeakKeyDictionary[Turn, int] = WeakKeyDictionary()
         self._last_number = 0
@@ -96,13 +96,13 @@ class Chains:
         return Chain(
             [] if turn is None else [self._describe(each) for each in turn.chain()],
             None if origin is None else self._describe(origin),
-            self._instruments.make_traceparent(find_trace(self._instruments, "server")),
+            self._instruments.make_traceparent(find_trace(self._instruments)),
         )
 
     def enter(self, chain: Chain) -> Turn | None:
-        """Make the calling context, which must be a new one, that of the caller; return the turn that waits, if any.
+        """Make the calling context, which must be new, a part of the caller's chain; return the waiting turn, if any.
 
-        Its `may_have_stored` tells afterwards whether the call has stored something.
+        The turn's `may_have_stored` says afterwards whether the call may have stored something.
         """
         if chain.traceparent is not None:
             self._instruments.enter_trace(chain.traceparent)
@@ -121,7 +121,7 @@ class Chains:
     # Inside
 
     def _link(self, callers: Iterable[_Caller], origin: Turn | None) -> Turn | None:
-        """Return the turn of the first caller, which has the others as its parents."""
+        """Return the turn of the first caller, with the others as its parents."""
         first: Turn | None = None
         last: Turn | None = None
         for caller in callers:
@@ -132,7 +132,7 @@ class Chains:
             if last is not None:
                 last.parent = turn
             if found is not None:
-                break  # It has the further ones as its parents already.
+                break  # This turn already has the further callers as its parents.
             last = turn
         return first
 
@@ -181,7 +181,7 @@ def _describe_client(turn: Turn) -> _Client:
 
 
 def _make_connection(client: _Client) -> Connection | None:
-    """Return a connection that has the identity and the rights of one at another node. Nothing is sent to it."""
+    """Return a connection with the identity and the rights of a client at another node. Nothing is sent to it."""
     if client.connection is None:
         return None
     principal = None if client.principal is None else Principal(client.principal)

@@ -11,7 +11,7 @@ from plait import errors
 from plait.actor.logs import log_internal
 from plait.author_code import Interrupted
 from plait.errors import CallFailed, MigrationFailed, PlaitError
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.codec import UNENCODABLE, decode_json, encode_json, printable
 from plait_schemas.encoding import encode_crossing
 
@@ -20,12 +20,12 @@ __all__ = ["decode_error", "encode_error"]
 _PLAIT_ERRORS: Final[Mapping[str, type[PlaitError]]] = {
     each.code: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, PlaitError)
 }
-# An exception of one of these would end the code that raises it again.
+# Exceptions that must not be raised again: they would end the raising code.
 _NOT_RAISED: Final = (StopIteration, StopAsyncIteration, ExceptionGroup)
 
 
 class _Error(msgspec.Struct, frozen=True, array_like=True):
-    """An exception. `code` is that of a PlaitError, and `name` that of a built-in exception."""
+    """An exception. `code` is the code of a PlaitError, and `name` the name of a built-in exception."""
 
     message: str
     code: str | None = None
@@ -46,7 +46,7 @@ _decode_error: Final = msgspec.msgpack.Decoder(_Error).decode
 
 
 def encode_error(error: BaseException, key: ThreadKey | None) -> bytes:
-    """Return an exception for the caller; one that can only travel as text is logged with its traceback."""
+    """Encode an exception for the caller. An exception that can travel only as text is logged with its traceback."""
     return msgspec.msgpack.encode(_describe(error, key))
 
 
@@ -88,12 +88,12 @@ def _describe(error: BaseException, key: ThreadKey | None) -> _Error:
             return _Error(text, name=type(error).__name__, arguments=encode_json(error.args), traceback=place)
         except UNENCODABLE:
             pass
-    # Clients may see the message, so the text is a detail.
+    # Clients may see the message, so the text goes into the detail.
     return _Error(log_internal(error, key), detail=text)
 
 
 def _is_builtin(error: BaseException) -> bool:
-    """Whether an exception can be made again from its type, which is built in, and its arguments."""
+    """Whether an exception can be rebuilt from its arguments and its type, which must be built in."""
     cls = type(error)
     if getattr(builtins, cls.__name__, None) is not cls or not isinstance(error, Exception):
         return False
@@ -101,7 +101,7 @@ def _is_builtin(error: BaseException) -> bool:
         return False
     try:
         again = cls(*decode_json(encode_json(error.args)))
-    except Exception:  # Such as UnicodeDecodeError, whose arguments are of certain types.
+    except Exception:  # An exception with special arguments, such as UnicodeDecodeError.
         return False
     return str(again) == str(error)
 

@@ -1,4 +1,4 @@
-"""Asks other nodes, with the chain of the calling code."""
+"""Sends requests to other nodes, with the chain of the calling code."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
@@ -8,13 +8,12 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from plait.actor.relatives import wait_for_birth
-from plait.actor.turn import Turn, current_turn
+from plait.actor.turn import Turn, current_turn, wait_for_birth
 from plait.cluster.owners import NodeId, Owners
 from plait.errors import PlaitError, Unavailable
 from plait.node.remote_chain import Chains
 from plait.node.remote_requests import Listed, ListThreads, ReadMetrics, Request, encode_envelope
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["Ask", "Peers", "RemoteNodes", "Settle", "To"]
 
@@ -25,7 +24,7 @@ _PAGE: Final = 1000
 _decode_listed: Final = msgspec.msgpack.Decoder(list[Listed]).decode
 
 Settle = Callable[[bool], None]
-"""Called once, when it is known whether a call has stored something or may have."""
+"""Called once, when it is known whether a call may have stored something."""
 
 
 To = ThreadKey | NodeId
@@ -37,13 +36,13 @@ class Ask(NamedTuple):
 
     to: To
     request: bytes
-    # Called when it is known what the request has stored, even if its caller has left before.
+    # Called when it is known whether the request may have stored something, even if its caller has left.
     settle: Settle
     # Whether the request may be repeated, as it only reads.
     reads: bool
-    # Whether a turn waits for it: a node that is shutting down still does what turns call.
+    # Whether a turn waits for the answer: a node that is shutting down still answers the calls of turns.
     is_of_turn: bool
-    # The pieces that follow it, which are read when the node has begun with it.
+    # The body that follows the request; it is read once the node has begun to handle the request.
     upload: AsyncIterable[bytes] | None = None
 
 
@@ -51,20 +50,20 @@ class Peers(Protocol):
     """Carries requests to other nodes."""
 
     async def call(self, ask: Ask) -> bytes:
-        """Return the answer of a node, or raise the exception that it has sent.
+        """Return the answer of a node, or raise the exception in the answer.
 
-        Raises Unavailable if the node is away for too long, and Indeterminate if it was lost after it had a request
-        that must not be repeated.
+        Raises Unavailable if the node is away for too long, and Indeterminate if it was lost with a request that must
+        not be repeated.
         """
         ...
 
     def stream(self, ask: Ask) -> AsyncGenerator[bytes]:
-        """Iterate over what a node sends, which waits for the reader. Raises what `call` does."""
+        """Iterate over the chunks of a node, at the reader's speed. Raises the errors of `call`."""
         ...
 
 
 class RemoteNodes:
-    """Asks the other nodes, which `owners` knows by thread. `peers` is set when there are others."""
+    """Sends requests to the other nodes; `owners` finds the node of a thread. `peers` is set if there are others."""
 
     def __init__(self, owners: Owners, chains: Chains) -> None:
         self.owners = owners
@@ -79,7 +78,7 @@ class RemoteNodes:
         reads: bool = False,
         upload: AsyncIterable[bytes] | None = None,
     ) -> bytes:
-        """Return the answer to a request; one that only `reads` is repeated if the node is lost."""
+        """Return the answer to a request. A request that only `reads` is repeated if the node is lost."""
         peers = self._find_peers()
         if isinstance(to, ThreadKey):
             await wait_for_birth(to)
@@ -88,7 +87,7 @@ class RemoteNodes:
     async def ask_others(self, request: Request) -> list[bytes]:
         """Return the answers of all other nodes to a request that may be repeated.
 
-        Raises Unavailable if a node does not answer, unless it is dead, and StoreError.
+        Raises StoreError, and Unavailable if a node that is not dead does not answer.
         """
         others = await self.owners.find_others()
         asked = [self.ask(node, request, reads=True) for node in others]
@@ -99,17 +98,17 @@ class RemoteNodes:
         return [answer for answer in found.values() if isinstance(answer, bytes)]
 
     def stream(self, to: To, request: Request, *, reads: bool = False) -> AsyncGenerator[bytes]:
-        """Iterate over what a node sends for a request."""
+        """Iterate over the chunks that answer a request."""
         return self._find_peers().stream(self._make(to, request, reads=reads))
 
     async def read_metrics(self) -> dict[int, bytes | None]:
-        """Return the metrics of this server's other workers; None for one that is dead, or silent for 2 seconds."""
+        """Return the metrics of this server's other workers; None for a dead worker, or one that is silent for 2 s."""
         others = {number: node for number, node in self.owners.server.items() if node != self.owners.node}
         found = await asyncio.gather(*(self._ask_report(node, ReadMetrics()) for node in others.values()))
         return dict(zip(others, found, strict=True))
 
     async def ask_each(self, request: Request) -> dict[NodeId, bytes | None]:
-        """Return the reports of all other nodes; None for one that is silent for 2 seconds. Raises StoreError."""
+        """Return the reports of all other nodes; None for a node that is silent for 2 seconds. Raises StoreError."""
         others = await self.owners.find_others()
         found = await asyncio.gather(*(self._ask_report(node, request) for node in others))
         return dict(zip(others, found, strict=True))
@@ -140,7 +139,7 @@ class RemoteNodes:
         turn, data = current_turn(), encode_envelope(self.chains.make(), request)
         if turn is None:
             return Ask(to, data, lambda _: None, reads=reads, is_of_turn=False)
-        # The turns that wait for the call count it until it is known whether it has stored something.
+        # The waiting turns count the call as undecided until it is known whether it may have stored something.
         turn.expect_change()
         settle = partial(_settle, turn)
         return Ask(to, data, settle, reads=reads, is_of_turn=True)

@@ -6,7 +6,8 @@ import msgspec
 
 from plait.node.json_calls import EncodedArguments
 from plait.node.remote_chain import Chain
-from plait.store.protocol import Order, ThreadKey, ThreadRow
+from plait.store.protocol import Order, ThreadRow
+from plait.store.thread_rows import ThreadKey
 
 __all__ = [
     "CallMethod",
@@ -34,7 +35,7 @@ __all__ = [
 
 
 class OfThread(msgspec.Struct, frozen=True, array_like=True):
-    """A request about one thread, which the node that is asked owns."""
+    """A request about one thread, to the node that owns it."""
 
     key: ThreadKey
 
@@ -44,7 +45,7 @@ class ReadState(OfThread, frozen=True, tag="state"):
 
 
 class SetState(OfThread, frozen=True, tag="set"):
-    """Set the state, given as JSON: at any version, or only if it is still the one of `epoch` and `version`."""
+    """Set the state, given as JSON: at any version, or only if the thread is still at `epoch` and `version`."""
 
     json: bytes
     epoch: str | None = None
@@ -66,7 +67,7 @@ class CallMethod(OfThread, frozen=True, tag="call"):
 
 
 class RunAgent(OfThread, frozen=True, tag="run"):
-    """Run an agent. The input and the attributes are JSON; those with a type have its name, with its module."""
+    """Run an agent. The input and the attributes are JSON; typed attributes have the module and name of their type."""
 
     agent: str
     input: bytes
@@ -77,7 +78,7 @@ class RunAgent(OfThread, frozen=True, tag="run"):
 
 
 class CallPart(OfThread, frozen=True, tag="part"):
-    """Call a method of a part, or stream the bytes that it yields; its last argument may follow as the body."""
+    """Call a method of a part, or stream the bytes that it yields; the last argument may follow as the body."""
 
     part: str
     method: str
@@ -96,7 +97,7 @@ class ImportThread(OfThread, frozen=True, tag="import"):
 
 
 class ForkThread(OfThread, frozen=True, tag="fork"):
-    """Make the thread from another one, which the node can read."""
+    """Fork the thread from another one that the node can read."""
 
     source: str
     at: int | None
@@ -110,15 +111,15 @@ class ListThreads(msgspec.Struct, frozen=True, array_like=True, tag="list"):
     # Whether only threads of `user_id` are listed.
     is_of_user: bool = False
     user_id: str | None = None
-    # The members that the metadata of the values must have, as JSON.
+    # The members that the metadata of a value must have, as JSON.
     metadata: bytes = b"{}"
     order: Order = "name"
     after: ThreadRow | None = None
     limit: int | None = None
-    # Whether the kinds that plait itself uses are listed, too, and whether the rows tell their sessions.
+    # Whether the kinds that plait itself uses are also listed, and whether the rows contain the sessions.
     has_inner: bool = False
     has_sessions: bool = False
-    # Whether it is for clients: the rows have cards, and none is of a thread whose name may be a secret.
+    # Whether the page is for clients: rows have cards, and threads whose names may be secret are left out.
     is_for_clients: bool = False
 
 
@@ -127,17 +128,17 @@ class ReadMetrics(msgspec.Struct, frozen=True, array_like=True, tag="metrics"):
 
 
 class ReadAwake(msgspec.Struct, frozen=True, array_like=True, tag="awake"):
-    """Return which threads are awake: an AwakeReport."""
+    """Return a report of the awake threads: an AwakeReport."""
 
 
 class ReadPeople(msgspec.Struct, frozen=True, array_like=True, tag="people"):
-    """Return how many people have each awake thread of a kind open: a dict by name."""
+    """Return the number of people in each awake thread of a kind: a dict by name."""
 
     kind: str
 
 
 class Disconnect(msgspec.Struct, frozen=True, array_like=True, tag="disconnect"):
-    """Close the sockets of a user, with a connection id, or of a thread; return how many were open."""
+    """Close the sockets of a user, of a connection id, or of a thread; return their number."""
 
     user: str | None = None
     connection_id: str | None = None
@@ -145,11 +146,11 @@ class Disconnect(msgspec.Struct, frozen=True, array_like=True, tag="disconnect")
 
 
 class Listed(msgspec.Struct, frozen=True, array_like=True):
-    """A row of a listing; `session` has the ids of the user and the session, if they were asked for and are known."""
+    """A row of a listing; `session` has the ids of the user and the session, if they are wanted and known."""
 
     row: ThreadRow
     session: tuple[str | None, str] | None = None
-    # The card as JSON, if it was asked for and there is one.
+    # The card as JSON, if it is wanted and exists.
     card: bytes | None = None
 
 
@@ -179,7 +180,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StateReply(msgspec.Struct, frozen=True, array_like=True):
-    """The state and the version of a thread; or, after SetState, whether it was set, and else the current state."""
+    """The state and the version of a thread. After SetState: whether it was set; if not, the current state."""
 
     epoch: str
     version: int
@@ -193,5 +194,5 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def encode_envelope(chain: Chain, request: Any) -> bytes:
-    """Return a request as bytes."""
+    """Encode a request with its chain."""
     return _encode(Envelope(chain, request))

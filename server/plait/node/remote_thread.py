@@ -9,8 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.actor.kind import Kind
-from plait.actor.relatives import wait_for_birth
 from plait.actor.rpc import Method
+from plait.actor.turn import wait_for_birth
 from plait.agents.agent import AgentMethod, Given
 from plait.limits import Limits
 from plait.node.json_calls import encode_arguments, find_method_result
@@ -28,7 +28,7 @@ from plait.node.remote_requests import (
 from plait.node.remote_values import decode_result, encode_attributes, find_part_result, is_end
 from plait.parts.part import Part
 from plait.parts.remote import Retries
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.encoding import encode_crossing
 
 __all__ = ["RemoteThread"]
@@ -46,7 +46,7 @@ class RemoteThread:
         self._kind = kind
         self._key = key
         self._limits = limits
-        # What the parts of this process use together, by class.
+        # The services that the parts of this process share, by class.
         self._services = services
 
     # The state

@@ -1,4 +1,4 @@
-"""Encodes what a call to another node carries besides the arguments and results of rpcs. Values travel as JSON."""
+"""Encodes the data of calls to other nodes, except for the arguments and results of rpcs. Values travel as JSON."""
 
 import inspect
 import sys
@@ -35,19 +35,19 @@ _END: Final = b"e"
 
 
 def encode_result(method: str, value: object) -> bytes:
-    """Return the result of a call. Raises TypeError and ValueError."""
+    """Encode the result of a call. Raises TypeError and ValueError."""
     if isinstance(value, Interruption):
         return _INTERRUPTION + encode_crossing(f"the message of an interrupt of {method}", value)
     return _VALUE + encode_crossing(f"the result of {method}", value)
 
 
 def encode_end(error: BaseException | None) -> bytes:
-    """Return the last chunk of a stream, after which the call may still run."""
+    """Return the last chunk of a stream; the call may run on after it."""
     return _END if error is None else _END + encode_error(error, None)
 
 
 def is_end(chunk: bytes) -> bool:
-    """Whether a chunk is the last one of its stream. Raises the error that has ended the stream."""
+    """Whether a chunk is the last one of its stream. Raises the error if one has ended the stream."""
     if chunk[:1] != _END:
         return False
     if len(chunk) > 1:
@@ -56,7 +56,7 @@ def is_end(chunk: bytes) -> bool:
 
 
 def decode_result(data: bytes, type_: Any, method: str) -> Any:
-    """Return a result as a value of its annotation. Raises TypeError if it is none."""
+    """Return a result as a value of its annotation. Raises TypeError if it does not fit."""
     if data[:1] == _INTERRUPTION:
         found = decode_json(data[1:])
         return Interruption(
@@ -66,7 +66,7 @@ def decode_result(data: bytes, type_: Any, method: str) -> Any:
 
 
 def _decode_leniently(data: bytes, type_: Any) -> Any:
-    """Return an argument as a value of its annotation, or as plain JSON, which the method may refuse."""
+    """Return an argument as a value of its annotation, or else as plain JSON, which the method may refuse."""
     try:
         return find_decoder(type_)(data)
     except NOT_JSON:
@@ -74,14 +74,14 @@ def _decode_leniently(data: bytes, type_: Any) -> Any:
 
 
 def find_part_result(part: Part[Any], method: str) -> Any:
-    """Return the type of what awaiting a method of a part returns."""
+    """Return the type of the awaited result of a part's method."""
     function = getattr(_find_bound(part), method, None)
     return _find_parameters(function)["return"] if callable(function) else Any
 
 
 @lru_cache(1024)
 def _find_bound(part: Part[Any]) -> Any:
-    """Return the class whose methods a part has; Any if its `bind` does not tell."""
+    """Return the class with the methods of a part; Any if the annotation of `bind` does not name it."""
     try:
         return get_type_hints(part.bind).get("return", Any)
     except NameError:
@@ -90,13 +90,13 @@ def _find_bound(part: Part[Any]) -> Any:
 
 @lru_cache(4096)
 def _find_parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the annotations of a method of a part; under "return", what awaiting its result returns."""
+    """Return the annotations of a part's method; under "return", the type of the awaited result."""
     types = get_type_hints(function)
     return types | {"return": find_result_type(types.get("return", Any))}
 
 
 def decode_part_arguments(part: Part[Any], method: str, given: EncodedArguments) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a method of a part, as values of their annotations."""
+    """Return the arguments of a part's method, as values of their annotations."""
     function = getattr(_find_bound(part), method, None)
     if not callable(function):
         return [*map(decode_json, given.positional)], {name: decode_json(each) for name, each in given.named.items()}
@@ -120,7 +120,7 @@ def _find_names(function: Callable[..., Any], count: int) -> list[str]:
 
 
 def encode_attributes(attributes: Mapping[str | type, Any]) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """Return the attributes that have names, and those that have types, by module and name. Raises TypeError."""
+    """Return the named attributes, and the typed attributes by module and name of their types. Raises TypeError."""
     named: dict[str, bytes] = {}
     typed: dict[str, bytes] = {}
     for key, value in attributes.items():

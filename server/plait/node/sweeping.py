@@ -1,7 +1,6 @@
 """Finds the awake threads that have been idle for long enough."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -9,39 +8,39 @@ from typing import Final
 
 from plait.actor.actor import Actor
 from plait.clock import ClockWatch
-from plait.node.threads import Phase, ThreadTable
-from plait.store.protocol import ThreadKey
+from plait.node.alarms import Alarms
+from plait.node.lifecycle import Lifecycle
+from plait.node.threads import Phase
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["Sweeper"]
 
 # Maximum number of threads that are checked before other tasks run.
 _BATCH: Final = 1000
-# Outdated times, of threads that are asleep or were used again, are removed when there are more than this.
+# Outdated times, of sleeping threads and threads that were used again, are removed once there are more than this.
 _MOST_OUTDATED: Final = 1000
 
 
 class Sweeper:
-    """Calls `stop` for threads that have been idle for long enough, and cancels slow turns.
+    """Stops the threads of `lifecycle` that have been idle for long enough, and cancels slow turns.
 
-    At most every `interval` seconds, it checks the threads that were used since the last time, and the threads whose
-    idle time may be over; while there are none, it waits. When the wall clock has jumped, it calls `on_jump`, and the
-    timers of the threads look at it.
+    At most every `interval` seconds, the sweeper checks the threads that were used since the last check, and the
+    threads whose idle time may be over; without such threads, it waits. When the wall clock has jumped, it tells the
+    alarms and the timers of the threads.
     """
 
-    def __init__(
-        self, threads: ThreadTable, stop: Callable[[Actor], None], on_jump: Callable[[], None], *, interval: float
-    ) -> None:
-        self._threads = threads
-        self._stop = stop
-        self._on_jump = on_jump
+    def __init__(self, lifecycle: Lifecycle, alarms: Alarms, *, interval: float) -> None:
+        self._lifecycle = lifecycle
+        self._threads = lifecycle.threads
+        self._alarms = alarms
         self.interval = interval
         # The threads that were used since the last check, in order.
         self._active: list[Actor] = []
-        # A heap; a time counts if it is still the `due` of its thread.
+        # A heap. A time counts only if it is still the `due` of its thread.
         self._times: list[tuple[float, ThreadKey]] = []
         self._clock = ClockWatch()
         self._has_jumped = False
-        # Set when there is something to do before the first of the times.
+        # Set when a check is needed before the first of the times.
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -99,7 +98,7 @@ class Sweeper:
 
     async def _run(self) -> None:
         while True:
-            # No variable here refers to a thread while this sleeps.
+            # No variable here may refer to a thread during the sleep.
             await asyncio.sleep(self.interval)
             if not self._active and not self._has_jumped:
                 await self._wait()
@@ -109,14 +108,14 @@ class Sweeper:
             await self._look()
 
     async def _wait(self) -> None:
-        """Wait until a thread is used, or the idle time of one may be over."""
+        """Wait until a thread is used, or the idle time of a thread may be over."""
         self._wake.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._times[0][0] if self._times else None):
                 await self._wake.wait()
 
     async def _follow_clock(self) -> None:
-        self._on_jump()
+        self._alarms.look()
         for index, actor in enumerate(self._threads.actors(Phase.AWAKE)):
             if index % _BATCH == _BATCH - 1:
                 await asyncio.sleep(0)
@@ -130,7 +129,7 @@ class Sweeper:
             self._look_at(actor, loop.time())
 
     def _look_at(self, actor: Actor, now: float) -> None:
-        """Stop a thread that has been idle for long enough, or find out when to check it again."""
+        """Stop a thread if it has been idle for long enough, or else decide when to check it again."""
         due = actor.sweep(now)
         slot = self._threads.find(actor.key)
         if slot.phase is not Phase.AWAKE or slot.actor is not actor:
@@ -140,4 +139,4 @@ class Sweeper:
         elif slot.waiters:  # Callers are about to use it.
             actor.usage.watch()
         else:
-            self._stop(actor)
+            self._lifecycle.stop(actor)

@@ -23,7 +23,8 @@ from plait.node.node import Node
 from plait.node.remote_requests import ListThreads
 from plait.parts.files.thread_files import find_files
 from plait.state.migrations import Outcome, migrate_all
-from plait.store.protocol import Order, Store, ThreadKey, ThreadRow
+from plait.store.protocol import Order, Store, ThreadRow
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.encoding import encode_given
 
 __all__ = ["ThreadHost"]
@@ -39,7 +40,7 @@ class ThreadHost:
     _node: Node
     _store: Store
     _kinds: list[Kind]
-    # What `openapi` has made, and of how many methods.
+    # The last result of `openapi`, and the number of methods in it.
     _openapi: tuple[int, bytes] | None = None
 
     def thread(self, kind: type[T], name: str) -> Handle[T]:
@@ -57,14 +58,14 @@ class ThreadHost:
         after: ThreadRow | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[ThreadRow]:
-        """Iterate over the stored threads: those of a kind, whose names begin with `prefix`.
+        """Iterate over the stored threads, of one `kind` if given, whose names begin with `prefix`.
 
-        They are in the order of kind and name, or those that were created or changed last come first. With `user_id`,
-        only the threads of a user (None: of anonymous sessions): those of sessions, and those that were created for
-        the user. With `metadata`, only threads whose values have these members in their metadata; this reads each
-        thread. `after` is the last row of an earlier listing in the same order, and `limit` the most threads to list.
-        The store is read a page at a time, so threads that are created, changed or destroyed during the iteration may
-        be missing. Raises StoreError, and NotFound for an empty user id.
+        The order is by kind and name, or the latest creation or change first. With `user_id`, only threads of that user
+        are listed: the sessions, and the threads that were created for the user; None stands for anonymous sessions.
+        With `metadata`, only threads with a value whose metadata has these members are listed; this reads each thread.
+        `after` is the last row of an earlier listing in the same order, and `limit` the maximum number of threads. The
+        store is read a page at a time, so threads that are created, changed or destroyed during the iteration may be
+        missing. Raises StoreError, and NotFound for an empty user id.
         """
         query = _make_query(kind, user_id, metadata=metadata, prefix=prefix, order=order, after=after, limit=limit)
         async for listed in self._node.everywhere.list_threads(query):
@@ -75,17 +76,17 @@ class ThreadHost:
     ) -> AsyncIterator[tuple[str | None, str]]:
         """Iterate over the sessions of a user (None: anonymous ones) in threads of a kind, as user and session ids.
 
-        A session with a very long id is listed after an agent has run in it.
+        A session with a very long id is listed only after an agent has run in it.
         """
         async for listed in self._node.everywhere.list_threads(_make_query(kind, user_id, has_sessions=True)):
             if listed.session is not None:
                 yield listed.session
 
     async def export_thread(self, kind: type[Thread[Any]] | str, name: str) -> AsyncIterator[bytes]:
-        """Iterate over the lines of a file with all of a thread, some at once, which `import_thread` reads.
+        """Iterate over the lines of a file with all of a thread and its history, which `import_thread` reads.
 
         They are of the moment at which the first of them is read, with all changes made before, however long the
-        others take; what a run has not committed is not in them, nor is the history. The thread is not woken for that.
+        others take; what a run has not committed is not in them. The thread is not woken for that.
         Raises NotFound when there is no such thread, StoreError and CorruptThread.
         """
         async with aclosing(self._node.everywhere.export_thread(ThreadKey(_kind_name(kind), name))) as found:
@@ -97,14 +98,15 @@ class ThreadHost:
     ) -> Handle[Any]:
         """Create a thread from a file, or the bytes, of `export_thread`, under another name if one is given.
 
-        A state of an older `state_version` is migrated. Fields and parts that the class lacks are dropped, and missing
-        fields get their defaults. The whole file is read and checked first, then it is read again and stored; until
-        that is complete, the thread cannot be used (Unavailable), and after a crash nothing is left of it. With
-        `replace`, an existing thread is stopped and deleted before it is stored, and its clients connect again.
+        Its history goes on in a new epoch. A state of an older `state_version` is migrated. Fields and parts that the
+        class lacks are dropped, and missing fields get their defaults. The whole file is read and checked first, then
+        it is read again and stored; until that is complete, the thread cannot be used (Unavailable), and after a crash
+        nothing is left of it. With `replace`, an existing thread is stopped and deleted before it is stored, and its
+        clients connect again.
 
         Raises InvalidState for a file that is not a complete thread of the class, NotFound for an unknown kind,
-        Conflict if the thread exists, TooLarge, NewerState, MigrationFailed, StoreError, OSError, and what
-        `validate_state_change` raises.
+        Conflict if the thread exists, TooLarge, NewerState, MigrationFailed, StoreError, OSError, and the error of
+        `validate_state_change`.
         """
         header = read_header(source)
         work = Import(source, self._node.kind(header.kind), header, name, self._node.limits)
@@ -118,13 +120,13 @@ class ThreadHost:
     async def fork_thread(
         self, kind: type[Thread[Any]] | str, name: str, new_name: str, *, at: int | None = None
     ) -> Handle[Any]:
-        """Create a thread from another one: with its parts, and with its state, or with that of the version `at`.
+        """Create a thread from another one: with its parts, and with its state, or its state at the version `at`.
 
-        The parts are as they are when the fork begins, with all changes made before; what a run has not committed is
-        not in them, nor are the history and the termination. Scheduled effects and queued messages stay with the
-        original, as both threads would do them. The original is not woken, and can be used during the fork; later
-        changes of one are not in the other. Until the fork is complete, it cannot be used (Unavailable), and after a
-        crash nothing is left of it.
+        The parts are copied as they are at the beginning, with all earlier changes, but without uncommitted writes of a
+        run, the history and the termination. Scheduled effects and queued messages stay with the original, as otherwise
+        both threads would handle them. The original is not woken, and can be used during the fork; later changes of one
+        thread do not reach the other. Until the fork is complete, it cannot be used (Unavailable), and a crash leaves
+        nothing of it.
 
         Raises NotFound if there is no such thread or if the version is not kept, Conflict if a thread has the new name,
         InvalidState for a version whose state had another type, MigrationFailed, NewerState, StoreError and
@@ -136,14 +138,14 @@ class ThreadHost:
         return self._node.handle(found.cls, work.key.name)
 
     async def destroy(self, kind: type[Thread[Any]] | str, name: str) -> None:
-        """Destroy a thread, after the turns before: run `on_destroyed`, delete all of its data and close its sockets.
+        """Destroy a thread, after its earlier turns: run `on_destroyed`, delete all of its data and close its sockets.
 
-        When this returns, the deletion is durable. A thread that cannot be loaded is deleted without `on_destroyed`,
-        and so is a thread of a kind, given as a str, that the app does not have.
+        When this returns, the deletion is durable. A thread that cannot be loaded is deleted without `on_destroyed`. So
+        is a thread of a kind that the app does not have, given as a str.
 
-        Raises NotFound if there is no such thread; StoreError if it could not be deleted (it is unchanged then, but
-        after Indeterminate it may be deleted); Unavailable if the server shuts down first; and Readonly in an rpc that
-        a readonly client of the thread has called. A sleeping thread is woken for `on_destroyed`: if its `on_start`
+        Raises NotFound if there is no such thread; StoreError if it could not be deleted (it is unchanged, except that
+        after Indeterminate it may be gone); Unavailable if the server shuts down first; and Readonly in an rpc that a
+        readonly client of the thread has called. A sleeping thread is woken for `on_destroyed`: if its `on_start`
         raises, that exception is raised, and the thread is not destroyed.
         """
         await self._node.everywhere.destroy(ThreadKey(_kind_name(kind), name))
@@ -151,11 +153,11 @@ class ThreadHost:
     async def migrate(self, *, dry_run: bool = False) -> AsyncIterator[tuple[ThreadKey, Outcome, PlaitError | None]]:
         """Migrate every stored thread to the `state_version` of its class, and yield the outcome of each.
 
-        The app must not be running: raises Unavailable if a server uses a shared store. A dry run writes nothing, and a
-        server may have the store open during one.
+        The app must not be running: raises Unavailable if a server uses a shared store. A dry run writes nothing, so a
+        server may have the store open.
         """
         store = self._store
-        # A store that can be read while a server has it open.
+        # Some stores can be read while a server has them open.
         if dry_run and (reader := getattr(store, "reader", None)) is not None:
             store = reader()
         async with store:
@@ -193,7 +195,7 @@ def _make_query(
     **options: Any,
 ) -> ListThreads:
     user = None if isinstance(user_id, msgspec.UnsetType) else user_id
-    user_prefix(user)  # Raises for an empty id.
+    user_prefix(user)  # Raises NotFound for an empty id.
     return ListThreads(
         kind=_kind_name(kind),
         is_of_user=user_id is not msgspec.UNSET,

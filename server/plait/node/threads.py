@@ -34,7 +34,7 @@ from typing import Any, Final, TypeVar
 
 from plait.actor.actor import Actor
 from plait.errors import Unavailable
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["SHUTTING_DOWN", "Phase", "Slot", "ThreadTable", "start_task", "wait_for_task"]
 
@@ -74,15 +74,15 @@ class Slot:
     def __init__(self, key: ThreadKey) -> None:
         self.key = key
         self.phase = Phase.ASLEEP
-        # The task that works on the thread. If it runs an `on_start` or `on_stop` that destroys the thread, a second
-        # task does so, and the first one waits for it.
+        # The task that works on the thread. If its `on_start` or `on_stop` destroys the thread, a second task does so,
+        # and the first one waits for it.
         self.tasks: tuple[asyncio.Task[object], ...] = ()
         # Set when the thread is loaded, even if only to be destroyed.
         self.actor: Actor | None = None
-        # The number of its owner, which is released when the thread goes to sleep; 0 before it is claimed.
+        # The number of the thread's owner, which is released when the thread goes to sleep; 0 before the claim.
         self.fence = 0
         self.has_woken = False
-        # Callers that have not resumed, in order of arrival; None if there are none, to save memory.
+        # Callers that have not resumed, in order of arrival; None without callers, to save memory.
         self.waiters: dict[asyncio.Future[BaseException | None], None] | None = None
 
     async def wait(self) -> BaseException | None:
@@ -124,7 +124,7 @@ class ThreadTable:
         self.destroyed: dict[Actor, asyncio.Task[None]] = {}
 
     def find(self, key: ThreadKey) -> Slot:
-        """Return the slot of a thread; that of a sleeping thread is not in the table until its phase changes."""
+        """Return the slot of a thread. For a sleeping thread, a new one, which enters the table with its next phase."""
         return self._slots.get(key) or Slot(key)
 
     def find_unfilled(self, key: ThreadKey) -> Slot:
@@ -171,27 +171,11 @@ class ThreadTable:
         task = self.destroyed[actor] = start_task(actor.finish(), f"last turns of {actor.key}")
         task.add_done_callback(lambda _: self.destroyed.pop(actor))
 
-    async def stop(self, timeout: float, stop: Callable[[Actor], None]) -> None:
-        """Call `stop` for each awake or waking thread, and wait for all tasks; cancel late tasks."""
-        for slot in list(self._slots.values()):
-            if slot.tasks:  # It is waking, or callers have not resumed yet, whose turns run before it stops.
-                slot.tasks[0].add_done_callback(partial(_stop_awake, slot, stop))
-            else:
-                _stop_awake(slot, stop)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        while tasks := self.tasks:
-            _, late = await asyncio.wait(tasks, timeout=max(deadline - loop.time(), 0))
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late)
-
     # Inside
 
     def _finish(self, slot: Slot, task: asyncio.Task[object]) -> None:
         slot.tasks = tuple(each for each in slot.tasks if each is not task)
-        # This also marks the exception as retrieved; its caller may be cancelled.
+        # This also marks the exception as retrieved, as the caller may be cancelled.
         error = Unavailable(SHUTTING_DOWN) if task.cancelled() else task.exception()
         if slot.tasks or slot.phase is Phase.AWAKE:
             return
@@ -211,13 +195,8 @@ class ThreadTable:
 
 
 def start_task(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-    """Start a task with an empty context: what it does must not count as caused by the turn that is running."""
+    """Start a task with an empty context, as its work must not count as caused by the running turn."""
     return asyncio.create_task(work, name=name, context=Context())
-
-
-def _stop_awake(slot: Slot, stop: Callable[[Actor], None], _: object = None) -> None:
-    if slot.phase is Phase.AWAKE and slot.actor is not None:
-        stop(slot.actor)
 
 
 def _resume(slot: Slot, outcome: BaseException | None) -> None:
@@ -227,7 +206,7 @@ def _resume(slot: Slot, outcome: BaseException | None) -> None:
 
 
 async def wait_for_task(task: asyncio.Task[T]) -> T:
-    """Return the outcome of a task, which continues if the caller is cancelled. Raises Unavailable if the task is."""
+    """Return the outcome of a task, which outlives a cancelled caller. Raises Unavailable for a cancelled task."""
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -10,15 +10,15 @@ from plait.actor.actor import Actor
 from plait.actor.events import Events
 from plait.errors import Conflict, CorruptThread, InvalidState, StoreError, Unavailable, operator_message
 from plait.instruments.protocol import Instruments, telling_store_errors
-from plait.node.export_file import export_thread
 from plait.node.filling import Filling
 from plait.node.forking import Fork
-from plait.node.importing import Import
+from plait.node.importing import LEFT_OUT, Import
 from plait.node.lifecycle import Lifecycle
 from plait.node.local_thread import OwnThreads
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot, start_task, wait_for_task
-from plait.store.protocol import DueThread, Store, ThreadKey, Write
-from plait.store.thread_rows import INCOMPLETE
+from plait.store.export_file import export_thread
+from plait.store.protocol import DueThread, Store, Write
+from plait.store.thread_rows import INCOMPLETE, ThreadKey
 from plait_schemas.patch import Op
 
 __all__ = ["Transfers"]
@@ -27,7 +27,7 @@ log = logging.getLogger("plait.node")
 
 
 class Transfers:
-    """Exports, imports and forks the threads of a node. The threads that it makes are not woken."""
+    """Exports, imports and forks the threads of a node. New threads are not woken."""
 
     def __init__(
         self, node: OwnThreads, lifecycle: Lifecycle, store: Store, events: Events, instruments: Instruments
@@ -44,12 +44,12 @@ class Transfers:
         if (actor := self._threads.find_awake(key)) is not None:
             await actor.state.wait_until_durable()
         with telling_store_errors(self._instruments):
-            async with aclosing(export_thread(self._store, key)) as found:
+            async with aclosing(export_thread(self._store, key, leave_out=LEFT_OUT)) as found:
                 async for lines in found:
                     yield lines
 
     async def import_thread(self, work: Import, *, replace: bool) -> None:
-        """Store an exported thread that was checked; an awake thread of that name is stopped first if `replace` is set.
+        """Store an exported thread after its check; an awake thread of that name is stopped first if `replace` is set.
 
         Raises Conflict, Unavailable, InvalidState and StoreError.
         """
@@ -63,7 +63,7 @@ class Transfers:
             raise InvalidState(f"this is not an exported thread: {why}") from error
 
     async def fork_thread(self, work: Fork) -> None:
-        """Store a thread, after the changes so far, by another name.
+        """Store a copy of a thread, with its changes so far, under another name.
 
         Raises NotFound, Conflict, Unavailable, InvalidState and StoreError.
         """
@@ -74,32 +74,32 @@ class Transfers:
         await self._fill(work, replace=False)
 
     async def remove_incomplete(self) -> None:
-        """Delete what imports and forks have left that did not end before a crash, in threads that this node owns."""
+        """Delete unfinished imports and forks that a crash has left, in shards that this node owns."""
         after: DueThread | None = None
         try:
             while found := await self._store.due_threads(until=INCOMPLETE, after=after):
                 slots = [self._threads.find(each.key) for each in found if self._node.owns(each.key)]
-                # Others are being imported or forked now.
+                # Threads in other phases are being imported or forked now.
                 asleep = [slot for slot in slots if slot.phase is Phase.ASLEEP]
                 await asyncio.gather(*map(self._begin_removal, asleep))
                 after = found[-1]
         except StoreError as error:
-            log.warning("what is left of imports and forks could not be removed: %s", operator_message(error))
+            log.warning("unfinished imports and forks could not be removed: %s", operator_message(error))
 
     # Inside
 
     def _validate(self, work: Import, state: Any) -> None:
-        """Ask the class whether a new thread may get a state. Raises what `validate_state_change` does."""
+        """Ask the class whether a new thread may get a state. Raises the error of `validate_state_change`."""
         actor = self._lifecycle.make_actor(work.key, work.kind, None, 0)
         if work.kind.has_initial_state:
             actor.state.start(work.kind.initial_state())
         actor.state.validate(state, "server", [Op("add", "", state)], actor.state.current)
 
     async def _fill(self, work: Filling, *, replace: bool) -> None:
-        """Fill a thread, instead of a stored one if that is asked for. It ends when its caller is cancelled.
+        """Fill a thread, in the place of a stored one with `replace`. The work ends if the caller is cancelled.
 
-        Raises Conflict, Unavailable, what `Filling.write` raises, and CorruptThread if the records do not fit the parts
-        of the class.
+        Raises Conflict, Unavailable, the errors of `Filling.write`, and CorruptThread if the records do not fit the
+        parts of the class.
         """
         key = work.key
         self._node.check_may_begin(key)
@@ -128,7 +128,7 @@ class Transfers:
         key = slot.key
         await self._lifecycle.claim(slot)
         with telling_store_errors(self._instruments):
-            await self._lifecycle.record_version(key, work.kind.state_version)
+            await self._lifecycle.owners.record_version(key, work.kind.state_version)
             if (found := await self._store.find(key)) is not None:
                 if not replace and found.due != INCOMPLETE:
                     raise work.conflict()
@@ -137,15 +137,21 @@ class Transfers:
                 await work.write(self._store, slot.fence)
                 actor = await self._lifecycle.load(slot, work.kind)
                 records, version = work.finish(actor), actor.state.durable.version
-                # Its parts tell when it is due, instead of the mark.
+                # The due time now comes from the parts, instead of the mark.
                 actor.usage.rest()
                 due = actor.timer.due or 0
-                last = Write(key, work.epoch, version, version, records=records, fence=slot.fence, due=due)
+                last = Write(
+                    *(key, work.epoch, version, version),
+                    records=records,
+                    fence=slot.fence,
+                    due=due,
+                    changed_at=work.changed_at,
+                )
                 if (card := actor.state.card) is not None:
                     last = card.add_to(last, actor.state.durable)
                 await self._store.submit(last)
             except BaseException:
-                with suppress(StoreError):  # It is removed when it is used, or at the next start.
+                with suppress(StoreError):  # The rest is removed when the thread is used, or at the next start.
                     if (found := await self._store.find(key)) is not None:
                         await self._lifecycle.delete(slot, found)
                 raise

@@ -7,21 +7,24 @@ from typing import Any
 
 import pytest
 from tests.clocks import Clock
+from tests.schedules import in_soak
 from tests.server.parts.workshop import SECOND, SOON, FlakyStore, Workshop, make_store, open_workshop, until
 
 from plait.actor.thread import Thread
 from plait.backoff import Backoff
+from plait.cluster.owners import ALONE, Owners
 from plait.errors import NotFound, StoreError
 from plait.node.alarms import Alarms
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
-from plait.store.protocol import DueThread, ThreadKey, ThreadQuery
+from plait.store.protocol import DueThread, ThreadQuery
+from plait.store.thread_rows import ThreadKey
 
 HOUR = 3600.0
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FlakyStore]:
     async with make_store(request.param, tmp_path) as store:
         yield store
@@ -421,6 +424,16 @@ async def test_a_thread_that_is_due_and_expired_at_once_rings_first(store: Flaky
 # What alarms know
 
 
+class Owned(Owners):
+    """The threads that a test says this node owns."""
+
+    def __init__(self) -> None:
+        self.keys: set[ThreadKey] = set()
+
+    def owns(self, key: ThreadKey) -> bool:
+        return key in self.keys
+
+
 class Board:
     """A store's due times, and the threads that alarms have woken."""
 
@@ -445,7 +458,7 @@ class Board:
 
     def open(self, *, interval: float = SOON) -> Alarms:
         store: Any = self
-        return Alarms({"k"}, store, self.wake, self.awake.__contains__, interval=interval)
+        return Alarms({"k"}, store, ALONE, self.wake, self.awake.__contains__, interval=interval)
 
 
 def key(name: object) -> ThreadKey:
@@ -514,7 +527,7 @@ async def test_a_wake_that_fails_rests_for_a_second_then_two(
 
     board = Failing([DueThread(clock.now, key("a"))])
     store: Any = board
-    alarms = Alarms({"k"}, store, board.wake, _never, interval=SOON)
+    alarms = Alarms({"k"}, store, ALONE, board.wake, _never, interval=SOON)
     alarms.start()
     await until(lambda: len(times) == 1)
     for count in range(2, 5):
@@ -593,7 +606,7 @@ async def test_a_thread_before_the_last_that_was_read_does_not_starve(clock: Clo
 
 
 async def test_threads_that_are_gained_during_a_read_are_read_again(clock: Clock) -> None:
-    owned: set[ThreadKey] = set()
+    owners = Owned()
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     class Slow(Board):
@@ -606,10 +619,10 @@ async def test_threads_that_are_gained_during_a_read_are_read_again(clock: Clock
 
     board = Slow([DueThread(clock.now, key(f"{number:03}")) for number in range(150)])
     store: Any = board
-    alarms = Alarms({"k"}, store, board.wake, _never, owned.__contains__, interval=1e9)
+    alarms = Alarms({"k"}, store, owners, board.wake, _never, interval=1e9)
     alarms.start()
     await begun.wait()
-    owned |= {each.key for each in board.due}
+    owners.keys |= {each.key for each in board.due}
     alarms.read_again()
     may_end.set()
     await until(lambda: len(board.woken) == 150)

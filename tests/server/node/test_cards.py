@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.server.fakes import TroubledStore
 
 from plait import Connection, MemoryStore, Plait, SqliteStore, Store, StoreError, Thread, ThreadKey, Values, rpc
@@ -137,7 +138,7 @@ async def test_the_next_write_adds_or_removes_the_card_of_a_class_that_has_got_o
         assert await card_of(app) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("title", "says"),
     [
         ("breaks", "no card for this"),

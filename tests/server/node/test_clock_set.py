@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 from tests.clocks import Clock
+from tests.schedules import in_soak
 from tests.server.parts.workshop import SECOND, FlakyStore, Workshop, make_store, open_workshop, until
 
 from plait.actor.thread import Thread
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 HOUR = 3600.0
 YEAR = 365 * 24 * HOUR
@@ -41,7 +42,7 @@ class Sleepy(Bell):
     idle_timeout = 0.0
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FlakyStore]:
     async with make_store(request.param, tmp_path) as store:
         yield store

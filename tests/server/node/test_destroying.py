@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 import pytest
+from tests.cases import each_case
 from tests.schedules import play_seeds
 from tests.server.fakes import TroubledStore
 from tests.server.owning import submit
@@ -27,8 +28,8 @@ from plait.errors import (
     StoreError,
     TurnTimeout,
 )
-from plait.store.protocol import ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, Record, Snapshot
+from plait.store.protocol import Write
+from plait.store.thread_rows import ChangeRow, Record, Snapshot, ThreadKey
 from plait_schemas.codes import DESTROYED, TRY_AGAIN_LATER
 
 PATIENCE = 10.0
@@ -281,7 +282,7 @@ async def join_all(house: House, cls: type[Thread[Any]]) -> tuple[Guest, Client]
     return guest, client
 
 
-@pytest.mark.parametrize("is_stored", [True, False])
+@each_case("is_stored", [True, False])
 async def test_sockets_are_closed_with_4410_when_the_end_is_durable(*, is_stored: bool) -> None:
     async with open_house(Room) as house:
         if is_stored:
@@ -628,7 +629,7 @@ async def test_a_node_that_stops_waits_for_an_end(mourned: type[Mourned]) -> Non
         assert await house.store.find(key_of(mourned)) is None
 
 
-@pytest.mark.parametrize("error", [Destroyed("another thread"), CorruptThread("another thread")])
+@each_case("error", [Destroyed("another thread"), CorruptThread("another thread")])
 async def test_a_thread_whose_on_start_fails_for_another_thread_stays(error: PlaitError) -> None:
     class Failing(Room):
         idle_timeout = 0.0
@@ -761,13 +762,13 @@ async def test_whatever_comes_at_the_same_moment_a_destroyed_thread_never_comes_
         await outcome(house.handle(Room).add(1))
         await outcome(house.handle(Room).destroy())
         assert await is_gone(house, Room)
-    assert store.inner._threads == {}
+    assert await store.threads() == []
 
 
 async def test_records_go_with_their_thread() -> None:
     async with open_house(Room) as house:
         await house.handle(Room).add(1)
         actor = await house.actor(Room)
-        await actor.state.store([Record("p", "a", b"1")])
+        await actor.records.write([Record("p", "a", b"1")])
         await outcome(house.handle(Room).destroy())
         assert await house.store.record(key_of(Room), "p", "a") is None

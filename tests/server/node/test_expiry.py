@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.clocks import Clock
 from tests.server.fakes import TroubledStore
 from tests.server.node.test_destroying import Gate, is_gone, key_of, outcome, settle
@@ -18,8 +19,8 @@ from plait.errors import Indeterminate, StoreError
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
-from plait.store.protocol import ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, Snapshot
+from plait.store.protocol import Write
+from plait.store.thread_rows import ChangeRow, Snapshot, ThreadKey
 
 PATIENCE = 10.0
 HOUR = 3600.0
@@ -468,7 +469,7 @@ async def test_a_slow_start_of_a_thread_that_is_only_read_is_no_use() -> None:
         assert await due_of(store, Slow) == at
 
 
-@pytest.mark.parametrize("use", ["call", "write", "join", "value"])
+@each_case("use", ["call", "write", "join", "value"])
 async def test_a_thread_that_was_read_and_is_then_used_counts_from_its_use(use: str) -> None:
     store = TroubledStore()
     await opened_with(store, (key_of(Noted), HOUR / 2))
@@ -589,13 +590,13 @@ async def test_a_thread_whose_class_expires_no_longer_is_woken_once_and_kept() -
         assert starts == ["one"]
 
 
-@pytest.mark.parametrize(("expires", "idle"), [(59, 60.0), (0, 1), (5, None)])
+@each_case(("expires", "idle"), [(59, 60.0), (0, 1), (5, None)])
 def test_a_class_that_expires_before_it_is_idle_is_an_error(expires: float, idle: float | None) -> None:
     with pytest.raises(TypeError, match=r"expires_after is .* below its idle_timeout"):
         type("Wrong", (Thread,), {"expires_after": expires, "idle_timeout": idle})
 
 
-@pytest.mark.parametrize("expires", ["1", -1, True])
+@each_case("expires", ["1", -1, True])
 def test_an_expires_after_that_is_no_number_of_seconds_is_an_error(expires: Any) -> None:
     with pytest.raises(TypeError, match="expires_after must be a number of seconds"):
         type("Wrong", (Thread,), {"expires_after": expires})

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import tracemalloc
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cases import each_case
+from tests.schedules import in_soak
 from tests.server.owning import submit
 
 from plait import (
@@ -26,6 +29,7 @@ from plait import (
     NotFound,
     Plait,
     Reject,
+    Retention,
     Schedule,
     SqliteStore,
     Store,
@@ -37,6 +41,7 @@ from plait import (
     Values,
     effect,
     migrate,
+    rpc,
 )
 from plait.cli.maintenance import describe_thread
 from plait.store.protocol import Write
@@ -97,7 +102,7 @@ class Busy(Thread[Any]):
         await self.values.set("began", True)
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, Store]:
     """Return two closed stores."""
     if request.param == "memory":
@@ -126,7 +131,7 @@ def body_of(data: bytes) -> list[Any]:
 
 def make_file(kind: str, name: str, *lines: object, **header: object) -> bytes:
     """Return a file as the docs describe it."""
-    first = {"format": 2, "kind": kind, "name": name} | header
+    first = {"format": 3, "kind": kind, "name": name} | header
     data = b"".join(json.dumps(line).encode() + b"\n" for line in (first, *lines))
     count = sum("part" in line for line in lines if isinstance(line, dict))
     return data + end_of(data, count)
@@ -185,13 +190,21 @@ async def test_a_file_says_first_what_it_is_and_last_what_it_must_have(stores: t
         await room.set_state(Talk("tea", 3))
         await room.part(Room.values).set_metadata({"a": 1})
         data = await export(app, Room, "ada:one")
-    first, state, *records, last = [json.loads(line) for line in data.splitlines()]
+    first, state, change, *records, last = [json.loads(line) for line in data.splitlines()]
     assert (first["epoch"], first["created_at"]) > ("", 0)
-    assert {**first, "epoch": "", "created_at": 0} == {
-        **{"format": 2, "kind": "room", "name": "ada:one", "state_version": 2},
-        **{"epoch": "", "version": 1, "created_at": 0, "user": "ada"},
+    assert first["changed_at"] > 0
+    assert change["at"] > 0
+    assert len(b64decode(first["secret"])) == 16
+    assert {**first, "epoch": "", "created_at": 0, "changed_at": 0, "secret": ""} == {
+        **{"format": 3, "kind": "room", "name": "ada:one", "state_version": 2},
+        **{"epoch": "", "created_at": 0, "changed_at": 0, "user": "ada", "secret": ""},
     }
-    assert state == {"state": {"topic": "tea", "turns": 3}}
+    assert state == {"version": 0, "state": {"topic": "none", "turns": 0}}
+    assert (change["version"], change["source"]) == (1, "server")
+    assert change["ops"] == [
+        {"op": "replace", "path": "/topic", "value": "tea"},
+        {"op": "replace", "path": "/turns", "value": 3},
+    ]
     assert records == [{"part": "values", "key": "head/metadata", "value": {"a": 1}}]
     assert last == json.loads(end_of(data[: data.rindex(b'{"records"')], 1))
 
@@ -222,24 +235,39 @@ async def test_an_export_has_what_is_committed_and_nothing_of_the_run(stores: tu
     assert b"message" not in data
 
 
+class Counter(Thread[Any]):
+    """Counts in its state and in its last value at once, and keeps few changes."""
+
+    initial_state = 0
+    retention = Retention(changes=5)
+    values = Values()
+
+    @rpc
+    def count(self) -> None:
+        number = self.state + 1
+        self.set_state(number)
+        self.values.set("z", number)
+
+
 async def test_an_export_is_of_one_moment_whatever_is_written_while_it_is_read(stores: tuple[Store, Store]) -> None:
-    async with make_app(stores[0]) as app:
-        plain = app.thread(Plain, "one")
-        for number in range(30):
-            await plain.part(Plain.values).set(f"{number}", "x" * 100_000 if number < 9 else number)
-            await plain.part(Plain.notes).set(f"{number}", "y" * 100_000 if number < 9 else number)
-        expected = body_of(await export(app, Plain))
-        exporting, found = app.export_thread(Plain, "one"), list[bytes]()
-        async for lines in exporting:
-            found.append(lines)
-            number = len(found)
-            await plain.set_state(number)
-            await plain.part(Plain.values).delete(str(number + 20))
-            await plain.part(Plain.values).set("29", "changed")
-            await plain.part(Plain.notes).set(f"new {number}", 1)
-        assert len(found) >= 4
-        assert body_of(b"".join(found)) == expected
-        assert body_of(await export(app, Plain)) != expected
+    async with Plait(Counter, store=stores[0]) as app, Plait(Counter, store=stores[1]) as other:
+        counter, is_done = app.thread(Counter, "one"), asyncio.Event()
+        for number in range(9):
+            await counter.part(Counter.values).set(f"{number}", "x" * 100_000)
+
+        async def keep_counting() -> None:
+            while not is_done.is_set():
+                await counter.call(Counter.count)
+
+        counting, states = asyncio.create_task(keep_counting()), list[int]()
+        for number in range(20):
+            copy = await other.import_thread(await export(app, Counter), name=str(number))
+            states.append(await copy.state())
+            assert await other.thread(Counter, str(number)).part(Counter.values).get("z", 0) == states[-1]
+        is_done.set()
+        await counting
+        assert states == sorted(states)
+        assert states[0] < states[-1] <= await counter.state()
 
 
 async def test_unknown_fields_are_kept_out_and_missing_ones_get_defaults(stores: tuple[Store, Store]) -> None:
@@ -257,8 +285,15 @@ async def test_unknown_fields_are_kept_out_and_missing_ones_get_defaults(stores:
         )
         await app.import_thread(data)
         assert await parts_of(app, Room, "one") == (Talk("none", 7), [], {"a": 1})
-        assert body_of(await export(app, Room)) == [
-            {"state": {"topic": "none", "turns": 7}},
+        state, change, *others = body_of(await export(app, Room))
+        assert state == {"version": 0, "state": {"turns": 7, "unknown": [1]}}
+        assert (change["version"], change["source"]) == (1, "migration")
+        assert change["ops"] == [
+            {"op": "remove", "path": "/unknown"},
+            {"op": "add", "path": "/topic", "value": "none"},
+        ]
+        assert others == [
+            {"version": 1, "state": {"topic": "none", "turns": 7}},
             {"part": "values", "key": "head/metadata", "value": {"a": 1}},
         ]
         await app.import_thread(make_file("room", "two"))
@@ -345,7 +380,8 @@ async def test_an_export_has_the_changes_before_it_and_waits_until_they_are_dura
         await plain.set_state(0)
         writing = [asyncio.create_task(plain.set_state(number)) for number in range(1, 20)]
         await asyncio.sleep(0)
-        assert body_of(await export(app, Plain)) == [{"state": 19}]
+        changes = [line for line in body_of(await export(app, Plain)) if "ops" in line]
+        assert [(line["version"], line["ops"][0]["value"]) for line in changes] == [(n + 1, n) for n in range(20)]
         await asyncio.gather(*writing)
 
 
@@ -408,31 +444,40 @@ async def test_what_a_cut_off_run_leaves_is_not_exported_and_a_part_named_as_its
         part: Any = Team.agents
         assert await again.thread(Team, "two").part(part).items() == [("planner", [1, 2])]
         assert b"cut-off" not in data
+        await again.import_thread(make_file("team", "three", {"part": "agents", "key": "cut-off", "value": {}}))
+        assert await again._store.record(ThreadKey("team", "three"), "agents", "cut-off") is None
 
 
 END = '{"records":0,"sha256":"%s"}\n'
 FIRST = '{"format":2,"kind":"room","name":"x"}\n'
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "error", "said"),
     [
         (b"", InvalidState, "exported thread"),
         (b"[]\n", InvalidState, "exported thread"),
         (b"{}\n", InvalidState, "exported thread"),
         (b"\xff", InvalidState, "exported thread"),
-        (b'{"format":1,"kind":"room","name":"x"}', InvalidState, "format 1; this plait reads 2"),
+        (b'{"format":1,"kind":"room","name":"x"}', InvalidState, "format 1; this plait reads 3"),
         (make_file("nope", "x"), NotFound, "nope"),
         (make_file("plait-kv", "x"), NotFound, "plait-kv"),
         (make_file("room", ""), NotFound, "name"),
         (make_file("room", "x", {"state": {"turns": "a"}}, state_version=2), InvalidState, "int"),
         (make_file("room", "x", {"state": {"turns": -1}}, state_version=2), Reject, "negative"),
-        (make_file("room", "x", {"key": "k", "value": 1}), InvalidState, "line 2 is no record"),
+        (make_file("room", "x", {"key": "k", "value": 1}), InvalidState, "line 2: it is no record"),
         (make_file("room", "x", {"part": "Values", "key": "k", "value": 1}), InvalidState, "line 2: the part"),
         (make_file("room", "x", {"part": "values", "key": "", "value": 1}), InvalidState, "line 2: the key"),
         (make_file("room", "x", {"part": "values", "key": "k", "base64": "?"}), InvalidState, "line 2"),
         (make_file("room", "x", {"part": "values", "key": "k", "value": "x" * 2**20}), TooLarge, "limit"),
         (make_file("desk", "x", {"part": "messages", "key": "head", "value": 7}), InvalidState, "parts of Desk"),
+        (
+            make_file("room", "x", {"part": "thread-life", "key": "terminated", "value": 7}),
+            InvalidState,
+            "parts of Room",
+        ),
+        (make_file("room", "x", created_at=2**60), InvalidState, "line 1: Expected `int` <= "),
+        (make_file("room", "x", due=-1), InvalidState, "line 1: Expected `int` >= 0"),
         (make_file("room", "x") + b"\n", InvalidState, "after its last line"),
         (FIRST.encode() + end_of(FIRST.encode(), 1), InvalidState, "damaged"),
         (FIRST.encode() + end_of(b"", 0), InvalidState, "damaged"),

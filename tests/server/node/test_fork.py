@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests.schedules import in_soak
 
 from plait import (
     Conflict,
@@ -86,7 +87,7 @@ class Bare(Thread[Any]):
 _apps: list[Plait] = []
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "one.db")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.server.rooms import open_house
 
 from plait.actor.connection import Principal
@@ -310,7 +311,7 @@ class ByHand(Thread[None]):
 SMALL = msgspec.structs.replace(DEFAULT_LIMITS, write_buffer=1000)
 
 
-@pytest.mark.parametrize("insists", [False, True])
+@each_case("insists", [False, True])
 async def test_a_stream_by_hand_ends_when_more_waits_than_the_write_buffer_holds(insists: bool) -> None:
     async with open_house(ByHand, limits=SMALL) as house:
         stream = house.handle(ByHand).talk(waits=False, insists=insists)

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.schedules import in_soak
 
 from plait import MemoryStore, Messages, Plait, Schedule, Sql, SqlError, SqliteStore, Store, Thread, Values, effect, rpc
 
@@ -23,7 +24,7 @@ class Desk(Thread[Any]):
         pass
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """Return a closed store."""
     return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "desks.db")

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.server.node.test_destroying import Gate, is_gone, join_all, key_of, outcome, settle
 from tests.server.rooms import open_house
 
@@ -143,7 +144,7 @@ async def test_the_rest_of_a_turn_ends_after_turn_timeout_and_the_next_thread_be
         assert cls.told == ["rest"]
 
 
-@pytest.mark.parametrize("method", ["end", "end_beside"])
+@each_case("method", ["end", "end_beside"])
 async def test_a_node_that_stops_ends_the_rest_of_a_turn(method: str) -> None:
     cls = make_room()
     cls.turn_timeout = None
@@ -258,7 +259,7 @@ def make_stuck() -> type[Stuck]:
     return Fresh
 
 
-@pytest.mark.parametrize("is_drained", [False, True])
+@each_case("is_drained", [False, True])
 async def test_whoever_waits_for_an_end_that_does_not_come_is_told_that_the_server_shuts_down(
     *, is_drained: bool
 ) -> None:
@@ -402,7 +403,7 @@ class Closing(Room):
             await self.thread(Hall, "hall").call(Hall.hear, str(error))
 
 
-@pytest.mark.parametrize("is_awake", [True, False])
+@each_case("is_awake", [True, False])
 async def test_on_destroyed_may_call_the_thread_that_has_ended_its_own(*, is_awake: bool) -> None:
     Hall.told.clear()
     async with open_house(Hall, Closing) as house:
@@ -415,7 +416,7 @@ async def test_on_destroyed_may_call_the_thread_that_has_ended_its_own(*, is_awa
         assert await is_gone(house, Closing)
 
 
-@pytest.mark.parametrize("is_awake", [True, False])
+@each_case("is_awake", [True, False])
 async def test_a_readonly_client_changes_nothing_by_the_end_of_another_thread(*, is_awake: bool) -> None:
     Hall.told.clear()
     Closing.told.clear()

@@ -20,6 +20,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from tests.cases import each_case
 from tests.server.nodes import open_nodes
 
 from plait import (
@@ -557,7 +558,7 @@ class OwnerRoom(Thread[Owner]):
                 draft[field] = dog
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("field", "dog", "path"),
     [("pet", Hound(), "/pet"), ("pets", [Hound()], "/pets/0"), ("named", {"a": Hound()}, "/named/a")],
 )

@@ -9,8 +9,9 @@ from tests.server.rooms import open_house
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.node.forking import Fork
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import Store
 from plait.store.shards import SHARDS, find_shard
+from plait.store.thread_rows import ThreadKey
 
 PATIENCE = 10.0
 # What may take long must end at once.

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.server.fakes import TroubledStore
 from tests.server.owning import submit
 from tests.server.rooms import Client, House, open_house
@@ -27,8 +28,8 @@ from plait.errors import (
 )
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node.node import Node
-from plait.store.protocol import ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, Snapshot
+from plait.store.protocol import Write
+from plait.store.thread_rows import ChangeRow, Snapshot, ThreadKey
 
 PATIENCE = 10.0
 
@@ -847,7 +848,7 @@ async def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     return task
 
 
-@pytest.mark.parametrize("others", [0, 1])
+@each_case("others", [0, 1])
 async def test_the_end_waits_for_a_thread_that_is_waking_and_stops_it(others: int) -> None:
     Waking.runs, Waking.gate, Waking.lines = asyncio.Event(), asyncio.Event(), []
     async with open_house(Waking, Room) as house:

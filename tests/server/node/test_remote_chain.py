@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.server.fakes import TroubledStore
 from tests.server.nodes import Nodes, open_nodes
 from tests.server.rooms import Client
@@ -15,7 +16,7 @@ from tests.server.rooms import Client
 from plait import CallFailed, Indeterminate, Plait, StoreError, Thread, Unavailable, rpc
 from plait.actor.actor import Actor
 from plait.kv.kv import KVStats
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait.web.links.link import Link
 
 PATIENCE = 20.0
@@ -370,7 +371,7 @@ async def test_a_read_whose_link_is_lost_is_repeated() -> None:
         assert await reading == ["recorded"] * 2
 
 
-@pytest.mark.parametrize("read", ["get", "keys", "stats"])
+@each_case("read", ["get", "keys", "stats"])
 async def test_a_read_of_kv_whose_link_is_lost_is_repeated(read: str) -> None:
     async with open_troubled() as (nodes, _, theirs):
         kv, namespace = nodes.apps[0].kv, nodes.name_of("plait-kv", 1)

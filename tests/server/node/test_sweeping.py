@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import pytest
+from tests.cases import each_case
 from tests.server.rooms import House, open_house
 
 from plait.actor.actor import Actor
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import TurnTimeout, Unavailable
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 PATIENCE = 10.0
 
@@ -201,7 +201,7 @@ async def destroy(house: House, actor: Actor) -> None:
     await house.node.destroy(actor.key)
 
 
-@pytest.mark.parametrize("end", [stop, drop, destroy])
+@each_case("end", [stop, drop, destroy])
 async def test_what_is_decoded_of_a_state_is_freed_when_its_thread_ends(end: Callable[[House, Actor], Any]) -> None:
     async with open_house(Table) as house:
         actor = await house.actor(Table)

@@ -12,17 +12,19 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.cases import each_case
 from tests.schedules import schedules
 from tests.server.fakes import TroubledStore
 
 from plait.actor.actor import Actor
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
-from plait.errors import Indeterminate, PlaitError, StoreError, Unavailable
+from plait.errors import Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
 from plait.node.threads import Phase, Slot, ThreadTable, start_task
-from plait.store.protocol import ThreadKey
+from plait.store.protocol import Write
+from plait.store.thread_rows import ThreadKey
 
 NAMES = ("a", "b")
 HOOKS = ("on_start", "on_stop", "on_destroyed", "work")
@@ -236,9 +238,12 @@ class Machine(RuleBasedStateMachine):
 
     async def end_expired(self, key: ThreadKey, seconds: float) -> None:
         """Do what alarms do when a thread expires; if it has changed within `seconds`, that is put off."""
-        row = self.store.inner._threads.get(key)
-        if row is not None and self.node._threads.find(key).phase is Phase.ASLEEP:
-            row.due = 3
+        inner = self.store.inner
+        if self.node._threads.find(key).phase is Phase.ASLEEP and (row := await inner.find(key)) is not None:
+            fence = await inner.claim(key)
+            with suppress(Fenced):  # The thread may wake.
+                await inner.submit(Write(key, row.epoch, row.version, row.version, due=3, fence=fence))
+            inner.release(key, fence)
         await self.node._endings.expire(key, seconds)
 
     @precondition(lambda self: self.callers)
@@ -373,7 +378,7 @@ test_any_use_of_threads_in_any_order: Any = Machine.TestCase
 # Illegal changes
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("phase", "next_phase"),
     [
         (Phase.AWAKE, Phase.WAKING),

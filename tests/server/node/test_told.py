@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.server.fakes import TroubledStore
 from tests.server.recorder import Recorder
 from tests.server.rooms import open_house
@@ -13,7 +14,8 @@ from tests.server.session.guests import until
 
 from plait import Connection, MemoryStore, NoInstruments, Plait, StoreError, Thread, rpc
 from plait.instruments.combining import combine_instruments
-from plait.store.protocol import ThreadHeader, ThreadKey, Write
+from plait.store.protocol import ThreadHeader, Write
+from plait.store.thread_rows import ThreadKey
 
 KIND = "room"
 PATIENCE = 10.0
@@ -84,8 +86,8 @@ async def outcome(awaitable: Awaitable[Any]) -> Any:
 # Awake threads
 
 
-@pytest.mark.parametrize("fails", ["", "submit"])
-@pytest.mark.parametrize("cls", [Room, Mourned])
+@each_case("fails", ["", "submit"])
+@each_case("cls", [Room, Mourned])
 async def test_a_thread_that_is_destroyed_is_no_longer_awake(cls: type[Room], fails: str) -> None:
     recorder, store = Recorder(), Failing()
     async with open_house(cls, instruments=recorder, store=store) as house:
@@ -113,7 +115,7 @@ async def test_a_thread_that_is_destroyed_while_it_sleeps_has_not_woken() -> Non
 # The store
 
 
-@pytest.mark.parametrize("method", ["claim", "find"])
+@each_case("method", ["claim", "find"])
 async def test_a_thread_that_cannot_be_woken_or_found_is_a_store_error(method: str) -> None:
     recorder, store = Recorder(), Failing()
     async with open_house(Room, instruments=recorder, store=store) as house:
