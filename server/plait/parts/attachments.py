@@ -1,7 +1,7 @@
 """The files that belong to messages: those below `attachments/` that an attachment names by its `path`."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from plait.actor.actor import Actor
 from plait.parts.files.paths import clean_path, is_below
@@ -13,23 +13,15 @@ ATTACHMENTS: Final = "attachments"
 """The directory of the files that belong to messages."""
 
 
-class Attached(Protocol):
-    """A message with attachments."""
-
-    @property
-    def attachments(self) -> Sequence[Mapping[str, Any]]: ...
-
-
 def find_attached(attachments: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the paths of the files that attachments name."""
     paths = [_clean(each.get("path")) for each in attachments]
     return [path for path in paths if path is not None and is_below(path, ATTACHMENTS)]
 
 
-def unlink_attachments(actor: Actor, messages: Iterable[Attached]) -> None:
-    """Remove the files that belong to messages."""
-    paths = [path for message in messages for path in find_attached(message.attachments)]
-    if paths:
+def unlink_attachments(actor: Actor, attachments: Iterable[Mapping[str, Any]]) -> None:
+    """Remove the files that attachments name."""
+    if paths := find_attached(attachments):
         for part in actor.parts or ():
             if isinstance(part, Part):
                 part.unlink_files(actor, paths)

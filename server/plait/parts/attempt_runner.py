@@ -1,13 +1,13 @@
-"""Runs the attempts at the work of a part: what failures, outages and crashes of the process mean for it.
+"""Runs the attempts at the work of a part, and follows failures, outages and crashes of the process.
 
-An attempt is stored before it begins, so that one that ends its process is found and counted when the thread wakes.
+An attempt is stored before it begins; one that ends its process is then found and counted when the thread wakes.
 """
 
 import logging
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from plait.actor.actor import Actor
 from plait.actor.logs import about
@@ -16,6 +16,7 @@ from plait.clock import read_due_clock
 from plait.errors import PlaitError, RolledBack, escape_traceback, is_outage
 from plait.parts.attempts import PAUSES, Attempts, RetryPolicy, Uncounted
 from plait.state.commit import Commit
+from plait.state.timer import Timed
 
 __all__ = ["AttemptRunner", "Work"]
 
@@ -25,30 +26,32 @@ log.addFilter(escape_traceback)
 T = TypeVar("T", bound=Attempts)
 
 
-class Work(Protocol[T]):
-    """Work of a part that is attempted, by id."""
+class Work(Timed, Generic[T]):
+    """Work of a part that is attempted, by id, when it is due."""
 
     def find(self, id: str) -> T | None:
         """Return the attempts so far; None if the work is done or was removed."""
-        ...
+        raise NotImplementedError
 
     def retries(self, id: str) -> RetryPolicy:
         """Return how often the work is attempted."""
-        ...
+        raise NotImplementedError
 
     def put(self, id: str, attempts: T) -> Commit:
         """Store that an attempt begins, or that it has ended without success. Raises PlaitError."""
-        ...
+        raise NotImplementedError
 
     async def attempt(self, id: str) -> None:
-        """Do the work, and store its end, with `process` empty or the attempts removed. Raises if it fails."""
+        """Do the work, and store its end, with an empty `process` or without the attempts. Raises if it fails."""
+        raise NotImplementedError
 
     def give_up(self, id: str, error: BaseException) -> Commit:
         """Store that the work has failed. Raises PlaitError."""
-        ...
+        raise NotImplementedError
 
     def ended(self, id: str, unstored: T | None) -> None:
-        """Record that an attempt has ended; `unstored` is what could not be stored, and holds until it can be."""
+        """Record that an attempt has ended; `unstored` is data that could not be stored, and counts until it can be."""
+        raise NotImplementedError
 
 
 class _RunningAttempt(Generic[T]):
@@ -59,9 +62,9 @@ class _RunningAttempt(Generic[T]):
     def __init__(self, name: str) -> None:
         self.name = name
         self.turn: Turn | None = None
-        # Whether it is stored that the attempt has begun.
+        # Whether the beginning of the attempt is stored.
         self.has_begun = False
-        # What holds after the attempt, if it does not count.
+        # The state after the attempt, if it does not count.
         self.rested: T | None = None
 
 
@@ -76,13 +79,13 @@ class AttemptRunner(Generic[T]):
         self._outages: dict[str, int] = {}
 
     def begin(self, id: str, name: str, *, begun: Commit | None = None) -> None:
-        """Begin an attempt in a turn with a name; `begun` is the write that stores that it begins, if there is one."""
+        """Begin an attempt in a turn with a name; `begun` is the write that already stores its start."""
         running = self.running[id] = _RunningAttempt(name)
         run, finish = partial(self._run, id, running, begun), partial(self._finish, id, running)
         running.turn = self._actor.begin(name, run, finish)
 
     def end(self, id: str, name: str, error: BaseException | None) -> None:
-        """Follow the end of an attempt that was made elsewhere, in the write that ends it."""
+        """Record the end of an attempt that was made elsewhere, in the write that ends it."""
         if error is None:
             self._outages.pop(id, None)
         else:
@@ -101,7 +104,7 @@ class AttemptRunner(Generic[T]):
 
     async def _run(self, id: str, running: _RunningAttempt[T], begun: Commit | None) -> None:
         if (attempts := self._work.find(id)) is None:
-            return  # It was removed before it began.
+            return  # The attempt was removed before it began.
         if attempts.has_crashed_out:
             times = "once more" if attempts.crashes == 1 else f"{attempts.crashes} times"
             raise RuntimeError(f"the {running.name} has ended the process {times}, and this run is not tried again")
@@ -109,12 +112,12 @@ class AttemptRunner(Generic[T]):
         async with self._actor.host.suspects if attempts.is_suspect else nullcontext():
             if begun is None:
                 if (attempts := self._work.find(id)) is None or attempts.due > read_due_clock():
-                    return  # As the write that made it due was rolled back.
+                    return  # The write that made the work due was rolled back.
                 begun = self._work.put(id, attempts.begin(self._actor.host.process))
             try:
                 await begun
             except RolledBack:
-                return  # Nothing has begun.
+                return  # No attempt has begun.
             running.has_begun = True
             if self._work.find(id) is not None:
                 await self._work.attempt(id)
@@ -140,7 +143,7 @@ class AttemptRunner(Generic[T]):
             commit.then(partial(self._free, id, running))
 
     def _store_end(self, id: str, running: _RunningAttempt[T], error: BaseException) -> Commit | None:
-        """Store the end of an attempt that has raised; None if that is not needed."""
+        """Store the end of an attempt that has raised; return None if no write is needed."""
         attempts = self._work.find(id)
         if attempts is not None and running.has_begun and not attempts.process:
             attempts = None  # The end of this attempt is stored.
@@ -165,7 +168,7 @@ class AttemptRunner(Generic[T]):
         attempts = None if failure is None else self._work.find(id)
         del self.running[id]
         self._work.ended(id, None if attempts is None else running.rested or self._rest(id, running, attempts))
-        self._actor.arm()
+        self._actor.timer.arm(self._work)
 
     def _rest(self, id: str, running: _RunningAttempt[T], attempts: T) -> T:
         """End an attempt that does not count; the next one begins after a pause, which grows."""

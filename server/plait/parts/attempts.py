@@ -1,6 +1,6 @@
 """The attempts at a piece of work: when the next one is due, and after how many it is given up. No I/O.
 
-An attempt is stored before it begins, so that one that ends its process is found and counted when the thread wakes.
+An attempt is stored before it begins; one that ends its process is then found and counted when the thread wakes.
 """
 
 import random
@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.backoff import Backoff
+from plait.clock import MOST_SECONDS
 
 __all__ = ["CRASHES", "PAUSES", "Attempts", "RetryPolicy", "Uncounted"]
 
@@ -38,7 +39,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             raise ValueError(f"attempts must be an integer of at least 1, not {attempts!r}")
         if not (0 < base < inf and most > 0):
             raise ValueError(f"base and most must be above 0, and base finite, not {base!r} and {most!r}")
-        return cls(attempts, base, most)
+        return cls(attempts, base, min(most, MOST_SECONDS))
 
     def pause(self, failures: int) -> int:
         """Return the microseconds before the next attempt."""
@@ -47,7 +48,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 PAUSES: Final = RetryPolicy(5, 1.0, 300.0, is_random=False)
-"""The attempts at what has no setting of its own; its pauses are those after attempts that do not count, too."""
+"""The attempts at work without a setting of its own, and the pauses after attempts that do not count."""
 
 
 class Attempts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,7 +59,7 @@ class Attempts(msgspec.Struct, frozen=True, omit_defaults=True):
     # When the next attempt is due; 0 for never. It is kept during the attempt, so that the thread is found after a
     # crash.
     due: int = 0
-    # The numbers of attempts that have raised, and that have ended with their process.
+    # The numbers of attempts that have raised, and of attempts that have ended with their process.
     failures: int = 0
     crashes: int = 0
     # The process of an attempt that has begun, and whose end is not stored.
@@ -71,12 +72,12 @@ class Attempts(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def has_crashed_out(self) -> bool:
-        """Whether the work must be given up, as it has ended its process too often."""
+        """Whether the work must be given up, because it has ended its process too often."""
         return self.crashes >= self.most_crashes
 
     @property
     def is_suspect(self) -> bool:
-        """Whether one more crash gives up the work, which may cause the crashes."""
+        """Whether one more crash gives up the work; the work may be the cause of the crashes."""
         return self.crashes == self.most_crashes - 1
 
     def begin(self, process: str) -> Self:
@@ -94,7 +95,7 @@ class Attempts(msgspec.Struct, frozen=True, omit_defaults=True):
         return replace(self, process="", failures=failures, due=now + retries.pause(failures))
 
     def progress(self) -> Self:
-        """Follow a write that stores a part of the running attempt: what is left has not crashed yet."""
+        """Follow a write that stores a part of the running attempt: the rest of the work has not crashed yet."""
         return replace(self, crashes=0)
 
     def recover(self, process: str) -> Self:

@@ -1,12 +1,12 @@
-"""Encodes what a caller passes to a part, so that it can be read when the thread wakes."""
+"""Encodes the arguments of a part's methods, so that they can be read when the thread wakes."""
 
-from collections.abc import Callable
 from typing import Final, TypeVar
 
 import msgspec
 
+from plait.clock import MOST_SECONDS
 from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON, UNENCODABLE, check_json, nests_deeper
+from plait_schemas.codec import NOT_JSON, UNENCODABLE, check_json, find_decoder, nests_deeper
 from plait_schemas.encoding import encode_given
 
 __all__ = ["DEEPEST", "check_seconds", "check_type", "encode_key", "encode_named", "read_back"]
@@ -16,22 +16,19 @@ DEEPEST: Final = 500
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-# More than 3,000 years, which no time that is stored can have.
-_MOST_SECONDS: Final = 1e11
-
 
 def check_type(name: str, value: object, *types: type) -> None:
-    """Raise TypeError for an argument that has none of some types."""
+    """Raise TypeError for an argument that is of none of some types."""
     if not isinstance(value, types):
         raise TypeError(f"{name} must be {' or '.join(each.__name__ for each in types)}, not {type(value).__name__}")
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Raise TypeError or ValueError for what is no finite number of seconds."""
+    """Raise TypeError or ValueError unless a value is a finite number of seconds."""
     check_type(name, value, int, float)
     assert isinstance(value, (int, float))
-    if not abs(value) <= _MOST_SECONDS:
-        raise ValueError(f"{name} must be a finite number of seconds, at most {_MOST_SECONDS:.0e}, not {value!r}")
+    if not abs(value) <= MOST_SECONDS:
+        raise ValueError(f"{name} must be a finite number of seconds, at most {MOST_SECONDS:.0e}, not {value!r}")
 
 
 def encode_key(key: str) -> str:
@@ -53,10 +50,14 @@ def encode_named(name: str, value: object) -> bytes:
         raise kind(f"the value {name!r} is not JSON: {error}") from None
 
 
-def read_back(record: S, decode: Callable[[bytes], S]) -> S:
-    """Return a record as it will be read. Raises TypeError or ValueError that names the field which it cannot have."""
+def read_back(record: S, cls: type[S]) -> S:
+    """Return a record as it will be read, which is as one of a class, even if it is one of a subclass.
+
+    Raises TypeError or ValueError that names the field which it cannot have.
+    """
     try:
-        return decode(_encode(record))
+        found: S = find_decoder(cls)(_encode(record))
+        return found
     except msgspec.ValidationError as error:
         message, place = parse_json_error(error)
         kind = TypeError if ", got `" in message else ValueError

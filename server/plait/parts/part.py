@@ -14,6 +14,7 @@ from plait.store.thread_rows import Record, RecordRange
 __all__ = [
     "ALL",
     "Part",
+    "PartRanges",
     "check_writable",
     "find_parts",
     "find_ranges",
@@ -28,35 +29,35 @@ ALL: Final = 1 << 30
 Bound = TypeVar("Bound")
 
 
-class Part(PerActor[ThreadActor, Bound]):
+class Part(PerActor[Bound]):
     """A part of each thread of a class, declared by its name: `values = Values()`.
 
     The name is stored with the records of the part, so a renamed part is another one.
 
     A part writes from its *head*, the data that writing needs: the thread reads the records of `ranges` when it wakes,
-    and `load` makes the head from them. So methods that write are plain functions: they change values of a
-    `Table` with `Records.put`, which takes the change back if the write fails, and return an awaitable (`Written`).
-    What tells clients of the write is passed to it as well (`tell`), so that it is sent in the order of the writes.
+    and `load` makes the head from them. So methods that write are plain functions: they change values of a `Table` with
+    `Records.put`, which takes the change back if the write fails, and return an awaitable (`Written`). The frames that
+    tell clients of the write are passed to it as well (`tell`), so that they are sent in the order of the writes.
     Methods that read the store are coroutines. In a run of an agent, a `Draft` in its `Stage` keeps the writes until
     the end.
     """
 
-    # What it is to other parts and to other threads, such as "files"; empty for nothing.
+    # The role of the part for other parts and other threads, such as "files"; empty for none.
     role: ClassVar[str] = ""
-    # The agent that takes what comes to it.
+    # The agent that takes the items for the part.
     agent: str | None = None
-    # Whether a class may have one only.
+    # Whether a class may have only one such part.
     is_only: ClassVar[bool] = False
+    # Whether `load` is called for a thread without records of the part, too.
+    loads_none: ClassVar[bool] = False
     # The names of the methods that only read; they may read changes that are not durable.
     reading: ClassVar[frozenset[str]] = frozenset()
     # The names of the methods that yield bytes.
     streaming: ClassVar[frozenset[str]] = frozenset()
     # The names of the methods that handles do not have.
     inner: ClassVar[frozenset[str]] = frozenset()
-    # The methods that create no thread, and what they return for one that is not stored.
+    # The methods that create no thread, and their results for a thread that is not stored.
     existing: ClassVar[Mapping[str, Any]] = {}
-
-    name = ""
 
     def __init__(self) -> None:
         super().__init__(self.bind)
@@ -75,7 +76,9 @@ class Part(PerActor[ThreadActor, Bound]):
     def __get__(self, thread: Thread[Any] | None, owner: type) -> Self | Bound:
         if thread is None:
             return self
-        return self.of(thread._actor)
+        actor = thread._actor
+        bound: Bound | None = None if actor.parts is None else actor.parts.get(self)
+        return self.of(actor) if bound is None else bound
 
     def __set__(self, thread: Thread[Any], value: object) -> None:
         raise AttributeError(f"{type(thread).__name__}.{self.name} is a part of the thread and cannot be replaced")
@@ -95,42 +98,42 @@ class Part(PerActor[ThreadActor, Bound]):
         return ()
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
-        """Load the records of each range when a thread wakes, before `on_start`; a new thread has none.
+        """Load the records of each range when a thread wakes, before `on_start`, if there are any.
 
         May read further records. Raises StoreError.
         """
 
     def find_preparation(self, method: str, args: Sequence[Any]) -> Callable[[Any], None] | None:
-        """Return what to do with the actor of a thread that a call of a method creates, before `on_start`."""
+        """Return the function that prepares the actor of a thread that a method's call creates, before `on_start`."""
         return None
 
     # Files
 
     def unlink_files(self, actor: ThreadActor, paths: Collection[str]) -> None:
-        """Remove those of some paths that are files of this part, as what they belong to is removed."""
+        """Remove those of some paths that are files of this part, because their owner is removed."""
 
     # Going to sleep
 
     def unload(self, actor: ThreadActor) -> None:
-        """Release what the part holds for a thread that goes to sleep; its last turns may still run. Must not raise."""
+        """Release the part's resources for a thread that falls asleep; its last turns may still run. Must not raise."""
 
     # Families
 
     def hand_down(self, actor: ThreadActor) -> Mapping[str, Any] | None:
-        """Return what the part with this role of a new child takes, as JSON; None for nothing."""
+        """Return the value for the part with this role in a new child, as JSON; None for nothing."""
         return None
 
     def find_child(self, actor: ThreadActor, reference: str) -> object:
-        """Return what is known of a child of the thread; None for another thread."""
+        """Return the known data of a child of the thread; None for another thread."""
         return None
 
     def take_item(self, actor: ThreadActor, body: Mapping[str, Any]) -> None:
-        """Take what another thread has sent or handed down, in an open transaction; what this raises is reported."""
+        """Take an item that another thread has sent or handed down, in an open transaction; errors are reported."""
 
     # Forking
 
     def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
-        """Forget the work that waits, in a fork of the thread that does it; return the records that store this."""
+        """Forget waiting work in a fork, as the original thread does it; return the records that store this."""
         return ()
 
 
@@ -165,14 +168,18 @@ def require_role(cls: type[Any], role: str) -> Part[Any]:
     return part
 
 
-def find_ranges(parts: Mapping[str, Part[Any]]) -> list[RecordRange]:
-    """Return the records that are read when a thread with these parts wakes."""
-    return [each for part in parts.values() for each in part.ranges()]
+PartRanges = Sequence[tuple[Part[Any], Sequence[RecordRange]]]
+"""Parts, and the records that are read for them when a thread wakes."""
 
 
-async def load_parts(parts: Mapping[str, Part[Any]], actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
-    """Load the parts of a waking thread from the records of `find_ranges`. Raises StoreError."""
-    for part in parts.values():
-        count = len(part.ranges())
-        await part.load(actor, records[:count] or [()] * count)
-        records = records[count:]
+def find_ranges(cls: type[Thread[Any]]) -> PartRanges:
+    """Return the parts of a class with their ranges."""
+    return [(part, part.ranges()) for part in find_parts(cls).values()]
+
+
+async def load_parts(parts: PartRanges, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+    """Load the parts of a waking thread from the records of their ranges; a new thread has none. Raises StoreError."""
+    for part, ranges in parts:
+        found, records = records[: len(ranges)], records[len(ranges) :]
+        if part.loads_none or any(found):
+            await part.load(actor, found or [()] * len(ranges))

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from plait.backoff import Backoff
 from plait.errors import Conflict
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["RemotePart", "Retries"]
 
@@ -20,7 +20,7 @@ class RemotePart(Protocol):
     """Calls the methods of a part where its thread is owned."""
 
     key: ThreadKey
-    # What the parts of this process use together, by class.
+    # The objects that the parts of this process share, by class.
     services: Mapping[type, Any]
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:

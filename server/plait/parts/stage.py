@@ -1,19 +1,19 @@
 """Keeps the writes of a run to the parts of its thread until they are committed."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from plait.actor.begun import Begun, keep_begun
 from plait.actor.thread import ThreadActor
 from plait.actor.turn import begin_write
+from plait.parts.written import Draft
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
 __all__ = [
-    "Draft",
     "ItemsDraft",
     "LastBlock",
     "Stage",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-D = TypeVar("D", bound="Draft")
+D = TypeVar("D", bound=Draft)
 
 _BROKEN: Final = (
     "the transaction of a step was rolled back, because the step awaited something in its block or after it: "
@@ -36,15 +36,17 @@ _innermost: Final[ContextVar["Stage | None"]] = ContextVar("plait_stage", defaul
 
 
 def begin_staged(actor: ThreadActor, work: Coroutine[Any, Any, T]) -> Begun[T]:
-    """Begin a write to a part of a thread that must read first: its run stores it, or else its turn waits for it."""
+    """Begin a write to a part that must read first: the run stores it, or without a run the turn waits for it."""
     if actor.state.find_own_transaction() is not None:
         work.close()
         raise RuntimeError("what must be read first cannot be written in a transaction: read it before the block")
     if (stage := find_stage(actor)) is None:
         return begin_write(work)
-    if stage.refusal:
+    try:
+        stage.check()
+    except BaseException:
         work.close()
-        raise RuntimeError(stage.refusal)
+        raise
     begun = Begun(work)
     stage.begun = keep_begun(stage.begun, begun)
     return begun
@@ -59,7 +61,7 @@ def find_stage(actor: ThreadActor) -> "Stage | None":
 
 
 def find_draft(actor: ThreadActor, part: object, cls: type[D]) -> D | None:
-    """Return what the run of the calling code has staged for a part; None if that is nothing, or outside of runs."""
+    """Return the draft of a part in the run of the calling code; None if the run has none, or outside of runs."""
     stage = find_stage(actor)
     draft = None if stage is None else stage.drafts.get(part)
     assert draft is None or isinstance(draft, cls)
@@ -69,43 +71,16 @@ def find_draft(actor: ThreadActor, part: object, cls: type[D]) -> D | None:
 def use_draft(actor: ThreadActor, part: object, cls: type[D], make: "Callable[[Stage], D]") -> D | None:
     """Return the draft of a part for the calling run, which `make` makes on first use; None outside of runs.
 
-    Raises Interrupted if the run is interrupted.
+    Raises the error of the stage's `check`.
     """
     if (stage := find_stage(actor)) is None:
         return None
-    stage.check_open()
-    if (draft := find_draft(actor, part, cls)) is None:
+    stage.check()
+    draft = stage.drafts.get(part)
+    if draft is None:
         draft = stage.drafts[part] = make(stage)
+    assert isinstance(draft, cls)
     return draft
-
-
-class Draft(Protocol):
-    """The staged writes to one part."""
-
-    @property
-    def is_dirty(self) -> bool:
-        """Whether there are writes to store."""
-        ...
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether `write` can be called without `prepare`."""
-        return True
-
-    async def prepare(self) -> None:
-        """Read the records that `write` needs; by default, it needs none. Raises StoreError."""
-        return
-
-    def write(self) -> None:
-        """Store the staged writes in the open transaction, and empty the draft. Raises an error if that is impossible.
-
-        If the transaction is rolled back, the writes are staged again, before later ones.
-        """
-        ...
-
-    def drop(self) -> None:
-        """Forget the staged writes, as the run has raised or could not store them."""
-        ...
 
 
 class ItemsDraft(Draft, Generic[T]):
@@ -149,25 +124,13 @@ class Stage:
 
     def __init__(self, actor: ThreadActor, check: Callable[[], None]) -> None:
         self.actor = actor
-        # Called at each use of a part; raises to interrupt the run.
+        # Called at each use of a part; raises an error if nothing may be staged, or to interrupt the run.
         self.check = check
         self.drafts: dict[Any, Draft] = {}
-        # The task that may begin the last commit with `Step.transaction`.
-        self.step_task: asyncio.Task[Any] | None = None
         # Writes that read first.
         self.begun: list[Begun[Any]] = []
         # Whether later writes are stored at once instead of staged.
         self.is_closed = False
-        # Why nothing may be staged; empty if it may.
-        self.refusal = ""
-        # The queue that the run is an attempt at; None for other runs.
-        self.queue: object = None
-        # Whether the write that is being made ends the run, which has ended well.
-        self.is_ending = False
-        # The names of the tools that the client of the run has, whose calls it answers.
-        self.client_tools: Collection[str] = ()
-        # The ids of the users that have sent what it took last, from one commit to the next.
-        self.senders: set[str | None] = set()
         # The last write.
         self._commit: Commit | None = None
         # The transaction of the next commit, if a block of `open` has begun it.
@@ -187,15 +150,9 @@ class Stage:
         """Whether a block of `open` has begun the next commit."""
         return self._transaction is not None
 
-    def check_open(self) -> None:
-        """Raise RuntimeError if nothing may be staged, and Interrupted if the run is interrupted."""
-        if self.refusal:
-            raise RuntimeError(self.refusal)
-        self.check()
-
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Make this the stage of a block; if that raises, what is not committed is dropped."""
+        """Make this the stage of a block; if the block raises, uncommitted writes are dropped."""
         self.enter()
         try:
             yield
@@ -210,19 +167,23 @@ class Stage:
         _innermost.set(self)
 
     def leave(self) -> None:
-        """Close, and make the stage around this one that of the calling task again."""
+        """Close this stage; the outer stage is again the stage of the calling task."""
         self.close()
         _innermost.set(self.around)
 
     async def commit(
-        self, *, is_last: bool = False, is_ending: bool = False, end: Callable[[], object] | None = None
+        self,
+        *,
+        is_last: bool = False,
+        end: Callable[[], object] | None = None,
+        then: Callable[[], object] | None = None,
     ) -> None:
-        """Store the staged writes as one, after what `end` stores; return when they are durable.
+        """Store the staged writes as one, after the writes of `end`; return when they are durable.
 
-        With `is_last`, the stage closes when that begins: later writes are stored at once. With `is_ending`, they end
-        the run, and so the attempt at a queue. Raises StoreError, TooLarge, TypeError for a `push` to a value that is
-        not a list, and what the function of an `update` raises; then nothing is stored, and the writes stay staged
-        until they are dropped.
+        With `is_last`, the stage closes when the commit begins: later writes are stored at once. If there are writes,
+        those of `then` come after them. Raises StoreError, TooLarge, TypeError for a `push` to a value that is not a
+        list, and the error of the function of an `update`; then nothing is stored, and the writes stay staged until
+        they are dropped.
         """
         drafts = await self.prepare() if self._transaction is None else self._find_dirty()
         if is_last:
@@ -230,7 +191,6 @@ class Stage:
         if self._transaction is None and not drafts and end is None:
             return
         transaction, self._transaction = self._transaction, None
-        self.is_ending = is_ending
         with ExitStack() as leaving:
             if transaction is None:
                 transaction = leaving.enter_context(Transaction(self.actor.state, self.actor.key))
@@ -240,17 +200,19 @@ class Stage:
                 end()
             for draft in drafts:
                 draft.write()
+            if then is not None:
+                then()
         assert transaction.commit is not None
         self._commit = transaction.commit
         await transaction.commit
 
     async def prepare(self) -> list[Draft]:
-        """Finish the writes that read first, read what the others need, and return the drafts that can be written."""
+        """Finish the writes that read first, read the records that the others need, and return the drafts to write."""
         while True:
             while self.begun:
                 await self.begun.pop(0).finish()
             if self._commit is not None and not self._commit.is_done:
-                # Its writes must be stored first, or be staged again if it fails.
+                # The writes of that commit must be stored first, or be staged again if it fails.
                 await self._commit.wait()
                 continue
             drafts = self._find_dirty()
@@ -287,7 +249,7 @@ class Stage:
                     draft.write()
                 yield
                 self._transaction.check()
-                leaving.pop_all()  # The commit leaves it.
+                leaving.pop_all()  # The commit leaves the block.
         except BaseException:
             self._transaction = None
             raise
@@ -342,4 +304,4 @@ class LastBlock:
 
 
 def do_nothing() -> None:
-    """Check nothing, as what a stage is for cannot be interrupted."""
+    """Check nothing, because the user of the stage cannot be interrupted."""

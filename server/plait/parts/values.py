@@ -1,6 +1,7 @@
 """`values = Values()`: durable JSON values that a thread keeps besides its state, and never sends to clients."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import NoneType
 from typing import Any, ClassVar, TypeVar
 
@@ -38,8 +39,7 @@ class Values(Part["ThreadValues"]):
         return [RecordRange(self.name, limit=ALL)]
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
-        if records[0]:
-            await self.of(actor)._head.load(records[0])
+        await self.of(actor)._head.load(records[0])
 
 
 class ThreadValues:
@@ -50,8 +50,8 @@ class ThreadValues:
     of a transaction are stored with the transaction, even in a run. The values are read when the thread wakes; each
     write stores the whole value of its key, so keep long lists in tables.
 
-    In a run, lists and objects may be changed in place, and the changes are stored: those that `get`, `values` and
-    `items` return, including the copy of a default of `get`, and those that were given to `set`. The methods raise
+    In a run, lists and objects may be changed in place, and the changes are stored: in values that `get`, `values` and
+    `items` return, including the copy of a default of `get`, and in values that were given to `set`. The methods raise
     StoreError when the values could not be read, TooLarge, and Readonly and Destroyed as `set_state` does.
     """
 
@@ -123,23 +123,21 @@ class ThreadValues:
         """Set a value to the result of a function of the current value, or of `default`, and return the result.
 
         Concurrent updates both count: in a run, the function is called again when the run commits, if the value was
-        changed outside of the run before that. The returned value is still that of the first call.
+        changed outside of the run before that. The returned value is still the result of the first call.
         """
         encode_key(key)
         check_writable(self._actor)
         draft = self._use()
-
-        def write() -> Result[T]:
-            return Result(*self._write_draft(draft, key, lambda draft: draft.update(key, change, default)))
+        write = partial(self._write_draft, draft, key, lambda draft: draft.update(key, change, default))
 
         async def read_and_write() -> T:
             await draft.load()
             check_writable(self._actor)
-            return await write()
+            return await Result(*write())
 
         if not self._actor.state.shows_durable:
             draft.show()
-            return write()
+            return Result(*write())
         return begin_staged(self._actor, read_and_write())
 
     async def read_json(self, key: str) -> bytes | None:
@@ -147,9 +145,9 @@ class ThreadValues:
         return (await self._loaded()).read_json(key)
 
     async def exchange(self, key: str, before: bytes | None, after: bytes) -> tuple[bool, bytes | None]:
-        """Set a value to the JSON `after` if its JSON is still `before`; return whether it was, and else its JSON.
+        """Set a value to the JSON `after` if its JSON is still `before`; return whether it was set, and else its JSON.
 
-        So another process updates a value by a function.
+        With this, another process updates a value by a function.
         """
         value = decode_json(encode_named(key, msgspec.Raw(after)))
         draft = await self._loaded()

@@ -20,6 +20,7 @@ from plait.parts.values_ops import (
     must_precede,
 )
 from plait.parts.watched import Watched, is_mutable
+from plait.parts.written import Draft
 from plait.state.commit import Commit
 from plait_schemas.codec import decode_json, encode_json
 
@@ -36,17 +37,14 @@ class Saved(NamedTuple):
     watched: dict[str, "Watched | None"]
 
 
-class ValuesDraft:
+class ValuesDraft(Draft):
     """The values as one run sees them."""
-
-    # For the stage: nothing is read before a write.
-    is_ready = True
 
     def __init__(self, head: ValuesHead) -> None:
         self._head = head
         # The operations since the last commit.
         self._ops: list[Op] = []
-        # The values after these; None if they must be computed from the head.
+        # The values after these operations; None if they must be computed from the head.
         self._view: ValuesEdit | None = None
         # Whether the values have been read.
         self.is_loaded = False
@@ -56,7 +54,7 @@ class ValuesDraft:
     # Called by the values of a run
 
     async def load(self) -> None:
-        """Wait until the methods that read show what the calling code may see. Raises CorruptThread."""
+        """Wait until the methods that read show the values that the calling code may see. Raises CorruptThread."""
         await self._head.state.wait_for_shown()
         self.show()
 
@@ -119,13 +117,13 @@ class ValuesDraft:
         for number, (key, before) in enumerate(self._find_view().items(), 1):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-            # It may have been removed while others were read.
+            # The value may have been removed while others were read.
             is_there = self._find_view().find(key) is not None
             items.append((key, self.get(key) if is_there else decode_json(before)))
         return items
 
     def measure(self, key: str) -> int:
-        """Return the bytes of loaded values without the value of a key, which need not be there."""
+        """Return the bytes of loaded values without the value of a key, which may be missing."""
         self._note_edits()
         view = self._find_view()
         found = view.find(key)
@@ -161,7 +159,7 @@ class ValuesDraft:
             self._refresh()
 
     def update(self, key: str, change: Callable[[Any], Any], default: Any) -> Any:
-        """Set one of the loaded values to the result of a function of it, and return that. Raises what it raises.
+        """Set one of the loaded values to the result of a function of it, and return it. Raises the function's error.
 
         The function is called again at the commit if others have stored another value.
         """
@@ -180,11 +178,8 @@ class ValuesDraft:
         self._note_edits()
         return bool(self._ops)
 
-    async def prepare(self) -> None:
-        pass
-
     def write(self) -> None:
-        """Carry out the operations on the stored values; if that is rolled back, they are staged again."""
+        """Carry out the operations on the stored values; if the write is rolled back, they are staged again."""
         self._write(self._ops, Saved(self._ops, {}))
         self._ops = []
         if self.is_loaded:
@@ -217,11 +212,11 @@ class ValuesDraft:
     # Inside
 
     def _write(self, ops: list[Op], saved: Saved) -> Commit:
-        self._view = None  # Otherwise the head would have to keep its values for the view, and change a copy.
+        self._view = None  # Otherwise the head would have to keep the values of the view, and change a copy.
         return self._head.write(ops, undo=lambda: self._restore(saved))
 
     def _restore(self, saved: Saved) -> None:
-        """Stage operations that could not be stored again, before the later ones."""
+        """Stage operations again that could not be stored, before the later ones."""
         self._ops = [*saved.ops, *(op for op in self._ops if not any(op is each for each in saved.ops))]
         for key, watched in saved.watched.items():
             if watched is None:
@@ -231,7 +226,7 @@ class ValuesDraft:
         self._view = None
 
     def _find_view(self) -> ValuesEdit:
-        """Return the values after the operations, with what others have stored if the operations were stored, too."""
+        """Return the values after the operations; if these were stored, with the values that others have stored."""
         if self._view is None:
             self._note_edits()
             self._refresh()
@@ -267,7 +262,7 @@ class ValuesDraft:
             self._note_edit(key)
 
     def _refresh(self) -> None:
-        """Apply the changes that others have stored since, even to the objects that the agent holds."""
+        """Apply the changes that others have stored since then, even to the objects that the agent holds."""
         view = self._head.edit()
         for op in self._ops:
             op.apply(view)

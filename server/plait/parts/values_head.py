@@ -40,7 +40,7 @@ class ValuesHead:
         self._part = part
         # Why the stored values cannot be read, for all uses of them.
         self._damage: CorruptThread | None = None
-        # The values in the order of their positions, these, and the sum of the values' sizes by `measure`.
+        # The values in the order of their positions, the positions, and the sum of the values' sizes by `measure`.
         self._values: dict[str, bytes] = {}
         self._positions: dict[str, int] = {}
         self._total = 0
@@ -81,9 +81,9 @@ class ValuesHead:
         return edit
 
     def write(self, ops: Iterable[Op], *, undo: Callable[[], None]) -> Commit:
-        """Carry out operations and store them; if that is rolled back, undo them and call `undo`.
+        """Carry out operations and store them; if the write is rolled back, undo them and call `undo`.
 
-        Raises what the operations raise, TooLarge, and what `Pipeline.store` raises; then nothing is changed.
+        Raises the errors of the operations, TooLarge, and the errors of `Pipeline.store`; then nothing is changed.
         """
         self.state.check_open()
         edit = ValuesEdit(self.values, self._total)
@@ -102,7 +102,7 @@ class ValuesHead:
             undo()
 
         try:
-            # Without records, only the caller has something to take back.
+            # Without records, only the caller has changes to undo.
             return self._records.write(records, undo=take_back if records else undo)
         except BaseException:
             self._restore(before)

@@ -38,7 +38,7 @@ class ValuesEdit:
 
     def __init__(self, base: Mapping[str, bytes], total: int) -> None:
         self.base = base
-        # The sum of what `measure` returns.
+        # The sum of the sizes of all values by `measure`.
         self.total = total
         # Whether all keys of the base were removed.
         self.is_cleared = False
@@ -124,7 +124,7 @@ class Push(NamedTuple):
         before = before.strip()  # A msgspec.Raw may have blanks, as between the brackets.
         if not before.startswith(b"["):
             raise TypeError(f"the value {self.key!r} is not a list, so nothing can be pushed to it")
-        # A list has at most one element more than commas; to split a long one takes time.
+        # A list has at most one more element than it has commas; splitting a long list takes time.
         if self.most is not None and before.count(b",") + 1 >= self.most:
             kept = [*_split(before), msgspec.Raw(self.value)][-self.most :]
             return b"[%b]" % b",".join(kept)
@@ -133,7 +133,7 @@ class Push(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Sets a value to the result of a function; it is called again if the value is not the one before."""
+    """Sets a value to the result of a function; the function is called again if the value has changed in between."""
 
     key: str
     change: Callable[[Any], Any]

@@ -28,7 +28,7 @@ class Watched:
     def __init__(
         self, raw: bytes, *, given: object = _NOTHING, shown: object = _NOTHING, is_default: bool = False
     ) -> None:
-        # Whether it is a default that was shown, not a value.
+        # Whether this is a default that was shown, not a value.
         self.is_default = is_default
         # The value as JSON, when the objects were last compared with it.
         self.raw = raw

@@ -1,4 +1,4 @@
-"""The results of a part's methods that write."""
+"""The results of a part's methods that write, and the writes that a run has staged."""
 
 from collections.abc import Generator
 from typing import Any, Final, Generic, TypeVar
@@ -6,7 +6,7 @@ from typing import Any, Final, Generic, TypeVar
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["STAGED", "Result", "Written"]
+__all__ = ["STAGED", "Draft", "Result", "Written"]
 
 T = TypeVar("T")
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 class Written:
     """A write of a part. Awaiting it returns when it is durable, and raises StoreError if it could not be stored.
 
-    In the block of its transaction, awaiting it returns at once, as the block must not wait.
+    In the block of its transaction, awaiting it returns at once, because the block must not wait.
     """
 
     __slots__ = ("_commit", "_transaction")
@@ -25,7 +25,7 @@ class Written:
 
     @property
     def is_in_block(self) -> bool:
-        """Whether the block of its transaction was not left."""
+        """Whether the block of its transaction has not ended."""
         return self._transaction is not None and self._transaction.is_open
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -51,3 +51,32 @@ class Result(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         yield from self._written.__await__()
         return self.value
+
+
+class Draft:
+    """The staged writes to one part."""
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there are writes to store."""
+        raise NotImplementedError
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `write` can be called without `prepare`."""
+        return True
+
+    async def prepare(self) -> None:
+        """Read the records that `write` needs; by default, it needs none. Raises StoreError."""
+        return
+
+    def write(self) -> None:
+        """Store the staged writes in the open transaction, and empty the draft. Raises an error if that is impossible.
+
+        If the transaction is rolled back, the writes are staged again, before later ones.
+        """
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """Forget the staged writes, because the run has raised or could not store them."""
+        raise NotImplementedError

@@ -8,12 +8,11 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.actor.thread import Thread, ThreadActor
 from plait.clock import read_due_clock
-from plait.parts.attempt_runner import AttemptRunner
+from plait.parts.attempt_runner import AttemptRunner, Work
 from plait.parts.attempts import Attempts, RetryPolicy
 from plait.parts.part import Part
 from plait.state.commit import Commit
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
 from plait_schemas.codec import encode_json
 
 __all__ = ["KEY", "Desk", "Jobs", "ThreadJobs", "decode_job"]
@@ -37,7 +36,7 @@ class Jobs(Part["ThreadJobs"]):
         self.of(actor).load(records[0])
 
 
-class ThreadJobs:
+class ThreadJobs(Work[Attempts]):
     """The jobs of one thread, by name."""
 
     def __init__(self, actor: Actor, part: str) -> None:
@@ -73,13 +72,9 @@ class ThreadJobs:
     # Called by the timer
 
     @property
-    def due(self) -> int:
-        return min((job.due for job in self.jobs.values()), default=0)
-
-    @property
-    def wakes_at(self) -> int:
+    def times(self) -> tuple[int, int]:
         waiting = [job.due for id, job in self.jobs.items() if id not in self.runner.running]
-        return min(waiting, default=0)
+        return min((job.due for job in self.jobs.values()), default=0), min(waiting, default=0)
 
     @property
     def keeps(self) -> bool:

@@ -1,11 +1,19 @@
 """The counts of attempts and the pauses between them, which the queue and the schedule share."""
 
+from datetime import UTC, datetime, timedelta
+from math import inf
+
 from plait.parts.attempts import CRASHES, PAUSES, Attempts, RetryPolicy
 
 
 def test_the_pause_doubles_up_to_the_longest() -> None:
     pauses = [PAUSES.pause(number) // 1_000_000 for number in (1, 2, 3, 4, 9, 10, 100, 10_000)]
     assert pauses == [1, 2, 4, 8, 256, 300, 300, 300]
+
+
+def test_no_pause_ends_after_the_last_date() -> None:
+    for policy in (RetryPolicy.of(100, 1e12, 1e13), RetryPolicy.of(100, 1.0, inf)):
+        assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=36_500, microseconds=policy.pause(99))
 
 
 def test_a_random_pause_has_at_least_a_half_of_its_length() -> None:

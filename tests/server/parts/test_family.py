@@ -6,13 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.schedules import in_soak
 from tests.server.parts.family_lab import Boss, FamilyLab, Kid, make_store, open_lab, until
 
 from plait import Context, StoreError
 from plait.store.protocol import Write
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", *in_soak(["memory"])])
 async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FamilyLab]:
     async with open_lab(make_store(request, request.param, tmp_path)) as lab:
         yield lab

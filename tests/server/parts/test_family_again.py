@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.schedules import in_soak
 from tests.server.parts.family_lab import Boss, FamilyLab, FlakyMemory, Kid, Plain, make_store, open_lab, until
 
 from plait import Conflict, Family, Messages, Plait, PlaitError, Thread
@@ -23,7 +24,7 @@ class Fragile(Thread[None]):
             raise LookupError("there is no plan")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
 async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FamilyLab]:
     async with open_lab(make_store(request, request.param, tmp_path), Fragile) as lab:
         yield lab

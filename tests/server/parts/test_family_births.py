@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.schedules import in_soak
 from tests.server.parts.family_lab import Boss, FamilyLab, FlakyMemory, Kid, Plain, make_store, open_lab, until
 
 from plait import Conflict, Family, MessageHooks, Messages, NotFound, Terminated, Thread, ThreadKey, TooMany
@@ -14,7 +15,7 @@ from plait.store.protocol import Write
 from plait.store.sqlite.store import SqliteStore
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", *in_soak(["memory"])])
 async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FamilyLab]:
     async with open_lab(make_store(request, request.param, tmp_path), Early, Fragile, Loose) as lab:
         yield lab

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
+from tests.cases import each_case
 from tests.server.nodes import Nodes, make_node, open_nodes
 from tests.server.parts.family_lab import until
 
@@ -161,9 +162,7 @@ async def notices(app: Plait, cls: type[Boss] = Boss, name: str = "boss") -> lis
     return found
 
 
-@pytest.mark.parametrize(
-    "door", ["make", "make_beside", "make_in_block", "make_streaming", "run:maker", "http", "on_request"]
-)
+@each_case("door", ["make", "make_beside", "make_in_block", "make_streaming", "run:maker", "http", "on_request"])
 async def test_an_answer_leaves_when_the_children_that_it_names_are_born(door: str) -> None:
     app = make()
     transport = httpx.ASGITransport(app)
@@ -180,8 +179,8 @@ async def test_an_answer_leaves_when_the_children_that_it_names_are_born(door: s
         assert await notices(app) == ["started"]
 
 
-@pytest.mark.parametrize("how", ["make_and_look", "make_and_read", "make_and_state"])
-@pytest.mark.parametrize("owner", [0, 1])
+@each_case("how", ["make_and_look", "make_and_read", "make_and_state"])
+@each_case("owner", [0, 1])
 async def test_a_call_of_a_child_waits_until_it_is_born(how: str, owner: int) -> None:
     async with open_nodes(make) as nodes:
         boss, name = nodes.handle(Boss, 0), nodes.name(Kid, owner)
@@ -217,3 +216,40 @@ async def test_an_answer_is_indeterminate_while_the_node_of_the_child_is_dead(ho
         app._context.links.hold = 0.1
         with pytest.raises(Indeterminate, match="is not born yet"):
             await outcome(nodes.handle(Hasty, 0).call(how, nodes.name(Kid, 1)))
+
+
+async def test_a_turn_whose_spawn_was_rolled_back_waits_for_no_birth_of_another_turn() -> None:
+    rolled_back, spawned = asyncio.Event(), asyncio.Event()
+
+    class Unborn(Thread[dict[str, Any]]):
+        family = Family()
+
+        def on_start(self) -> None:
+            raise ValueError("never")
+
+    class Boss(Thread[dict[str, Any]]):
+        family = Family()
+
+        @rpc(concurrent=True)
+        async def give_up(self) -> str:
+            try:
+                with self.transaction():
+                    self.family.spawn(Unborn, "k")
+                    raise KeyError
+            except KeyError:
+                rolled_back.set()
+                await spawned.wait()
+            return "nothing was spawned"
+
+        @rpc(concurrent=True)
+        async def spawn(self) -> None:
+            self.family.spawn(Unborn, "k")
+            spawned.set()
+
+    async with Plait(Boss, Unborn, store="memory://", shutdown_timeout=0.1) as app:
+        boss = app.thread(Boss, "one")
+        first = asyncio.create_task(boss.call(Boss.give_up))
+        await rolled_back.wait()
+        with pytest.raises(Indeterminate, match="was spawned, but is not born yet"):
+            await boss.call(Boss.spawn)
+        assert await first == "nothing was spawned"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.schedules import in_soak
 from tests.server.parts.family_lab import Boss, FamilyLab, FlakyMemory, Kid, make_store, open_lab, until
 
 from plait import Family, Limits, Messages, Thread, ThreadKey, TooLarge, TooMany
@@ -17,7 +18,7 @@ from plait.store.sqlite.backup import back_up, restore
 from plait.store.sqlite.store import SqliteStore
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", *in_soak(["memory"])])
 async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FamilyLab]:
     async with open_lab(make_store(request, request.param, tmp_path)) as lab:
         yield lab

@@ -9,6 +9,7 @@ import httpx
 import msgspec
 import pytest
 from tests.clocks import stopped_clock
+from tests.schedules import in_soak
 from tests.server.parts.family_lab import Boss, FamilyLab, FlakyMemory, Kid, Plain, make_store, open_lab, until
 
 from plait import Conflict, Family, NotFound, Plait, Thread, ThreadKey
@@ -16,7 +17,7 @@ from plait.parts.family.rows import Item, Status
 from plait.store.sqlite.store import SqliteStore
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
 async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FamilyLab]:
     async with open_lab(make_store(request, request.param, tmp_path)) as lab:
         yield lab

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 
 import pytest
 from PIL import Image
+from tests.cases import each_case
+from tests.schedules import in_soak
 from tests.server.parts.files_lab import CHUNK, FilesLab, Room, count_calls, make_store, open_lab, until
 
 from plait import Context, Files, Limits, NotFound, RolledBack, StoreError, Thread, ThreadKey, TooLarge
@@ -22,7 +24,7 @@ from plait.parts.messages.message import Role
 from plait.store.protocol import Write
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"], ["postgresql"])])
 async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FilesLab]:
     async with open_lab(make_store(request, request.param, tmp_path)) as lab:
         yield lab
@@ -48,12 +50,13 @@ def body(number: int, size: int) -> bytes:
 # Writing and reading
 
 
-@pytest.mark.parametrize("size", [0, 8, CHUNK, CHUNK + 8, 3 * CHUNK, 5 * CHUNK + 16])
+@each_case("size", [0, 8, CHUNK, CHUNK + 8, 3 * CHUNK, 5 * CHUNK + 16])
 async def test_what_is_written_is_read_whole_and_in_parts(lab: FilesLab, size: int) -> None:
     files, data = (await lab.thread()).files, body(1, size)
-    assert (await files.write("a.bin", pieces(data, 10_000))).size == size
-    assert await files.read("a.bin") == data
-    assert b"".join([each async for each in files.stream("a.bin")]) == data
+    path = f"{size}.bin"
+    assert (await files.write(path, pieces(data, 10_000))).size == size
+    assert await files.read(path) == data
+    assert b"".join([each async for each in files.stream(path)]) == data
     for start, end in (
         (0, None),
         (size // 3, size // 2),
@@ -61,7 +64,7 @@ async def test_what_is_written_is_read_whole_and_in_parts(lab: FilesLab, size: i
         (size, size),
         (size // 2, 2 * size),
     ):
-        assert b"".join([each async for each in files.stream("a.bin", start, end)]) == data[start:end]
+        assert b"".join([each async for each in files.stream(path, start, end)]) == data[start:end]
     assert await lab.is_clean()
 
 
@@ -223,7 +226,7 @@ async def test_a_file_and_a_directory_are_moved(lab: FilesLab) -> None:
     await until(lab.is_clean)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pattern", "paths"),
     [
         ("/docs/*.md", {"docs/a.md"}),
@@ -684,7 +687,7 @@ def draw(width: int, height: int, kind: str = "PNG", mode: str = "RGB") -> bytes
     return data.getvalue()
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP"])
+@each_case("kind", ["PNG", "JPEG", "GIF", "WEBP"])
 async def test_a_thumbnail_has_the_proportions_of_its_image(kind: str, lab: FilesLab) -> None:
     files = (await lab.thread()).files
     file = await files.write(f"a.{kind.lower()}", draw(640, 320, kind))
@@ -709,7 +712,7 @@ async def test_there_is_no_thumbnail_of_what_is_no_image(lab: FilesLab) -> None:
         assert await files.thumbnail(path) is None
 
 
-@pytest.mark.parametrize("size", [100_000, 400_000])
+@each_case("size", [100_000, 400_000])
 async def test_a_photo_with_much_metadata_has_a_thumbnail(size: int, lab: FilesLab) -> None:
     photo, segment = draw(64, 32, "JPEG"), b"\xff\xfe\xff\xff" + b"x" * 65_533
     data = photo[:2] + segment * (size // len(segment)) + photo[2:]

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+from tests.cases import each_case
 from tests.server.parts.files_lab import count_calls
 
 from plait import Limits, NotFound, TooLarge
 from plait.parts.files.file import File, Upload
 from plait.parts.files.index import FileEdit, FileIndex
 from plait.parts.files.paths import compile_glob
-from plait.store.thread_rows import Record
+from plait.store.thread_rows import Record, ThreadKey
 
 NAMES = ["a", "b", "a/b", "a/c", "a/b/c", "b/a", "b/a/c"]
 
@@ -51,12 +52,12 @@ def unlink_many(count: int) -> None:
         assert edit.unlink(f"d/{number}")
 
 
-@pytest.mark.parametrize("work", [put_many, unlink_many])
+@each_case("work", [put_many, unlink_many])
 def test_each_change_of_an_edit_is_the_same_work(work: Callable[[int], None]) -> None:
     assert count_calls(lambda: work(400)) < 2.1 * count_calls(lambda: work(200))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_case("seed", range(40))
 def test_an_edit_beside_other_changes_is_the_one_that_is_made_again_or_is_outdated(seed: int) -> None:
     chance, ops = random.Random(seed), list[tuple[int, str]]()
     index, limits, kept = FileIndex(2**20), Limits(), 0
@@ -86,7 +87,7 @@ def test_an_edit_beside_other_changes_is_the_one_that_is_made_again_or_is_outdat
     assert kept
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_case("seed", range(20))
 def test_an_edit_counts_its_files_as_they_are(seed: int) -> None:
     chance = random.Random(seed)
     index, edit = FileIndex(2**20), FileEdit(FileIndex(2**20), Limits())
@@ -115,7 +116,7 @@ def test_an_edit_is_refused_above_the_bytes_of_a_thread() -> None:
         put(edit, "d", 1)
 
 
-@pytest.mark.parametrize("most_bytes", [4_000, 20_000, 2**20])
+@each_case("most_bytes", [4_000, 20_000, 2**20])
 def test_no_record_of_paths_has_more_bytes_than_it_may_have(most_bytes: int) -> None:
     chance, index = random.Random(most_bytes), FileIndex(most_bytes)
     stored: dict[str, Record] = {}
@@ -136,7 +137,7 @@ def test_no_record_of_paths_has_more_bytes_than_it_may_have(most_bytes: int) -> 
             index.set(path, before.file, before.page)
             store({before.page, tried})
     copy = FileIndex(most_bytes)
-    copy.load("files", [record for record in stored.values() if record.value is not None])
+    copy.load([record for record in stored.values() if record.value is not None], ThreadKey("room", "one"))
     assert (copy.files, copy.size) == (index.files, index.size)
     assert {path: copy.find(path).page for path in copy.files} == {path: index.find(path).page for path in index.files}
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.clocks import Clock
+from tests.schedules import in_soak
 from tests.server.parts.workshop import SECOND, FlakyStore, make_store, open_workshop, until
 
 from plait.actor.rpc import rpc
@@ -14,8 +15,8 @@ from plait.actor.thread import Thread
 from plait.parts.files.file import CHUNK
 from plait.parts.files.thread_files import Files
 from plait.state.thread_records import Values
-from plait.store.protocol import ThreadKey, Write
-from plait.store.thread_rows import RecordRange
+from plait.store.protocol import Write
+from plait.store.thread_rows import RecordRange, ThreadKey
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class Passing(Thread[int]):
 HOUR = 3600 * SECOND
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FlakyStore]:
     async with make_store(request.param, tmp_path) as store:
         yield store

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.server.parts.messages_lab import Chat, MessagesLab, contents
 
 from plait import Context, Destroyed, Messages, NotFound, Plait, SqliteStore, StoreError, TooLarge
 from plait.parts.messages.message import Message, Page
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
 
 
 class CountingStore(SqliteStore):
@@ -113,9 +113,7 @@ async def test_a_history_is_read_between_positions(chats: MessagesLab) -> None:
     assert (await chats.handle.list(after=middle, limit=3)).has_more
 
 
-@pytest.mark.parametrize(
-    "options", [{"limit": -1}, {"offset": -1}, {"order": "newest"}, {"max_depth": -1}, {"limit": "x"}]
-)
+@each_case("options", [{"limit": -1}, {"offset": -1}, {"order": "newest"}, {"max_depth": -1}, {"limit": "x"}])
 async def test_an_impossible_page_is_refused(chats: MessagesLab, options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         await chats.handle.list(**options)
@@ -194,7 +192,7 @@ async def test_the_agent_is_not_called_for_what_is_injected(chats: MessagesLab) 
     assert chats.calls == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "options", "error"),
     [
         (("robot", "x"), {}, ValueError),
@@ -230,7 +228,7 @@ async def test_what_is_no_message_is_refused_and_leaves_nothing(
 
     await chats.do(work)
     assert await chats.all() == []
-    await messages.inject("user", "x" * 1_000_000)
+    await messages.delete((await messages.inject("user", "x" * 1_000_000)).id)
 
 
 async def test_an_update_changes_the_content_and_merges_the_metadata(chats: MessagesLab) -> None:

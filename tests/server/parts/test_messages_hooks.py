@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.cases import each_case
 from tests.server.fakes import TroubledStore
 from tests.server.parts.messages_lab import Viewer, contents
 
@@ -280,6 +281,23 @@ async def test_an_error_of_a_hook_after_is_logged_and_the_message_kept(
         assert contents(await lab.all()) == ["two"]
 
 
+async def test_a_result_of_before_create_is_stored_as_a_message_even_if_it_is_of_a_subclass() -> None:
+    class Loose(Message, frozen=True, kw_only=True):
+        content: Any = None
+        mood: str = "good"
+
+    def loosen(thread: object, message: Message) -> Message:
+        given = {field: getattr(message, field) for field in message.__struct_fields__}
+        return Loose(**{**given, "content": 7 if message.content == "seven" else message.content})
+
+    async with hooked(before_create_message=loosen) as lab:
+        messages = await lab.messages()
+        with pytest.raises(TypeError, match="content cannot be stored"):
+            messages.inject("user", "seven")
+        assert type(await messages.inject("user", "one")) is Message
+        assert contents(await lab.all()) == ["one"]
+
+
 async def test_a_result_of_before_create_that_is_no_message_is_refused() -> None:
     async with hooked(before_create_message=lambda thread, message: "text") as lab:
         messages = await lab.messages()
@@ -288,7 +306,7 @@ async def test_a_result_of_before_create_that_is_no_message_is_refused() -> None
         assert await lab.all() == []
 
 
-@pytest.mark.parametrize("name", ["before_create_message", "before_update_message"])
+@each_case("name", ["before_create_message", "before_update_message"])
 def test_hooks_before_cannot_be_async(name: str) -> None:
     async def hook(*_: object) -> None: ...
 

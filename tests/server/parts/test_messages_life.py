@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.server.fakes import FakeTransport
 from tests.server.parts.messages_lab import Chat, MessagesLab, answer, contents
 from tests.server.parts.test_messages_queue import Gate, statuses
@@ -13,8 +14,7 @@ from plait import Context, CorruptThread, Messages, Readonly, Terminated, Thread
 from plait.actor.connection import Rights
 from plait.actor.turn import Turn
 from plait.parts.messages.state import load_state
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
 
 KEY = ThreadKey("chat", "one")
 
@@ -135,13 +135,17 @@ async def test_a_message_that_moved_is_found_by_its_id_at_its_new_position(chats
     assert not [each for each in await stored_prefixes(chats) if each == "i"]
 
 
-@pytest.mark.parametrize("id", ["", "-", "x-y", "-1-a", "1-", "1-00", "0x1-a", "f" * 300 + "-a"])
-async def test_an_id_that_no_message_has_is_not_found(chats: MessagesLab, id: str) -> None:
+async def test_an_id_that_no_message_has_is_not_found(chats: MessagesLab) -> None:
     kept = await chats.handle.inject("user", "a")
     assert kept.position == 1
-    assert await chats.handle.get(id) is None
-    assert await chats.handle.delete(id) is False
-    assert contents(await chats.all()) == ["a"]
+
+    @each_case("id", ["", "-", "x-y", "-1-a", "1-", "1-00", "0x1-a", "f" * 300 + "-a"])
+    async def play(id: str) -> None:
+        assert await chats.handle.get(id) is None
+        assert await chats.handle.delete(id) is False
+        assert contents(await chats.all()) == ["a"]
+
+    await play()
 
 
 async def stored_prefixes(chats: MessagesLab) -> list[str]:
@@ -184,7 +188,7 @@ async def test_a_readonly_client_writes_no_messages(chats: MessagesLab) -> None:
     assert await chats.all() == []
 
 
-@pytest.mark.parametrize("data", [b"[", b"{}", b'{"id":"\xff"}'])
+@each_case("data", [b"[", b"{}", b'{"id":"\xff"}'])
 def test_a_message_that_cannot_be_read_is_of_a_corrupt_thread(data: bytes) -> None:
-    with pytest.raises(CorruptThread, match="the messages of a thread are damaged"):
-        load_state("messages", [], [Record("messages", "q/1", data)], [])
+    with pytest.raises(CorruptThread, match="messages/q/1 of room/one cannot be read"):
+        load_state(ThreadKey("room", "one"), [], [Record("messages", "q/1", data)], [])

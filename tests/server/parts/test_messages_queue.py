@@ -20,7 +20,7 @@ from plait.parts.messages.message import Message
 from plait.parts.messages.queue import MOST_QUEUED
 from plait.parts.messages.state import QueueAttempts
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
-from plait.store.thread_rows import RecordRange
+from plait.store.thread_rows import RecordRange, ThreadKey
 from plait_schemas.codec import decode_json
 
 
@@ -772,7 +772,7 @@ async def test_the_last_ten_thousand_keys_are_remembered(chats: MessagesLab) -> 
     for number in (1, 127, 128, 5000, 9999):
         await messages.queue("again", key=f"{number}")
     assert "again" not in contents(await chats.all())
-    assert len(await chats.store.records(("chat", "one"), RecordRange("messages", prefix="k/"))) <= 80
+    assert len(await chats.store.records(ThreadKey("chat", "one"), RecordRange("messages", prefix="k/"))) <= 80
 
 
 async def drop(ctx: Context[Chat]) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.schedules import play_seeds
 from tests.server.fakes import TroubledStore
 from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, contents, open_lab
@@ -202,7 +203,7 @@ async def test_a_key_that_a_run_has_used_adds_no_other_message_even_if_the_run_h
     assert contents(await chats.all()) == ["a"]
 
 
-@pytest.mark.parametrize("others", ["queue", "queue with keys", "cancel", "nothing"])
+@each_case("others", ["queue", "queue with keys", "cancel", "nothing"])
 async def test_a_run_encodes_each_message_as_often_whatever_it_has_done_before(others: str) -> None:
     async def encode(many: int) -> int:
         """Return how many values are encoded by the writes of a run; each second one is too large."""
@@ -352,7 +353,7 @@ async def test_what_a_run_sees_at_its_end_is_what_it_leaves_whatever_others_have
             assert found == [(each.id, each.content) for each in await lab.all()]
 
 
-@pytest.mark.parametrize(("many", "size"), [(MOST_QUEUED, 1), (8, 99_000)])
+@each_case(("many", "size"), [(MOST_QUEUED, 1), (8, 99_000)])
 async def test_what_a_run_has_taken_leaves_no_room_in_the_queue_until_that_is_stored(many: int, size: int) -> None:
     async def work(ctx: Context[Chat]) -> None:
         messages = ctx.thread.messages

@@ -6,6 +6,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
+from tests.cases import each_case
 from tests.server.parts.messages_lab import Chat, MessagesLab
 from tests.server.session.guests import Guest, joined
 
@@ -152,8 +153,8 @@ def authenticate(request: Request) -> Principal:
     return Principal(request.headers["x-user"])
 
 
-@pytest.mark.parametrize("users", [[None, None, None], ["ada", "ada", "bob", "ada"]])
-@pytest.mark.parametrize("door", ["rpc", "endpoint", "on_request", "another thread", "socket"])
+@each_case("users", [[None, None, None], ["ada", "ada", "bob", "ada"]])
+@each_case("door", ["rpc", "endpoint", "on_request", "another thread", "socket"])
 async def test_a_key_protects_a_retry_of_each_principal_and_of_clients_without_one(
     door: str, users: list[str | None]
 ) -> None:

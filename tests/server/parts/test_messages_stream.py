@@ -15,7 +15,7 @@ from plait.parts.attempts import PAUSES
 from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
-from plait.store.thread_rows import RecordRange
+from plait.store.thread_rows import RecordRange, ThreadKey
 from plait_schemas.codec import decode_json
 
 
@@ -83,7 +83,7 @@ async def test_a_write_of_a_stream_has_the_new_text_only(troubled: MessagesLab) 
 
 
 async def records_of(lab: MessagesLab, prefix: str) -> list[Any]:
-    found: list[Any] = await lab.store.records(("chat", "one"), RecordRange("messages", prefix=prefix))
+    found: list[Any] = await lab.store.records(ThreadKey("chat", "one"), RecordRange("messages", prefix=prefix))
     return found
 
 
@@ -403,7 +403,7 @@ async def test_a_stream_of_an_attempt_in_a_thread_that_was_taken_over_is_removed
         lab = await apps.enter_async_context(open_lab(Shared(chats.store)))
         found = await lab.until(lambda found: contents(found) == ["a", "re a"])
         assert statuses(found) == ["completed", "completed"]
-        head = await chats.store.record(("chat", "one"), "messages", "head")
+        head = await chats.store.record(ThreadKey("chat", "one"), "messages", "head")
         assert decode_json(head).get("streams", []) == []
         missed = await (await lab.messages()).feed.since(1)
         assert missed is not None
@@ -514,11 +514,14 @@ async def test_a_viewer_that_has_missed_more_than_is_kept_begins_anew(chats: Mes
     missed = await messages.feed.since(revision - 1000)
     assert missed is not None
     assert await messages.feed.since(revision + 1) is None
-    lines = await chats.store.records(("chat", "one"), RecordRange("messages", prefix="u/", limit=5000))
+    lines = await chats.store.records(ThreadKey("chat", "one"), RecordRange("messages", prefix="u/", limit=5000))
     assert 600 <= len(lines) <= 1000
     for _ in range(900):
         await messages.update(message.id, "x")
-    assert len(await chats.store.records(("chat", "one"), RecordRange("messages", prefix="u/", limit=5000))) == 1000
+    assert (
+        len(await chats.store.records(ThreadKey("chat", "one"), RecordRange("messages", prefix="u/", limit=5000)))
+        == 1000
+    )
     assert await messages.feed.since(revision) is not None
 
 

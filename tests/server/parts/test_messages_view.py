@@ -11,9 +11,8 @@ from tests.server.parts.messages_lab import Chat, MessagesLab
 from tests.server.parts.test_messages_runs import during
 
 from plait import Context
-from plait.parts.messages.message import Message, Role, Status
+from plait.parts.messages.message import Message, Role, Status, make_own
 from plait.parts.messages.model_history import MODEL, Side, find_open_calls, select_history, view_history
-from plait.parts.messages.own_metadata import make_own
 from plait.parts.messages.thread_messages import ThreadMessages
 
 OWN: dict[Side, Role] = {"a": "assistant", "b": "user"}

@@ -1,19 +1,21 @@
 """What holds for each part of a thread."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.clocks import Clock
 from tests.server.parts.workshop import FlakyStore, open_workshop
 
-from plait.actor.thread import Thread
+from plait.actor.thread import Thread, ThreadActor
 from plait.parts.messages.thread_messages import Messages
+from plait.parts.part import Part
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import RecordRange
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
 
 PARTS = ("values", "messages", "schedule")
 
@@ -55,6 +57,40 @@ async def test_two_threads_of_a_kind_see_nothing_of_each_other(store: FlakyStore
         assert await two.messages.delete(before[1][0].id) is False
         assert await two.schedule.cancel(before[2][0].id) is False
         assert await seen(shop.handle(Study, "one")) == before
+
+
+class Shelf(Part[list[str]]):
+    """Has a list of the keys with which it was loaded in each thread."""
+
+    def __init__(self, *, loads_none: bool) -> None:
+        super().__init__()
+        self.loads_none = loads_none  # type: ignore[misc]
+
+    def bind(self, actor: ThreadActor) -> list[str]:
+        return ["made"]
+
+    def ranges(self) -> list[RecordRange]:
+        return [RecordRange(self.name, "a"), RecordRange(self.name, "b")]
+
+    async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
+        self.of(actor).append(" ".join([each.key for found in records for each in found]))
+
+
+class Library(Thread[Any]):
+    """Has shelves."""
+
+    lazy = Shelf(loads_none=False)
+    eager = Shelf(loads_none=True)
+
+
+async def test_a_part_is_loaded_if_it_has_records_or_wants_to_be_loaded_without(store: FlakyStore) -> None:
+    async with open_workshop(store, Library) as shop:
+        library = await shop.thread(Library)
+        assert (library.lazy, library.eager) == (["made"], ["made", ""])
+        await library._actor.records.write([Record("lazy", "b1", b"1")])
+    async with open_workshop(store, Library) as shop:
+        library = await shop.thread(Library)
+        assert (library.lazy, library.eager) == (["made", "b1"], ["made", ""])
 
 
 async def test_all_parts_are_unchanged_after_a_restart(store: FlakyStore) -> None:
@@ -104,7 +140,7 @@ def _make_cycle() -> list[Any]:
     return cycle
 
 
-@pytest.mark.parametrize("bad", [float("nan"), [float("inf")], {"a": _make_cycle()}, object()])
+@each_case("bad", [float("nan"), [float("inf")], {"a": _make_cycle()}, object()])
 async def test_a_value_that_is_no_json_raises_and_leaves_the_old_one(store: FlakyStore, clock: Clock, bad: Any) -> None:
     async with open_workshop(store, Study) as shop:
         study = await shop.thread(Study)

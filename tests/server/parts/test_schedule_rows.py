@@ -3,13 +3,13 @@
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.cases import each_case
 
 from plait.parts.attempts import RetryPolicy
-from plait.parts.schedule.rows import Agenda, Row, decode_row
+from plait.parts.schedule.rows import Agenda, Row
 from plait.parts.schedule.rules import LATEST, Cron, Every
 from plait_schemas.codec import encode_json
 
@@ -78,7 +78,7 @@ def test_what_crashes_again_and_again_goes_on_later_and_later_up_to_a_day() -> N
         assert row.has_crashed_out  # After one crash.
 
 
-@pytest.mark.parametrize("failures", [0, 2])
+@each_case("failures", [0, 2])
 def test_a_run_that_ends_clears_its_row_of_suspicion(failures: int) -> None:
     after = make_row(rule=Every(SECOND), lost_runs=3, failures=failures).advance(10 * SECOND)
     assert after is not None
@@ -86,7 +86,7 @@ def test_a_run_that_ends_clears_its_row_of_suspicion(failures: int) -> None:
     assert not msgspec.structs.replace(after, crashes=1).has_crashed_out
 
 
-@pytest.mark.parametrize("rule", [Every(60 * SECOND), Cron("* * * * *", "UTC")])
+@each_case("rule", [Every(60 * SECOND), Cron("* * * * *", "UTC")])
 def test_what_recurs_is_due_no_later_than_its_rule_says(rule: Every | Cron) -> None:
     row = make_row(due=365 * 86_400 * SECOND, rule=rule)
     assert row.correct(120 * SECOND).due == 180 * SECOND
@@ -94,7 +94,7 @@ def test_what_recurs_is_due_no_later_than_its_rule_says(rule: Every | Cron) -> N
     assert (once := make_row(due=365 * 86_400 * SECOND)).correct(0) == once
 
 
-@pytest.mark.parametrize(
+@each_case(
     "row",
     [
         make_row(),
@@ -104,7 +104,7 @@ def test_what_recurs_is_due_no_later_than_its_rule_says(rule: Every | Cron) -> N
     ],
 )
 def test_a_row_survives_being_stored(row: Row) -> None:
-    assert decode_row(encode_json(row)) == row
+    assert msgspec.json.decode(encode_json(row), type=Row) == row
 
 
 # Agenda
@@ -118,7 +118,7 @@ class Agendas(RuleBasedStateMachine):
         self.rows: dict[str, Row] = {}
         self.held: set[str] = set()
         self.undone: list[tuple[str, Row | None]] = []
-        self.agenda = Agenda[Row](is_known=lambda effect: effect != "unknown")
+        self.agenda = Agenda[Row](known={"ring"})
         self.created = 0
 
     @rule(due=st.integers(1, 20), is_queued=st.booleans(), effect=st.sampled_from(["ring", "ring", "unknown"]))
@@ -179,10 +179,10 @@ class Agendas(RuleBasedStateMachine):
     @invariant()
     def is_the_same(self) -> None:
         assert self.agenda.rows == self.rows
-        assert self.agenda.wakes_at == min((row.due for row in self.waiting()), default=0)
+        assert self.agenda.times[1] == min((row.due for row in self.waiting()), default=0)
         stuck = [row for row in self.rows.values() if row.id in self.held or row.effect == "unknown"]
         dues = [row.due for row in (*self.waiting(), *stuck)]
-        assert self.agenda.due == min(dues, default=0)
+        assert self.agenda.times[0] == min(dues, default=0)
         assert {row.id for row in self.agenda.stranded} == {
             row.id for row in self.rows.values() if row.effect == "unknown"
         }
@@ -190,8 +190,8 @@ class Agendas(RuleBasedStateMachine):
             assert self.agenda.find((row.effect, row.key, None)) == row
         assert self.agenda.find(("ring", "none", None)) is None
         assert self.agenda.keeps == any(row.rule is None for row in self.rows.values())
-        again = Agenda(self.rows.values(), is_known=lambda effect: effect != "unknown")
-        assert again.wakes_at == min((row.due for row in (*self.waiting(), *self.first_held())), default=0)
+        again = Agenda(self.rows.values(), known={"ring"})
+        assert again.times[1] == min((row.due for row in (*self.waiting(), *self.first_held())), default=0)
 
     def first_held(self) -> list[Row]:
         """Return the rows that are held; a queued one would be the first of the queue again."""
@@ -207,4 +207,4 @@ def test_an_agenda_forgets_entries_of_rows_that_have_changed() -> None:
     for due in range(2, 10_000):
         agenda.set("first", make_row("first", due))
     assert len(agenda._timed) < 2000
-    assert agenda.wakes_at == 9999
+    assert agenda.times[1] == 9999

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait.parts.schedule.rules import Cron, Every, Rule, to_datetime, to_microseconds
 
@@ -52,13 +53,13 @@ def test_every_stays_on_its_intervals_and_makes_one_of_those_that_were_missed(
     assert found - max(last, now) <= seconds * SECOND
 
 
-@pytest.mark.parametrize("seconds", [0, 0.999, -1])
+@each_case("seconds", [0, 0.999, -1])
 def test_every_is_refused_below_a_second(seconds: float) -> None:
     with pytest.raises(ValueError, match="shortest interval is 1 s"):
         Every.of(seconds)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rule", "tz", "why"),
     [
         ("* * *", "UTC", "not valid"),

@@ -22,8 +22,8 @@ from plait.parts.messages.thread_messages import Messages
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import MOST_ROWS, Schedule, Scheduled
 from plait.parts.values import Values
-from plait.store.protocol import ThreadKey, Write
-from plait.store.thread_rows import RecordRange
+from plait.store.protocol import Write
+from plait.store.thread_rows import RecordRange, ThreadKey
 
 KEY = ThreadKey("worker", "one")
 

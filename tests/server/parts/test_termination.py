@@ -21,7 +21,7 @@ from plait.parts.attempts import Uncounted
 from plait.parts.schedule.effects import effect
 from plait.parts.schedule.schedule import Schedule
 from plait.parts.values import Values
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 
 class Task(Thread[int]):

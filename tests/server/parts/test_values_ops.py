@@ -1,7 +1,7 @@
 """Operations on values: what is appended to which JSON."""
 
 import msgspec
-import pytest
+from tests.cases import each_case
 from tests.server.agents.lab import Lab
 from tests.server.parts.files_lab import count_calls
 
@@ -9,8 +9,8 @@ from plait.parts.values_ops import Push
 from plait_schemas.codec import decode_json
 
 
-@pytest.mark.parametrize("most", [None, 2])
-@pytest.mark.parametrize("text", ["[]", "[ ]", "[1] ", " [1]", "[1 , 2]", '["," , [3,4]]'])
+@each_case("most", [None, 2])
+@each_case("text", ["[]", "[ ]", "[1] ", " [1]", "[1 , 2]", '["," , [3,4]]'])
 async def test_a_push_to_a_list_with_blanks_is_read_after_a_wake(lab: Lab, text: str, most: int | None) -> None:
     thread = await lab.thread()
     await thread.values.set("list", msgspec.Raw(text.encode()))

@@ -1,13 +1,16 @@
 """The methods that write do so when they are called, whether their result is awaited or not."""
 
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
+from tests.cases import each_case
+from tests.schedules import in_soak
 from tests.server.parts.workshop import make_store, until
 
 from plait import Context, Messages, Plait, Schedule, Thread, Values, effect, rpc
@@ -95,6 +98,7 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     "user.update": lambda user: user.update("a", lambda _: 1 / 0),
     "kv.set": lambda kv: kv.set("names", "a", object()),
 }
+Open = Callable[[str], AbstractAsyncContextManager[Plait]]
 OWNERS = {"values": ThreadValues, "messages": ThreadMessages, "schedule": ThreadSchedule, "user": User, "kv": KV}
 # Those of durable agents, which tests/server/agents/test_durable.py calls.
 OF_AGENTS = {"messages.stop", "messages.resume"}
@@ -103,13 +107,13 @@ OTHERS = {
     "values": {*Values.reading, "exchange", "loaded", "dirty"},
     "messages": {*Messages.reading, "load", "clear_queue", "find_sent", "stream", "agent", "is_stopped", "mark"}
     | {"cancel_calls", "senders"},
-    "schedule": {*Schedule.reading, "current", "due", "wakes_at", "keeps", "on_due", "load", "clear", "put"}
-    | {"terminate"},
+    "schedule": {*Schedule.reading, "current", "times", "keeps", "on_due", "load", "clear", "put"} | {"terminate"},
     "user": set(Values.reading),
     "kv": {"get", "keys", "stats", "namespaces", "start", "stop", "sweep"},
 }
 
 
+@asynccontextmanager
 async def open_app(store: Any) -> AsyncIterator[Plait]:
     app = Room.app = Plait(Room, store=store)
 
@@ -130,9 +134,20 @@ async def open_app(store: Any) -> AsyncIterator[Plait]:
         yield app
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Plait]:
-    async for app in open_app(make_store(request.param, tmp_path)):
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
+def open_named(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Return what opens an app on an empty store of a name."""
+
+    def open_named(name: str) -> AbstractAsyncContextManager[Plait]:
+        (folder := tmp_path / name).mkdir()
+        return open_app(make_store(request.param, folder))
+
+    return open_named
+
+
+@pytest.fixture
+async def app(open_named: Open) -> AsyncIterator[Plait]:
+    async with open_named("one") as app:
         yield app
 
 
@@ -157,7 +172,7 @@ async def read_all(app: Plait) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("owner", OWNERS)
+@each_case("owner", OWNERS)
 def test_all_writers_are_known_and_plain_functions(owner: str) -> None:
     methods = {name for cls in OWNERS[owner].__mro__ for name in vars(cls) if not name.startswith("_")}
     assert {f"{owner}.{name}" for name in methods - OTHERS[owner]} == {
@@ -167,41 +182,41 @@ def test_all_writers_are_known_and_plain_functions(owner: str) -> None:
         assert not inspect.iscoroutinefunction(getattr(OWNERS[owner], name)), name
 
 
-@pytest.mark.parametrize("is_asleep", [False, True])
-@pytest.mark.parametrize("name", WRITERS)
-async def test_a_write_whose_result_is_forgotten_is_stored_before_the_rpc_answers(
-    app: Plait, name: str, *, is_asleep: bool
-) -> None:
-    before = await read_all(app)
-    if is_asleep:
-        await restart(app)
-    assert await app.thread(Room, "one").call(Room.write, name) == "done"
-    if name == "schedule.queue":  # Its effect runs at once.
-        await until(lambda: app.thread(Room, "one").part(Room.values).has("rang"))
-    after = await read_all(app)
-    assert after != before
-    await restart(app)
-    assert await read_all(app) == after
+Call = Callable[[Plait, str], Awaitable[Any]]
+
+
+def call_rpc(app: Plait, name: str) -> Awaitable[Any]:
+    return app.thread(Room, "one").call(Room.write, name)
+
+
+def run_agent(app: Plait, name: str) -> Awaitable[Any]:
+    return app.run("do", name, thread="one")
 
 
 @pytest.mark.parametrize("is_asleep", [False, True])
-@pytest.mark.parametrize("name", WRITERS)
-async def test_a_write_whose_result_is_forgotten_is_stored_before_the_run_answers(
-    app: Plait, name: str, *, is_asleep: bool
+@pytest.mark.parametrize("call", [call_rpc, run_agent])
+@pytest.mark.parametrize("owner", OWNERS)
+async def test_a_write_whose_result_is_forgotten_is_stored_before_the_call_answers(
+    open_named: Open, owner: str, call: Call, *, is_asleep: bool
 ) -> None:
-    before = await read_all(app)
-    if is_asleep:
-        await restart(app)
-    assert await app.run("do", name, thread="one") == "done"
-    if name == "schedule.queue":  # Its effect runs at once.
-        await until(lambda: app.thread(Room, "one").part(Room.values).has("rang"))
-    after = await read_all(app)
-    assert after != before
-    await restart(app)
-    assert await read_all(app) == after
+    @each_case("name", [name for name in WRITERS if name.startswith(f"{owner}.")])
+    async def play(name: str) -> None:
+        async with open_named(name) as app:
+            before = await read_all(app)
+            if is_asleep:
+                await restart(app)
+            assert await call(app, name) == "done"
+            if name == "schedule.queue":  # Its effect runs at once.
+                await until(lambda: app.thread(Room, "one").part(Room.values).has("rang"))
+            after = await read_all(app)
+            assert after != before
+            await restart(app)
+            assert await read_all(app) == after
+
+    await play()
 
 
-@pytest.mark.parametrize("name", WRONG)
+@each_case("name", WRONG)
 async def test_the_error_of_a_forgotten_write_is_that_of_the_rpc(app: Plait, name: str) -> None:
     before = await read_all(app)
     with pytest.raises(Exception, match=r"division|unknown|not JSON|neither"):

@@ -13,8 +13,9 @@ from plait.errors import StoreError
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
 from plait.store.memory import MemoryStore
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import Write
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import ThreadKey
 
 __all__ = [
     "PATIENCE",

@@ -1,4 +1,4 @@
-"""The variables of an app, which are read from memory, and how those of its threads and users are opened."""
+"""Reads the variables of an app from memory, and opens those of its threads and users."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from plait.parts.env.secret import Secret, Variable, check_variable, make_secret
 __all__ = ["AppEnv"]
 
 _SHOWN: Final = "***"
-# Characters that are searched in a thread, so that they do not hold the loop; one of a value is the work of ten.
+# Characters that are searched in a thread, so that they do not hold the loop; one of a value costs as much as ten.
 _LARGE: Final = 64 * 1024
 _NOTHING: Final[Mapping[str, str]] = {}
 _NO_SECRET: Final = (
@@ -45,7 +45,7 @@ class AppEnv:
         return data
 
     def open(self, name: str, found: Variable | None, others: Mapping[str, str] = _NOTHING) -> Secret:
-        """Return the value of a variable of a thread or a user, or that of the app, or of others. Raises NotFound."""
+        """Return the value of a variable: as found, or else from the app, or else from `others`. Raises NotFound."""
         if found is not None:
             secret: Secret = self._sealer.open(name, found.data)
             return secret
@@ -60,7 +60,7 @@ class AppEnv:
         return name in self._variables
 
     def seal_others(self, others: Mapping[str, str]) -> dict[str, Variable]:
-        """Encrypt variables that are those of a thread if the app has none of the name."""
+        """Encrypt the given variables that the app does not have."""
         return {
             name: Variable("secret", self.seal(name, value))
             for name, value in others.items()
@@ -77,8 +77,8 @@ class AppEnv:
     ) -> str:
         """Replace the values in a text that may not be shown: those of the app, of found variables, and of others.
 
-        A value is also found as it is within JSON; one of white space alone is not. With `most`, the result has only so
-        many characters of the text, and of a value that begins in them nothing but the asterisks.
+        A value is also found in its form within JSON; a value of white space alone is not. With `most`, the result
+        covers only that many characters of the text; a value that begins in them becomes asterisks.
         """
         if not isinstance(text, str):
             raise TypeError(f"redact takes a str, not {type(text).__name__}")
@@ -122,12 +122,12 @@ def _replace_all(text: str, values: Collection[str], most: int) -> str:
 
 
 def _find_all(text: str, values: Collection[str]) -> Iterator[tuple[int, int]]:
-    """Yield where values begin and end, of those that end at the same place the longest, in one pass over the text.
+    """Yield where values begin and end, in one pass over the text; of those with the same end, only the longest.
 
-    By the algorithm of Aho and Corasick: a node stands for what has matched so far, the beginning of a value.
+    The algorithm is that of Aho and Corasick: a node stands for the text matched so far, the beginning of a value.
     """
-    # Of each node: those that follow it, by letters; the longest other one that its end matches; the length of the
-    # longest value at its end.
+    # For each node: the next nodes, by letters; the longest other node that its end matches; the length of the longest
+    # value at its end.
     after: list[dict[str, int]] = [{}]
     others, lengths = [0], [0]
     for value in values:

@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from itertools import starmap
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -23,7 +23,6 @@ from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["Env", "EnvDraft", "ThreadEnv"]
 
-_decode: Final = msgspec.json.Decoder(Variable).decode
 
 Variables = Mapping[str, Variable | None]
 """Changes of variables by name; None removes one."""
@@ -58,8 +57,7 @@ class Env(Part["ThreadEnv"]):
         return [RecordRange(self.name, limit=ALL)]
 
     async def load(self, actor: ThreadActor, records: Sequence[Sequence[Record]]) -> None:
-        if records[0]:
-            self.of(actor)._load(records[0])
+        self.of(actor)._load(records[0])
 
     def hand_down(self, actor: ThreadActor) -> Variables:
         return dict(self.of(actor)._show())
@@ -71,10 +69,10 @@ class Env(Part["ThreadEnv"]):
 class ThreadEnv:
     """The variables of one thread: names and texts, together at most `Limits.env` bytes (64 KiB), encrypted.
 
-    A name that the thread has not set is looked up for its user, `app.user(thread.user_id).env`, in the app,
-    `Plait(env={…})`, and then in the agent and the prompt that answer. The methods that write do so when they are
-    called, and awaiting the result waits until it is durable. In a run of an agent, writes are staged; in the block of
-    a transaction, they are stored with it. They raise what `set_state` raises, and RuntimeError without PLAIT_SECRET.
+    A name that the thread has not set is looked up for its user, `app.user(thread.user_id).env`, then in the app,
+    `Plait(env={…})`, and then in the answering agent and prompt. The methods that write do so when they are called, and
+    awaiting the result waits until it is durable. In a run of an agent, writes are staged; in the block of a
+    transaction, they are stored with it. They raise what `set_state` raises, and RuntimeError without PLAIT_SECRET.
     """
 
     def __init__(self, actor: ThreadActor, part: str, scoped: Collection[str]) -> None:
@@ -82,9 +80,9 @@ class ThreadEnv:
         # The names that are not taken from a parent.
         self._scoped = scoped
         self._app = actor.use_service(AppEnv)
-        # What is stored, or about to be.
+        # The variables that are stored, or about to be.
         self._stored = Values[str, Variable]()
-        self._table = Table(part, str, _decode, self._stored.set)
+        self._table = Table(part, "", Variable, self._stored.set)
 
     # Reading
 
@@ -120,7 +118,7 @@ class ThreadEnv:
     # Encrypted, for other processes and threads
 
     async def find(self, name: str) -> Variable | None:
-        """Return a variable, unless it is one of the app; None if it is set nowhere."""
+        """Return a variable; None if it is set nowhere, or only in the app."""
         return await self._find_stored(name) or self._app.seal_others(self._find_others()).get(name)
 
     async def find_all(self) -> dict[str, Variable]:
@@ -128,7 +126,7 @@ class ThreadEnv:
         return {**self._app.seal_others(self._find_others()), **await self._find_all_stored()}
 
     async def has_for_child(self, name: str, *, is_scoped: bool) -> bool:
-        """Whether a new child would find a variable; one that is scoped is not handed down."""
+        """Whether a new child would find a variable; scoped variables are not handed down."""
         found = (not is_scoped and name in await self.own()) or self._app.has(name)
         return found or name in await self._read_user()
 
@@ -153,7 +151,7 @@ class ThreadEnv:
 
     def _load(self, records: Sequence[Record]) -> None:
         """Read the stored variables of a waking thread. Raises CorruptThread."""
-        self._stored.update({each.key: self._table.read(each, self._actor.key) for each in records})
+        self._stored.update(self._table.load(records, self._actor.key))
 
     async def _find_stored(self, name: str) -> Variable | None:
         """Return a variable of the thread, or else of its user; None if neither has it."""
@@ -164,7 +162,7 @@ class ThreadEnv:
         return {**await self._read_user(), **await self.own()}
 
     def _find_others(self) -> Mapping[str, str]:
-        """Return the variables of the agent and the prompt that answer."""
+        """Return the variables of the answering agent and prompt."""
         find: Any = self._actor.kind.find_agents
         others: Mapping[str, str] = {} if find is None else find(self._actor).find_variables()
         return others
@@ -174,13 +172,13 @@ class ThreadEnv:
         return {} if user is None else await self._app.read_user(user)
 
     def _show(self) -> Mapping[str, Variable]:
-        """Return the variables as the calling code sees them: in a run, with those that it has staged."""
+        """Return the variables as the calling code sees them: in a run, with the staged ones."""
         self._actor.state.end_abandoned()
         draft = find_draft(self._actor, self, EnvDraft)
         return self._stored if draft is None else _apply(self._stored, draft.changes)
 
     def _change(self, changes: Variables) -> Awaitable[None]:
-        """Change variables: each change of them comes here, or from a draft to `_store`."""
+        """Change variables: each change comes here, or from a draft to `_store`."""
         transaction = self._actor.state.find_own_transaction()
         draft = use_draft(self._actor, self, EnvDraft, lambda _: EnvDraft(self._actor, self._store_all))
         if draft is None:
@@ -190,7 +188,7 @@ class ThreadEnv:
             draft.add(changes)
             return STAGED
         written = Written(self._store(changes), transaction)
-        draft.forget(changes)  # They would replace what is stored when the run ends.
+        draft.forget(changes)  # The staged changes would replace the stored ones when the run ends.
         return written
 
     def _store_all(self, changes: Sequence[Variables]) -> None:
@@ -202,9 +200,9 @@ class ThreadEnv:
         return self._write(changes)
 
     def _take(self, changes: Variables) -> None:
-        """Make the changes of the parent, except those of scoped names; a terminated thread only hands them down."""
+        """Apply the changes of the parent, except those of scoped names; a terminated thread only hands them down."""
         changes = {name: each for name, each in changes.items() if name not in self._scoped}
-        # Their size is checked in the parent, which would send what is refused again and again.
+        # The parent checks the size of its changes: it would send refused ones again and again.
         if self._actor.terminated_at is not None:
             self._tell_children(changes)
         elif changes:
@@ -237,7 +235,7 @@ class EnvDraft(ItemsDraft[Variables]):
         return _merge(self.items)
 
     def forget(self, names: Collection[str]) -> None:
-        """Forget the changes of some names, as later ones are stored; if that is rolled back, they are staged again."""
+        """Forget the changes of some names, as later ones are stored; if these are rolled back, restage the changes."""
         changes = self.changes
         if forgotten := {name: each for name, each in changes.items() if name in names}:
             self._actor.records.write([], undo=lambda: self._stage_again([forgotten]))

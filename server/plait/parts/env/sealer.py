@@ -14,18 +14,18 @@ from plait.parts.env.secret import Secret
 
 __all__ = ["Sealer"]
 
-# What the keys, and their ids, are derived for.
+# The labels from which keys and their ids are derived.
 _KEY: Final = b"plait env key"
 _ID: Final = b"plait env id"
-# Bytes of the id of a key, and of a nonce, with which sealed data begins.
+# Sealed data begins with the id of a key and a nonce, of these numbers of bytes.
 _ID_SIZE: Final = 4
 _NONCE_SIZE: Final = 12
 
 
 class Sealer:
-    """Encrypts with the first of several secrets, and decrypts what any of them has encrypted.
+    """Encrypts with the first of several secrets, and decrypts data that any of them has encrypted.
 
-    The cipher is AES-256-GCM. What is encrypted is bound to a name: it cannot be decrypted under another one.
+    The cipher is AES-256-GCM. Encrypted data is bound to a name: it cannot be decrypted under another one.
     """
 
     def __init__(self, secrets: Sequence[str]) -> None:

@@ -13,13 +13,13 @@ __all__ = ["UserEnv"]
 class UserEnv:
     """The variables of a user, which the threads of the user find after their own.
 
-    The methods that write begin when they are called, and awaiting the result waits until it is durable. They raise
-    what those of `ThreadEnv` raise.
+    The methods that write begin when they are called, and awaiting the result waits until it is durable. They raise the
+    errors of the methods of `ThreadEnv`.
     """
 
     def __init__(self, app: AppEnv, call: Callable[..., Coroutine[Any, Any, Any]]) -> None:
         self._app = app
-        # Calls a method of the `ThreadEnv`, wherever that is.
+        # Calls a method of the `ThreadEnv`, in whatever process that is.
         self._call = call
 
     async def get(self, name: str) -> Secret:

@@ -13,7 +13,7 @@ from plait.parts.part import find_role
 __all__ = ["RESULT", "answer_calls", "end_calls"]
 
 RESULT: Final = "plait:result:"
-"""The event of a report for a run that waits for it, before the id of the call."""
+"""The event of a report for a run that waits for it: this, and the id of the call."""
 
 _GONE: Final = "The subagent has ended without a result:"
 
@@ -29,7 +29,7 @@ def answer_calls(
     if known.is_live and not calls:
         known = replace(known, status="idle")
     store.write({child: replace(row, child=known, calls=calls)})
-    if not answered and report.calls != []:  # It reports of itself, or the calls were cancelled.
+    if not answered and report.calls != []:  # The child reports unasked, or the calls were cancelled.
         return
     data = {
         "text": report.text,
@@ -49,6 +49,6 @@ def answer_calls(
 
 
 def end_calls(actor: Actor, store: FamilyStore, child: str, reason: str) -> None:
-    """Answer the open calls of a child that answers no more, in an open transaction."""
+    """Answer the open calls of a child that will not answer, in an open transaction."""
     if (row := store.rows.get(child)) is not None and row.calls:
         answer_calls(actor, store, child, Report(f"{_GONE} {reason}", is_error=True))

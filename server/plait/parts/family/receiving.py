@@ -2,7 +2,7 @@
 
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from itertools import groupby
 from typing import Any, Final
 
@@ -15,14 +15,14 @@ from plait.parts.family.calls import answer_calls, end_calls
 from plait.parts.family.rows import Birth, Call, Cancel, Handed, Item, Question, Report, Seen, Status, find_key
 from plait.parts.family.store import HEAD, FamilyStore
 from plait.parts.files.file import File, Upload
-from plait.parts.messages.own_metadata import make_own
+from plait.parts.messages.message import make_own
 from plait.parts.part import find_role, require_role
 from plait.state.transaction import Transaction
 
 __all__ = ["STRANGER", "ItemReceiver"]
 
 STRANGER: Final = "it is not of its family"
-"""Why a thread takes nothing from a thread outside of its family."""
+"""The reason why a thread takes no items from a thread outside of its family."""
 
 Copies = Mapping[str, tuple[File, Upload]]
 """Files of the sender of an item, by path, with their contents, which this thread has received."""
@@ -34,31 +34,40 @@ class ItemReceiver:
     def __init__(self, actor: Actor, store: FamilyStore) -> None:
         self._actor = actor
         self._store = store
-        # What was copied for items that must be sent again, by sender, epoch and number.
+        # The files copied for items that must be sent again, by sender, epoch and number.
         self._copies: dict[tuple[str, str, int], Copies] = {}
 
     async def receive(self, sender: str, items: Sequence[Item]) -> str:
-        """Apply the items of a thread that were not taken before; return when that is durable.
+        """Apply the items of a thread that were not taken before; return when they are durable.
 
-        Returns why they are refused for good, empty if they are not. Raises an error if they must be sent again.
+        Returns why the items are refused for good, or an empty text. Raises an error if the items must be sent again.
         """
         if refusal := self._refuse(sender, items[0]):
             return refusal
+        seen = self._find_seen(sender)
+        if not (items := [item for item in items if not seen.has(item)]):
+            await self._actor.records.write([])  # They were taken by a write that may not be durable yet.
         for has_files, group in groupby(items, lambda item: bool(item.files)):
             # An item with files is taken by itself, before the files of the next one are copied.
             for taken in [[item] for item in group] if has_files else [list(group)]:
                 copies = await self._copy(sender, taken[0])
-                if refusal := self._refuse(sender, items[0]):  # It has got another parent since, for example.
+                if refusal := self._refuse(sender, items[0]):  # The thread has got another parent since, for example.
                     return refusal
                 await self._take_all(sender, taken, copies)
         return ""
 
     def prepare(self, sender: str, item: Item) -> None:
-        """Make a new thread a child before `on_start`; the message and the files come after that."""
+        """Make a new thread a child before `on_start`; the message and the files come after that.
+
+        Without these, the item is then taken.
+        """
         assert isinstance(item.body, Birth)
         if not self._refuse(sender, item):
-            with Transaction(self._actor.state, self._actor.key):
-                self._adopt(sender, item.body)
+            birth = item.body
+            is_taken = birth.message is None and not birth.files
+            is_one_write = not birth.parts and not birth.variables
+            with nullcontext() if is_one_write else Transaction(self._actor.state, self._actor.key):
+                self._adopt(sender, birth, Seen(item.epoch, item.number) if is_taken else self._store.head.seen)
 
     # Inside
 
@@ -75,7 +84,7 @@ class ItemReceiver:
         return "it was terminated" if self._actor.terminated_at is not None else ""
 
     def _find_owner(self, birth: Birth) -> str | None:
-        """Return the user of this thread, which is that of its birth if it is not stored."""
+        """Return the user of this thread; if none is stored, the user in its birth."""
         history = self._actor.state.history
         return history.user if history.is_begun else history.user or birth.user
 
@@ -93,7 +102,7 @@ class ItemReceiver:
             for item in items:
                 if not self._find_seen(sender).has(item):
                     if isinstance(item.body, Birth) and item.is_birth:
-                        self._adopt(sender, item.body)
+                        self._adopt(sender, item.body, self._store.head.seen)
                     self._take_alone(sender, item, copies)
                     self._set_seen(sender, Seen(item.epoch, item.number))
         self._copies.pop((sender, items[0].epoch, items[0].number), None)
@@ -101,7 +110,7 @@ class ItemReceiver:
         await transaction.commit
 
     def _take_alone(self, sender: str, item: Item, copies: Copies) -> None:
-        """Apply an item; one that cannot be applied is reported, and does not hold up the later ones."""
+        """Apply an item; an item that cannot be applied is reported, and does not hold up the later ones."""
         try:
             with Transaction(self._actor.state, self._actor.key):
                 self._take(sender, item, copies)
@@ -135,16 +144,17 @@ class ItemReceiver:
                 attachments = self._put(copies, self._find_folder(item))
                 self._hand(role, {**body, "attachments": attachments} if attachments else body)
 
-    def _adopt(self, sender: str, birth: Birth) -> None:
-        if self._store.head.parent == sender:
+    def _adopt(self, sender: str, birth: Birth, seen: Seen) -> None:
+        head = self._store.head
+        if head.parent == sender:
             return
         if not self._actor.state.history.is_begun:
             self._actor.state.history.set_owner(self._find_owner(birth))
         resumable = None if birth.call is None else bool(birth.child.resumable)
-        self._store.write({HEAD: replace(self._store.head, parent=sender, resumable=resumable, depth=birth.depth)})
+        self._store.write({HEAD: replace(head, parent=sender, seen=seen, resumable=resumable, depth=birth.depth)})
         for role, body in birth.parts.items():
             self._hand(role, body)
-        for name, (type, data) in birth.variables.items():  # They are its own, even if their names are scoped.
+        for name, (type, data) in birth.variables.items():  # These are the child's own, even if their names are scoped.
             require_role(self._actor.kind.cls, "env").of(self._actor).put(name, b64decode(data), type)
 
     def _ask(self, sender: str, message: str, attachments: list[dict[str, str]], call: Call | None) -> None:
@@ -165,12 +175,12 @@ class ItemReceiver:
         return f"{ATTACHMENTS}/{item.epoch}-{item.number}/"
 
     async def _copy(self, sender: str, item: Item) -> Copies:
-        """Receive the files that come with an item; one that is missing or too large is reported."""
+        """Receive the files that come with an item; a file that is missing or too large is reported."""
         key = sender, item.epoch, item.number
         if (copies := self._copies.get(key)) is not None:
             return copies
         found: dict[str, tuple[File, Upload]] = {}
-        for path in [] if self._find_seen(sender).has(item) else item.files:
+        for path in item.files:
             try:
                 found[path] = await self._copy_file(sender, path)
             except (NotFound, TooLarge) as error:

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.codec import encode_json
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
 EVERY_CHILD: Final = ""
 """The target of an item for all children, except destroyed ones."""
 
-# The maximum number of items of one call, and the bytes after which no further one is added to it.
+# The maximum number of items of one call, and the bytes after which the call takes no further item.
 _MOST_ITEMS: Final = 100
 _MOST_BYTES: Final = 256 * 1024
 
@@ -43,11 +43,11 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     title: str = ""
     description: str = ""
-    # "starting" until it is born, then "running", or what it has set; in the end "terminated" or "destroyed".
+    # "starting" until it is born, then "running", or the status that it has set; at last "terminated" or "destroyed".
     status: str = "starting"
     # In microseconds since the epoch.
     created_at: int
-    # Set by what executes agents.
+    # Set by the code that executes agents.
     thread_name: str | None = None
     resumable: bool | None = None
     blocking: bool | None = None
@@ -56,12 +56,12 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_destroyed(self) -> bool:
-        """Whether its thread is known to be destroyed."""
+        """Whether the child's thread is known to be destroyed."""
         return self.status == "destroyed"
 
     @property
     def is_live(self) -> bool:
-        """Whether its thread takes messages."""
+        """Whether the child's thread takes messages."""
         return self.status not in ("terminated", "destroyed")
 
 
@@ -85,14 +85,14 @@ class Birth(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag="
     message: str | None = None
     # The paths of the files that it copies.
     files: list[str] = []
-    # What parts hand down, by their role.
+    # The values that parts hand down, by the parts' roles.
     parts: dict[str, Any] = {}
-    # The call for which it works, and the types and values, encrypted, of variables that it gets.
+    # The call for which it works, and the types and encrypted values of the variables that it gets.
     call: Call | None = None
     variables: dict[str, tuple[str, str]] = {}
     # How many threads above it, with itself, work for calls.
     depth: int = 0
-    # Whether the child was spawned before. It is born again only if it takes nothing, as it was destroyed.
+    # Whether the child was spawned before. A destroyed child takes nothing, and is born again.
     is_known: bool = False
 
 
@@ -128,7 +128,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, tag="report"):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """Ends what a child does for calls that no run waits for any longer."""
+    """Ends the work of a child for calls whose runs no longer wait."""
 
     calls: Sequence[str] = ()
 
@@ -148,7 +148,7 @@ class Item(msgspec.Struct, frozen=True):
 
     @property
     def is_birth(self) -> bool:
-        """Whether its target may be created by it."""
+        """Whether the item may create its target."""
         return isinstance(self.body, Birth) and not self.body.is_known
 
     @property
@@ -173,7 +173,7 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A child, what was taken from it, and the open calls that it answers, with the runs that wait for them."""
+    """A child, its last item that was taken, and the open calls that it answers, with the runs that wait for them."""
 
     child: Child
     seen: Seen = Seen()
@@ -182,49 +182,43 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     handed: int = 0
 
     def ask(self, call: Call) -> "Row":
-        """Return the row of a child that is given a call to answer."""
+        """Return the row of a child that gets a call to answer."""
         return replace(self, calls={**self.calls, call.id: call.run})
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The parent's reference, empty for none, what was taken from it, and the last number of a delivered item."""
+    """The parent's reference, empty for none, the parent's last item that was taken, and the last delivered number."""
 
     parent: str = ""
     seen: Seen = Seen()
     sent: int = 0
-    # Whether the thread works for further calls of its parent, or for one only; None if it works for none.
+    # Whether the thread works for further calls of its parent, or for one only; None if it works for no call.
     resumable: bool | None = None
     # How many threads above it, with itself, work for calls.
     depth: int = 0
 
 
-class Outbox:
-    """The items of one thread that wait for their targets, in order."""
+class Outbox(dict[int, Item]):
+    """The items of one thread that wait for their targets, by number and in order."""
 
     def __init__(self) -> None:
-        self._items: dict[int, Item] = {}
+        super().__init__()
         self._targets: dict[str, dict[int, Item]] = {}
-        # The last number of an item, and that of a durable one; only durable ones may be sent.
+        # The last number of an item, and of a durable item; only durable ones may be sent.
         self.last = 0
         self.stored = 0
-
-    def __len__(self) -> int:
-        return len(self._items)
+        # The number of the last item for every child; 0 if there is none.
+        self.newest = 0
 
     @property
     def targets(self) -> list[str]:
         """The threads for which items wait, and EVERY_CHILD."""
         return list(self._targets)
 
-    @property
-    def newest(self) -> int:
-        """The number of the last item for every child; 0 if there is none."""
-        return next(reversed(self._targets.get(EVERY_CHILD, {0: None})))
-
     def find(self, to: str, handed: int | None = None) -> Mapping[int, Item]:
         """Return the items for a thread, even those that are not durable.
 
-        A child that was handed those for every child up to the number `handed` gets the later ones, too.
+        A child that got the items for every child up to the number `handed` also gets the later ones of these.
         """
         found = self._targets.get(to, {})
         if handed is None or handed >= self.newest:
@@ -234,22 +228,23 @@ class Outbox:
 
     def set(self, number: int, item: Item | None) -> Item | None:
         """Add the item with a number, or remove it; return the earlier one."""
-        before = self._items.pop(number, None)
+        before = self.pop(number, None)
         if before is not None:
             del self._targets[before.to][number]
             if not self._targets[before.to]:
                 del self._targets[before.to]
         if item is not None:
-            self._items[number] = item
+            self[number] = item
             waiting = self._targets.setdefault(item.to, {})
             waiting[number] = item
-            if number < self.last:  # The write that had removed it was rolled back.
+            if number < self.last:  # The write that had removed this item was rolled back.
                 self._targets[item.to] = dict(sorted(waiting.items()))
             self.last = max(self.last, number)
+        self.newest = next(reversed(self._targets.get(EVERY_CHILD, {0: None})))
         return before
 
     def take(self, to: str, handed: int | None = None) -> list[Item]:
-        """Return the first durable items for a thread, those of one call; `handed` is that of `find`."""
+        """Take the first durable items for a thread, enough for one call; `handed` is that of `find`."""
         found, size = list[Item](), 0
         for item in self.find(to, handed).values():
             if (

@@ -14,7 +14,6 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Party
 from plait.actor.logs import about
 from plait.actor.outcome import Done
-from plait.actor.timer import Timed
 from plait.actor.turn import Turn, current_turn, latest_turn
 from plait.clock import read_due_clock
 from plait.errors import Conflict, Indeterminate, PlaitError, TooMany, is_outage
@@ -33,6 +32,7 @@ from plait.parts.family.rows import (
 from plait.parts.family.store import HEAD, Changes, FamilyStore
 from plait.parts.part import find_parts
 from plait.state.commit import Commit
+from plait.state.timer import Timed
 from plait.state.transaction import Transaction
 
 __all__ = ["MOST_CHILDREN", "MOST_WAITING", "ItemSender"]
@@ -52,15 +52,15 @@ _MOST_AT_ONCE: Final = 64
 # The pauses after failures, in microseconds.
 _SHORTEST: Final = 100_000
 _LONGEST: Final = 60_000_000
-# The seconds for which a thread that is destroyed waits for one that it tells.
+# The seconds for which a thread that is destroyed waits until another thread is told.
 _PATIENCE: Final = 5.0
 
 Deliver = Callable[[str, Sequence[Item]], Awaitable[str]]
-"""Takes items to a thread, which applies them; returns why they are refused for good, empty if they are not."""
+"""Takes items to a thread, which applies them; returns why the items are refused for good, empty if they are not."""
 
 
 class ItemSender(Timed):
-    """Sends what waits in the outbox of one thread, as a part of its timer."""
+    """Sends the waiting items of one thread, as a part of its timer."""
 
     def __init__(self, actor: Actor, store: FamilyStore, deliver: Deliver) -> None:
         self._actor = actor
@@ -69,12 +69,11 @@ class ItemSender(Timed):
         # The targets to which items can be sent, and those to which they are being sent, with the turns that do so.
         self._ready: dict[str, None] = {}
         self._busy: dict[str, Turn] = {}
-        # The targets that have failed, and when it is their turn again (a heap).
+        # The targets that have failed, and a heap of the times of their next turns.
         self._paused: set[str] = set()
         self._pauses: list[tuple[int, str]] = []
-        # The callers that wait for births, and the turns that have spawned, by child.
+        # The callers that wait for births, by child.
         self._births: dict[str, set[asyncio.Future[None]]] = {}
-        self._spawning: dict[str, Turn] = {}
 
     def load(self) -> None:
         """Begin with the stored items."""
@@ -83,16 +82,12 @@ class ItemSender(Timed):
     # Called by the timer of the thread
 
     @property
-    def due(self) -> int:
-        """When the thread must be awake: at once, while items wait."""
-        return _DUE if self._store.outbox else 0
-
-    @property
-    def wakes_at(self) -> int:
-        """When items can be sent; 0 for never, or if a running call must end first."""
+    def times(self) -> tuple[int, int]:
+        """The thread must be awake while items wait; they can be sent at once, after a pause, or when a call ends."""
+        due = _DUE if self._store.outbox else 0
         if len(self._busy) >= _MOST_AT_ONCE:
-            return 0
-        return _DUE if self._ready else self._pauses[0][0] if self._pauses else 0
+            return due, 0
+        return due, _DUE if self._ready else self._pauses[0][0] if self._pauses else 0
 
     def on_due(self, now: int) -> None:
         """Begin to send to the targets whose turn it is."""
@@ -111,7 +106,7 @@ class ItemSender(Timed):
                 turn.party = Party(first.body.user)
 
     def terminate(self) -> None:
-        """Tell the parent, in an open transaction; what was written for others is still sent."""
+        """Tell the parent, in an open transaction; items that wait for other threads are still sent."""
         if parent := self._store.head.parent:
             self.post([Item(parent, Status("terminated"))])
 
@@ -146,13 +141,14 @@ class ItemSender(Timed):
             raise TooMany(f"{MOST_WAITING:,} items of {self._actor.key} wait for other threads", retry_after=1.0)
         changes.update(self._make_room(rows.keys()), **rows)
         commit = store.write(changes)
-        if (turn := current_turn()) is not None:
-            self._spawning |= {item.to: turn for item in changes.values() if isinstance(item, Item) and item.is_birth}
-        commit.then(partial(self._release, number, [item.to for item in changes.values() if isinstance(item, Item)]))
+        new = [item for item in changes.values() if isinstance(item, Item)]
+        if (turn := current_turn()) is not None and turn.births is not None:
+            turn.births = (*turn.births, *(item.number for item in new if item.is_birth))
+        commit.then(partial(self._release, number, [item.to for item in new]))
         return commit
 
     def _merge(self, new: Item) -> Changes:
-        """Return what adds an item: it replaces a waiting status, and objects for all children become one."""
+        """Return the changes that add an item; it replaces a waiting status, and objects for all children merge."""
         changes: dict[str | int, Head | Row | Item | None] = {new.number: new}
         waiting = self._store.outbox.find(new.to).values()
         if isinstance(new.body, Status):
@@ -163,7 +159,7 @@ class ItemSender(Timed):
             handed = {row.handed for row in self._store.rows.values() if not row.child.is_destroyed}
             for earlier, later in pairwise([*waiting, new]):
                 match earlier.body, later.body:
-                    # No child has got the first one without the second one.
+                    # No child has got the first object without the second one.
                     case Handed(role=role, body=first), Handed(role=other, body=second) if role == other and not any(
                         earlier.number <= number < later.number for number in handed
                     ):
@@ -172,7 +168,7 @@ class ItemSender(Timed):
         return changes
 
     def _make_room(self, new: Collection[str]) -> Changes:
-        """Return what removes the oldest destroyed children, if there is no room for new ones. Raises TooMany."""
+        """Return the changes that remove the oldest destroyed children, if new ones have no room. Raises TooMany."""
         rows = self._store.rows
         if (excess := len(rows) + sum(each not in rows for each in new) - MOST_CHILDREN) <= 0 or not new:
             return {}
@@ -182,24 +178,23 @@ class ItemSender(Timed):
         return dict.fromkeys(removed)
 
     def _find_handed_down(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield what the parts of this thread give to a new child."""
+        """Yield the values that the parts of this thread give to a new child."""
         for part in find_parts(self._actor.kind.cls).values():
             if (body := part.hand_down(self._actor)) is not None:
                 yield part.role, body
 
     def _release(self, number: int, targets: Sequence[str], error: BaseException | None) -> None:
-        """Allow that items are sent, as they are durable."""
-        if error is not None:
-            for to in targets:
-                self._spawning.pop(to, None)
-        else:
+        """Allow that items are sent, because they are durable."""
+        if error is None:
             self._store.outbox.stored = max(self._store.outbox.stored, number)
             for to in self._store.lacking if EVERY_CHILD in targets else targets:
                 if to not in self._busy and to not in self._paused:
                     self._ready[to] = None
-            self._actor.arm()
-            if self._births and not self._actor.is_ending:  # Even while the thread wakes, if its `on_start` waits.
+            timer = self._actor.timer
+            # Even while the thread wakes, if its `on_start` waits.
+            if (self._births or timer.is_started) and not self._actor.is_ending:
                 self.on_due(read_due_clock())
+            timer.arm(self)
 
     # Sending
 
@@ -210,10 +205,10 @@ class ItemSender(Timed):
             refusal = await self._deliver(to, items)
             waiting = store.outbox.find(to, store.find_handed(to))
             numbers = [item.number for item in items if item.number in waiting]
-            if not numbers:  # The child was destroyed, or they were sent twice, as this thread is being destroyed.
+            if not numbers:  # The child was destroyed, or this thread is being destroyed and sent the items twice.
                 row = store.rows.get(to)
                 if items[0].is_birth and not refusal and row is not None and row.child.is_destroyed:
-                    key = find_key(to)  # It was born again by a birth that was sent twice.
+                    key = find_key(to)  # A birth that was sent twice has created the child again.
                     await self._actor.host.make_handle(self._actor.host.find_class(key.kind), key.name).destroy()
             elif refusal:
                 self.give_up(to, refusal)
@@ -221,7 +216,7 @@ class ItemSender(Timed):
                 self._remove(to, numbers)
 
     def _remove(self, to: str, numbers: Sequence[int]) -> None:
-        """Remove delivered items; of those for every child, note in the row which it has got."""
+        """Remove delivered items; for items for every child, the row notes which of them its child has got."""
         own, row = self._store.outbox.find(to), self._store.rows.get(to)
         changes: dict[str | int, Head | Row | Item | None] = {number: None for number in numbers if number in own}
         if row is not None and (row.child.status == "starting" or len(changes) < len(numbers)):
@@ -233,7 +228,7 @@ class ItemSender(Timed):
     def give_up(self, to: str, refusal: str) -> None:
         """Remove all items for a thread that takes none.
 
-        A child counts as destroyed, and is born again if it was spawned again; or it cannot become a child.
+        The child counts as destroyed, and is born again if it was spawned again; or it cannot become a child.
         """
         store, items = self._store, self._store.outbox.find(to)
         log.info("%s takes nothing from %s: %s", to, self._actor.key, refusal, extra=about(self._actor.key))
@@ -258,12 +253,12 @@ class ItemSender(Timed):
         outbox, handed = self._store.outbox, self._store.find_handed(to)
         first = next(iter(outbox.find(to, handed).values()), None)
         if error is None or first is None:
-            if outbox.take(to, handed):
+            if first is not None and outbox.take(to, handed):
                 self._ready[to] = None
-            self._resolve(to)  # Or else its birth was removed, as it was destroyed.
+            self._resolve(to)  # Otherwise the birth was removed, because the child was destroyed.
         else:
             now = read_due_clock()
-            # It doubles with each failure, and needs no count, which would be lost when the thread sleeps.
+            # The pause doubles with each failure, and needs no count, which would be lost when the thread sleeps.
             pause = min(_LONGEST, max(_SHORTEST, now - first.written_at))
             heappush(self._pauses, (now + pause, to))
             self._paused.add(to)
@@ -272,14 +267,14 @@ class ItemSender(Timed):
                 log.warning(text, to, pause / 1e6, exc_info=error, extra=about(self._actor.key))
                 self._resolve(to, error)
         if not self._actor.is_ending:
-            self._actor.arm()
+            self._actor.timer.arm(self)
 
     # Births
 
     async def wait_for_birth(self, reference: str) -> None:
-        """Wait until a child was born, if it was not.
+        """Wait until a child is born, unless it was born before.
 
-        Raises Conflict if it cannot be, and what creating it has raised; in the second case, that is tried again.
+        Raises Conflict if the child cannot be born, and the error of creating it; a birth that raised is tried again.
         """
         if self._has_birth(reference):
             future: asyncio.Future[None] = self._actor.loop.create_future()
@@ -295,8 +290,9 @@ class ItemSender(Timed):
 
     async def wait_until_born(self, *children: str) -> None:
         for child in children:
-            # What bears it, or destroys this thread, must not wait for that.
-            if not self._has_birth(child) or self._actor.is_ending or latest_turn() is self._busy.get(child):
+            # The code that bears the child, or destroys this thread, must not wait for the birth.
+            is_own = child in self._busy and latest_turn() is self._busy[child]
+            if is_own or not self._has_birth(child) or self._actor.is_ending:
                 continue
             try:
                 async with asyncio.timeout(self._actor.thread.turn_timeout):
@@ -306,10 +302,10 @@ class ItemSender(Timed):
                 raise Indeterminate(f"{child} was spawned, but is not born yet{reason}") from error
 
     async def wait_for_births(self, turn: Turn) -> None:
-        await self.wait_until_born(*[to for to, spawning in self._spawning.items() if spawning is turn])
+        await self.wait_until_born(*self._find_unborn(turn))
 
     def answer(self, turn: Turn, done: Done, result: Any, error: BaseException | None) -> None:
-        if error is not None or turn not in self._spawning.values():
+        if error is not None or not self._find_unborn(turn):
             done(result, error)
             return
 
@@ -317,18 +313,22 @@ class ItemSender(Timed):
             await self.wait_for_births(turn)
             return result
 
-        # What the turn did is durable: an error must not say that nothing is.
+        # The changes of the turn are durable: an error must not say that they are not.
         self._actor.begin("births", wait, done, is_used=False).has_stored = True
+
+    def _find_unborn(self, turn: Turn) -> list[str]:
+        """Return the children whose births a turn has begun, and that still wait."""
+        outbox = self._store.outbox
+        return [outbox[number].to for number in turn.births or () if number in outbox]
 
     def _has_birth(self, reference: str) -> bool:
         return any(isinstance(item.body, Birth) for item in self._store.outbox.find(reference).values())
 
     def _resolve(self, reference: str, error: Exception | None = None) -> bool:
-        """Resume the callers that wait for a birth, if it does not wait; return whether there are any."""
-        if error is None and self._has_birth(reference):
+        """Resume the callers that wait for a birth, unless it still waits; return whether there are any."""
+        if reference not in self._births or (error is None and self._has_birth(reference)):
             return False
-        self._spawning.pop(reference, None)
-        waiting = [future for future in self._births.pop(reference, ()) if not future.done()]
+        waiting = [future for future in self._births.pop(reference) if not future.done()]
         for future in waiting:
             if error is None:
                 future.set_result(None)
@@ -339,14 +339,14 @@ class ItemSender(Timed):
     # Destroying
 
     async def flush(self) -> None:
-        """Send what waits, as the thread is about to be destroyed; each target once."""
-        await self._try(self._send_all)
+        """Send the waiting items, because the thread is about to be destroyed; each target once."""
+        await self._try(self._send_all())
 
     async def say_destroyed(self) -> None:
         """Tell the parent that the thread was destroyed."""
         if parent := self._store.head.parent:
             item = Item(parent, Status("destroyed"), self._actor.state.epoch, self._store.outbox.last + 1)
-            await self._try(partial(self._deliver, parent, [item]))
+            await self._try(self._deliver(parent, [item]))
 
     async def _send_all(self) -> None:
         await self._actor.state.wait_until_durable()
@@ -354,10 +354,10 @@ class ItemSender(Timed):
         for error in filter(None, sent):
             raise error
 
-    async def _try(self, work: Callable[[], Awaitable[object]]) -> None:
+    async def _try(self, work: Awaitable[object]) -> None:
         try:
             async with asyncio.timeout(_PATIENCE):
-                await work()
+                await work
         except Exception as error:
             text = "a thread that is destroyed could not tell others: %s"
             log.info(text, error, exc_info=error, extra=about(self._actor.key))

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
@@ -21,10 +20,6 @@ HEAD: Final = ""
 Changes = Mapping[str | int, Head | Row | Item | None]
 """The new head, rows by the references of the children, and items by their numbers; None for those to remove."""
 
-_decode_head: Final = msgspec.json.Decoder(Head).decode
-_decode_row: Final = msgspec.json.Decoder(Row).decode
-_decode_item: Final = msgspec.json.Decoder(Item).decode
-
 
 class FamilyStore:
     """The family of one thread in memory, and its writes."""
@@ -36,9 +31,9 @@ class FamilyStore:
         self.outbox = Outbox()
         # The children that have not got all items for every child.
         self.lacking: dict[str, None] = {}
-        self._head = Table(part, "head".__add__, _decode_head, self._set_head)
-        self._rows = Table(part, _name_row, _decode_row, self._set_row)
-        self._items = Table(part, _name_item, _decode_item, self._set_item)
+        self._head = Table(part, "head", Head, self._set_head)
+        self._rows = Table(part, "c/", Row, self._set_row, name=_name_row)
+        self._items = Table(part, "o/", Item, self._set_item, digits=16)
 
     @property
     def targets(self) -> list[str]:
@@ -52,21 +47,15 @@ class FamilyStore:
     def load(self, records: Sequence[Record]) -> None:
         """Load the stored records of a waking thread. Raises CorruptThread."""
         key = self._actor.key
-        for record in records:
-            match record.key[:2]:
-                case "c/":
-                    row = self._rows.read(record, key)
-                    self.rows[row.child.reference] = row
-                case "o/":
-                    item = self._items.read(record, key)
-                    self.outbox.set(item.number, item)
-                case _:
-                    self.head = self._head.read(record, key)
+        self.head = dict(self._head.load(records, key)).get("", self.head)
+        self.rows.update((row.child.reference, row) for _, row in self._rows.load(records, key))
+        for number, item in self._items.load(records, key):
+            self.outbox.set(number, item)
         self.outbox.stored = self.outbox.last = max(self.outbox.last, self.head.sent)
         self._find_lacking()
 
     def write(self, changes: Changes) -> Commit:
-        """Store changes as one write; what waits for a child that becomes destroyed is removed.
+        """Store changes as one write; items that wait for a child that becomes destroyed are removed.
 
         Raises what `Records.put` raises; then nothing is changed.
         """
@@ -76,7 +65,7 @@ class FamilyStore:
         """Forget everything, and return the records that store this."""
         keys: list[str | int] = [HEAD, *self.rows]
         keys += [number for to in self.outbox.targets for number in self.outbox.find(to)]
-        return apply([self._change(key, None) for key in keys])[0]
+        return apply(self._change(dict.fromkeys(keys)))[0]
 
     # Inside
 
@@ -93,12 +82,16 @@ class FamilyStore:
             head = found.get(HEAD, self.head)
             assert isinstance(head, Head)
             found[HEAD] = replace(head, sent=self.outbox.last)
-        return [self._change(key, value) for key, value in found.items()]
+        return self._change(found)
 
-    def _change(self, key: str | int, value: Head | Row | Item | None) -> Change:
-        is_item = isinstance(key, int)
-        table: Table[Any] = self._items if is_item else self._rows if key else self._head
-        return table.change(key, value, is_readable=not is_item)
+    def _change(self, values: Changes) -> list[Change]:
+        tables: list[Table[Any]] = [
+            self._items if isinstance(key, int) else self._rows if key else self._head for key in values
+        ]
+        return [
+            table.change(key, value, is_readable=table is not self._items)
+            for table, (key, value) in zip(tables, values.items(), strict=True)
+        ]
 
     def _set_head(self, _: str, head: Head | None) -> Head:
         before, self.head = self.head, head or Head()
@@ -118,17 +111,13 @@ class FamilyStore:
         return before
 
     def _lacks(self, row: object) -> bool:
-        """Whether the row is that of a child that needs an item for every child."""
+        """Whether a row's child needs an item for every child."""
         return isinstance(row, Row) and row.handed < self.outbox.newest and not row.child.is_destroyed
 
     def _find_lacking(self) -> None:
         self.lacking = {reference: None for reference, row in self.rows.items() if self._lacks(row)}
 
 
-def _name_item(number: int) -> str:
-    return f"o/{number:016x}"
-
-
 def _name_row(reference: str) -> str:
-    """Return the key of the record of a child, whose name may be longer than a key."""
-    return f"c/{blake2b(reference.encode(), digest_size=16).hexdigest()}"
+    """Return the end of the key of the record of a child, whose name may be longer than a key."""
+    return blake2b(reference.encode(), digest_size=16).hexdigest()

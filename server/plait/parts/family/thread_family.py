@@ -1,11 +1,10 @@
-"""`family = Family()`: the parent and the children of a thread, and what it tells them."""
+"""`family = Family()`: the parent and the children of a thread, and its items for them."""
 
 import secrets
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any, ClassVar, Final
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
@@ -34,21 +33,19 @@ from plait.parts.files.paths import clean_path
 from plait.parts.part import ALL, Part, check_writable, require_role
 from plait.parts.stage import ItemsDraft, find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
 
 __all__ = ["Family", "Spawned", "ThreadFamily"]
 
 # The statuses that no child may set.
 _OWN: Final = ("starting", "terminated", "destroyed")
 
-_decode_birth: Final = msgspec.json.Decoder(Birth).decode
-
 
 class Family(Part["ThreadFamily"]):
     """Declares a family: `family = Family()` in a Thread class gives each thread a `ThreadFamily`."""
 
     role: ClassVar = "family"
+    loads_none: ClassVar = True  # A turn that spawns is answered by the family.
     is_only: ClassVar = True
     reading: ClassVar = frozenset({"_has_parent"})
     inner: ClassVar = frozenset(
@@ -83,27 +80,27 @@ class Family(Part["ThreadFamily"]):
 class Spawned(Result[str]):
     """The result of `spawn`: awaiting it returns the child's reference.
 
-    Outside of transactions and runs, that waits until the child is born.
+    Outside of transactions and runs, awaiting it waits until the child is born.
     """
 
-    __slots__ = ("_wait",)
+    __slots__ = ("_sender",)
 
-    def __init__(self, reference: str, written: Written, wait: Callable[[str], Coroutine[Any, Any, None]] | None):
+    def __init__(self, reference: str, written: Written, sender: ItemSender | None):
         super().__init__(reference, written)
-        self._wait = wait
+        self._sender = sender
 
     def __await__(self) -> Generator[Any, None, str]:
         reference = yield from super().__await__()
-        if self._wait is not None and not self._written.is_in_block:
-            yield from self._wait(reference).__await__()
+        if self._sender is not None and not self._written.is_in_block:
+            yield from self._sender.wait_for_birth(reference).__await__()
         return reference
 
 
 class ThreadFamily:
     """The family of one thread: its parent, and at most 10,000 children.
 
-    What it tells them is stored with the thread's other changes, and delivered once and in order after that, even if
-    the server restarts. The methods that write do so when they are called; in a run, that is staged. They raise what
+    Its items for them are stored with the thread's other changes, and delivered once and in order after that, even if
+    the server restarts. The methods that write do so when they are called, or stage it in a run. They raise what
     `set_state` raises for a thread that must not be changed, and TooMany if 10,000 items wait to be delivered.
     """
 
@@ -112,7 +109,7 @@ class ThreadFamily:
         self._store = FamilyStore(actor, part)
         self._sender = ItemSender(actor, self._store, self._deliver)
         self._receiver = ItemReceiver(actor, self._store)
-        actor.timer.add(self._sender)
+        actor.timer.add(self._sender, part)
         actor.relatives = self._sender
 
     # Children
@@ -131,23 +128,24 @@ class ThreadFamily:
         """Create a child, by default with a random name, for the user of this thread or another one.
 
         The child gets copies of `files` of this thread, and `message` in its queue. If there is a child with the name,
-        its reference is returned, and nothing else is done; one that was destroyed is born again. Awaiting the result
-        outside of a block and a run returns when the child is born, and raises Conflict if the name is that of a thread
-        with another user or parent, or children, and what its `on_start` raises; after that, its birth is tried again.
-        Raises TypeError for a class that has no Family, or lacks Messages or Files that are needed, NotFound for one
-        that is not served, and Terminated.
+        its reference is returned, and nothing else is done; a destroyed child is born again. Outside of a block and a
+        run, awaiting the result returns when the child is born. It raises Conflict if the name belongs to a thread with
+        another user or parent, or with children, and any error of the child's `on_start`; after such an error, the
+        birth is tried again. Raises TypeError for a class that has no Family, or lacks Messages or Files that are
+        needed, NotFound for one that is not served, and Terminated.
         """
         handle = self._actor.make_handle(kind, name or secrets.token_hex(16))
+        name = handle.name
         child = Child(
-            reference=str(ThreadKey(kind._kind.name, handle.name)),
-            name=handle.name,
+            reference=str(ThreadKey(kind._kind.name, name)),
+            name=name,
             title=title,
             description=description,
             created_at=read_wall_clock(),
         )
         owner = self._actor.thread.user_id if isinstance(user, UnsetType) else user
         for what, text in {"title": title, "description": description, "message": message, "user": owner}.items():
-            check_type(what, text, str, NoneType)  # JSON would make a text of bytes.
+            check_type(what, text, str, NoneType)  # JSON would turn bytes into a text.
         return self._spawn(kind, Birth(child=child, user=owner, message=message), files)
 
     def spawn_agent(self, kind: type[Thread[Any]], birth: Birth) -> Spawned:
@@ -161,12 +159,12 @@ class ThreadFamily:
         if birth.user == "":
             raise ValueError("a user id must not be empty")
         depth = self.depth + (birth.call is not None)
-        birth = read_back(replace(birth, files=self._check_files(kind, files), depth=depth), _decode_birth)
+        birth = read_back(replace(birth, files=self._check_files(kind, files), depth=depth), Birth)
         reference = birth.child.reference
         check_writable(self._actor)
         self._actor.check_active()
         written = self._post(reference, birth)
-        return Spawned(reference, written, None if written is STAGED else self._sender.wait_for_birth)
+        return Spawned(reference, written, None if written is STAGED else self._sender)
 
     @property
     def depth(self) -> int:
@@ -236,7 +234,7 @@ class ThreadFamily:
         return self._post(self._store.head.parent, report) if self.works else self._skip()
 
     def end_work(self, error: str | None) -> None:
-        """Follow the end of a run, in its write: tell the parent of an error, and end a thread for one call."""
+        """Record the end of a run, in its write: tell the parent of an error, and end a thread for one call."""
         if self.works and self._actor.terminated_at is None:
             if error is not None:
                 self.report(Report(error, is_error=True))
@@ -244,7 +242,7 @@ class ThreadFamily:
                 self._actor.terminate()
 
     def cancel_calls(self, run: str) -> None:
-        """End what children do for the calls of a run that was cancelled or looks again, in its open transaction."""
+        """End children's work for the calls of a run that was cancelled or looks again, in its open transaction."""
         for reference, row in [*self._store.rows.items()]:
             if run in row.calls.values():
                 calls = {id: other for id, other in row.calls.items() if other != run}
@@ -275,8 +273,9 @@ class ThreadFamily:
     # Inside
 
     def _load(self, records: Sequence[Record]) -> None:
-        self._store.load(records)
-        self._sender.load()
+        if records:
+            self._store.load(records)
+            self._sender.load()
 
     def _post(self, to: str, body: Body) -> Written:
         check_writable(self._actor)
@@ -289,7 +288,7 @@ class ThreadFamily:
         return Written(self._sender.post([Item(to, body)]), transaction)
 
     def _skip(self) -> Written:
-        """Return a write that changes nothing: it is durable when those before it are."""
+        """Return a write that changes nothing: it is durable when the writes before it are."""
         check_writable(self._actor)
         return Written(self._actor.records.write([]), self._actor.state.find_own_transaction())
 
@@ -325,5 +324,7 @@ class ThreadFamily:
 
     async def _call(self, reference: str, method: str, *args: object) -> Any:
         """Call a method of the family of another thread."""
-        part = require_role(self._find_class(reference), Family.role)
-        return await getattr(getattr(self._make_handle(reference), part.name), method)(*args)
+        key = find_key(reference)
+        cls = self._actor.host.find_class(key.kind)
+        family = getattr(self._actor.make_handle(cls, key.name), require_role(cls, Family.role).name)
+        return await getattr(family, method)(*args)

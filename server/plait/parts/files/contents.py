@@ -3,32 +3,29 @@
 import asyncio
 import secrets
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-import msgspec
-
 from plait.actor.actor import Actor
-from plait.actor.timer import Timed
 from plait.errors import NotFound, TooLarge
 from plait.parts.files.file import CHUNK, Content, File, Upload, cut_content
 from plait.state.commit import Commit
 from plait.state.thread_records import Change, Table, Values
+from plait.state.timer import Timed
 from plait.store.thread_rows import Record, RecordRange
 
 __all__ = ["MARK", "Contents"]
 
 MARK: Final = "u/"
-"""The prefix of the keys of the marks of contents that no path has: those that are received, or to be removed."""
+"""The prefix of the keys of the marks of contents without a path: those that are being received or removed."""
 
-# The chunks that may be on their way to the store, and those that one write removes.
+# The chunks that may be on their way to the store, and the chunks that one write removes.
 _AHEAD: Final = 4
 _AT_ONCE: Final = 4
 # Seconds after a failure to remove contents.
 _PAUSE: Final = 5.0
 
-_decode_mark: Final = msgspec.json.Decoder(int).decode
 
 _DUE: Final = 2
 """The due time of a thread with a mark: at once."""
@@ -37,50 +34,45 @@ _DUE: Final = 2
 class Contents(Timed):
     """The chunks of one thread's files, `c/<content>/<number>`.
 
-    What no path has is marked, and removed as soon as nothing in this process uses it. While there is a mark, the
-    thread is due, so what a crash has left is removed even if the thread is not used again.
+    Content without a path is marked, and removed as soon as nothing in this process uses it. While there is a mark, the
+    thread is due, so content that a crash has left is removed even if the thread is not used again.
     """
 
     def __init__(self, actor: Actor, part: str) -> None:
         self._actor = actor
         self._part = part
-        # The marked contents, with the number of their chunks; 0 if that is not known.
+        # The marked contents, with the number of their chunks; 0 if the number is not known.
         self._marks = Values[str, int]()
-        self._table = Table(part, MARK.__add__, _decode_mark, self._marks.set)
-        # The contents that were received, or are being received, and have no path yet, with their bytes so far.
+        self._table = Table(part, MARK, int, self._marks.set)
+        # The contents that are received, or being received, and have no path yet, with their bytes so far.
         self._uploads = Values[str, int]()
         # The number of readers of each content that is read.
         self._readers: dict[str, int] = {}
         self._is_sweeping = False
 
     def load(self, records: Sequence[Record]) -> None:
-        """Load the marks when the thread wakes."""
-        for record in records:
-            self._marks[record.key.removeprefix(MARK)] = self._table.read(record, self._actor.key)
+        """Load the marks when the thread wakes. Raises CorruptThread."""
+        self._marks.update(self._table.load(records, self._actor.key))
 
     # Called by the timer of the thread
 
     @property
-    def due(self) -> int:
-        """When the thread must be awake: at once, while there is something to remove."""
-        return _DUE if self._marks else 0
-
-    @property
-    def wakes_at(self) -> int:
-        """When a content can be removed; 0 for never, as while all of them are used."""
-        if self._is_sweeping or all(map(self._uploads.__contains__, self._marks)):
-            return 0
-        return _DUE if any(map(self._is_removable, self._marks)) else 0
+    def times(self) -> tuple[int, int]:
+        """The thread must be awake while there is content to remove; contents that are used wait."""
+        if not self._marks:
+            return 0, 0
+        can_remove = not self._is_sweeping and any(map(self._is_removable, self._marks))
+        return _DUE, _DUE if can_remove else 0
 
     def on_due(self, now: int) -> None:
-        """Begin to remove what can be removed."""
+        """Begin to remove the content that can be removed."""
         self._is_sweeping = True
         self._actor.begin("remove files", self._sweep, self._end_sweep, is_used=False)
 
     # Receiving
 
     async def receive(self, source: Content, limit: int) -> Upload:
-        """Store content, marked until it is put. Raises TooLarge above `limit` bytes, and StoreError."""
+        """Store content, which is marked until it is put. Raises TooLarge above `limit` bytes, and StoreError."""
         content, chunk = secrets.token_hex(8), min(CHUNK, self._actor.limits.record)
         self._uploads[content] = 0
         try:
@@ -90,7 +82,7 @@ class Contents(Timed):
             self.release(content)
             raise
         upload = Upload(content, self._uploads[content], chunk, head)
-        finalizer = weakref.finalize(upload, _release_soon, self._actor.loop, self.release, content)
+        finalizer = weakref.finalize(upload, self._release_soon, content)
         finalizer.atexit = False
         return upload
 
@@ -121,14 +113,14 @@ class Contents(Timed):
     def release(self, content: str) -> None:
         """Allow that a received content is removed."""
         if self._uploads.pop(content, None) is not None:
-            self._actor.arm()
+            self._actor.timer.arm(self)
 
     # Changing paths
 
     def change(self, put: Sequence[Upload], removed: Sequence[File]) -> Iterator[Change]:
-        """Yield the changes that give contents to paths, and mark those of removed files."""
+        """Yield the changes that give contents to paths, and mark the contents of removed files."""
         for upload in put:
-            # Its undo refers to the upload until the write is durable: without that, the content is removed then.
+            # Its undo holds the upload until the write is durable; otherwise, the content would be removed before.
             yield Change(self._set_upload, upload, None)
             if upload.content in self._marks:
                 yield self._table.change(upload.content, None)
@@ -149,7 +141,7 @@ class Contents(Timed):
             self._readers[content] -= 1
             if not self._readers[content]:
                 del self._readers[content]
-                self._actor.arm()
+                self._actor.timer.arm(self)
 
     async def read(self, file: File, start: int, end: int) -> AsyncGenerator[bytes]:
         """Yield the bytes of a file from `start` to `end`, which are within it. Raises StoreError and NotFound."""
@@ -167,10 +159,7 @@ class Contents(Timed):
     # Inside
 
     def _set_upload(self, upload: Upload, size: int | None) -> int | None:
-        before = self._uploads.set(upload.content, size)
-        if size is not None:
-            self._actor.arm()
-        return before
+        return self._uploads.set(upload.content, size)
 
     def _is_removable(self, content: str) -> bool:
         return content in self._marks and content not in self._uploads and content not in self._readers
@@ -190,18 +179,26 @@ class Contents(Timed):
             await self._actor.records.write(
                 [Record(self._part, _chunk_key(content, number), None) for number in numbers]
             )
-        self._marks[content] = count  # Of those that are left, if the write fails.
+        self._marks[content] = count  # The chunks that are left, if the write fails.
         await self._actor.records.put([self._table.change(content, None)])
 
     def _end_sweep(self, _: object, error: BaseException | None) -> None:
-        self._is_sweeping = False
         if error is None:
-            self._actor.arm()
+            self._rest()
         elif not self._actor.is_ending:
-            self._actor.loop.call_later(_PAUSE, self._actor.arm)
+            self._actor.loop.call_later(_PAUSE, self._rest)
+
+    def _release_soon(self, content: str) -> None:
+        """Release the content of an upload that nothing refers to; any OS thread may find that out."""
+        with suppress(RuntimeError):  # The loop may be closed.
+            self._actor.loop.call_soon_threadsafe(self.release, content)
+
+    def _rest(self) -> None:
+        self._is_sweeping = False
+        self._actor.timer.arm(self)
 
     async def _count(self, content: str) -> int:
-        """Return the number of chunks of a content that was not received as a whole."""
+        """Return the number of chunks of a content that was not received completely."""
         last = RecordRange(self._part, f"c/{content}/", reverse=True, limit=1)
         return max(
             [int(each.key.rpartition("/")[2], 16) + 1 for each in await self._actor.records.list(last)], default=0
@@ -210,9 +207,3 @@ class Contents(Timed):
 
 def _chunk_key(content: str, number: int) -> str:
     return f"c/{content}/{number:06x}"
-
-
-def _release_soon(loop: asyncio.AbstractEventLoop, release: Callable[[str], None], content: str) -> None:
-    """Release the content of an upload that nothing refers to; any OS thread may find that out."""
-    with suppress(RuntimeError):  # The loop may be closed.
-        loop.call_soon_threadsafe(release, content)

@@ -1,4 +1,4 @@
-"""A file of a thread, content for one, and what searches return. No I/O."""
+"""A file of a thread, the content for a file, and the results of searches. No I/O."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from typing import Any, Final
@@ -16,11 +16,10 @@ __all__ = [
     "RemovedFile",
     "Upload",
     "cut_content",
-    "decode_file",
 ]
 
 CHUNK: Final = 256 * 1024
-"""The bytes of a record with content, if `Limits.record` allows as many."""
+"""The bytes of a record with content, if `Limits.record` allows that many."""
 
 DIRECTORY: Final = "inode/directory"
 """The MIME type of directories."""
@@ -37,13 +36,13 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     mime: str = DIRECTORY
     created_at: int = 0
     updated_at: int = 0
-    # Of images, if they are known.
+    # The size of an image, if it is known.
     width: int | None = None
     height: int | None = None
     metadata: Mapping[str, Any] = {}
     # Changes with the content; empty for directories.
     etag: str = ""
-    # The bytes of the records that the content is in.
+    # The bytes of each record with content.
     chunk: int = CHUNK
 
     @property
@@ -53,20 +52,17 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a directory."""
+        """Whether the path is a directory."""
         return not self.etag
 
     @property
     def chunks(self) -> int:
-        """The number of records that the content is in."""
+        """The number of records with the content."""
         return -(-self.size // self.chunk)
 
     def show(self) -> "FileInfo":
-        """Return what clients see."""
+        """Return the file as clients see it."""
         return FileInfo(**{name: getattr(self, name) for name in FileInfo.__struct_fields__})
-
-
-decode_file: Final = msgspec.json.Decoder(File).decode
 
 
 class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +88,7 @@ class RemovedFile(msgspec.Struct, frozen=True):
 
 
 class Upload(msgspec.Struct, frozen=True, eq=False, weakref=True):
-    """Content that a thread has received, and that `put` gives a path. If nothing refers to it, it is removed."""
+    """Content that a thread has received, and that `put` gives a path. Content that nothing refers to is removed."""
 
     content: str
     size: int
@@ -118,7 +114,7 @@ class FileMatch(msgspec.Struct, frozen=True):
 
 
 async def cut_content(source: Content, chunk: int) -> AsyncGenerator[bytes]:
-    """Yield content in pieces of `chunk` bytes; the last one may have fewer. Raises TypeError for what is none."""
+    """Yield content in pieces of `chunk` bytes; the last one may have fewer. Raises TypeError if it is not content."""
     if isinstance(source, str):
         source = source.encode()
     if isinstance(source, bytes | bytearray | memoryview):

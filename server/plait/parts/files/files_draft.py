@@ -26,7 +26,7 @@ class FilesDraft(ItemsDraft[Op]):
 
     @property
     def edit(self) -> FileEdit:
-        """The files as the run sees them. Raises what an operation raises, as others have changed the files."""
+        """The files as the run sees them. Raises the error of an operation that fails after others' changes."""
         if self._trial is None or self._trial.is_outdated:
             trial = self._files.edit()
             for op in self.items:
@@ -37,7 +37,7 @@ class FilesDraft(ItemsDraft[Op]):
 
     def do(self, op: Callable[[FileEdit], T]) -> T:
         """Try an operation, and keep it."""
-        trial, self._trial = self.edit, None  # It is made again if the operation raises.
+        trial, self._trial = self.edit, None  # The trial is made again if the operation raises.
         result = op(trial)
         self._trial = trial
         self.add(op)

@@ -13,7 +13,7 @@ MOST_PIXELS: Final = 40_000_000
 """The maximum pixels of an image for a thumbnail."""
 
 MOST_IMAGE_BYTES: Final = 40 * 1024 * 1024
-"""The maximum bytes of its file."""
+"""The maximum bytes of the file of an image for a thumbnail."""
 
 _FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP")
 # The markers of JPEG frames, which begin with the size.
@@ -24,7 +24,7 @@ def measure_image(head: bytes) -> tuple[int, int] | None:
     """Return the width and height of a PNG, GIF, WebP or JPEG image from its first bytes; None if they do not tell."""
     try:
         found = _find_size(head)
-    except struct.error:  # It ends too early.
+    except struct.error:  # The file ends too early.
         return None
     return found if found is not None and all(found) else None
 
@@ -87,6 +87,6 @@ def make_thumbnail(data: bytes, size: int) -> bytes | None:
             found.save(made, kind)
             return made.getvalue()
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError):
-        return None  # It is damaged, or no image.
+        return None  # The file is damaged, or not an image.
     except Image.DecompressionBombError as error:
         raise TooLarge(str(error)) from None

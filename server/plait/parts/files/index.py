@@ -1,16 +1,18 @@
 """The files of one thread by their paths, in records of 64, and changes of them. No I/O."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from plait.errors import CorruptThread, NotFound, TooLarge
+from plait.errors import NotFound, TooLarge
 from plait.limits import Limits
 from plait.parts.files.file import File, Upload
 from plait.parts.files.paths import clean_path, find_parents, is_below
-from plait.store.thread_rows import Record
+from plait.state.thread_records import read_record
+from plait.store.thread_rows import Record, ThreadKey
 from plait_schemas.codec import encode_json
 
 __all__ = ["INDEX", "MOST_PATHS", "FileEdit", "FileIndex", "Placed"]
@@ -21,13 +23,18 @@ INDEX: Final = "f/"
 MOST_PATHS: Final = 10_000
 """The maximum number of files and directories that a thread keeps."""
 
-# The paths below a directory that is moved, which is done in one go.
+# The maximum paths below a directory that is moved, because a move is one write.
 _MOST_MOVED: Final = 1_000
 _ON_PAGE: Final = 64
-# More than the bytes of a file in a record: its path, metadata and MIME type have limits.
+# More than the bytes of a file's entry in a record: its path, metadata and MIME type have limits.
 _MOST_ENTRY: Final = 8 * 1024
 
 _decode_page: Final = msgspec.json.Decoder(list[File]).decode
+
+
+def _read_page(key: str, data: bytes) -> tuple[int, list[File]]:
+    """Return the number of a record, and its files."""
+    return int(key.removeprefix(INDEX), 16), _decode_page(data)
 
 
 class Placed(NamedTuple):
@@ -38,7 +45,7 @@ class Placed(NamedTuple):
 
 
 class FileIndex:
-    """The stored files, and the directories that were made; a directory with files need not be made."""
+    """The stored files, and the directories that were made; a directory with files exists without being made."""
 
     def __init__(self, most_bytes: int) -> None:
         self.files: dict[str, File] = {}
@@ -51,17 +58,14 @@ class FileIndex:
         self._bytes: dict[int, int] = {}
         self._places: dict[str, int] = {}
         self._roomy: set[int] = set()
-        # How many paths are below each directory; None until that is needed.
+        # How many paths are below each directory; None until a count is needed.
         self._counts: dict[str, int] | None = None
 
-    def load(self, part: str, records: Sequence[Record]) -> None:
+    def load(self, records: Sequence[Record], thread: ThreadKey) -> None:
         """Load the stored records. Raises CorruptThread."""
         for record in records:
-            try:
-                number = int(record.key.removeprefix(INDEX), 16)
-                page = {file.path: file for file in _decode_page(record.value or b"")}
-            except ValueError as error:
-                raise CorruptThread(f"{part}/{record.key} cannot be read", detail=str(error)) from None
+            number, files = read_record(record, thread, partial(_read_page, record.key))
+            page = {file.path: file for file in files}
             self._pages[number], self._bytes[number] = page, len(record.value or b"")
             self._places.update(dict.fromkeys(page, number))
             self.files.update(page)
@@ -69,7 +73,7 @@ class FileIndex:
         self.size = sum([file.size for file in self.files.values()])
 
     def set(self, path: str, file: File | None, page: int = -1) -> Placed:
-        """Set the file of a path, or remove it, and return what was there; `page` is its record, -1 for any."""
+        """Set the file of a path, or remove it, and return the file before; `page` is its record, -1 for any."""
         before = self.find(path)
         if before.file is not None:
             self.size -= before.file.size
@@ -83,8 +87,13 @@ class FileIndex:
         self._count(path, (file is not None) - (before.file is not None))
         return before
 
+    def get(self, path: str) -> File | None:
+        """Return the file or directory of a path."""
+        found = self.files.get(path)
+        return File(path=path) if found is None and (not path or self.count_below(path)) else found
+
     def find(self, path: str) -> Placed:
-        """Return the file of a path, and where it is."""
+        """Return the file of a path, and the number of its record."""
         return Placed(self.files.get(path), self._places.get(path, -1))
 
     def encode(self, part: str, page: int) -> Record:
@@ -110,7 +119,7 @@ class FileIndex:
         self._note_room(page)
 
     def _place(self, path: str, file: File, page: int, *, is_moving: bool) -> None:
-        """Place a file in a record, or, if it may be another one, in one with room."""
+        """Place a file in a record, or, if it may move, in one with room."""
         size = _measure(file)
         if is_moving and (page < 0 or (self._pages[page] and self._bytes[page] + size > self._most_bytes)):
             page = min(self._roomy) if self._roomy else max(self._pages, default=-1) + 1
@@ -143,18 +152,18 @@ class FileEdit:
         self._limits = limits
         # The new files of the changed paths; None for those that are removed.
         self.changed: dict[str, File | None] = {}
-        # Whether a change of others concerns these changes, which must be made again.
+        # Whether these changes must be made again, because of a change of others.
         self.is_outdated = False
-        # The trees that the changes depend on, and their paths with the directories above them.
+        # The trees that the changes depend on, and the paths of these with the directories above them.
         self._trees, self._around = set[str](), set[str]()
         # The uploads that were put, by their contents.
         self.uploads: dict[str, Upload] = {}
-        # How many more bytes than in the index all files have, and how many more paths are below each directory.
+        # What all files have more than in the index: the bytes, and the paths below each directory.
         self._more_bytes = 0
         self._more_below: dict[str, int] = {}
 
     def note(self, paths: Iterable[str]) -> None:
-        """Follow a change of some paths of the index."""
+        """Record a change of some paths of the index."""
         self.is_outdated |= any(
             path in self._around or not self._trees.isdisjoint(find_parents(path)) for path in paths
         )
@@ -187,7 +196,7 @@ class FileEdit:
         return [file for file in {**self._index.files, **self.changed}.values() if file is not None]
 
     def list(self, directory: str) -> list[File]:
-        """Return what is immediately in a directory: directories first, then by name."""
+        """Return the files and directories immediately in a directory: directories first, then by name."""
         start = len(directory) + 1 if directory else 0
         found: dict[str, File] = {}
         for file in self.files():
@@ -240,7 +249,7 @@ class FileEdit:
         return found or File(path="")
 
     def rmdir(self, path: str) -> bool:
-        """Remove an empty directory; return whether there was one. Raises ValueError for another one, and a file."""
+        """Remove an empty directory; return whether there was one. Raises ValueError for a file or a full directory."""
         self._touch(path)
         found = self._find(path)
         if found is not None and not found.is_directory:
@@ -253,7 +262,7 @@ class FileEdit:
         return True
 
     def move(self, source: str, target: str) -> File:
-        """Move a file, or a directory with what is in it; a file replaces a file.
+        """Move a file, or a directory with its content; a file replaces a file.
 
         Raises NotFound, ValueError, and TooLarge for more than 1,000 paths.
         """

@@ -24,7 +24,7 @@ _ODD: Final = re.compile("[\x00-\x1f\\\\\x7f-\x9f\ud800-\udfff]")
 def clean_path(path: str) -> str:
     """Return a path without slashes at its ends and empty parts; "" is the top directory.
 
-    Raises ValueError for one that has `..`, a control character or a backslash, or is too long or too deep.
+    Raises ValueError for a path that has `..`, a control character or a backslash, or is too long or too deep.
     """
     return "/".join(_split("path", path))
 
@@ -45,7 +45,7 @@ def _split(name: str, path: str) -> list[str]:
 
 
 def find_parents(path: str) -> Iterator[str]:
-    """Yield the directories that a path is in, innermost first, without the top one."""
+    """Yield the directories above a path, innermost first, without the top one."""
     while "/" in path:
         path = path.rpartition("/")[0]
         yield path
@@ -59,15 +59,15 @@ def is_below(path: str, directory: str) -> bool:
 def compile_glob(pattern: str) -> Callable[[str], bool]:
     """Return whether a path matches: `*`, `?` and `[…]` match inside of a name, and `**` any number of directories.
 
-    Raises ValueError for a pattern that would be no path.
+    Raises ValueError for a pattern that cannot be a path.
     """
     parts = _split("pattern", pattern)
-    # Several `**` after each other match as one does.
+    # Several `**` in a row match as one does.
     parts = [part for before, part in pairwise(("", *parts)) if not before == part == "**"]
     matchers = [None if part == "**" else _compile_part(part) for part in parts]
 
     def matches(path: str) -> bool:
-        # The numbers of parts of the pattern that the names so far can have matched.
+        # The numbers of the pattern's parts that the names so far can have matched.
         reached = _skip_stars(matchers, {0})
         for name in path.split("/"):
             reached = _skip_stars(matchers, set(_step(matchers, reached, name)))
@@ -90,7 +90,7 @@ def _step(matchers: _Matchers, reached: set[int], name: str) -> Iterator[int]:
 
 
 def _skip_stars(matchers: _Matchers, reached: set[int]) -> set[int]:
-    """Add the places after each `**`, which may match nothing."""
+    """Add the places after each `**`, which may match no directory."""
     for at, matcher in enumerate(matchers):
         if matcher is None and at in reached:
             reached.add(at + 1)

@@ -1,4 +1,4 @@
-"""Finds files and lines in an OS thread. The extra `plait[files]` has the patterns whose time is limited."""
+"""Finds files and lines in an OS thread. Patterns with a time limit need the extra `plait[files]`."""
 
 import asyncio
 import codecs
@@ -37,9 +37,9 @@ def find_matches(files: Iterable[File], pattern: str, *, timeout: float) -> list
 
 
 def make_matcher(pattern: str, *, is_regex: bool, timeout: float) -> Matcher:
-    """Return whether a line matches: if it contains the pattern, or a regular expression is found in it.
+    """Return a function that tells whether a line contains a pattern, or a match of a regular expression.
 
-    Raises ValueError for an invalid one and one of more than 1,000 characters, and ImportError without the package
+    Raises ValueError for an invalid pattern and one of more than 1,000 characters, and ImportError without the package
     regex.
     """
     if len(pattern) > _MOST_PATTERN:

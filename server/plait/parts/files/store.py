@@ -1,13 +1,12 @@
-"""Writes the files of one thread: paths, and what is to be removed, together."""
+"""Writes the files of one thread: paths and marks together."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Wire
-from plait.actor.transport import Frame
+from plait.errors import PlaitError
 from plait.parts.files.contents import Contents
 from plait.parts.files.file import File, RemovedFile
 from plait.parts.files.index import FileEdit, FileIndex, Placed
@@ -28,31 +27,32 @@ class FileStore:
         self._part = part
         self.index = FileIndex(actor.limits.record)
         self.contents = Contents(actor, part)
-        # What runs have changed.
+        # The files as runs have changed them.
         self.trials = WeakSet[FileEdit]()
 
     def load(self, index: Sequence[Record], marks: Sequence[Record]) -> None:
         """Load the stored records of a waking thread. Raises CorruptThread."""
-        self.index.load(self._part, index)
+        self.index.load(index, self._actor.key)
         self.contents.load(marks)
 
     def edit(self) -> FileEdit:
-        """Return changes of the current files, which are not stored."""
+        """Return an edit of the current files, which is not stored."""
         self._actor.state.end_abandoned()
         return FileEdit(self.index, self._actor.limits)
 
     def write(self, work: Callable[[FileEdit], T]) -> tuple[T, Commit]:
-        """Store what `work` changes, and tell clients; return its result.
+        """Store the changes of `work`, and tell clients; return its result.
 
-        If the write is rolled back, the files are as before. Raises what `work` and `Pipeline.store` raise; then
+        If the write is rolled back, the files are as before. Raises the errors of `work` and `Pipeline.store`; then
         nothing is changed.
         """
         self._actor.state.check_open()
         edit = self.edit()
         result = work(edit)
         events = [*edit.events()]
-        commit = self._actor.records.put(self._make_changes(edit), tell=partial(self._tell, events) if events else None)
-        self._actor.arm()
+        commit = self._actor.records.put(self._make_changes(edit))
+        if events:
+            self._actor.state.after(partial(self._tell, events))
         return result, commit
 
     # Inside
@@ -81,11 +81,7 @@ class FileStore:
         for trial in self.trials:
             trial.note(found)
 
-    def _tell(self, events: list[tuple[str, File]]) -> None:
-        for name, file in events:
+    def _tell(self, events: list[tuple[str, File]], error: PlaitError | None) -> None:
+        for name, file in events if error is None else ():
             data = RemovedFile(file.path) if name == "file_deleted" else file.show()
-            self._actor.sockets.broadcast(partial(_encode_event, name, data))
-
-
-def _encode_event(name: str, data: Any, wire: Wire) -> Frame | None:
-    return wire.encode_event(name, data)
+            self._actor.sockets.broadcast(data, event=name)

@@ -25,7 +25,6 @@ from plait.parts.files.file import (
     RemovedFile,
     Upload,
     cut_content,
-    decode_file,
 )
 from plait.parts.files.files_draft import FilesDraft
 from plait.parts.files.images import MOST_IMAGE_BYTES, make_thumbnail, measure_image
@@ -98,17 +97,17 @@ def find_files(cls: type[Thread[Any]]) -> Files | None:
 class ThreadFiles:
     """The files of one thread, by paths such as `docs/a.txt`; slashes at the ends of a path do not matter.
 
-    Content is received first, and a path is then given to it in one write, which may be that of a transaction or a run.
-    A reader of a path gets the content before or after that, whole. In a run of an agent, changes of paths are staged,
-    and stored with the run. The methods raise ValueError for an invalid path, and the ones that write what `set_state`
-    raises for a thread that must not be changed.
+    Content is received first; then one write, perhaps of a transaction or a run, gives a path to it. A reader of a path
+    gets either content, whole. In a run of an agent, changes of paths are staged, and stored with the run. The methods
+    raise ValueError for an invalid path; the methods that write raise what `set_state` raises for a thread that must
+    not be changed.
     """
 
     def __init__(self, actor: Actor, part: str, drawing: asyncio.Lock) -> None:
         self._actor = actor
         self._store = FileStore(actor, part)
         self._drawing = drawing
-        actor.timer.add(self._store.contents)
+        actor.timer.add(self._store.contents, part)
 
     def load(self, index: Sequence[Record], marks: Sequence[Record]) -> None:
         """Load the stored records of a waking thread. Raises CorruptThread."""
@@ -138,9 +137,9 @@ class ThreadFiles:
     ) -> Result[File]:
         """Give received content a path, in place of its earlier content.
 
-        By default, the MIME type is that of the path's extension, and the size of an image that of its first bytes. If
-        the write is rolled back, the upload can be put again. Raises ValueError where a directory is or a parent is a
-        file, TypeError and TooLarge.
+        By default, the MIME type follows the path's extension, and the size of an image is read from its first bytes.
+        If the write is rolled back, the upload can be put again. Raises ValueError if the path is a directory or one of
+        its parents is a file, TypeError and TooLarge.
         """
         check_type("upload", upload, Upload)
         path, now = clean_path(path), read_wall_clock()
@@ -153,11 +152,11 @@ class ThreadFiles:
             updated_at=now,
             width=found and _check_side("width", found[0]),
             height=found and _check_side("height", found[1]),
-            metadata=_check_metadata({} if metadata is None else metadata),
+            metadata={} if metadata is None else _check_metadata(metadata),
             etag=upload.content,
             chunk=upload.chunk,
         )
-        file = read_back(file, decode_file)
+        file = read_back(file, File)
         contents = self._store.contents
 
         def put(edit: FileEdit) -> File:
@@ -183,19 +182,19 @@ class ThreadFiles:
         return self._change(lambda edit: edit.unlink(path))
 
     def mkdir(self, path: str) -> Result[File]:
-        """Make a directory, which stays when it is empty. Raises ValueError where a file is, and TooLarge."""
+        """Make a directory, which stays when it is empty. Raises ValueError if there is a file, and TooLarge."""
         path, now = clean_path(path), read_wall_clock()
         return self._change(lambda edit: edit.mkdir(path, now))
 
     def rmdir(self, path: str) -> Result[bool]:
-        """Remove an empty directory; return whether it was made. Raises ValueError for another one, and for a file."""
+        """Remove an empty directory; return whether it was made. Raises ValueError for a file or a full directory."""
         path = clean_path(path)
         return self._change(lambda edit: edit.rmdir(path))
 
     def move(self, source: str, target: str) -> Result[File]:
-        """Give a file another path, where it replaces a file, or a directory with what is in it.
+        """Give a file or a directory with its content another path; a file replaces a file there.
 
-        Raises NotFound, ValueError where a directory is, and TooLarge for a directory with more than 1,000 paths.
+        Raises NotFound, ValueError if the new path is a directory, and TooLarge for one with more than 1,000 paths.
         """
         source, target = clean_path(source), clean_path(target)
         return self._change(lambda edit: edit.move(source, target))
@@ -212,14 +211,14 @@ class ThreadFiles:
         return (await self._view()).get(path)
 
     async def listdir(self, path: str = "/") -> _Files:
-        """Return what is immediately in a directory: directories first, then by name."""
+        """Return the files and directories immediately in a directory: directories first, then by name."""
         path = clean_path(path)
         return (await self._view()).list(path)
 
     async def find(self, pattern: str) -> _Files:
         """Return the files whose paths match a glob, by path: `docs/*.md`, or `**/*.png` at any depth.
 
-        Raises ValueError for a pattern that would be no path, or takes too long.
+        Raises ValueError for a pattern that cannot be a path, or takes too long.
         """
         files = [*(await self._view()).files()]
         return await asyncio.to_thread(find_matches, files, pattern, timeout=_PATIENCE)
@@ -240,7 +239,7 @@ class ThreadFiles:
     async def stream(self, path: str, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes]:
         """Iterate over the content of a file, from `start` to before `end`, in pieces of at most 256 KiB.
 
-        It stays the same if the path is changed. Raises NotFound, ValueError outside of the file, and StoreError.
+        The content stays if the path is changed. Raises NotFound, ValueError outside of the file, and StoreError.
         """
         if (file := await self._find(path)) is None:
             raise NotFound(f"there is no file {path}")
@@ -298,11 +297,12 @@ class ThreadFiles:
     # For HTTP
 
     def find_now(self, path: str) -> File | None:
-        """Return the file or directory of a path, which may not be durable yet."""
-        return self._store.edit().get(clean_path(path))
+        """Return the file or directory of a path of `clean_path`, which may not be durable yet."""
+        self._actor.state.end_abandoned()
+        return self._store.index.get(path)
 
     def keep(self, file: File) -> AbstractContextManager[None]:
-        """Keep the content of a file during a block, even if its path gets another one."""
+        """Keep the content of a file during a block, even if its path gets another content."""
         return self._store.contents.keep(file.etag)
 
     def read_part(self, file: File, start: int, end: int) -> AsyncGenerator[bytes]:
@@ -321,7 +321,7 @@ class ThreadFiles:
         return self._store.edit()
 
     async def _find(self, path: str) -> File | None:
-        """Return a file; None for a directory, too."""
+        """Return a file; None also for a directory."""
         file = await self.stat(path)
         return None if file is None or file.is_directory else file
 
@@ -337,7 +337,7 @@ class ThreadFiles:
 
 
 def check_mime(mime: str) -> str:
-    """Return a MIME type. Raises TypeError and ValueError for what is none."""
+    """Return a MIME type. Raises TypeError and ValueError for an invalid one."""
     check_type("mime", mime, str)
     if len(mime) > _MOST_MIME or not _MIME.fullmatch(mime):
         raise ValueError(f"mime must be a MIME type of at most {_MOST_MIME} characters, not {mime!r}")

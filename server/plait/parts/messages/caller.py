@@ -1,21 +1,21 @@
-"""Has the agent of a thread called for its queue: each call is an attempt, or a run of a task for a durable agent."""
+"""Starts the agent of a thread for its queue: each call is an attempt, or a run of a task for a durable agent."""
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from functools import partial
 from typing import Any, Final, Protocol
 
+from plait.actor.actor import MARK
 from plait.actor.logs import about
 from plait.clock import read_due_clock
 from plait.errors import PlaitError
-from plait.parts.attempt_runner import AttemptRunner
+from plait.parts.attempt_runner import AttemptRunner, Work
 from plait.parts.attempts import PAUSES, RetryPolicy, Uncounted
 from plait.parts.messages.changes import Changes
+from plait.parts.messages.message import STATUS, Message, make_own, read_call
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.model_history import OpenCalls
-from plait.parts.messages.own_metadata import make_own
+from plait.parts.messages.run_stage import RunningAttempt
 from plait.parts.messages.state import QueueAttempts
-from plait.parts.messages.tool_calls import STATUS, read_call
 from plait.parts.part import find_role
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
@@ -27,7 +27,7 @@ log = logging.getLogger("plait.agents")
 FindOpenCalls = Callable[[], Awaitable[Sequence[OpenCalls]]]
 
 FAILED: Final = "Something went wrong, so there is no answer."
-"""The text of the failed message that a failed run leaves; its error is only in the log and in its `error`."""
+"""The text of the message for a failed run; only the log and the message's `error` tell the error."""
 
 QUEUE: Final = "queue"
 """The id of the queue in the `AttemptRunner`, which has no other work, and the key of the tasks that it begins."""
@@ -50,12 +50,14 @@ class TaskRuns(Protocol):
     def cancel_all(self, names: Collection[str]) -> bool: ...
 
 
-class AgentCaller:
+class AgentCaller(Work[QueueAttempts]):
     """Begins runs of an agent, one at a time, while messages are queued."""
 
     def __init__(self, writer: MessageWriter, agent: str) -> None:
         self._writer = writer
         self.agent = agent
+        # The parts whose records decide its times, such as the mark of a terminated thread.
+        self.deciding: Sequence[str] = (writer.part, MARK.part)
         self._runner = AttemptRunner(writer.actor, self)
         # Whether the app has no such agent.
         self._is_missing = False
@@ -63,24 +65,20 @@ class AgentCaller:
     # Called by the thread's timer
 
     @property
-    def due(self) -> int:
-        """When the thread must be awake to call the agent; 0 for never, as in a terminated thread."""
+    def times(self) -> tuple[int, int]:
+        """When the next attempt at the queue must be made; never in a terminated thread."""
+        attempts = self._writer.state.head.attempts
         is_never = self._is_missing or self._writer.actor.terminated_at is not None
-        return 0 if is_never else self._writer.state.head.attempts.due
-
-    @property
-    def wakes_at(self) -> int:
-        """When the next attempt must be made; 0 for never."""
-        is_busy = self._runner.running or self._writer.state.head.attempts.process
-        return 0 if is_busy else self.due
+        due = 0 if is_never else attempts.due
+        return due, 0 if self._runner.running or attempts.process else due
 
     @property
     def keeps(self) -> bool:
         """Whether messages are queued, in a thread that was not terminated."""
-        return self._writer.actor.terminated_at is None and bool(self._writer.state.queue or self.due)
+        return self._writer.actor.terminated_at is None and bool(self._writer.state.queue or self.times[0])
 
     def terminate(self) -> None:
-        """Do nothing, as queued messages stay pending."""
+        """Do nothing, because queued messages stay pending."""
 
     def on_due(self, now: int) -> None:
         """Make an attempt, or give up the oldest message."""
@@ -98,7 +96,7 @@ class AgentCaller:
         )
 
     def begin_with(self, changes: Changes) -> bool:
-        """Begin an attempt in the write that queues a message, if nothing else must come first; return if it has begun.
+        """Begin an attempt in the write that queues a message, if nothing comes first; return whether it has begun.
 
         `follow` must then be called with that write.
         """
@@ -108,13 +106,13 @@ class AgentCaller:
         return True
 
     def follow(self, begun: Commit | None) -> None:
-        """Call the agent when the attempt is durable: the one that a write has begun, or else another one."""
+        """Call the agent when the attempt is durable: the attempt that a write has begun, or else another one."""
         self._runner.begin(QUEUE, f"agent {self.agent}", begun=begun)
 
     # The work of `AttemptRunner`
 
     def find(self, id: str) -> QueueAttempts | None:
-        """Return the attempts at the queue; None if no other one is needed."""
+        """Return the attempts at the queue; None if no further attempt is needed."""
         attempts = self._writer.state.head.attempts
         return attempts if attempts.due else None
 
@@ -124,25 +122,22 @@ class AgentCaller:
 
     def put(self, id: str, attempts: QueueAttempts) -> Commit:
         """Store that an attempt begins, or that it has ended without success."""
-        writer = self._writer
-
-        def work(changes: Changes) -> None:
-            if attempts.process:
-                changes.attempts = attempts.begin_at(changes.oldest, attempts.process)
-                return
-            before = changes.attempts
-            # An attempt that does not count has not failed for what it took.
-            taken = writer.taken_until if attempts.failures > before.failures else 0
+        changes, attempt = self._writer.edit(), self._writer.attempt
+        before = changes.attempts
+        if attempts.process:
+            changes.attempts = attempts.begin_at(changes.oldest, attempts.process)
+        else:
+            # An attempt that does not count has not failed for the messages that it took.
+            taken = attempt.taken_until if attempts.failures > before.failures else 0
             changes.attempts = attempts.end(changes.oldest, taken)
-            if before.process and not writer.has_streamed:
+            if before.process and not attempt.has_streamed:
                 changes.remove_left()
-
-        return writer.write(work)[1]
+        return self._writer.store(changes)
 
     async def attempt(self, id: str) -> None:
-        """Run the agent; it must take what is queued."""
+        """Run the agent, which must take the queued messages."""
         writer = self._writer
-        writer.taken_until, writer.has_streamed = 0, False
+        writer.attempt = RunningAttempt()
         try:
             run = writer.actor.run_agent(self.agent, writer)
         except (ValueError, PlaitError) as failure:  # The agent does not exist, or takes an input.
@@ -151,24 +146,22 @@ class AgentCaller:
             raise Uncounted from failure
         is_interrupted = await run
         if not writer.state.head.attempts.process:
-            return  # The run's last write has ended it.
+            return  # The run's last write has ended the attempt.
         if (error := self._end(counts=not is_interrupted)) is not None:
             raise error
 
     def give_up(self, id: str, error: BaseException) -> Commit:
         """Move the oldest message to the history as failed, and continue with the next one."""
         attempts = self._writer.state.head.attempts
-        after = attempts.end(attempts.oldest, self._writer.taken_until)
-
-        def work(changes: Changes) -> None:
-            if changes.queue and changes.oldest == attempts.oldest:
-                changes.give_up(changes.queue[0])
-            changes.attempts = after.succeed(changes.oldest, read_due_clock())
-
-        return self._writer.write(work)[1]
+        after = attempts.end(attempts.oldest, self._writer.attempt.taken_until)
+        changes = self._writer.edit()
+        if changes.queue and changes.oldest == attempts.oldest:
+            changes.give_up(changes.queue[0])
+        changes.attempts = after.succeed(changes.oldest, read_due_clock())
+        return self._writer.store(changes)
 
     def ended(self, id: str, unstored: QueueAttempts | None) -> None:
-        """Keep what could not be stored in memory."""
+        """Keep the attempts in memory that could not be stored."""
         if unstored is not None:
             self._writer.state = self._writer.state.with_attempts(unstored)
 
@@ -176,11 +169,10 @@ class AgentCaller:
 
     def _end(self, *, counts: bool) -> Exception | None:
         """Store that an attempt has succeeded if it has taken the oldest message; return the error otherwise."""
-        attempts = self._writer.state.head.attempts
-        if attempts.has_taken(self._writer.state.oldest):
-            self._writer.write(self._writer.succeed)
+        if self._writer.succeed():
             return None
-        times = "its run" if not attempts.failures else f"{attempts.failures + 1} runs"
+        failures = self._writer.state.head.attempts.failures
+        times = "its run" if not failures else f"{failures + 1} runs"
         what = f"has not taken a queued message in {times}: it must call `messages.take()`"
         return RuntimeError(f"the agent {self.agent} {what}") if counts else Uncounted()
 
@@ -188,29 +180,33 @@ class AgentCaller:
 class TaskCaller(AgentCaller):
     """Begins runs of a durable agent, one at a time, while messages are queued.
 
-    A run is an attempt that takes them in its steps, and may leave the memory in between. The task counts its crashes.
+    A run is an attempt that takes messages in its steps, and may leave the memory. The task counts its crashes.
     """
 
     def __init__(self, writer: MessageWriter, agent: str, tasks: TaskRuns, find_open_calls: FindOpenCalls) -> None:
         super().__init__(writer, agent)
         self._tasks = tasks
         self._find_open_calls = find_open_calls
-        # When the open calls of a terminated thread are answered; 0 if they are.
+        # When the open calls of a terminated thread are answered; 0 if all are.
         self._closes_at = 0
 
     @property
-    def due(self) -> int:
+    def times(self) -> tuple[int, int]:
+        """When the next run must begin, or the open calls of a terminated thread are answered."""
         if self._writer.actor.terminated_at is not None:
-            return self._closes_at
-        is_running = self._tasks.is_running(self._writer.part, QUEUE)
-        return 0 if is_running or self._writer.state.head.is_stopped else super().due
+            return self._closes_at, self._closes_at
+        head = self._writer.state.head
+        due = 0 if head.is_stopped else head.attempts.due
+        if due and self._tasks.is_running(self._writer.part, QUEUE):
+            due = 0
+        return due, due
 
     def terminate(self) -> None:
         self._closes_at = read_due_clock()
 
     def recover(self) -> None:
         super().recover()
-        self._closes_at = read_due_clock()  # The process may have ended before they were answered.
+        self._closes_at = read_due_clock()  # The process may have ended before the open calls were answered.
 
     def on_due(self, now: int) -> None:
         if self._writer.actor.terminated_at is None:
@@ -227,21 +223,22 @@ class TaskCaller(AgentCaller):
         """Begin a run, in one write with the attempt."""
         with Transaction(self._writer.actor.state, self._writer.actor.key):
             self._tasks.run(self._writer.part, key=QUEUE)
-            self._writer.write(self._begin)
+            changes = self._writer.edit()
+            changes.attempts = changes.attempts.begin_at(changes.oldest, process="")
+            self._writer.store(changes)
 
     def follow_end(self, status: str) -> None:
-        """Follow the end of a run in its write, as that of an attempt; one that was cancelled does not count.
+        """Record the end of a run, in the write that ends it, as the end of an attempt; a cancelled run does not count.
 
         A run that has taken the messages is not repeated: if it fails, the conversation says so.
         """
         error = self._end(counts=status != "cancelled")
         if error is None and status == "failed":
-            message = self._writer.make("assistant", FAILED, status="failed", is_new=False)
-            self._writer.write(lambda changes: changes.add(message))
+            self._add(self._writer.make("assistant", FAILED, status="failed", is_new=False))
         self._runner.end(QUEUE, f"agent {self.agent}", error)
 
     def stop(self, open_calls: Sequence[OpenCalls]) -> tuple[bool, Commit]:
-        """Store in one write that no run may begin, the ends of all, and the results of the open calls.
+        """Store in one write that no run may begin, the ends of all runs, and the results of the open calls.
 
         Returns whether there was a run, and the write.
         """
@@ -249,15 +246,14 @@ class TaskCaller(AgentCaller):
         with Transaction(self._writer.actor.state, self._writer.actor.key):
             has_run = self._tasks.cancel_all(self._writer.actor.kind.tasks)
             self._answer_calls(open_calls, STOPPED)
-            _, commit = self._writer.write(lambda changes: setattr(changes, "is_stopped", True))
-        return has_run, commit
+            return has_run, self._set_stopped(True)
 
     def resume(self) -> tuple[bool, Commit | None]:
         """Begin a run after a stop; return whether there was one, and the write."""
         if not self._writer.state.head.is_stopped:
             return False, None
         with Transaction(self._writer.actor.state, self._writer.actor.key):
-            _, commit = self._writer.write(lambda changes: setattr(changes, "is_stopped", False))
+            commit = self._set_stopped(False)
             self.follow(None)
         return True, commit
 
@@ -269,25 +265,35 @@ class TaskCaller(AgentCaller):
     def _follow_close(self, _: object, error: BaseException | None) -> None:
         if error is not None:
             self._closes_at = read_due_clock() + PAUSES.pause(1)
-        self._writer.actor.arm()
+        self._writer.actor.timer.arm(self)
 
     def _answer_calls(self, open_calls: Sequence[OpenCalls], text: str) -> None:
-        """Add results to calls that are left without one; no hook can refuse them."""
+        """Add results to the calls without one; hooks cannot refuse these."""
         metadata = make_own({STATUS: "error"})
         for place in reversed(open_calls):
             where: dict[str, Any] = {"parent_id": place.parent_id, "depth": place.depth, "metadata": metadata}
             for id, name, _ in map(read_call, place.calls):
                 made = self._writer.make("tool", text, name=name, tool_call_id=id, is_new=False, **where)
-                self._writer.write(partial(Changes.add, message=made))
+                self._add(made)
 
-    def _begin(self, changes: Changes) -> None:
-        changes.attempts = changes.attempts.begin_at(changes.oldest, process="")
+    def _add(self, message: Message) -> None:
+        changes = self._writer.edit()
+        changes.add(message)
+        self._writer.store(changes)
+
+    def _set_stopped(self, is_stopped: bool) -> Commit:
+        changes = self._writer.edit()
+        changes.is_stopped = is_stopped
+        return self._writer.store(changes)
 
 
 def make_caller(writer: MessageWriter, find_open_calls: FindOpenCalls) -> AgentCaller | None:
-    """Return what has the agent of a queue called; None if there is none."""
+    """Return the object that calls the agent of a queue; None if there is no agent."""
     if (agent := writer.agent) is None:
         return None
     actor = writer.actor
-    tasks = find_role(type(actor.thread), "tasks") if agent in actor.kind.tasks else None
-    return AgentCaller(writer, agent) if tasks is None else TaskCaller(writer, agent, tasks.of(actor), find_open_calls)
+    if (tasks := find_role(type(actor.thread), "tasks") if agent in actor.kind.tasks else None) is None:
+        return AgentCaller(writer, agent)
+    caller = TaskCaller(writer, agent, tasks.of(actor), find_open_calls)
+    caller.deciding = (*caller.deciding, tasks.name)
+    return caller

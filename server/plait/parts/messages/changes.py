@@ -1,6 +1,6 @@
 """One write to the messages of a thread: its records, and the frames for clients. No I/O."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from msgspec.structs import replace
@@ -25,7 +25,6 @@ from plait.parts.messages.state import (
     Numbers,
     State,
     StreamPlace,
-    count_key,
 )
 from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
@@ -51,7 +50,9 @@ class Changes:
         self._last = head.last
         self._revision = head.revision
         self._lines = head.lines
-        self._streams: Sequence[StreamPlace] = head.streams
+        # The streaming messages, and those among them that have no writer.
+        self.streams: Sequence[StreamPlace] = head.streams
+        self.lost: Sequence[StreamPlace] = ()
         self._records: dict[str, bytes | None] = {}
         self._queued_bytes = head.queued_bytes
         self.queue: Sequence[Message] = state.queue
@@ -66,14 +67,14 @@ class Changes:
         # The written messages of the history, by id, and the ids of the removed ones.
         self.written: dict[str, Message] = {}
         self.removed: set[str] = set()
-        # The messages that were made, with their whole text, and those that were changed.
+        # The messages that were made, with their whole text, and the messages that were changed.
         self.created: list[Message] = []
         self.updated: list[Message] = []
-        # The changes of the numbers of messages, by `count_key`.
+        # The changes of `MessagesHead.counts`.
         self.counts: dict[str, int] = {}
         # The frames for clients, in order.
         self.frames: list[Frame] = []
-        # Whether the history has changed elsewhere than at its end, and whether by more than the end of a stream.
+        # Whether the history has changed elsewhere than at its end, and whether more has changed than a stream's end.
         self.is_edit = self.is_rewrite = False
 
     @property
@@ -87,7 +88,7 @@ class Changes:
         return {each.position: each for each in self.written.values()}
 
     def follow(self, state: State) -> bool:
-        """Take over the queue of a later state; return False if that has changed what these changes did there."""
+        """Take over the queue of a later state; return False if others have changed messages that are changed here."""
         if state.queue is self._state.queue:
             return True
         count = len(self._state.queue)
@@ -100,7 +101,7 @@ class Changes:
                 del before[each.position]
             else:
                 own.append(each)
-        # What is left in `before` is edited here, or taken out of the queue.
+        # The messages left in `before` were edited here, or taken out of the queue.
         if any(after.pop(position, None) is not each for position, each in before.items()):
             return False
         return self._follow(state, after.values(), own)
@@ -118,7 +119,7 @@ class Changes:
 
     def note_stream(self, message: Message) -> None:
         """Record that a message of the history is streaming."""
-        self._streams = (*self._streams, _place_of(message))
+        self.streams = (*self.streams, _place_of(message))
 
     def change(self, after: Message) -> Message:
         """Replace a message of the history, and return the stored message."""
@@ -133,14 +134,14 @@ class Changes:
     def end_stream(self, message: Message, pieces: Iterable[str], *, is_whole: bool) -> Message:
         """Write a streaming message with its final status, in place of the records with pieces of it.
 
-        With `is_whole`, clients get all of it, as it has more than their text.
+        With `is_whole`, clients get the whole message, because it has more than their text.
         """
         self._write(message)
         self._records.update(dict.fromkeys(pieces))
         if message.status == "completed":
             self.created.append(message)
             self.attempts = self.attempts.without(message.position)
-        place = next((each for each in self._streams if each.position == message.position), None)
+        place = next((each for each in self.streams if each.position == message.position), None)
         if place is not None:
             self._end(place, message.status, message if is_whole else None)
         return message
@@ -149,20 +150,21 @@ class Changes:
         """Remove a message of the history."""
         self._remove(message, message.status)
 
-    def lose_streams(self, places: Iterable[StreamPlace], lost: Mapping[int, LostStream]) -> None:
-        """Store streaming messages that have no writer as failed, by their positions."""
-        for place in places:
+    def lose_streams(self, written: Container[int], lost: Mapping[int, LostStream]) -> None:
+        """Store streaming messages that have no writer as failed; those at the positions in `written` have one."""
+        self.lost = [each for each in self.streams if each.position not in written]
+        for place in self.lost:
             failed: Message | None = None
             if (found := lost.get(place.position)) is not None:
                 failed = replace(found.message, status="failed", taken=())
                 data = encode_json(failed)
-                if len(data) <= self._limit:  # Otherwise it was higher then, and the pieces stay.
+                if len(data) <= self._limit:  # Otherwise the limit was higher then, and the pieces stay.
                     self._records[history_key(place.position)] = data
                     self._records.update(dict.fromkeys(found.pieces))
             self._end(place, "failed", failed if found is not None and found.is_cut else None)
 
     def leave(self, message: Message, *, place: int, is_first: bool) -> None:
-        """Note that the running attempt streams a message; the first one replaces those of the attempt before it."""
+        """Note that the running attempt streams a message; the first one replaces the streams of the attempt before."""
         if self.attempts.process:
             if is_first:
                 self.remove_left()
@@ -170,10 +172,10 @@ class Changes:
             self.attempts = replace(self.attempts, left=left, place=place)
 
     def remove_left(self) -> None:
-        """Remove the messages that the last attempt which streamed has left."""
+        """Remove the streams that the last attempt which streamed has left."""
         left, self.attempts = self.attempts.left, replace(self.attempts, left=(), place=0)
         for place in left:
-            if place not in self._streams:
+            if place not in self.streams:
                 self._remove(place, "failed")
 
     # The queue
@@ -181,7 +183,7 @@ class Changes:
     def queue_message(self, message: Message) -> Message:
         """Add a message to the queue at its position, and return the stored message; one of a user ends a stop.
 
-        Those of children do not.
+        Messages of children do not.
         """
         self.is_stopped = self.is_stopped and (message.role != "user" or message.subagent_id is not None)
         if self._tells(message):
@@ -190,7 +192,7 @@ class Changes:
             self.frames.append(InsertFrame(self._revision, message))
         self.created.append(message)
         self.added[message.position] = self._put_pending(message)
-        self._count(message, 1)
+        self._count(message, message.status, 1)
         return message
 
     def change_pending(self, after: Message) -> Message:
@@ -235,7 +237,7 @@ class Changes:
         return found
 
     def give_up(self, before: Message) -> Message:
-        """Move a message from the queue to the history as failed, before what the last attempt left; return it."""
+        """Move a message from the queue to the history as failed, before the streams of the last attempt; return it."""
         self._drop_pending(before)
         position = (self.attempts.place if self.attempts.left else 0) or self._numbers.next_position()
         return self._join(replace(before, position=position, status="failed", revision=0), UpdateFrame)
@@ -273,7 +275,7 @@ class Changes:
             lines=self._lines,
             counts=counts,
             queued_bytes=max(self._queued_bytes, 0) if self.queue else 0,
-            streams=self._streams,
+            streams=self.streams,
             attempts=self.attempts,
             agent=self.agent,
             is_stopped=self.is_stopped,
@@ -286,7 +288,7 @@ class Changes:
 
     def _follow(self, state: State, others: Collection[Message], own: Iterable[Message]) -> bool:
         if self._sent and any(each.id in self._sent for each in others):
-            return False  # It was also sent elsewhere, with the same key.
+            return False  # The message was also sent elsewhere, with the same key.
         self.queue = sorted([*own, *others], key=_place)
         self._state, self.keys = state, state.keys
         return True
@@ -308,9 +310,9 @@ class Changes:
 
     def _end(self, place: StreamPlace, status: Status, whole: Message | None = None) -> None:
         self.is_edit = True
-        self._streams = tuple(each for each in self._streams if each is not place)
-        for key, number in (("streaming", -1), (status, 1)):
-            self._add(count_key(place.depth, key, silent=place.silent), number)
+        self.streams = tuple(each for each in self.streams if each is not place)
+        self._count(place, "streaming", -1)
+        self._count(place, status, 1)
         if self._is_live and not place.silent:
             self._tell_changed(place.position)
             end = EndFrame(self._revision, place.id, "failed" if status == "failed" else "completed")
@@ -328,7 +330,7 @@ class Changes:
         self.written.pop(message.id, None)
         self.removed.add(message.id)
         self.attempts = self.attempts.without(message.position)
-        self._add(count_key(message.depth, status, silent=message.silent), -1)
+        self._count(message, status, -1)
         self._tell_removed(message)
 
     def _tell_removed(self, message: Message | StreamPlace) -> None:
@@ -352,9 +354,9 @@ class Changes:
         self._write(message)
         if read_id(message.id) != message.position:
             self._records[id_key(message.id)] = b"%d" % message.position
-        self.is_rewrite |= message.position < self._last  # It was staged before the last one was stored.
+        self.is_rewrite |= message.position < self._last  # The message was staged before the last one was stored.
         self._last = max(self._last, message.position)
-        self._count(message, 1)
+        self._count(message, message.status, 1)
 
     def _put_pending(self, message: Message) -> int:
         """Put a message into the queue, and return its bytes."""
@@ -375,12 +377,10 @@ class Changes:
         for message in messages:
             self.added.pop(message.position, None)
             self._queued_bytes -= measure_message(message)
-            self._count(message, -1)
+            self._count(message, message.status, -1)
 
-    def _count(self, message: Message, number: int) -> None:
-        self._add(count_key(message.depth, message.status, silent=message.silent), number)
-
-    def _add(self, key: str, number: int) -> None:
+    def _count(self, message: Message | StreamPlace, status: Status, number: int) -> None:
+        key = f"{'s' if message.silent else 'v'}{status[0]}{message.depth}"
         self.counts[key] = self.counts.get(key, 0) + number
 
 

@@ -41,7 +41,7 @@ class TakeFrame(msgspec.Struct, frozen=True, tag_field="op", tag="take"):
 class ChunkFrame(msgspec.Struct, frozen=True, tag_field="op", tag="chunk"):
     """Text at the end of a message that is streaming; `at` is the number of characters before it.
 
-    It has the revision of the frame before it. A client that already has the text drops it.
+    The frame has the revision of the frame before it. A client that already has the text drops it.
     """
 
     revision: int

@@ -1,10 +1,11 @@
 """Reads the messages of a thread: the stored ones, with the staged changes of a run."""
 
 import bisect
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Container, Mapping
 from operator import itemgetter
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from plait.errors import CorruptThread
@@ -26,6 +27,8 @@ from plait_schemas.codec import NOT_JSON, decode_json
 
 __all__ = ["History", "Order"]
 
+T = TypeVar("T")
+
 Order = Literal["asc", "desc"]
 """Oldest or newest first. Without an order, the newest messages are returned, the oldest of them first."""
 
@@ -36,20 +39,22 @@ _PAGE_BYTES: Final = 1 << 20
 _MOST_MISSED: Final = 1 << 20
 _NOTHING: Final[Mapping[int, Message]] = {}
 
+_decode_text: Final = msgspec.json.Decoder(str).decode
+
 
 class History:
-    """Reads the messages of one thread; `is_streaming` tells whether the message at a position is being written."""
+    """Reads the messages of one thread; those at the positions in `streams` are being written."""
 
-    def __init__(self, records: Records, part: str, is_streaming: Callable[[int], bool]) -> None:
+    def __init__(self, records: Records, part: str, streams: Container[int]) -> None:
         self._records = records
         self._part = part
-        self._is_streaming = is_streaming
+        self._streams = streams
 
     async def find(self, id: str) -> Message | None:
         """Return a message of the history by its id. Raises StoreError."""
         if (position := read_id(id)) and (found := await self.at(position)) is not None and found.id == id:
             return found
-        data = await self._records.read(self._part, id_key(id))  # It has moved, or has an id without a position.
+        data = await self._records.read(self._part, id_key(id))  # The message has moved, or its id has no position.
         return None if data is None else await self.at(int(data))
 
     async def at(self, position: int) -> Message | None:
@@ -58,8 +63,8 @@ class History:
         if found is None:
             return None
         message = found.message
-        if message.status == "streaming" and not self._is_streaming(position):
-            return replace(message, status="failed", taken=())  # Its writer has ended without finishing it.
+        if message.status == "streaming" and position not in self._streams:
+            return replace(message, status="failed", taken=())  # The writer has ended before the message was complete.
         return message
 
     async def read_stream(self, position: int) -> LostStream | None:
@@ -67,7 +72,7 @@ class History:
         key = history_key(position)
         data = await self._records.read(self._part, key)
         while data is not None:
-            message = self._decode(data)
+            (message,) = self._decode(decode_message, data)
             if message.status != "streaming":
                 return LostStream(message, ())
             pieces, after = list[Record](), ""
@@ -76,7 +81,7 @@ class History:
                 after = page[-1].key
             before, data = data, await self._records.read(self._part, key)
             if data == before:  # Otherwise the pieces may have been replaced while they were read.
-                texts = [message.content or "", *(decode_json(each.value or b"") for each in pieces)]
+                texts = [message.content or "", *self._decode(_decode_text, *(each.value or b"" for each in pieces))]
                 return LostStream(replace(message, content="".join(texts)), [each.key for each in pieces])
         return None
 
@@ -97,16 +102,26 @@ class History:
         places = sorted(position for position in staged if after < position < before)
         while True:
             limit = max(1, min(count, _PAGE))
-            found = await self._read(reverse=reverse, after=after, before=before, limit=limit)
+            found = await self._records.list(
+                RecordRange(
+                    self._part,
+                    prefix="m/",
+                    after=history_key(after),
+                    before=history_key(before),
+                    reverse=reverse,
+                    limit=limit,
+                    size=_PAGE_BYTES,
+                )
+            )
             is_end = len(found) < limit and sum(len(each.value or b"") for each in found) < _PAGE_BYTES
-            messages = [self._decode(record.value or b"") for record in found]
+            messages = self._decode(decode_message, *(each.value or b"" for each in found))
             if any(each.status == "streaming" for each in messages):
                 read = [await self.at(each.position) if each.status == "streaming" else each for each in messages]
                 messages = [each for each in read if each is not None]
             if found:
                 last = read_position(found[-1].key)
                 after, before = (after, last) if reverse else (last, before)
-            # The staged messages up to the last one that was read; at the end, all that are left.
+            # The staged messages up to the last one that was read; at the end, all of the rest.
             cut = bisect.bisect_left(places, before) if reverse else bisect.bisect_right(places, after)
             if is_end:
                 cut = 0 if reverse else len(places)
@@ -158,19 +173,6 @@ class History:
 
     # Inside
 
-    async def _read(self, *, reverse: bool, after: int, before: int, limit: int) -> list[Record]:
-        return await self._records.list(
-            RecordRange(
-                self._part,
-                prefix="m/",
-                after=history_key(after),
-                before=history_key(before),
-                reverse=reverse,
-                limit=limit,
-                size=_PAGE_BYTES,
-            )
-        )
-
     async def _read_after(self, last: int, revision: int) -> AsyncIterator[Message]:
         """Yield the messages that were added at the end after a revision, newest first."""
         async for messages in self.pages(reverse=True, before=last + 1):
@@ -183,7 +185,7 @@ class History:
     async def _read_log(self, revision: int) -> AsyncIterator[tuple[int, int | str | None]]:
         """Yield the lines of the log after a revision, newest first: the written position or the removed id.
 
-        None comes last if more lines may have followed the revision, which were dropped.
+        None comes last if later lines may have been dropped.
         """
         before: str | None = None
         while page := await self._records.list(
@@ -198,8 +200,8 @@ class History:
         if before not in (None, FIRST_LINE):
             yield revision, None
 
-    def _decode(self, data: bytes) -> Message:
+    def _decode(self, decode: Callable[[bytes], T], *found: bytes) -> list[T]:
         try:
-            return decode_message(data)
+            return [decode(each) for each in found]
         except NOT_JSON as error:
             raise CorruptThread(f"the {self._part} of a thread are damaged") from error

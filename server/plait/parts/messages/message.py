@@ -1,35 +1,46 @@
-"""A message, its id, the keys of its records, and the keys with which messages were sent. No I/O."""
+"""A message, its id, the keys of its records, its calls of tools, and the metadata that only plait writes. No I/O."""
 
 import secrets
-from collections.abc import Mapping, Sequence
-from hashlib import blake2b
+import string
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from plait.errors import TooLarge
-from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
 
 __all__ = [
-    "SENT",
+    "CLIENT_CALLS",
+    "MARK",
+    "STATUS",
     "Message",
     "MessageSubagent",
+    "OwnMetadata",
     "Page",
     "Role",
-    "SentKeys",
     "Status",
+    "check_own",
     "check_size",
     "decode_message",
     "encode_message",
+    "find_run",
     "history_key",
     "id_key",
+    "keep_own",
+    "make_call",
+    "make_call_id",
     "make_id",
-    "make_sent_id",
+    "make_own",
     "measure_message",
+    "merge_metadata",
+    "note_client_calls",
     "piece_key",
     "queue_key",
+    "read_call",
     "read_id",
+    "read_own",
     "read_position",
 ]
 
@@ -37,16 +48,23 @@ Role = Literal["system", "user", "assistant", "tool"]
 """The author of a message."""
 
 Status = Literal["completed", "pending", "streaming", "failed"]
-"""Whether a message is in the history, is queued for the agent, is being written, or was given up."""
+"""The place or state of a message: in the history, queued for the agent, being written, or given up."""
 
-SENT: Final = "k/"
-"""The prefix of the keys of the records with the keys of sent messages."""
+# The member of the metadata of messages that only plait itself writes; code and clients cannot.
+_OWN: Final = "plait"
 
-# The minimum number of the last of these keys that are remembered, of ids in a record, and of characters in an id.
-_REMEMBERED: Final = 10_000
-_ON_PAGE: Final = 128
-_LENGTH: Final = 24
-_PAGES: Final = _REMEMBERED // _ON_PAGE + 2
+MARK: Final = "execution"
+"""A member of plait's metadata of an answer: its run and its step."""
+
+CLIENT_CALLS: Final = "client_calls"
+"""A member of plait's metadata of a message: the ids of the calls that the client of the run answers."""
+
+STATUS: Final = "tool_status"
+"""The member of plait's metadata of a result that tells whether the call has succeeded: `success` or `error`."""
+
+# All providers accept these letters: one takes nine letters and digits only.
+_LETTERS: Final = string.ascii_letters + string.digits
+_LENGTH: Final = 9
 
 # The maximum depth of messages of agents that call agents.
 _DEEPEST: Final = 1000
@@ -79,9 +97,9 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     tool_calls: Sequence[Mapping[str, Any]] | None = None
     # The call that a result answers.
     tool_call_id: str | None = None
-    # The child of the thread's family that it is from, or about.
+    # The child of the thread's family that wrote the message, or that it is about.
     subagent_id: str | None = None
-    # What is known of that child. It is added when the message is listed or got, and never stored.
+    # The data that is known of that child. It is added when the message is listed or got, and never stored.
     subagent: MessageSubagent | None = None
     # When it was made; later than all earlier messages of the thread.
     created_at: int = 0
@@ -92,7 +110,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     silent: bool = False
     metadata: Mapping[str, Any] = {}
     attachments: Sequence[Mapping[str, Any]] = ()
-    # The id of the principal that it is from, as plait knows it; clients do not get it.
+    # The id of the principal that sent it, as plait knows it; clients do not get it.
     sender: str | None = None
     # Its position in the history. A pending message has one in the queue, and gets a new one when it moves.
     position: int = 0
@@ -160,7 +178,7 @@ def id_key(id: str) -> str:
 
 
 def make_id(position: int) -> str:
-    """Return a new id for a message at a position, which no other message gets even if this one moves."""
+    """Return a new id for a message at a position; no other message gets this id even if the message moves."""
     return f"{position:x}-{secrets.token_hex(6)}"
 
 
@@ -178,65 +196,75 @@ def read_position(key: str) -> int:
     return int(key[2:], 16)
 
 
-class SentKeys:
-    """The ids of the messages that were sent with a key, in records of 128. Immutable."""
-
-    __slots__ = ("_first", "_pages")
-
-    def __init__(self, first: int = 0, pages: Sequence[str] = ()) -> None:
-        # The number of the first record, and the concatenated ids of each record.
-        self._first = first
-        self._pages = pages
-
-    @classmethod
-    def load(cls, records: Sequence[Record]) -> "SentKeys":
-        """Return the keys from stored records, in order."""
-        pages = [record.value[1:-1].decode() for record in records if record.value is not None]
-        return cls(int(records[0].key[len(SENT) :], 16), pages) if records else cls()
-
-    def has(self, id: str) -> bool:
-        """Whether a message was sent with this id."""
-        return any(_find(page, id) >= 0 for page in self._pages)
-
-    def add(self, id: str) -> tuple["SentKeys", dict[str, bytes | None]]:
-        """Return the keys with another id, and the records that change."""
-        first, pages = self._first, [*self._pages]
-        records: dict[str, bytes | None] = {}
-        if not pages or len(pages[-1]) >= _ON_PAGE * _LENGTH:
-            pages.append("")
-        if len(pages) > _PAGES - 1:
-            records[_page_key(first)] = None
-            first, pages = first + 1, pages[1:]
-        pages[-1] += id
-        records[_page_key(first + len(pages) - 1)] = _encode_page(pages[-1])
-        return SentKeys(first, pages), records
-
-    def remove(self, id: str) -> tuple["SentKeys", dict[str, bytes | None]]:
-        """Return the keys without an id, and the record that changes, if there is one."""
-        for number, page in enumerate(self._pages):
-            if (at := _find(page, id)) >= 0:
-                pages = [*self._pages]
-                pages[number] = page[:at] + page[at + _LENGTH :]
-                return SentKeys(self._first, pages), {_page_key(self._first + number): _encode_page(pages[number])}
-        return self, {}
+# Plait's own metadata
 
 
-def make_sent_id(sender: str, key: str) -> str:
-    """Return the id of the message that a sender has sent with a key."""
-    return blake2b(encode_json((sender, key)), digest_size=12).hexdigest()
+class OwnMetadata(dict[str, Any]):
+    """Metadata that may have plait's own member. No JSON decodes to one."""
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """The value of plait's own member."""
+        found: Mapping[str, Any] = self[_OWN]
+        return found
 
 
-def _page_key(number: int) -> str:
-    return f"{SENT}{number:08x}"
+def make_own(members: Mapping[str, Any]) -> OwnMetadata:
+    """Return metadata with plait's own member."""
+    return OwnMetadata({_OWN: members} if members else {})
 
 
-def _encode_page(page: str) -> bytes:
-    return b'"%b"' % page.encode()
+def read_own(message: Message) -> Mapping[str, Any]:
+    """Return plait's own member in the metadata of a message."""
+    found: Mapping[str, Any] = message.metadata.get(_OWN, {})
+    return found
 
 
-def _find(page: str, id: str) -> int:
-    """Return where an id is in a record; -1 if it is not."""
-    at = page.find(id)
-    while at % _LENGTH and at >= 0:  # The match spans two ids.
-        at = page.find(id, at + 1)
-    return at
+def find_run(message: Message) -> str | None:
+    """Return the run that a message answers for; None if the message is not an answer of an execution."""
+    mark = message.metadata.get(_OWN, {}).get(MARK)
+    return mark.get("run") if isinstance(mark, Mapping) else None
+
+
+def check_own(metadata: object) -> None:
+    """Raise ValueError if metadata that plait has not made has its member."""
+    if isinstance(metadata, Mapping) and _OWN in metadata and not isinstance(metadata, OwnMetadata):
+        raise ValueError(f"the metadata of a message may not have {_OWN!r}, which only plait itself writes")
+
+
+def keep_own(before: Mapping[str, Any], after: Mapping[str, Any]) -> OwnMetadata:
+    """Return the metadata of a hook, with plait's own member as it was before."""
+    own = {name: value for name, value in before.items() if name == _OWN}
+    return OwnMetadata({**{name: value for name, value in after.items() if name != _OWN}, **own})
+
+
+def merge_metadata(before: Mapping[str, Any], added: Mapping[str, Any]) -> OwnMetadata:
+    """Return metadata with more members, merging plait's own member, too."""
+    own = {**before.get(_OWN, {}), **added.get(_OWN, {})}
+    return OwnMetadata({**before, **added, **make_own(own)})
+
+
+# Calls of tools
+
+
+def make_call_id() -> str:
+    """Return an id that no other call has: results, steps and approvals are named by it."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
+
+
+def make_call(id: str | None, name: str, arguments: str) -> dict[str, Any]:
+    """Return a call of a tool."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def read_call(call: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the id, the name and the arguments of a call of a tool."""
+    function = call.get("function") or {}
+    return str(call.get("id") or ""), str(function.get("name") or ""), str(function.get("arguments") or "")
+
+
+def note_client_calls(message: Message, tools: Collection[str]) -> Message:
+    """Return a message with a note of its calls of tools that the run's client answers."""
+    ids = [id for id, name, _ in map(read_call, message.tool_calls or ()) if id and name in tools]
+    metadata = merge_metadata(message.metadata, make_own({CLIENT_CALLS: ids}))
+    return replace(message, metadata=metadata) if ids else message

@@ -1,4 +1,4 @@
-"""Checks what messages are made of, and calls the author's functions before and after they are made or changed."""
+"""Checks new and changed messages, and calls the author's functions before and after such writes."""
 
 import inspect
 import logging
@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from plait.actor.logs import about
 from plait.author_code import call_now
 from plait.parts.encoding import read_back
-from plait.parts.messages.message import Message, Role, check_size, decode_message, measure_message
-from plait.parts.messages.own_metadata import check_own, keep_own
+from plait.parts.messages.message import Message, Role, check_own, check_size, keep_own, measure_message
 
 __all__ = ["NO_HOOKS", "MessageHooks", "check_message"]
 
@@ -25,20 +24,20 @@ _OWN: Final = ("id", "position", "created_at", "status", "sender", "taken", "rev
 
 
 def check_message(message: Message) -> Message:
-    """Return a message as it will be read. Raises TypeError or ValueError that names the field which it cannot have."""
+    """Return a message as it will be read. Raises TypeError or ValueError that names the invalid field."""
     if isinstance(message.role, str) and message.role not in _ROLES:
         raise ValueError(f"role must be one of {', '.join(_ROLES)}, not {message.role!r}")
     check_own(message.metadata)
-    return read_back(message, decode_message)
+    return read_back(message, Message)
 
 
 class MessageHooks(NamedTuple):
     """Functions that are called before and after messages are made or changed, in runs and outside of them.
 
-    Each gets the thread first. Those before are plain functions; they return what is stored instead, or None.
+    Each gets the thread first. Those before a write are plain functions; each may return a replacement.
     """
 
-    # With a message: when it is made, which it refuses by raising, and once more when a stream has its whole text.
+    # With a message: when it is made, which the function may refuse by raising, and when a stream has its whole text.
     before_create_message: Callable[[Any, Message], Message | None] | None = None
     # With the stored message, in a turn of its own.
     after_create_message: Callable[[Any, Message], Awaitable[object] | object] | None = None
@@ -47,19 +46,14 @@ class MessageHooks(NamedTuple):
     # With the stored message, in a turn of its own.
     after_update_message: Callable[[Any, Message], Awaitable[object] | object] | None = None
 
-    @property
-    def is_after(self) -> bool:
-        """Whether there is a function to call after a write."""
-        return self.after_create_message is not None or self.after_update_message is not None
-
     def check(self) -> None:
-        """Raise TypeError for what cannot be called, or not at once."""
+        """Raise TypeError for a value that cannot be called, or not at once."""
         for name, hook in self._asdict().items():
             if hook is not None and (not callable(hook) or (name[0] == "b" and inspect.iscoroutinefunction(hook))):
                 raise TypeError(f"{name} must be a function{' without async' if name[0] == 'b' else ''}, not {hook!r}")
 
     def create(self, thread: Any, message: Message, most: int) -> Message:
-        """Return a message that is made, or whose text is complete, as the author wants it: of `most` bytes."""
+        """Return a message that is made, or whose text is complete, as its hook wants it: of `most` bytes."""
         if self.before_create_message is None:
             return message
         made = call_now(self.before_create_message, thread, message)
@@ -73,7 +67,7 @@ class MessageHooks(NamedTuple):
         return made
 
     def update(self, thread: Any, added: Message) -> Message:
-        """Return the content and the metadata that a message gets as the author wants them; an error is logged."""
+        """Return the new content and metadata of a message as its hook wants them; an error is logged."""
         if self.before_update_message is None:
             return added
         given: dict[str, Any] = {} if added.content is None else {"content": added.content}

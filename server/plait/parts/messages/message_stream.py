@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from plait.errors import PlaitError
 from plait.parts.encoding import check_type
-from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import ChunkFrame, Frame
 from plait.parts.messages.message import (
     Message,
@@ -20,12 +19,12 @@ from plait.parts.messages.message import (
     encode_message,
     history_key,
     measure_message,
+    merge_metadata,
     piece_key,
 )
 from plait.parts.messages.message_hooks import check_message
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft
-from plait.parts.messages.own_metadata import merge_metadata
 from plait.parts.messages.state import LostStream
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
@@ -66,7 +65,7 @@ class MessageStream:
         self._is_open = False
         # The error for further text, if none can be added.
         self._error: PlaitError | None = None
-        # The message with what `finish` has added, but without its text.
+        # The message with the data of `finish`, or of a hook, which clients do not have.
         self._whole: Message | None = None
         # The characters that are kept of a text whose block raises; None for all.
         self.most_failed: int | None = None
@@ -75,21 +74,6 @@ class MessageStream:
     def id(self) -> str:
         """The id of the message."""
         return self._message.id
-
-    @property
-    def position(self) -> int:
-        """The position of the message in the history."""
-        return self._message.position
-
-    @property
-    def pieces(self) -> list[str]:
-        """The keys of the records with pieces of the text."""
-        return [piece_key(self.position, number) for number in range(self._first, self._next)]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether its end has more than clients have, which know its text."""
-        return self._whole is not None
 
     @property
     def text(self) -> str:
@@ -116,7 +100,7 @@ class MessageStream:
     ) -> None:
         """Give the message its calls of tools, and more metadata, which are stored with its end; no text can follow.
 
-        A message that fails gets neither. Raises ValueError and TypeError for invalid ones, and what `append` raises.
+        A message that fails gets neither. Raises ValueError and TypeError for invalid values, and what `append` raises.
         """
         self._check_open()
         known = self._message
@@ -130,20 +114,20 @@ class MessageStream:
             raise RuntimeError("this stream has been entered before")
         writer, message, draft = self._writer, self._message, self._draft
 
-        def work(changes: Changes) -> Message:
-            if draft is not None:
-                draft.begin(changes, message)
-            return changes.add(message)
-
         def undo() -> None:
             writer.streams.pop(message.position, None)
 
         writer.streams[message.position] = self
         try:
-            self._message, self._commit = writer.write(work, undo=undo)
+            changes = writer.edit()
+            if draft is not None:
+                draft.begin(changes, message)
+            message = changes.add(message)
+            self._commit = writer.store(changes, undo=undo)
         except BaseException:
             undo()
             raise
+        self._message = message
         self._commit.then(self._continue)
         self._is_open = True
         return self
@@ -161,19 +145,22 @@ class MessageStream:
         writer, message = self._writer, self._finish()
         self._write()
         if self._draft is not None:
-            self._draft.end(self, message)
+            self._draft.end(message, self._list_pieces(), is_whole=self._whole is not None)
             return
-        _, commit = writer.write(lambda changes: changes.end_stream(message, self.pieces, is_whole=self.is_whole))
-        writer.forget((), [self])
+        changes = writer.edit()
+        changes.end_stream(message, self._list_pieces(), is_whole=self._whole is not None)
+        commit = writer.store(changes)
+        writer.streams.pop(message.position, None)
         await commit
 
     def fail(self, error: BaseException | None = None) -> None:
-        """End the message as failed, with its text; after an error, with the part of it that is kept."""
+        """End the message as failed, with its text; after an error, with the part of the text that is kept."""
         self._stop()
         writer = self._writer
-        if self.position not in writer.streams:
+        position = self._message.position
+        if position not in writer.streams:
             return
-        with suppress(PlaitError):  # Readers see it as failed in any case, as it has no writer.
+        with suppress(PlaitError):  # Readers see the message as failed in any case, because it has no writer.
             message = self._finished("streaming")
             is_cut = isinstance(error, Exception) and self.most_failed is not None and self._length > self.most_failed
             try:
@@ -182,9 +169,9 @@ class MessageStream:
                 else:
                     self._write()
             finally:
-                writer.lost[self.position] = LostStream(message, self.pieces, is_cut)
-                writer.forget((), [self])
-            writer.write(lambda _: None)
+                writer.lost[position] = LostStream(message, self._list_pieces(), is_cut)
+                writer.streams.pop(position, None)
+            writer.store(writer.edit())
 
     # Inside
 
@@ -197,7 +184,7 @@ class MessageStream:
             raise self._error
 
     def _finish(self) -> Message:
-        """Return the message with its whole text. Raises what its hook raises; then it is failed."""
+        """Return the message with its whole text. Raises the error of its hook; then the message is failed."""
         message = self._finished("completed", self._whole)
         try:
             made = self._writer.check(message)
@@ -250,7 +237,7 @@ class MessageStream:
         records = [Record(writer.part, piece_key(message.position, self._next), encode_json(text[start:]))]
         if self._next - first >= _MOST_PIECES:
             whole = encode_message(replace(message, content=text), writer.actor.limits.record)
-            records = [Record(writer.part, key, None) for key in self.pieces]
+            records = [Record(writer.part, key, None) for key in self._list_pieces()]
             records.append(Record(writer.part, history_key(message.position), whole))
             self._first = self._next + 1
         self._next += 1
@@ -261,6 +248,10 @@ class MessageStream:
             undo()
             raise
         commit.then(self._continue)
+
+    def _list_pieces(self) -> list[str]:
+        """Return the keys of the records with pieces of the text."""
+        return [piece_key(self._message.position, number) for number in range(self._first, self._next)]
 
     def _continue(self, error: PlaitError | None) -> None:
         if error is not None:

@@ -1,8 +1,9 @@
 """Writes the messages of one thread, in order, from one state to the next."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
+from weakref import WeakSet
 
 from plait.actor.actor import Actor
 from plait.actor.logs import log_error
@@ -11,21 +12,19 @@ from plait.errors import PlaitError
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
-from plait.parts.messages.message import Message, Role, make_id
-from plait.parts.messages.message_hooks import MessageHooks, check_message
+from plait.parts.messages.message import Message, Role, make_id, note_client_calls
+from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks, check_message
+from plait.parts.messages.run_stage import RunningAttempt, RunStage
 from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State, StreamPlace
-from plait.parts.messages.tool_calls import note_client_calls
 from plait.parts.stage import find_stage
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
 
 __all__ = ["MessageWriter"]
 
-T = TypeVar("T")
-
 
 class MessageWriter:
-    """Holds the state of a thread's messages, and makes all changes of it.
+    """Holds the state of a thread's messages, and makes all changes to it.
 
     `agent` takes the queued messages, None if no agent is called for them; with `is_live`, clients get frames.
     """
@@ -38,11 +37,10 @@ class MessageWriter:
         self.hooks = hooks
         self.state = State()
         self.numbers = Numbers(self.state.head)
-        # The positions in the queue of messages that a run has taken, until it commits or raises.
-        self.taken: set[int] = set()
-        # Of the running attempt: the last position in the queue that it has taken, and whether it has streamed.
-        self.taken_until = 0
-        self.has_streamed = False
+        # The last attempt at the queue.
+        self.attempt = RunningAttempt()
+        # The drafts of runs.
+        self.drafts = WeakSet[Any]()
         # The messages that are being written, by position: streams.
         self.streams: dict[int, Any] = {}
         # The streaming messages that have no writer, by position, until the next write stores them as failed.
@@ -53,9 +51,14 @@ class MessageWriter:
         self.edits = 0
         # Changes whenever the history changes elsewhere than at its end, and more than a stream ends.
         self.rewrites = 0
-        self.history = History(actor.records, part, self.streams.__contains__)
+        self.history = History(actor.records, part, self.streams)
         # Called with the frames for clients, in order, when they are durable.
         self.viewers: list[Callable[[list[Frame]], None]] = []
+
+    @property
+    def taken(self) -> Collection[int]:
+        """The positions in the queue of messages that runs have taken, until they commit or raise."""
+        return {position for draft in self.drafts for position in draft.taken}
 
     def load(self, state: State) -> None:
         """Begin with a stored state."""
@@ -65,7 +68,7 @@ class MessageWriter:
     def make(
         self, role: Role, content: str | None, *, id: str | None = None, is_new: bool = True, **fields: Any
     ) -> Message:
-        """Return a new message at the next position. Raises ValueError and TypeError, and what its hook raises."""
+        """Return a new message at the next position. Raises ValueError and TypeError, and the error of its hook."""
         position = self.numbers.next_position()
         made = Message(
             id=id or make_id(position),
@@ -79,23 +82,34 @@ class MessageWriter:
         return self.check(made) if is_new else made
 
     def check(self, message: Message) -> Message:
-        """Return a message that is made, or whose text is complete, as its hook wants it. Raises what that raises."""
-        made = self.hooks.create(self.actor.thread, message, self.actor.limits.record)
+        """Return a new message, or one whose text is complete, as its hook wants it. Raises the hook's error."""
+        made = message
+        if self.hooks is not NO_HOOKS:
+            made = self.hooks.create(self.actor.thread, message, self.actor.limits.record)
         stage = find_stage(self.actor) if made.tool_calls else None
-        return made if stage is None else note_client_calls(made, stage.client_tools)
+        return note_client_calls(made, stage.client_tools) if isinstance(stage, RunStage) else made
 
-    def write(self, work: Callable[[Changes], T], *, undo: Callable[[], None] | None = None) -> tuple[T, Commit]:
-        """Store the changes that `work` makes, and return its result.
+    def find_staged(self) -> Changes | None:
+        """Return the changes of the calling run; None if there are none."""
+        stage = find_stage(self.actor)
+        draft: Any = None if stage is None else stage.drafts.get(self)
+        return None if draft is None else draft.changes
 
-        If the write is rolled back, the earlier state is restored, and `undo` is called. Raises what `work` and
-        `Pipeline.store` raise; then nothing is changed.
-        """
+    def edit(self) -> Changes:
+        """Return changes of the state, which `store` stores at once. Raises the errors of `Pipeline.check_open`."""
         self.actor.state.check_open()
-        before, edits = self.state, self.edits
         changes = self.make_changes(is_live=self.is_live)
-        lost = [each for each in before.head.streams if each.position not in self.streams]
-        changes.lose_streams(lost, self.lost)
-        result = work(changes)
+        if changes.streams:
+            changes.lose_streams(self.streams, self.lost)
+        return changes
+
+    def store(self, changes: Changes, *, undo: Callable[[], None] | None = None) -> Commit:
+        """Store changes of the current state.
+
+        If the write is rolled back, the earlier state is restored, and `undo` is called. Raises the errors of
+        `Pipeline.store`; then nothing is changed.
+        """
+        before, edits = self.state, self.edits
         if self.agent is not None:
             changes.attempts = changes.attempts.follow(changes.oldest, read_due_clock())
 
@@ -107,7 +121,7 @@ class MessageWriter:
             if undo is not None:
                 undo()
 
-        # Set the state before the write, which also stores when the thread is due.
+        # Set the state before the write, because the write also stores when the thread is due.
         self.state, records = changes.finish()
         self.edits += changes.is_edit
         self.rewrites += changes.is_rewrite
@@ -116,24 +130,29 @@ class MessageWriter:
         except BaseException:
             self.state, self.edits = before, edits
             raise
-        if lost:
-            commit.then(lambda error: None if error else self._forget_lost(lost))
-        if self.hooks.is_after and (changes.created or changes.updated):
+        if changes.lost:
+            commit.then(lambda error: None if error else self._forget_lost(changes.lost))
+        if self.hooks is not NO_HOOKS and (changes.created or changes.updated):
             commit.then(partial(self._call_after, changes))
-        return result, commit
+        return commit
 
-    def succeed(self, changes: Changes) -> None:
-        """End an attempt well, without what earlier ones left."""
-        if not self.has_streamed:
-            changes.remove_left()
-        changes.attempts = changes.attempts.succeed(changes.oldest, read_due_clock())
+    def succeed(self) -> bool:
+        """End the attempt well if it has taken the oldest message, without the streams that earlier ones left."""
+
+        if has_taken := self.state.head.attempts.has_taken(self.state.oldest):
+            changes = self.edit()
+            if not self.attempt.has_streamed:
+                changes.remove_left()
+            changes.attempts = changes.attempts.succeed(changes.oldest, read_due_clock())
+            self.store(changes)
+        return has_taken
 
     def make_changes(self, *, is_live: bool) -> Changes:
-        """Return changes of the state, which nothing has stored; with `is_live`, clients get frames of them."""
+        """Return an edit of the state, which is not stored; with `is_live`, clients get frames of its changes."""
         return Changes(self.part, self.state, self.numbers, limit=self.actor.limits.record, is_live=is_live)
 
     def clear_queue(self) -> list[Record]:
-        """Forget what is queued, and return the records that store this."""
+        """Forget the queue, and return the records that store this."""
         changes = self.make_changes(is_live=self.is_live)
         for message in self.state.queue:
             changes.cancel(message)
@@ -144,19 +163,15 @@ class MessageWriter:
 
     def write_records(self, records: Sequence[Record], frames: list[Frame], undo: Callable[[], None]) -> Commit:
         """Store records, and pass the frames that tell of them to the viewers when they are durable."""
-        tell = partial(self._hand_on, frames) if frames and self.viewers else None
-        return self.actor.records.write(records, undo=undo, tell=tell)
-
-    def forget(self, taken: Iterable[int], streams: Iterable[Any]) -> None:
-        """Record that a run has released messages that it took, and that streams have ended."""
-        self.taken.difference_update(taken)
-        for stream in streams:
-            self.streams.pop(stream.position, None)
+        commit = self.actor.records.write(records, undo=undo)
+        if frames and self.viewers:
+            self.actor.state.after(partial(self._hand_on, frames))
+        return commit
 
     # Inside
 
     def _call_after(self, changes: Changes, error: PlaitError | None) -> None:
-        """Call the hooks for what is durable, each in a turn of its own."""
+        """Call the hooks for durable changes, each in a turn of its own."""
         if error is None:
             for name, work in self.hooks.find_after(self.actor.thread, changes.created, changes.updated):
                 self.actor.begin(name, work, self._log)
@@ -169,6 +184,6 @@ class MessageWriter:
         for place in lost:
             self.lost.pop(place.position, None)
 
-    def _hand_on(self, frames: list[Frame]) -> None:
-        for viewer in tuple(self.viewers):
+    def _hand_on(self, frames: list[Frame], error: PlaitError | None) -> None:
+        for viewer in tuple(self.viewers) if error is None else ():
             viewer(frames)

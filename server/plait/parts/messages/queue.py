@@ -1,6 +1,6 @@
-"""The queue of a thread: adds messages to it, and has its agent called, handed over, stopped and resumed."""
+"""The queue of a thread: adds messages, and calls, hands over, stops and resumes the agent."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final, TypeVar
 
 from plait.actor.begun import Begun
@@ -10,13 +10,12 @@ from plait.errors import NotFound, TooMany
 from plait.parts.encoding import check_type
 from plait.parts.messages.caller import TaskCaller, make_caller
 from plait.parts.messages.changes import Changes
-from plait.parts.messages.message import Message, measure_message
+from plait.parts.messages.message import Message, measure_message, read_own
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft
-from plait.parts.messages.own_metadata import read_own
 from plait.parts.messages.reading import MessageReader
 from plait.parts.part import check_writable
-from plait.parts.stage import begin_staged, find_draft, find_stage, use_draft
+from plait.parts.stage import begin_staged, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.spelling import suggest
 from plait.state.commit import Commit
@@ -38,19 +37,19 @@ class MessageQueue:
     def __init__(self, writer: MessageWriter) -> None:
         self._actor = writer.actor
         self._writer = writer
-        self._reader = MessageReader(writer, self._find_staged)
-        # Has the agent called for the queue; None without one.
+        self._reader = MessageReader(writer)
+        # The object that calls the agent for the queue; None without an agent.
         self.caller = make_caller(writer, self._reader.find_open_calls_now)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether its durable agent is stopped."""
-        staged = self._find_staged()
+        """Whether the thread's durable agent is stopped."""
+        staged = self._writer.find_staged()
         return self._writer.state.head.is_stopped if staged is None else staged.is_stopped
 
     @property
     def senders(self) -> set[str]:
-        """The ids of the principals that have sent what is queued."""
+        """The ids of the principals that have sent the queued messages."""
         return self._writer.state.senders
 
     @property
@@ -60,7 +59,7 @@ class MessageQueue:
         return found if found in self._actor.kind.agent_names else self._writer.agent
 
     def hand_over(self, agent: str) -> Result[None]:
-        """Make another agent of the execution that of the thread. Raises NotFound."""
+        """Hand the thread over to another agent of the execution. Raises NotFound."""
         check_type("agent", agent, str)
         if agent not in (names := self._actor.kind.agent_names):
             raise NotFound(f"there is no agent named {agent!r}{suggest(agent, names)}")
@@ -68,13 +67,15 @@ class MessageQueue:
         if (draft := self._use_draft()) is not None:
             draft.set("agent", agent)
             return Result(None, STAGED)
-        return self._write(lambda changes: setattr(changes, "agent", agent))
+        changes = self._writer.edit()
+        changes.agent = agent
+        return self._store(changes, None)
 
     def stop(self) -> Begun[bool]:
         """Cancel the runs of durable agents, and begin none until `resume`, or until a `user` message is queued.
 
-        Calls of tools without results get results that say so, and what streams becomes failed. What is queued stays.
-        In a run, nothing is cancelled: the run ends after its step. Returns whether there was a run.
+        Calls of tools without results get results that say so, and streaming messages become failed. Queued messages
+        stay. In a run, nothing is cancelled: the run ends after its step. Returns whether there was a run.
         """
         check_writable(self._actor)
         return begin_staged(self._actor, self._stop(self._use_draft()))
@@ -89,7 +90,7 @@ class MessageQueue:
         return has_run
 
     def resume(self) -> Result[bool]:
-        """Begin a run of the durable agent where it was stopped; return whether it was. Raises Terminated."""
+        """Resume the durable agent after a stop; return whether it was stopped. Raises Terminated."""
         self._check_may_add()
         caller = self._find_caller()
         if (draft := self._use_draft()) is not None:
@@ -101,20 +102,18 @@ class MessageQueue:
 
     def cancel_calls(self, calls: Collection[str]) -> None:
         """Remove the queued messages that are these calls of the parent, in the open transaction."""
-
-        def work(changes: Changes) -> None:
-            for each in self._writer.state.queue:
-                if read_own(each).get("call") in calls:
-                    changes.cancel(each)
-
-        self._writer.write(work)
+        changes = self._writer.edit()
+        for each in self._writer.state.queue:
+            if read_own(each).get("call") in calls:
+                changes.cancel(each)
+        self._writer.store(changes)
 
     # Inside
 
     def _check_room(self, message: Message, staged: Changes | None = None) -> None:
-        """Raise TooMany if a message may not be added to the queue and what a run has `staged` for it.
+        """Raise TooMany if a message may not be added to the queue and to the messages that a run has `staged` for it.
 
-        What the run has taken counts until that is stored, as it is queued again if that fails.
+        Messages that the run has taken count until that is stored, because they are queued again if the write fails.
         """
         state, most = self._writer.state, _MOST_RECORDS * self._actor.limits.record
         added = {} if staged is None else staged.added
@@ -126,17 +125,12 @@ class MessageQueue:
     def _add(self, message: Message, *, is_keyed: bool) -> Result[Message]:
         """Queue a message, and call the agent for it if it is not busy. Raises TooMany."""
         self._check_room(message)
-        caller, has_begun = self.caller, False
-
-        def work(changes: Changes) -> Message:
-            nonlocal has_begun
-            if is_keyed:
-                changes.remember(message.id)
-            stored = changes.queue_message(message)
-            has_begun = caller is not None and caller.begin_with(changes)
-            return stored
-
-        stored, commit = self._writer.write(work)
+        changes, caller = self._writer.edit(), self.caller
+        if is_keyed:
+            changes.remember(message.id)
+        stored = changes.queue_message(message)
+        has_begun = caller is not None and caller.begin_with(changes)
+        commit = self._writer.store(changes)
         if caller is not None and has_begun:
             caller.follow(commit)
         return Result(stored, self._written(commit))
@@ -150,24 +144,19 @@ class MessageQueue:
         """Whether the calling code is a part of a run, and is not in a transaction."""
         return find_stage(self._actor) is not None and self._actor.state.find_own_transaction() is None
 
-    def _find_staged(self) -> Changes | None:
-        draft = find_draft(self._actor, self, MessagesDraft)
-        return None if draft is None else draft.changes
-
     def _use_draft(self) -> MessagesDraft | None:
         """Return the draft of the run; None outside of runs and in a transaction. Raises Interrupted."""
-        if not self._is_run():
+        if self._actor.state.find_own_transaction() is not None:
             return None
-        return use_draft(self._actor, self, MessagesDraft, lambda stage: MessagesDraft(self._writer, stage))
+        return use_draft(self._actor, self._writer, MessagesDraft, lambda stage: MessagesDraft(self._writer, stage))
 
     def _check_may_add(self) -> None:
         """Raise the errors of `check_writable`, and Terminated."""
         check_writable(self._actor)
         self._actor.check_active()
 
-    def _write(self, work: Callable[[Changes], T]) -> Result[T]:
-        result, commit = self._writer.write(work)
-        return Result(result, self._written(commit))
+    def _store(self, changes: Changes, result: T) -> Result[T]:
+        return Result(result, self._written(self._writer.store(changes)))
 
     def _written(self, commit: Commit | None) -> Written:
         """Return an awaitable write; without a commit, it stands for all writes so far."""
@@ -175,7 +164,7 @@ class MessageQueue:
 
 
 def find_sender(connection: Connection | None = None) -> tuple[str, str | None]:
-    """Return the sender of a connection, or of the calling code: its name for keys, and the id of its principal."""
+    """Return the sender, of a connection or of the calling code: its name for keys, and the id of its principal."""
     if connection is not None:
         user = connection.user
     else:

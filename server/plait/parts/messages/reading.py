@@ -1,4 +1,4 @@
-"""Reads messages: for the calling code with the staged changes of its run, and for clients those that are durable."""
+"""Reads messages: for the calling code with the staged changes of its run, and for clients only durable ones."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -26,27 +26,26 @@ _BATCH = 50
 
 
 class MessageReader:
-    """Finds messages; `find_staged` returns the changes of the calling run, None if there are none."""
+    """Finds messages, with the changes of the calling run."""
 
-    def __init__(self, writer: MessageWriter, find_staged: Callable[[], Changes | None]) -> None:
+    def __init__(self, writer: MessageWriter) -> None:
         self._writer = writer
-        self._find_staged = find_staged
 
     def find_untaken(self) -> list[Message]:
         """Return the queued messages that no run has taken, in order."""
-        queue = (self._find_staged() or self._writer.state).queue
-        return [each for each in queue if each.position not in self._writer.taken]
+        queue, taken = (self._writer.find_staged() or self._writer.state).queue, self._writer.taken
+        return [each for each in queue if each.position not in taken]
 
     async def find(self, id: str) -> Message | None:
         """Return a message by its id; None if there is none. Raises StoreError."""
-        staged = self._find_staged()
+        staged = self._writer.find_staged()
         if staged is not None and (id in staged.removed or id in staged.written):
             return staged.written.get(id)
         pending = (each for each in (staged or self._writer.state).queue if each.id == id)
         return next(pending, None) or await self._writer.history.find(id)
 
     async def find_present(self, id: str) -> tuple[Message | None, list[Message], bool]:
-        """Return a message, the results of its tool calls, and whether one of these is open, as they are then.
+        """Return a message, the results of its tool calls, and whether a call is open, all at the same moment.
 
         Raises Conflict for a message that is being written, and StoreError.
         """
@@ -63,8 +62,10 @@ class MessageReader:
                 return message, results, is_open
 
     async def find_open_calls(self) -> Sequence[OpenCalls]:
-        """Return the calls of tools that have no result; reads back to what decides that. Raises StoreError."""
-        listing = MessageListing(self._writer, self._find_staged(), statuses="c", is_silent=True, max_depth=_ANY_DEPTH)
+        """Return the calls of tools that have no result; reads back to the deciding message. Raises StoreError."""
+        listing = MessageListing(
+            self._writer, self._writer.find_staged(), statuses="c", is_silent=True, max_depth=_ANY_DEPTH
+        )
         found = list[Message]()
         async for messages in listing.walk(is_reverse=True):
             for each in messages:
@@ -74,7 +75,7 @@ class MessageReader:
         return list_open_calls(found[::-1])
 
     async def find_open_calls_now(self) -> Sequence[OpenCalls]:
-        """Return the open calls as they are when they are returned, so that they can be answered at once."""
+        """Return the calls that are open at the moment of the return, so that they can be answered at once."""
         writer = self._writer
         while True:
             edits, last = writer.edits, writer.state.head.last
@@ -83,7 +84,7 @@ class MessageReader:
                 return found
 
     async def _find_results(self, message: Message) -> list[Message]:
-        wanted, staged = message.tool_call_ids, self._find_staged()
+        wanted, staged = message.tool_call_ids, self._writer.find_staged()
         pages = self._writer.history.pages(
             reverse=False,
             after=message.position,
@@ -95,8 +96,8 @@ class MessageReader:
 
 
 def add_subagent(actor: Actor, message: Message) -> Message:
-    """Return a message with what the family of its thread knows of the child that it is about."""
-    family = find_role(actor.kind.cls, "family") if message.subagent_id else None
+    """Return a message of a child with what the family of the thread knows of that child."""
+    family = find_role(actor.kind.cls, "family")
     child = None if family is None else family.find_child(actor, message.subagent_id or "")
     return (
         message if child is None else replace(message, subagent=convert(child, MessageSubagent, from_attributes=True))
@@ -106,7 +107,7 @@ def add_subagent(actor: Actor, message: Message) -> Message:
 class MessageListing:
     """The messages with some statuses, given by their first letters, with the `staged` changes of a run.
 
-    The pending ones are those of `state`, or else of the writer's last state, which may not be durable.
+    The pending messages are those of `state`, or else of the writer's last state, which may not be durable.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class MessageListing:
         self._writer = writer
         # The messages at one moment; a message that moves to the history during the read is listed as pending.
         self._state = state or writer.state
-        # The run has positions that are not stored, and others may store such ones during the read.
+        # The run has positions that are not stored, and others may store positions during the read.
         self._end = (self._state.head.last if staged is None else writer.numbers.position) + 1
         self._staged = staged
         self._statuses = statuses
@@ -160,7 +161,7 @@ class MessageListing:
         self, *, is_reverse: bool, after: int | None = None, before: int | None = None, count: int = _BATCH
     ) -> AsyncIterator[list[Message]]:
         """Yield the matching messages in batches, the first of about `count`. Raises StoreError."""
-        pending = [each for each in (self._staged or self._state).queue if self._fits(each)] if before is None else []
+        pending = self._select((self._staged or self._state).queue) if before is None else []
         if is_reverse and pending:
             yield pending[::-1]
         staged = self._staged
@@ -174,7 +175,7 @@ class MessageListing:
         )
         known = {each.id for each in pending}
         async for messages in pages:
-            fitting = [each for each in messages if self._fits(each)]
+            fitting = self._select(messages)
             if known:
                 fitting = [each for each in fitting if each.id not in known]
             yield fitting
@@ -183,24 +184,26 @@ class MessageListing:
 
     # Inside
 
-    def _fits(self, message: Message) -> bool:
-        return (
-            (self._is_silent or not message.silent)
-            and message.depth <= self._max_depth
-            and message.status[0] in self._statuses
-        )
+    def _select(self, messages: Sequence[Message]) -> list[Message]:
+        return [
+            each
+            for each in messages
+            if (self._is_silent or not each.silent)
+            and each.depth <= self._max_depth
+            and each.status[0] in self._statuses
+        ]
 
     def _count(self) -> int:
         """Return the number of matching messages."""
         counts = [self._state.head.counts]
         if self._staged is not None:
             counts.append(self._staged.counts)
-        return sum(number for each in counts for key, number in each.items() if self._counts(key))
-
-    def _counts(self, key: str) -> bool:
-        """Whether messages that are counted under a `count_key` match."""
-        is_silent, status, depth = key[0] == "s", key[1], int(key[2:])
-        return (self._is_silent or not is_silent) and depth <= self._max_depth and status in self._statuses
+        return sum(
+            number
+            for each in counts
+            for key, number in each.items()
+            if (self._is_silent or key[0] != "s") and key[1] in self._statuses and int(key[2:]) <= self._max_depth
+        )
 
 
 class Feed:
@@ -225,7 +228,7 @@ class Feed:
     async def newest(self, limit: int, before: int | None = None, *, size: int | None = None) -> tuple[int, Page]:
         """Return the newest messages that clients may see, including nested ones, and their revision.
 
-        What is pending comes in addition to `limit`, and to `size` in bytes.
+        Pending messages come in addition to `limit`, and to `size` in bytes.
         """
         state = await self._find_durable()
         listing = MessageListing(
@@ -238,7 +241,7 @@ class Feed:
         return state.head.revision, await listing.read(limit, 0, None, before=before, size=size)
 
     async def _find_durable(self) -> State:
-        """Return the state, when that is durable. Raises StoreError."""
+        """Return the state, when it is durable. Raises StoreError."""
         while True:
             state, losses = self._writer.state, self._writer.losses
             await self._writer.actor.state.wait_until_stored()

@@ -1,30 +1,33 @@
 """The data about a thread's messages that is kept in memory, so that writers need not read. No I/O."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Final, NamedTuple, Self
 
 import msgspec
 from msgspec.structs import replace
 
-from plait.errors import CorruptThread
 from plait.parts.attempts import PAUSES, Attempts
-from plait.parts.messages.message import Message, SentKeys, decode_message
-from plait.store.thread_rows import Record
-from plait_schemas.codec import NOT_JSON
+from plait.parts.messages.message import Message, decode_message
+from plait.state.thread_records import read_record
+from plait.store.thread_rows import Record, ThreadKey
+from plait_schemas.codec import encode_json
 
 __all__ = [
     "FIRST_LINE",
     "HEAD",
     "KEPT",
     "LOG",
+    "SENT",
     "LostStream",
     "MessagesHead",
     "Numbers",
     "QueueAttempts",
+    "SentKeys",
     "State",
     "StreamPlace",
-    "count_key",
     "load_state",
+    "make_sent_id",
 ]
 
 HEAD: Final = "head"
@@ -39,11 +42,20 @@ FIRST_LINE: Final = f"{LOG}{1:016x}"
 KEPT: Final = 1000
 """The number of lines that the log keeps, and of revisions that are read, for clients that reconnect."""
 
+SENT: Final = "k/"
+"""The prefix of the keys of the records with the keys of sent messages."""
+
+# The minimum number of keys that are remembered, the number of ids in a record, and the characters of an id.
+_REMEMBERED: Final = 10_000
+_ON_PAGE: Final = 128
+_LENGTH: Final = 24
+_PAGES: Final = _REMEMBERED // _ON_PAGE + 2
+
 Counts = Mapping[str, int]
 
 
 class StreamPlace(msgspec.Struct, frozen=True, array_like=True):
-    """A streaming message: its position, and its `count_key`."""
+    """A streaming message: its position, its id, and the data by which it is counted."""
 
     position: int
     id: str
@@ -63,27 +75,27 @@ class LostStream(NamedTuple):
 class QueueAttempts(Attempts, frozen=True, omit_defaults=True, kw_only=True):
     """The state of the attempts to have the queue taken; each method returns the next state."""
 
-    # The position of the oldest message when the last attempt began, or when that last stored what it took; 0 if
-    # nothing was queued. The counts belong to it.
+    # The position of the oldest message when the last attempt began, or when that attempt last stored what it took; 0
+    # if nothing was queued. The counts belong to this message.
     oldest: int = 0
-    # Whether the last attempt has stored what it took, and has not ended well: another one is made even if nothing is
-    # queued.
+    # Whether the last attempt has stored taken messages, and has not ended well: another attempt follows even if
+    # nothing is queued.
     is_owed: bool = False
-    # The last position in the queue that an attempt which failed may have taken: up to there, an attempt takes one.
+    # The last position that a failed attempt may have taken from the queue: up to there, an attempt takes one message.
     until: int = 0
-    # The messages of the last attempt that streamed, if they have not become history; and the position that the oldest
+    # The streaming messages of the last attempt, unless they have become history; and the position that the oldest
     # message got when that attempt took it.
     left: Sequence[StreamPlace] = ()
     place: int = 0
 
     def follow(self, oldest: int, now: int) -> "QueueAttempts":
-        """Follow a change of the queue: its first message is at `oldest`, or 0 if there is none."""
+        """Follow a change of the queue; its first message is at `oldest`, 0 if there is none."""
         if self.process:
             return self  # The end of the attempt decides.
         if not oldest and not self.is_owed:
             return _NONE
         if not self.due or (oldest != self.oldest and self.oldest and not self.is_owed):
-            # The first message, or the failed one has left the queue.
+            # The first message or the failed one has left the queue.
             return replace(self.succeed(oldest, now), left=self.left)
         return self
 
@@ -93,7 +105,7 @@ class QueueAttempts(Attempts, frozen=True, omit_defaults=True, kw_only=True):
         return begun if oldest == self.oldest else replace(begun, failures=0, crashes=0, place=0)
 
     def progress_to(self, oldest: int) -> Self:
-        """Follow a write of the running attempt: what has left the queue with it is done, and did not crash."""
+        """Follow a write of the running attempt: the messages that it took are done, and did not crash."""
         if not self.process or oldest == self.oldest != 0:
             return self
         failures = self.failures if oldest == self.oldest else 0
@@ -101,12 +113,12 @@ class QueueAttempts(Attempts, frozen=True, omit_defaults=True, kw_only=True):
 
     def recover_at(self, queue: Sequence[Message], now: int, process: str) -> Self:
         """End an attempt whose end was not stored: as a crash, unless it ran in this process."""
-        if not self.process:  # A clock that was ahead may have set its time.
+        if not self.process:  # A clock that was ahead may have set the due time.
             return self.rest(now) if self.due > now + PAUSES.most * 1e6 else self
         oldest, last = (queue[0].position, queue[-1].position) if queue else (0, 0)
         if self.process == process:
             return self.rest(self.due).end(oldest)
-        # It may have taken everything.
+        # The attempt may have taken everything.
         return replace(self.recover(process), due=now).end(oldest, 0 if oldest <= self.until else last)
 
     def end(self, oldest: int, taken: int = 0) -> Self:
@@ -131,6 +143,49 @@ class QueueAttempts(Attempts, frozen=True, omit_defaults=True, kw_only=True):
 _NONE: Final = QueueAttempts()
 
 
+class SentKeys:
+    """The ids of the messages that were sent with a key, in records of 128. Immutable."""
+
+    __slots__ = ("_first", "_pages")
+
+    def __init__(self, first: int = 0, pages: Sequence[str] = ()) -> None:
+        # The number of the first record, and the concatenated ids of each record.
+        self._first = first
+        self._pages = pages
+
+    @classmethod
+    def load(cls, records: Sequence[Record]) -> "SentKeys":
+        """Return the keys from stored records, in order. Raises ValueError."""
+        pages = [record.value[1:-1].decode() for record in records if record.value is not None]
+        return cls(int(records[0].key[len(SENT) :], 16), pages)
+
+    def has(self, id: str) -> bool:
+        """Whether a message was sent with this id."""
+        return any(_find(page, id) >= 0 for page in self._pages)
+
+    def add(self, id: str) -> tuple["SentKeys", dict[str, bytes | None]]:
+        """Return the keys with another id, and the records that change."""
+        first, pages = self._first, [*self._pages]
+        records: dict[str, bytes | None] = {}
+        if not pages or len(pages[-1]) >= _ON_PAGE * _LENGTH:
+            pages.append("")
+        if len(pages) > _PAGES - 1:
+            records[_page_key(first)] = None
+            first, pages = first + 1, pages[1:]
+        pages[-1] += id
+        records[_page_key(first + len(pages) - 1)] = _encode_page(pages[-1])
+        return SentKeys(first, pages), records
+
+    def remove(self, id: str) -> tuple["SentKeys", dict[str, bytes | None]]:
+        """Return the keys without an id, and the record that changes, if there is one."""
+        for number, page in enumerate(self._pages):
+            if (at := _find(page, id)) >= 0:
+                pages = [*self._pages]
+                pages[number] = page[:at] + page[at + _LENGTH :]
+                return SentKeys(self._first, pages), {_page_key(self._first + number): _encode_page(pages[number])}
+        return self, {}
+
+
 class MessagesHead(msgspec.Struct, frozen=True, omit_defaults=True):
     """The stored data that writing needs."""
 
@@ -142,14 +197,15 @@ class MessagesHead(msgspec.Struct, frozen=True, omit_defaults=True):
     # The last revision, and the number of lines ever written to the log.
     revision: int = 0
     lines: int = 0
-    # The number of messages by `count_key`, and the bytes of the queued ones.
+    # The numbers of messages, and the bytes of the queued ones. A key is `s` for silent messages or `v` for others, the
+    # first letter of their status, and their depth.
     counts: Counts = {}
     queued_bytes: int = 0
     streams: Sequence[StreamPlace] = ()
     attempts: QueueAttempts = QueueAttempts()
     # The agent to which the thread was handed over; empty for the one that the class names.
     agent: str = ""
-    # Whether the queue's agent must not begin until a user's message is queued, or it is told to go on.
+    # Whether the queue's agent must not begin until a user's message is queued, or `resume` is called.
     is_stopped: bool = False
 
 
@@ -162,7 +218,7 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def senders(self) -> set[str]:
-        """The ids of the principals that have sent what is queued."""
+        """The ids of the principals that have sent the queued messages."""
         return {each.sender for each in self.queue if each.sender is not None}
 
     @property
@@ -193,19 +249,32 @@ class Numbers:
         return self.at
 
 
-def count_key(depth: int, status: str, *, silent: bool) -> str:
-    """Return the key by which a message is counted: whether it is silent, its status, and its depth."""
-    return f"{'s' if silent else 'v'}{status[0]}{depth}"
+def make_sent_id(sender: str, key: str) -> str:
+    """Return the id of the message that a sender has sent with a key."""
+    return blake2b(encode_json((sender, key)), digest_size=12).hexdigest()
 
 
-def load_state(part: str, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> State:
+def _page_key(number: int) -> str:
+    return f"{SENT}{number:08x}"
+
+
+def _encode_page(page: str) -> bytes:
+    return b'"%b"' % page.encode()
+
+
+def _find(page: str, id: str) -> int:
+    """Return where an id is in a record; -1 if it is not."""
+    at = page.find(id)
+    while at % _LENGTH and at >= 0:  # The match spans two ids.
+        at = page.find(id, at + 1)
+    return at
+
+
+def load_state(thread: ThreadKey, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> State:
     """Return the stored state. Raises CorruptThread."""
-    try:
-        found = _decode_head(head[0].value or b"") if head else MessagesHead()
-        pending = [decode_message(record.value or b"") for record in queue]
-    except NOT_JSON as error:
-        raise CorruptThread(f"the {part} of a thread are damaged") from error
-    return State(found, pending, SentKeys.load(keys))
+    found = read_record(head[0], thread, _decode_head) if head else MessagesHead()
+    sent = read_record(keys[0], thread, lambda _: SentKeys.load(keys)) if keys else SentKeys()
+    return State(found, [read_record(record, thread, decode_message) for record in queue], sent)
 
 
 _decode_head: Final = msgspec.json.Decoder(MessagesHead).decode

@@ -15,17 +15,15 @@ from plait.actor.turn import find_user
 from plait.errors import NotFound
 from plait.parts.attachments import unlink_attachments
 from plait.parts.encoding import check_type, encode_key
-from plait.parts.messages.changes import Changes
 from plait.parts.messages.history import Order
-from plait.parts.messages.message import SENT, Message, Page, Role, make_sent_id
+from plait.parts.messages.message import Message, Page, Role, find_run
 from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks, check_message
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft, edit_message
-from plait.parts.messages.own_metadata import find_run
 from plait.parts.messages.queue import MessageQueue, find_sender
 from plait.parts.messages.reading import Feed, MessageListing, add_subagent
-from plait.parts.messages.state import HEAD, load_state
+from plait.parts.messages.state import HEAD, SENT, load_state, make_sent_id
 from plait.parts.part import ALL, Part, check_writable, find_role
 from plait.parts.stage import begin_staged
 from plait.parts.written import STAGED, Result
@@ -86,8 +84,8 @@ class ThreadMessages(MessageQueue):
 
     The methods that write do so when they are called; awaiting the result waits until the write is durable. `update`
     and `delete` read first, so they only begin when they are called, and cannot be used in a transaction. In a run of
-    an agent, writes are staged, and stored with the run; the history is then as the agent needs it: without pending and
-    failed messages, and with silent ones.
+    an agent, writes are staged, and stored with the run; the history is then the one that the agent needs: without
+    pending and failed messages, and with silent ones.
     """
 
     def __init__(self, writer: MessageWriter) -> None:
@@ -95,12 +93,12 @@ class ThreadMessages(MessageQueue):
         # The messages that clients see.
         self.feed = Feed(writer)
         if self.caller is not None:
-            self._actor.timer.add(self.caller)
+            self._actor.timer.add(self.caller, *self.caller.deciding)
 
     async def load(self, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> None:
         """Load the stored records of a waking thread. Raises StoreError."""
         writer = self._writer
-        writer.load(load_state(writer.part, head, queue, keys))
+        writer.load(load_state(self._actor.key, head, queue, keys))
         for place in writer.state.head.streams:
             if (found := await writer.history.read_stream(place.position)) is not None:
                 writer.lost[place.position] = found
@@ -108,7 +106,7 @@ class ThreadMessages(MessageQueue):
             self.caller.recover()
 
     def clear_queue(self) -> Sequence[Record]:
-        """Forget what is queued, and return the records that store this."""
+        """Forget the queue, and return the records that store this."""
         return self._writer.clear_queue()
 
     # Reading
@@ -139,31 +137,32 @@ class ThreadMessages(MessageQueue):
         is_run = self._is_run()
         listing = MessageListing(
             self._writer,
-            self._find_staged(),
+            self._writer.find_staged(),
             statuses="c" if is_run else "cpsf",
             is_silent=is_run if include_silent is None else include_silent,
             max_depth=max_depth,
         )
         page = await listing.read(limit, offset, order, after=after, before=before)
-        return replace(page, messages=[add_subagent(self._actor, each) for each in page.messages])
+        found = [add_subagent(self._actor, each) if each.subagent_id else each for each in page.messages]
+        return replace(page, messages=found)
 
     async def get(self, id: str) -> Message | None:
         """Return a message by its id, even if it is silent or nested; None if there is none."""
         await self._actor.state.wait_for_shown()
         found = await self._reader.find(id)
-        return found and add_subagent(self._actor, found)
+        return add_subagent(self._actor, found) if found is not None and found.subagent_id else found
 
     async def open_calls(self) -> Sequence[Mapping[str, Any]]:
         """Return the calls of tools that have no result yet, in order; a model may only be asked if there are none.
 
-        They are in the last message with calls. Once a model has answered after that, in a message whose `metadata` has
-        a `model`, none of them is open, even if a result was deleted.
+        They are in the last message with calls. Once a model has answered after that message, in one whose `metadata`
+        has a `model`, none of its calls is open, even if a result was deleted.
         """
         await self._actor.state.wait_for_shown()
         return (await self._reader.find_open_calls())[0].calls
 
     async def pending(self) -> _Messages:
-        """Return the queued messages, in order; in a run, those that it has not taken."""
+        """Return the queued messages, in order; in a run, those that the run has not taken."""
         await self._actor.state.wait_for_shown()
         return self._reader.find_untaken() if self._is_run() else [*self._writer.state.queue]
 
@@ -187,7 +186,7 @@ class ThreadMessages(MessageQueue):
     ) -> Result[Message]:
         """Add a message at the end of the history. No agent is called for it.
 
-        An `id` must not be that of another message. Raises ValueError and TypeError for an invalid message, TooLarge,
+        An `id` must not be the id of another message. Raises ValueError and TypeError for an invalid message, TooLarge,
         and Terminated.
         """
         self._check_may_add()
@@ -210,7 +209,8 @@ class ThreadMessages(MessageQueue):
         if draft is not None:
             draft.add(message)
             return Result(message, STAGED)
-        return self._write(lambda changes: changes.add(message))
+        changes = self._writer.edit()
+        return self._store(changes, changes.add(message))
 
     def queue(
         self,
@@ -228,8 +228,8 @@ class ThreadMessages(MessageQueue):
         """Add a message to the queue, from which the agent takes it: at once, or when the current run has ended.
 
         If the sender has used the `key` among the last 10,000 keys, nothing is added, and the result has the id of the
-        first message. The sender is the client that the calling code runs for, or that of the connection `sender`; a
-        text names another one for keys. Raises TooMany if 1,000 messages are queued, and what `inject` raises.
+        first message. The sender is the client of the calling code, or of the connection `sender`; a text names another
+        sender for keys. Raises TooMany if 1,000 messages are queued, and the errors of `inject`.
         """
         check_type("content", content, str)
         if role == "tool":
@@ -277,8 +277,8 @@ class ThreadMessages(MessageQueue):
     def take(self, limit: int | None = None) -> Result[_Messages]:
         """Move queued messages, the first `limit` or all, to the end of the history, in order, and return them.
 
-        If the run raises, they are queued again. Messages that a run has taken cannot be cancelled. After an attempt of
-        the agent has failed, each of the messages that it may have taken is the only one that an attempt gets.
+        If the run raises, they are queued again. Messages that a run has taken cannot be cancelled. After a failed
+        attempt of the agent, each message that the attempt may have taken is attempted alone.
         """
         if limit is not None and (type(limit) is not int or limit < 1):
             raise ValueError(f"limit must be a whole number of at least 1, or None, not {limit!r}")
@@ -290,14 +290,15 @@ class ThreadMessages(MessageQueue):
         if not untaken:
             return Result([], self._written(None))
         moves = [(each, self._writer.numbers.next_position()) for each in untaken]
-        return self._write(lambda changes: changes.take(moves))
+        changes = self._writer.edit()
+        return self._store(changes, changes.take(moves))
 
     def update(
         self, id: str, content: str | None = None, *, metadata: Mapping[str, Any] | None = None
     ) -> Begun[Message]:
         """Change the content of a message, or add to its metadata, and return it.
 
-        Raises NotFound, Conflict for a message that is being written, and what `inject` raises.
+        Raises NotFound, Conflict for a message that is being written, and the errors of `inject`.
         """
         check_type("id", id, str)
         check_writable(self._actor)
@@ -321,14 +322,15 @@ class ThreadMessages(MessageQueue):
         after = edit(before)
         if draft is not None:
             return draft.edit(before, edit)
-        is_pending = before.status == "pending"
-        return await self._write(lambda changes: changes.change_pending(after) if is_pending else changes.change(after))
+        changes = self._writer.edit()
+        change = changes.change_pending if before.status == "pending" else changes.change
+        return await self._store(changes, change(after))
 
     def delete(self, id: str) -> Begun[bool]:
         """Remove a message, the results of its tool calls, and their attached files; return whether it existed.
 
-        Those are the files below `attachments/` with the `path` of an attachment. A pending message is cancelled unless
-        a run has taken it. Raises Conflict for one that is being written.
+        Attached files are the files below `attachments/` with the `path` of an attachment. A pending message is
+        cancelled unless a run has taken it. Raises Conflict for one that is being written.
         """
         check_type("id", id, str)
         check_writable(self._actor)
@@ -339,20 +341,19 @@ class ThreadMessages(MessageQueue):
         check_writable(self._actor)
         if message is None or (message.status == "pending" and message.position in self._writer.taken):
             return False
+        attachments = [file for each in (message, *results) for file in each.attachments]
         if draft is not None:
             for each in (message, *results):
                 draft.remove(each)
-            unlink_attachments(self._actor, (message, *results))
+            unlink_attachments(self._actor, attachments)
             self._release(message, is_open=is_open)
             return True
-
-        def work(changes: Changes) -> None:
+        with Transaction(self._actor.state, self._actor.key):
+            changes = self._writer.edit()
             for each in (message, *results):
                 (changes.cancel if each.status == "pending" else changes.remove)(each)
-
-        with Transaction(self._actor.state, self._actor.key):
-            written = self._write(work)
-            unlink_attachments(self._actor, (message, *results))
+            written = self._store(changes, None)
+            unlink_attachments(self._actor, attachments)
             self._release(message, is_open=is_open)
         await written
         return True
@@ -369,8 +370,8 @@ class ThreadMessages(MessageQueue):
     ) -> MessageStream:
         """Write a message in pieces: `async with messages.stream() as m: m.append(text)`.
 
-        It is shown and durable while it grows. In a run, it joins the history with the run, at the position that it
-        gets now, after the messages that the run has taken.
+        The message is shown and durable while it grows. In a run, the message joins the history with the run, at the
+        position that it gets now, after the messages that the run has taken.
         """
         self._check_may_add()
         draft = self._use_draft()
@@ -390,10 +391,10 @@ class ThreadMessages(MessageQueue):
     # Inside
 
     def _release(self, message: Message, *, is_open: bool) -> None:
-        """Have the run of a removed message look again, if it waits for answers to its calls; its children end."""
+        """Wake the run of a removed message, if it waits for answers to its calls, and end the calls' children."""
         tasks, run = find_role(self._actor.kind.cls, "tasks"), find_run(message)
         if is_open and tasks is not None and run is not None:
             tasks.of(self._actor).release(run)
-            # In a run, the removal is staged, and this would not be.
+            # In a run, the removal is staged, and this release would not be.
             if (family := find_role(self._actor.kind.cls, "family")) is not None and not self._is_run():
                 family.of(self._actor).cancel_calls(run)

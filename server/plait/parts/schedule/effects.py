@@ -18,7 +18,7 @@ from plait.clock import read_due_clock
 from plait.limits import Limits
 from plait.parts.attempts import RetryPolicy
 from plait.parts.schedule.row_runner import RowRunner, RowsDraft
-from plait.parts.schedule.rows import EffectRun, Row, decode_row
+from plait.parts.schedule.rows import EffectRun, Row
 from plait.parts.stage import Stage, do_nothing, find_draft
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
@@ -110,7 +110,7 @@ class EffectRunner(RowRunner[Row]):
     noun = "effect"
 
     def __init__(self, actor: Actor, part: str, effects: Mapping[str, Effect]) -> None:
-        super().__init__(actor, part, effects, decode_row)
+        super().__init__(actor, part, effects, Row)
         self._effects = effects
         # Whether rows that were loaded may be due too late, as a clock that was ahead has set their times.
         self._is_late = False
@@ -123,14 +123,17 @@ class EffectRunner(RowRunner[Row]):
     @property
     def current(self) -> EffectRun | None:
         """The run of an effect that the calling code is a part of; None outside of runs of this schedule."""
-        draft = find_draft(self._actor, self, RowsDraft)
-        return None if draft is None else draft.current
+        draft: RowsDraft[Row] | None = find_draft(self._actor, self, RowsDraft)
+        if draft is None or (row := draft.current) is None:
+            return None
+        return EffectRun(row.id, row.run_id, row.attempt, row.at)
 
     # Called by the timer of the thread
 
     @property
-    def wakes_at(self) -> int:
-        return 1 if self._is_late else super().wakes_at
+    def times(self) -> tuple[int, int]:
+        due, wakes_at = super().times
+        return due, 1 if self._is_late else wakes_at
 
     def on_due(self, now: int) -> None:
         if self._is_late:
@@ -149,16 +152,15 @@ class EffectRunner(RowRunner[Row]):
         return self._effects[self.agenda.rows[id].effect].retries
 
     async def attempt(self, id: str) -> None:
-        """Run an effect; what it writes to parts, and the end of its row, are one write."""
+        """Run an effect; its writes to parts, and the end of its row, are one write."""
         row, turn = self.agenda.rows[id], current_turn()
         assert turn is not None
-        current = EffectRun(row.id, row.run_id, row.attempt, row.at)
         stage = Stage(self._actor, do_nothing)
-        stage.drafts[self] = RowsDraft(self._actor, self.agenda, current)
+        stage.drafts[self] = RowsDraft(self._actor, self.agenda, row)
         effect = self._effects[row.effect]
         timer = self._watch(turn, effect)
         try:
-            with stage.use():  # Tasks that it has started and left running stage nothing afterwards.
+            with stage.use():  # Tasks that the effect has left running stage nothing afterwards.
                 args = effect.decode(bytes(row.args), limits=self._actor.limits)
                 if inspect.isawaitable(result := effect.function(self._actor.thread, *args)):
                     await result

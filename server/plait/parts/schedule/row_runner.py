@@ -8,7 +8,7 @@ from plait.actor.actor import Actor
 from plait.actor.logs import about
 from plait.actor.thread import ThreadActor
 from plait.parts.attempt_runner import AttemptRunner, Work
-from plait.parts.schedule.rows import Agenda, EffectRun, Identity, Row
+from plait.parts.schedule.rows import Agenda, Identity, Row
 from plait.parts.stage import ItemsDraft, find_draft, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.state.commit import Commit
@@ -26,7 +26,7 @@ _MOST_AT_ONCE: Final = 64
 
 
 class RowChange(NamedTuple, Generic[R]):
-    """A change of rows: `work` makes it in an open transaction, unless others have made it needless."""
+    """A change of rows: `work` makes it in an open transaction, unless others have made it unnecessary."""
 
     work: Callable[[], object]
     # The row that it adds, or the id of the one that it removes.
@@ -35,9 +35,9 @@ class RowChange(NamedTuple, Generic[R]):
 
 
 class RowsDraft(ItemsDraft[RowChange[R]]):
-    """The changes of one run to rows, and the rows as it sees them; `current` is the run of an effect."""
+    """The changes of one run to rows, and the rows as it sees them; `current` is the row of the effect that runs."""
 
-    def __init__(self, actor: ThreadActor, agenda: Agenda[R], current: EffectRun | None = None) -> None:
+    def __init__(self, actor: ThreadActor, agenda: Agenda[R], current: R | None = None) -> None:
         super().__init__(actor, _carry_out)
         self._agenda = agenda
         self.current = current
@@ -67,7 +67,7 @@ class RowsDraft(ItemsDraft[RowChange[R]]):
 
     @property
     def size(self) -> int:
-        """The bytes of all arguments, at least: what is removed counts until that is stored."""
+        """The bytes of all arguments, at least: removed rows count until their removal is stored."""
         return self._agenda.size + self._added.size
 
     def find(self, identity: Identity) -> R | None:
@@ -86,20 +86,18 @@ def _carry_out(changes: Sequence[RowChange[R]]) -> None:
 class RowRunner(Work[R]):
     """The rows of one part of a thread; a subclass does their work, for `AttemptRunner`.
 
-    The timer of the thread calls it. `names` are those of the methods that the class has, and `prefix` begins the keys
-    of the records.
+    The timer of the thread calls it. `names` are the names of the class's methods, `row` is the class of the rows, and
+    `prefix` begins the keys of the records.
     """
 
-    # What the methods are called, in messages.
+    # The noun for the methods, in messages.
     noun: ClassVar[str]
 
-    def __init__(
-        self, actor: Actor, part: str, names: Container[str], decode: Callable[[bytes], R], *, prefix: str = ""
-    ) -> None:
+    def __init__(self, actor: Actor, part: str, names: Container[str], row: type[R], *, prefix: str = "") -> None:
         self._actor = actor
         self._part = part
-        self.agenda = Agenda[R](is_known=names.__contains__)
-        self._table = Table(part, prefix.__add__, decode, self.agenda.set)
+        self.agenda = Agenda[R](known=names)
+        self._table = Table(part, prefix, row, self.agenda.set)
         self._runner = AttemptRunner(actor, self)
         # The newest time at which a row was created.
         self.newest = 0
@@ -108,8 +106,8 @@ class RowRunner(Work[R]):
 
     def load(self, records: Sequence[Record]) -> None:
         """Load the stored rows of a waking thread. Raises CorruptThread."""
-        for record in records:
-            row = self._table.read(record, self._actor.key).recover(self._actor.host.process)
+        for _, stored in self._table.load(records, self._actor.key):
+            row = stored.recover(self._actor.host.process)
             self.newest = max(self.newest, row.created_at)
             self.set_loaded(row)
         if stranded := {row.effect for row in self.agenda.stranded}:
@@ -144,7 +142,7 @@ class RowRunner(Work[R]):
         return self.store({id: None}) if id in self.agenda.rows else None
 
     def written(self, commit: Commit | None) -> Written:
-        """Return what waits for a write; None for one that changes nothing: it is durable when those before it are."""
+        """Return an awaitable for a write; None is a write without changes, durable when those before it are."""
         return Written(commit or self.store({}), self._actor.state.find_own_transaction())
 
     # For runs
@@ -158,9 +156,9 @@ class RowRunner(Work[R]):
     def do(
         self, id: str, work: Callable[[], Commit | None], *, may: Callable[[R], bool] | None = None, removed: str = ""
     ) -> Result[bool]:
-        """Do something to a row if there is one: now, or when the calling run commits; return whether it is done.
+        """Change a row if there is one: now, or when the calling run commits; return whether the change is made.
 
-        In a run, `may` tells whether it will be, and `removed` is the id of the row if that is removed.
+        In a run, `may` tells whether it will be made, and `removed` is the id of a row that is removed.
         """
         if (draft := self.use_draft()) is None:
             commit = work()
@@ -179,14 +177,10 @@ class RowRunner(Work[R]):
     # Called by the timer of the thread
 
     @property
-    def due(self) -> int:
-        """When the first row is due; 0 for never, as in a terminated thread, which has none."""
-        return self.agenda.due
-
-    @property
-    def wakes_at(self) -> int:
-        """When the next row may be attempted; 0 for never, or if one of the running attempts must end first."""
-        return 0 if self.busy >= _MOST_AT_ONCE else self.agenda.wakes_at
+    def times(self) -> tuple[int, int]:
+        """When the first row is due, and when the next one may be attempted: one of those that run may have to end."""
+        due, wakes_at = self.agenda.times
+        return due, 0 if wakes_at and self.busy >= _MOST_AT_ONCE else wakes_at
 
     @property
     def keeps(self) -> bool:

@@ -1,6 +1,6 @@
 """The rows of one thread: how attempts change them, and the order in which they are due. No I/O."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Container, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from plait.parts.attempts import CRASHES, Attempts, RetryPolicy
 from plait.parts.schedule.rules import LATEST, Rule
 
-__all__ = ["Agenda", "EffectRun", "Identity", "Row", "decode_row"]
+__all__ = ["Agenda", "EffectRun", "Identity", "Row"]
 
 Identity = tuple[str, str | bytes, Rule | None]
 """Identifies equal rows: the effect with the key, or with the arguments and the rule."""
@@ -30,7 +30,7 @@ class EffectRun(msgspec.Struct, frozen=True):
     run_id: str
     # The number of this attempt, from 1.
     attempt: int
-    # When it was due, in microseconds since the epoch.
+    # When the run was due, in microseconds since the epoch.
     due: int
 
 
@@ -43,7 +43,7 @@ class Row(Attempts, frozen=True, omit_defaults=True, kw_only=True):
     args: msgspec.Raw
     # Increases within a thread, so that it orders the queue.
     created_at: int
-    # The time of the next run; its next attempt is due later if one has failed.
+    # The time of the next run; after a failed attempt, the next attempt is due later.
     at: int
     key: str = ""
     rule: Rule | None = None
@@ -65,12 +65,12 @@ class Row(Attempts, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def has_crashed_out(self) -> bool:
-        """Whether the run must be given up: after three crashes, or one if the run before was given up so."""
+        """Whether the run must be given up: after three crashes, or after one if the run before also crashed."""
         return self.crashes >= (1 if self.lost_runs else self.most_crashes)
 
     @property
     def is_suspect(self) -> bool:
-        """Whether one more crash gives up the run, which may cause the crashes."""
+        """Whether one more crash gives up the run; the run may be the cause of the crashes."""
         return bool(self.lost_runs) or super().is_suspect
 
     # Changes
@@ -84,7 +84,7 @@ class Row(Attempts, frozen=True, omit_defaults=True, kw_only=True):
         return replace(self, at=at, due=at, failures=0, crashes=0, process="", lost_runs=lost_runs)
 
     def correct(self, now: int) -> "Row":
-        """Return the row, due no later than its rule says from now: a clock that was ahead may have set its time."""
+        """Return the row, due no later than its rule gives from now: a clock that was ahead may have set its time."""
         if self.rule is None or self.at <= (at := _find_next(self.rule, now, now, self.lost_runs)):
             return self
         return replace(self, at=at, due=at)
@@ -93,11 +93,9 @@ class Row(Attempts, frozen=True, omit_defaults=True, kw_only=True):
 def _find_next(rule: Rule, last: int, now: int, lost_runs: int) -> int:
     try:
         return rule.next(last, now + (_CRASH_PAUSES.pause(lost_runs) if lost_runs else 0))
-    except ValueError:  # This system does not have its time zone: it waits until one has it.
+    except ValueError:  # This system does not have the time zone of the rule: the row waits until one has it.
         return LATEST
 
-
-decode_row: Final = msgspec.json.Decoder(Row).decode
 
 R = TypeVar("R", bound=Row)
 
@@ -108,11 +106,12 @@ class Agenda(Generic[R]):
     Of the queued rows, only the first may run.
     """
 
-    def __init__(self, rows: Iterable[R] = (), *, is_known: Callable[[str], bool] = lambda _: True) -> None:
+    def __init__(self, rows: Iterable[R] = (), *, known: Container[str] | None = None) -> None:
         self.rows = {row.id: row for row in rows}
         # The rows that are running, or must not run now for another reason.
         self._held: set[str] = set()
-        self._is_known = is_known
+        # The effects that the class has; None for all.
+        self._known = known
         self._identities: dict[Identity, str] = {}
         # Heaps. An entry counts if its row still has that time. The entries of queued rows are in order of creation.
         self._timed: list[tuple[int, int, str]] = []
@@ -144,16 +143,13 @@ class Agenda(Generic[R]):
         return self._once > 0
 
     @property
-    def due(self) -> int:
-        """When the first row is due, whether it may run now or not; 0 for never."""
+    def times(self) -> tuple[int, int]:
+        """When the first row is due, and when the first of those that may run now is due; 0 for never."""
+        if not self.rows:
+            return 0, 0
+        wakes_at = 0 if (found := self._first()) is None else found.due
         others = [row for id in (*self._held, *self._stranded) if (row := self.rows.get(id))]
-        return min(filter(None, (self.wakes_at, *(row.due for row in others))), default=0)
-
-    @property
-    def wakes_at(self) -> int:
-        """When the first of the rows that may run is due; 0 for never."""
-        found = self._first()
-        return 0 if found is None else found.due
+        return min(filter(None, (wakes_at, *(row.due for row in others))), default=0), wakes_at
 
     def set(self, id: str, row: R | None) -> R | None:
         """Replace the row with an id, or remove it; return the earlier row."""
@@ -216,7 +212,7 @@ class Agenda(Generic[R]):
         return None
 
     def _push(self, row: Row) -> None:
-        if not self._is_known(row.effect):
+        if self._known is not None and row.effect not in self._known:
             self._stranded.add(row.id)
         elif row.is_queued:
             heappush(self._queued, (row.created_at, row.id))
@@ -226,7 +222,9 @@ class Agenda(Generic[R]):
     def _refill(self) -> None:
         """Rebuild the heaps from the rows."""
         self._identities = {row.identity: row.id for row in self.rows.values() if row.identity is not None}
-        self._stranded = {row.id for row in self.rows.values() if not self._is_known(row.effect)}
+        self._stranded = {
+            row.id for row in self.rows.values() if self._known is not None and row.effect not in self._known
+        }
         waiting = [row for row in self.rows.values() if row.id not in self._stranded]
         self._timed = [(row.due, row.created_at, row.id) for row in waiting if not row.is_queued]
         self._queued = [(row.created_at, row.id) for row in waiting if row.is_queued]

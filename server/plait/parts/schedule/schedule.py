@@ -1,4 +1,4 @@
-"""`schedule = Schedule()`: work that a thread does later, even if it sleeps or the server restarts before."""
+"""`schedule = Schedule()`: work that a thread does later, even if the thread sleeps or the server restarts before."""
 
 import logging
 import secrets
@@ -19,7 +19,7 @@ from plait.parts.encoding import check_type, encode_named, read_back
 from plait.parts.part import ALL, Part, check_writable
 from plait.parts.schedule.effects import Effect, EffectRunner, find_effects
 from plait.parts.schedule.row_runner import RowChange
-from plait.parts.schedule.rows import EffectRun, Row, decode_row
+from plait.parts.schedule.rows import EffectRun, Row
 from plait.parts.schedule.rules import LATEST, Cron, Every, Rule, to_microseconds
 from plait.parts.written import STAGED, Result
 from plait.store.thread_rows import Record, RecordRange
@@ -44,13 +44,13 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
     due: int
     created_at: int
     key: str | None = None
-    # For a recurring one: the seconds of `every`, or the rule and the time zone of `cron`.
+    # For a recurring schedule: the seconds of `every`, or the rule and the time zone of `cron`.
     every: float | None = None
     cron: str | None = None
     tz: str | None = None
-    # Whether it waits for the ones that were queued before it.
+    # Whether the run waits for the runs that were queued before it.
     is_queued: bool = False
-    # The number of its next attempt, or of the running one.
+    # The number of the next attempt, or of the running one.
     attempt: int = 1
     status: Literal["pending", "running"] = "pending"
 
@@ -101,24 +101,24 @@ class ThreadSchedule:
     """The schedule of one thread: at most 10,000 effects that will run later.
 
     The methods that write return at once; awaiting the result waits until the write is durable. In a transaction, the
-    write is a part of it. In a run of an agent or of an effect, it is staged, and stored with the run. The methods
-    raise Readonly and Destroyed as `set_state` does; the ones that add also raise Terminated.
+    write is a part of it. In a run of an agent or of an effect, the write is staged, and stored with the run. The
+    methods raise Readonly and Destroyed as `set_state` does; the ones that add also raise Terminated.
     """
 
     def __init__(self, actor: Actor, part: str, effects: Mapping[str, Effect]) -> None:
         self._actor = actor
         self._effects = effects
         self._runner = EffectRunner(actor, part, effects)
-        actor.timer.add(self._runner)
+        actor.timer.add(self._runner, part)
 
     # Scheduling
 
     def after(self, seconds: float, name: str, *args: Any, key: str | None = None, replace: bool = False) -> Planned:
         """Run an effect once, after some seconds.
 
-        While one with the same name and key is waiting, nothing is added, and the id of that one is returned; with
-        `replace`, that one is removed instead. Raises ValueError for an unknown effect and after the year 9999,
-        InvalidArguments for arguments that do not fit, and TooMany.
+        While a schedule with the same name and key is waiting, nothing is added, and the id of the waiting one is
+        returned; with `replace`, the new schedule replaces it. Raises ValueError for an unknown effect and after the
+        year 9999, InvalidArguments for arguments that do not fit, and TooMany.
         """
         check_type("seconds", seconds, int, float)
         if not 0 <= seconds * _SECOND <= LATEST:
@@ -137,7 +137,7 @@ class ThreadSchedule:
     def every(self, seconds: float, name: str, *args: Any) -> Planned:
         """Run an effect repeatedly, at intervals of at least one second; the first time after one interval.
 
-        If there is one with the same name, arguments and interval, nothing is added. Raises as `after`.
+        If there is a schedule with the same name, arguments and interval, nothing is added. Raises as `after`.
         """
         check_type("seconds", seconds, int, float)
         return self._add_rule(Every.of(seconds), name, args)
@@ -145,7 +145,7 @@ class ThreadSchedule:
     def cron(self, rule: str, name: str, *args: Any, tz: str = "UTC") -> Planned:
         """Run an effect by a cron rule of five fields, in a time zone such as "Europe/Berlin".
 
-        If there is one with the same name, arguments, rule and zone, nothing is added. Raises as `after`, and
+        If there is a schedule with the same name, arguments, rule and zone, nothing is added. Raises as `after`, and
         ValueError for an invalid rule or zone.
         """
         check_type("rule", rule, str)
@@ -203,10 +203,10 @@ class ThreadSchedule:
         effect.decode(bytes(data), limits=self._actor.limits)
         if at > LATEST:
             raise ValueError(f"{name} would run after the year 9999")
-        at = max(at, read_due_clock())  # As a due time, a time near or before the epoch has another meaning.
+        at = max(at, read_due_clock())  # A due time near or before the epoch has another meaning.
         id, created_at = secrets.token_hex(12), max(read_wall_clock(), self._runner.newest + 1)
         row = Row(id=id, effect=name, args=msgspec.Raw(data), created_at=created_at, at=at, due=at, **options)
-        return read_back(row, decode_row)
+        return read_back(row, Row)
 
     def _add(self, row: Row, *, replaces: bool = False) -> Planned:
         check_writable(self._actor)

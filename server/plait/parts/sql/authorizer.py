@@ -1,4 +1,4 @@
-"""Decides which statements may run on the tables of a thread, and notes the tables that each reads and writes."""
+"""Decides which statements may run on the tables of a thread, and notes the tables that each one reads and writes."""
 
 import sqlite3
 from typing import Final, NamedTuple
@@ -7,7 +7,7 @@ __all__ = ["Access", "Authorizer"]
 
 _READING: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE})
 _ROWS: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
-# The actions whose first argument is the name of what they write.
+# The actions whose first argument is the name of the written object.
 _WRITING: Final = frozenset(
     {
         *_ROWS,
@@ -24,7 +24,7 @@ _WRITING: Final = frozenset(
         sqlite3.SQLITE_ANALYZE,
     }
 )
-# It holds until the end of the transaction, so setting it is a step of one, as a write is.
+# This pragma holds until the end of the transaction, so setting it is a step of a transaction, as a write is.
 _DEFER: Final = "defer_foreign_keys"
 _PRAGMAS: Final = frozenset(
     {
@@ -42,9 +42,9 @@ _PRAGMAS: Final = frozenset(
         "table_xinfo",
     }
 )
-# Written by all that changes the schema, which is an action of its own, and to open a virtual table.
+# Written by each statement that changes the schema, which is an action of its own, and to open a virtual table.
 _SCHEMAS: Final = frozenset({"sqlite_master", "sqlite_temp_master"})
-# Others compile statements that write to their own tables when a statement reads them.
+# Other modules compile statements that write to their own tables when a statement reads them.
 _MODULES: Final = frozenset({"fts5"})
 _REFUSED_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer"})
 _NAMES: Final = {
@@ -63,7 +63,7 @@ class Access(NamedTuple):
 class Authorizer:
     """SQLite calls it while it compiles a statement, once for each thing that the statement does.
 
-    Statements of plait itself may do anything: those that run while `is_off`.
+    While `is_off`, everything is allowed: plait's own statements run then.
     """
 
     def __init__(self, *, may_write: bool) -> None:
@@ -76,12 +76,12 @@ class Authorizer:
         self._is_asked = False
 
     def begin(self) -> None:
-        """Note what the next statement does."""
+        """Forget the notes of the statement before."""
         self.refusal = ""
         self._reads, self._writes, self._is_asked = set(), set(), False
 
     def find_access(self) -> Access | None:
-        """Return what was noted since `begin`; None if nothing was compiled."""
+        """Return the notes since `begin`; None if nothing was compiled."""
         return Access(frozenset(self._reads), frozenset(self._writes)) if self._is_asked else None
 
     def __call__(

@@ -21,19 +21,19 @@ __all__ = ["Database", "Row", "make_error", "read_arguments"]
 
 Row = dict[str, Any]
 
-# The statements of plait. Compiled statements are kept by their text, so the author's must be other ones.
+# The statements of plait. Compiled statements are kept by their text, so the author's statements must be different.
 _SAVE: Final = "SAVEPOINT plait"
 _RELEASE: Final = "RELEASE plait"
 _GO_BACK: Final = "ROLLBACK TO plait"
 _COMMIT: Final = "COMMIT"
 _ROLLBACK: Final = "ROLLBACK"
-# Its rows have no columns, and sqlite3 takes only the first: it gives back one page.
+# The rows of this statement have no columns, and sqlite3 takes only the first row: it gives back one page.
 _SHRINK: Final = "PRAGMA incremental_vacuum(1)"
 _CHECKPOINT: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 _OWN: Final = frozenset({_SAVE, _RELEASE, _GO_BACK, _COMMIT, _ROLLBACK, _SHRINK, _CHECKPOINT})
 
 _PRAGMAS: Final = (
-    "synchronous=OFF",  # The first one, as the others open the file.
+    "synchronous=OFF",  # This is the first one, because the others open the file.
     f"page_size={PAGE_SIZE}",
     "auto_vacuum=INCREMENTAL",
     "journal_mode=WAL",
@@ -46,19 +46,19 @@ _READER_PRAGMAS: Final = ("cache_size=-256", "temp_store=MEMORY")
 _NEVER: Final = Event()
 # The compiled statements that are kept.
 _KEPT: Final = 128
-# Of a value, and of a statement.
+# Maximum bytes of a value, and of a statement.
 _MOST_BYTES: Final = 1024 * 1024
-# Bytes of a pattern of LIKE and GLOB, which cannot be interrupted: its length times that of the text is their time.
+# Bytes of a pattern of LIKE and GLOB, which cannot be interrupted: their time is its length times that of the text.
 _MOST_PATTERN: Final = 256
-# The steps of SQLite's machine between two looks at the clock, well below a millisecond.
+# The steps of SQLite's machine between two checks of the clock, well below a millisecond.
 _STEPS: Final = 1_000
-# Seconds of processor time that a statement has after it was late at a look: what was late may have been Python's
-# collection of garbage between two looks.
+# Seconds of processor time that a statement has after a check has found it late: Python's collection of garbage may
+# have been the cause.
 _GRACE: Final = 0.005
-# Of a statement that nothing is known of. It may write, and what it writes must be stored.
+# The access of a statement about which nothing is known. Such a statement may write, and its writes must be stored.
 _UNKNOWN: Final = Access(frozenset(), frozenset({"?"}))
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
-# What to pass instead of values that are not stored as they are.
+# Replacements for arguments that are not stored as they are.
 _CALLS: Final[tuple[tuple[Any, str], ...]] = (
     (date | time, "value.isoformat()"),
     (timedelta, "value.total_seconds()"),
@@ -99,15 +99,15 @@ class Database:
         self._db.set_progress_handler(lambda: stop.is_set() or self._is_over(), _STEPS)
         self._authorizer = Authorizer(may_write=not is_reader)
         self._db.set_authorizer(self._authorizer)
-        # The open savepoints, if it is in a transaction.
+        # The number of open savepoints; 0 outside of a transaction.
         self._depth = 0
-        # What statements access that have succeeded, and others. SQLite asks the authorizer only when it compiles a
-        # statement, so these have at least those that sqlite3 keeps compiled; it keeps none that cannot be compiled.
+        # The accesses of statements that have succeeded, and of others. SQLite asks the authorizer only when it
+        # compiles a statement, so these include all that sqlite3 keeps compiled; it keeps none that cannot be compiled.
         self._accesses: OrderedDict[str, Access] = OrderedDict()
         self._failed: OrderedDict[str, Access] = OrderedDict()
 
     def run(self, statement: str, args: Sequence[object], *, seconds: float = inf) -> tuple[list[Row], Access]:
-        """Return the rows of a statement of the author, and what it accesses. Raises SqlError.
+        """Return the rows of a statement of the author, and its access. Raises SqlError.
 
         An error may have ended the transaction: see `is_in_transaction`.
         """
@@ -147,15 +147,15 @@ class Database:
         self._db.execute(_SAVE)
 
     def go_back(self) -> None:
-        """Undo what was done since the last savepoint, and close it."""
+        """Undo the changes since the last savepoint, and close it."""
         if self._db.in_transaction and self._depth > 1:
             self._db.execute(_GO_BACK)
             self.release()
-        else:  # Releasing the outermost one would be a commit.
+        else:  # Releasing the outermost savepoint would be a commit.
             self.roll_back()
 
     def release(self) -> None:
-        """Close the last savepoint, and keep what was done."""
+        """Close the last savepoint, and keep the changes."""
         self._db.execute(_RELEASE)
         self._depth -= 1
 
@@ -179,17 +179,17 @@ class Database:
         self._db.execute(f"PRAGMA user_version={version}")
 
     def ignore_foreign_keys(self) -> None:
-        """Do not check foreign keys, and do nothing to the rows that refer to others, outside of transactions."""
+        """Do not check foreign keys, and do not change the rows that refer to others, outside of transactions."""
         self._db.execute("PRAGMA foreign_keys=OFF")
 
     def checkpoint(self) -> None:
         """Empty the log, unless a reader needs it or the disk is full."""
-        # The log still has all that is not in the file, and the next commit tries it again.
+        # The log still has all data that is not in the file, and the next commit tries it again.
         with suppress(sqlite3.Error):
             self._db.execute(_CHECKPOINT).fetchall()
 
     def close(self) -> None:
-        """Close the file. What is not committed is undone."""
+        """Close the file. Changes that are not committed are undone."""
         self._db.close()
 
     # Inside

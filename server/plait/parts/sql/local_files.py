@@ -21,7 +21,7 @@ from plait.store.held_folder import make_folder
 
 __all__ = ["LocalFile", "LocalFiles"]
 
-# The most files that are open at once, but for those with an open transaction.
+# Maximum number of open files, besides those with an open transaction.
 _MOST_OPEN: Final = 64
 # Statements of `read` that run at once.
 _MOST_READERS: Final = 4
@@ -33,19 +33,19 @@ _LONG_LOG: Final = 4 * 1024 * 1024
 class LocalFiles:
     """The folder of the files, and the open ones: the file that was not used for the longest time is closed first.
 
-    The folder is locked while this process has it, so that a later one removes what a crash has left.
+    The folder is locked while this process has it, so that a later process removes the files that a crash has left.
     """
 
     def __init__(self) -> None:
         self.readers = asyncio.Semaphore(_MOST_READERS)
         self._open: OrderedDict[LocalFile, None] = OrderedDict()
         self._folder: Path | None = None
-        # The descriptor that holds it.
+        # The descriptor that holds the lock.
         self._held: int | None = None
         self._opening = asyncio.Lock()
 
     async def prepare(self) -> None:
-        """Make the folder, unless it is there, and remove those that others have left. Raises OSError."""
+        """Make the folder, unless it is there, and remove the folders that others have left. Raises OSError."""
         async with self._opening:
             if self._folder is None or not self._folder.exists():
                 self._let_go()
@@ -85,7 +85,7 @@ class LocalFiles:
 
 
 class LocalFile:
-    """The tables of one thread as a local file. It is opened when it is used, and may be closed at any time."""
+    """The tables of one thread as a local file. The file is opened when it is used, and may be closed at any time."""
 
     def __init__(self, files: LocalFiles, path: str, most_bytes: int) -> None:
         self.path = path
@@ -96,7 +96,7 @@ class LocalFile:
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether it is open, and a transaction was begun."""
+        """Whether the file is open, and a transaction was begun."""
         return self._database is not None and self._database.is_in_transaction
 
     def write_pages(self, pages: Iterable[tuple[int, bytes]]) -> None:
@@ -114,7 +114,7 @@ class LocalFile:
         return self._database
 
     def commit(self, *, shrinks_by: int) -> Changed | None:
-        """Give some free pages back, commit, and return what has changed, if anything. Raises SqlError and OSError."""
+        """Give some free pages back, commit, and return the changes, if any. Raises SqlError and OSError."""
         assert self._database is not None
         self._database.commit(shrinks_by=shrinks_by)
         changed = self._log.read()
@@ -123,9 +123,9 @@ class LocalFile:
         return changed
 
     def migrate(self, migrations: Sequence[str], *, version: int) -> Changed | None:
-        """Run the migrations after a version, in an OS thread; return what they change. Raises SqlError and OSError."""
+        """Run the migrations after a version, in an OS thread; return their changes. Raises SqlError and OSError."""
         with closing(self._open()) as database:
-            # Else dropping a table, to make it in another way, would delete the rows that refer to its rows.
+            # Otherwise, dropping a table, to make it in another way, would delete the rows that refer to its rows.
             database.ignore_foreign_keys()
             database.save()
             for statement in chain.from_iterable(map(split_script, migrations[version:])):

@@ -49,11 +49,11 @@ async def read_rows(
 
 
 def convert_rows(rows: list[Row], into: type[T] | None, statement: str) -> list[T]:
-    """Return rows as objects of a type, if one is given. Raises SqlError if one does not fit."""
+    """Return rows as objects of a type, if one is given. Raises SqlError if a row does not fit."""
     if into is None:
         return cast(list[T], rows)
     try:
-        # In steps, as other OS threads run between them.
+        # Rows are converted in steps, because other OS threads run between them.
         steps = (rows[at : at + _AT_ONCE] for at in range(0, len(rows), _AT_ONCE))
         return [*chain.from_iterable(convert(each, list[into], strict=False) for each in steps)]  # type: ignore[valid-type]
     except msgspec.ValidationError as error:

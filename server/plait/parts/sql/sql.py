@@ -23,6 +23,7 @@ class Sql(Part["ThreadSql"]):
     only append to the list. A statement of `read` may take `read_timeout` seconds of processor time.
     """
 
+    loads_none: ClassVar = True
     reading: ClassVar = frozenset({"read", "read_packed"})
 
     def __init__(self, *, migrations: Sequence[str] = (), read_timeout: float = 10.0) -> None:

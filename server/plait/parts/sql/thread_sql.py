@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 # Seconds of processor time that a statement on the event loop has.
 _SECONDS: Final = 0.05
-# The free pages that are kept, and the most that are given back with a commit.
+# The free pages that are kept, and the maximum that a commit gives back.
 _KEPT_FREE: Final = 16
 _MOST_SHRUNK: Final = 64
 # Bytes of pages that are read at once.
@@ -71,10 +71,10 @@ class Tables:
 class ThreadSql:
     """The tables of one thread: `self.sql("insert into orders (item) values (?)", item)`.
 
-    A statement runs when it is called, in a transaction of the thread as a part of it, and has 50 ms of processor time.
-    Awaiting its result returns the rows, as dicts or as objects of `into`, when what it wrote or saw is durable; in a
-    transaction, the rows are in `.value`. Raises SqlError, and Readonly and Destroyed as `set_state` does if the
-    statement writes. While the tables are read again after a write that failed, it raises StoreError.
+    A statement runs when it is called, as a part of a transaction of the thread, and has 50 ms of processor time.
+    Awaiting its result returns the rows, as dicts or as objects of `into`, when all that it wrote or saw is durable; in
+    a transaction, the rows are in `.value`. Raises SqlError, and Readonly and Destroyed as `set_state` does if the
+    statement writes. While the tables are read again after a failed write, a statement raises StoreError.
     """
 
     def __init__(self, actor: Actor, part: str, tables: Tables) -> None:
@@ -82,7 +82,7 @@ class ThreadSql:
         self._tables = tables
         self._part = part
         self._files = actor.use_service(LocalFiles)
-        # The local file. Without one, it is made of `_new` when it is used; without both, the pages must be read again.
+        # The local file. Without one, `_new` becomes the file on first use; without both, the pages must be read again.
         self._file: LocalFile | None = None
         # The pages of a new thread's tables, until they are stored with its first write.
         self._new: Sequence[bytes] | None = None
@@ -91,7 +91,7 @@ class ThreadSql:
         self._free = 0
         # The last transaction of the thread with statements that write, until it is committed in the local file.
         self._transaction: Transaction | None = None
-        # How often a write was lost, after which the local file is another one.
+        # The number of lost writes; after each of them, the local file is another one.
         self._losses = 0
         # Held while `read` runs a statement, or waits for its place in the process.
         self._read_slot = asyncio.Lock()
@@ -138,8 +138,8 @@ class ThreadSql:
     async def read(self, statement: str, *args: object, into: Any = None) -> list[Any]:
         """Return the rows of a statement that reads, and may take long: it runs in an OS thread.
 
-        A thread reads one at a time, and a process four. Raises SqlError, also after the `read_timeout` of `Sql`, and
-        StoreError if what it saw was not stored.
+        A thread runs one such statement at a time, and a process four. Raises SqlError, also after the `read_timeout`
+        of `Sql`, and StoreError if the rows that it saw were not stored.
         """
         state = self._actor.state
         if state.find_own_transaction() is not None:
@@ -163,7 +163,7 @@ class ThreadSql:
         return rows
 
     async def run_packed(self, statement: str, args: bytes) -> bytes:
-        """Run a statement for another process: its arguments and rows are MessagePack, which has bytes."""
+        """Run a statement for another process: its arguments and rows are MessagePack, which can hold bytes."""
         return pack(await self(statement, *unpack(args)))
 
     async def read_packed(self, statement: str, args: bytes) -> bytes:
@@ -196,7 +196,7 @@ class ThreadSql:
         self._forget_file()
 
     async def _make_file(self, page: Sequence[Record]) -> Changed | None:
-        """Make the local file from its records, and return what migrations have changed."""
+        """Make the local file from its records, and return the changes of migrations."""
         key, part, migrations = self._actor.key, self._part, self._tables.migrations
         file = self._files.make(self._actor.limits.sql)
         head, count = page[0].value or b"", 0
@@ -231,7 +231,7 @@ class ThreadSql:
     # Statements
 
     def _begin_statement(self) -> Database:
-        """Return the open local file. Raises StoreError, and why the calling code may run no statement."""
+        """Return the open local file. Raises StoreError, or the reason why the calling code may run no statement."""
         own = self._actor.state.end_abandoned()
         if own is not None and own.is_open:
             own.check()
@@ -260,7 +260,7 @@ class ThreadSql:
     # Writing
 
     def _store_alone(self, database: Database) -> Commit:
-        """Commit a statement outside of transactions, and store what it has changed."""
+        """Commit a statement outside of transactions, and store its changes."""
         records = self._commit(database)
         try:
             return self._actor.records.write(records, undo=self._lose if records else None)
@@ -276,7 +276,7 @@ class ThreadSql:
         self._actor.records.write((), undo=partial(self._take_back, transaction))
 
     def _take_back(self, transaction: Transaction) -> None:
-        """Undo the last statement of a transaction that was not undone."""
+        """Undo the last statement of a transaction, unless it was undone."""
         if self._transaction is not transaction:
             self._lose()
         elif self._file is not None:
@@ -302,7 +302,7 @@ class ThreadSql:
         except BaseException as error:
             if isinstance(error, SqlError) and database.is_in_transaction:
                 database.roll_back()
-            else:  # The local file may have what is not stored.
+            else:  # The local file may have changes that are not stored.
                 self._lose()
             raise
         self._transaction = None
@@ -322,7 +322,7 @@ class ThreadSql:
     # Writes that are lost
 
     def _lose(self) -> None:
-        """Forget the local file, as a write of it was not stored, and read the pages again."""
+        """Forget the local file, because a write of it was not stored, and read the pages again."""
         self._forget_file()
         if not self._is_closed and self._actor.state.lost is None:
             self._actor.loop.call_soon(self._read_again)
@@ -334,7 +334,7 @@ class ThreadSql:
             file.remove()
 
     def _read_again(self) -> "asyncio.Future[None]":
-        """Begin to read the pages, unless that is running, in a turn; return what waits for it."""
+        """Begin to read the pages in a turn, unless a read is running; return a future for the end."""
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_future()
             self._reading.add_done_callback(self._finish_reading)

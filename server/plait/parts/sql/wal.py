@@ -9,10 +9,10 @@ __all__ = ["PAGE_SIZE", "Changed", "WalReader"]
 PAGE_SIZE: Final = 4096
 
 _HEADER_SIZE: Final = 32
-# Of a frame: the number of its page, and the number of pages of the database if it ends a commit, else 0.
+# Fields of a frame: the number of its page, and the number of pages of the database if it ends a commit, else 0.
 _FRAME: Final = Struct(">II8s8x")
 _FRAME_SIZE: Final = _FRAME.size + PAGE_SIZE
-# The frames that are read at first, and then at once.
+# The frames that are read at first, and the frames that are read at once after that.
 _FEW: Final = 4
 _MANY: Final = 64
 
@@ -34,7 +34,7 @@ class WalReader:
         self._salt = b""
 
     def read(self) -> Changed | None:
-        """Return what was changed by the commits since the last call; None if there is none. Raises OSError.
+        """Return the changes of the commits since the last call; None if there are none. Raises OSError.
 
         Frames after the last commit may be left from a transaction that was rolled back after it had spilled. They
         have the same salt, but do not end a commit.

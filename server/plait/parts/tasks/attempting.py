@@ -1,4 +1,4 @@
-"""One attempt at a step: it calls the function, and stores the result with what the function has written."""
+"""One attempt at a step: it calls the function, and stores the result with the function's writes."""
 
 import asyncio
 import inspect
@@ -19,7 +19,7 @@ from plait.parts.written import Result, Written
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["attempt_step"]
+__all__ = ["StepStage", "attempt_step"]
 
 
 class Attempted(Protocol):
@@ -35,8 +35,16 @@ class Attempted(Protocol):
         ...
 
 
-# What the methods return that write at once; in a transaction, they need not be awaited.
+# The results of the methods that write at once; in a transaction, they need not be awaited.
 _WRITES: Final = (Commit, Written, Result)
+
+
+class StepStage(Stage):
+    """The stage of the function of a step, whose task may begin its last commit with `Step.transaction`."""
+
+    def __init__(self, actor: ThreadActor) -> None:
+        super().__init__(actor, do_nothing)
+        self.task = asyncio.current_task()
 
 
 class _IsAwaitable(Exception):
@@ -46,7 +54,7 @@ class _IsAwaitable(Exception):
 async def attempt_step(
     actor: ThreadActor, steps: Attempted, name: str, function: Callable[[], object], *, timeout: float | None
 ) -> JournalEntry:
-    """Call the function of a step, and return the step when it is stored. Raises what the function raises."""
+    """Call the function of a step, and return the step when it is stored. Raises the error of the function."""
     if inspect.iscoroutinefunction(function):
         return await _attempt_staged(actor, steps, name, cast(Awaitable[object], function()), timeout=timeout)
     made: object = None
@@ -72,18 +80,17 @@ async def attempt_step(
 async def _attempt_staged(
     actor: ThreadActor, steps: Attempted, name: str, work: Awaitable[object], *, timeout: float | None
 ) -> JournalEntry:
-    stage = Stage(actor, do_nothing)
-    stage.step_task = asyncio.current_task()
+    stage = StepStage(actor)
     with stage.use():
         async with limit_time(timeout):
             entry = _finish(name, await call(lambda: work))
-        has_cancelled = stage.is_open and not steps.has_row  # In the block of its transaction.
+        has_cancelled = stage.is_open and not steps.has_row  # The run was cancelled in the block of its transaction.
         await stage.commit(is_last=True, end=do_nothing if has_cancelled else partial(steps.put, name, entry))
     return entry
 
 
 def _finish(name: str, value: object) -> JournalEntry:
-    """Return a step that is done with a value, or with that of a write."""
+    """Return a step that is done with a value, or with the value of a write."""
     if isinstance(value, _WRITES):
         value = value.value if isinstance(value, Result) else None
     return JournalEntry("do", is_done=True, value=msgspec.Raw(encode_named(name, value)))

@@ -1,7 +1,8 @@
 """The methods by which clients use the tasks of a thread, and the runs as they see them."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from inspect import Parameter
 from typing import Any, Final, get_type_hints
 
@@ -36,7 +37,8 @@ def make_methods(part: str, tasks: Mapping[str, Task], *, is_live: bool) -> Iter
 
     def send(thread: Thread[Any], id: str, event: str, data: Any = None) -> bool:
         """Send an event to a run of a task; return whether it was taken."""
-        taken: bool = _check(lambda: getattr(thread, part).send(id, event, data).value)
+        with _checking():
+            taken: bool = getattr(thread, part).send(id, event, data).value
         return taken
 
     def cancel(thread: Thread[Any], id: str) -> bool:
@@ -66,7 +68,8 @@ def _make_begin(part: str, task: Task) -> Method:
     def begin(*args: Any, **kwargs: Any) -> str:
         given = signature.bind(*args, **kwargs)
         found, *values = given.args
-        receipt = _check(lambda: getattr(found, part).run(task.name, *values, **given.kwargs))
+        with _checking():
+            receipt = getattr(found, part).run(task.name, *values, **given.kwargs)
         return str(receipt.id)
 
     begin.__doc__ = task.function.__doc__
@@ -75,9 +78,10 @@ def _make_begin(part: str, task: Task) -> Method:
     return Method(f"task:{task.name}", task.name, begin, concurrent=False, noun="task")
 
 
-def _check(work: Callable[[], Any]) -> Any:
-    """Do something for a client. Raises InvalidArguments in place of the errors of invalid values."""
+@contextmanager
+def _checking() -> Iterator[None]:
+    """Raise InvalidArguments in place of the errors of invalid values of a client."""
     try:
-        return work()
+        yield
     except (ValueError, TypeError) as error:
         raise InvalidArguments(str(error)) from error

@@ -1,14 +1,14 @@
 """The journal of one run: which of its steps are finished since the last checkpoint. No I/O."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from plait.parts.tasks.rows import NULL, Checkpoint, JournalEntry, TaskRow, decode_checkpoint, decode_entry
+from plait.parts.tasks.rows import NULL, Checkpoint, JournalEntry, TaskRow
 from plait.state.thread_records import Change, Changes, Table, Values
-from plait.store.thread_rows import Record
+from plait.store.thread_rows import Record, ThreadKey
 
 __all__ = ["MOST_STEPS", "Journal", "ReplayDiverged", "check_event", "find_prefix"]
 
@@ -18,7 +18,7 @@ MOST_STEPS: Final = 1_000
 _CHECKPOINT: Final = "c"
 _STEP: Final = "s/"
 _EVENT: Final = "e/"
-# How the names of events begin that only plait itself sends.
+# The prefix of the names of events that only plait itself sends.
 _OWN: Final = "plait:"
 
 
@@ -33,7 +33,7 @@ def check_event(name: str) -> None:
 
 
 def find_prefix(id: str) -> str:
-    """Return how the keys of the records of a run's journal begin."""
+    """Return the prefix of the keys of the records of a run's journal."""
     return f"j/{id}/"
 
 
@@ -44,37 +44,31 @@ class Journal:
     """
 
     def __init__(self, part: str, id: str) -> None:
-        self._prefix = prefix = find_prefix(id)
+        prefix = find_prefix(id)
         self.entries = Values[str, JournalEntry]()
         # The data of the events that have come.
         self.events = Values[str, msgspec.Raw]()
-        self._steps = Table(part, (prefix + _STEP).__add__, decode_entry, self.entries.set)
-        self._events = Table(part, (prefix + _EVENT).__add__, msgspec.Raw, self.events.set)
-        self._checkpoints = Table(part, (prefix + _CHECKPOINT).__add__, decode_checkpoint, self._set_checkpoint)
+        self._steps = Table(part, prefix + _STEP, JournalEntry, self.entries.set)
+        self._events = Table(part, prefix + _EVENT, msgspec.Raw, self.events.set)
+        self._checkpoints = Table(part, prefix + _CHECKPOINT, Checkpoint, self._set_checkpoint)
         self.checkpoint = Checkpoint()
-        # Whether the value of the checkpoint with which this pass begins must still be read.
+        # Whether this pass must still read the value of the checkpoint with which it begins.
         self.is_unread = False
         # The kinds of the steps that were called since the checkpoint, in this pass.
         self._called: dict[str, str] = {}
-        # What the next write stores besides, as a checkpoint was made, after which these events may come again.
+        # The additional changes of the next write after a checkpoint, after which these events may come again.
         self._unstored: list[Change] = []
 
-    def load(self, records: Iterable[Record]) -> None:
-        """Read the stored records. Events that have come in between are kept."""
-        cut = len(self._prefix)
-        for record in records:
-            assert record.value is not None
-            place, name = record.key[cut : cut + 2], record.key[cut + 2 :]
-            if place == _STEP:
-                self.entries[name] = decode_entry(record.value)
-            elif place == _EVENT:
-                self.events.setdefault(name, msgspec.Raw(record.value))
-            else:
-                self.checkpoint = decode_checkpoint(record.value)
-                self.is_unread = self.checkpoint.must_be_read
+    def load(self, records: Sequence[Record], thread: ThreadKey) -> None:
+        """Load the stored records. Events that have come since they were read are kept. Raises CorruptThread."""
+        self.entries.update(self._steps.load(records, thread))
+        for name, data in self._events.load(records, thread):
+            self.events.setdefault(name, data)
+        self.checkpoint = dict(self._checkpoints.load(records, thread)).get("", self.checkpoint)
+        self.is_unread = self.checkpoint.must_be_read
 
     def call(self, name: str, kind: str) -> JournalEntry | None:
-        """Begin a step of the method; return what is stored of it. Raises ReplayDiverged, and RuntimeError."""
+        """Begin a step of the method; return its stored entry. Raises ReplayDiverged, and RuntimeError."""
         if self.is_unread:
             what = "read `step.value`, which is that of the last checkpoint, before the first step"
             raise ReplayDiverged(f"the step {name!r} would be repeated: {what}")
@@ -117,7 +111,7 @@ class Journal:
         return event in row.events and event not in self._released
 
     def advance(self, row: TaskRow) -> TaskRow:
-        """Return the row as the next write stores it: after the checkpoint, if there is one that is not stored."""
+        """Return the row as the next write stores it: after the checkpoint, if one is not stored yet."""
         if not self._unstored:
             return row
         released = self._released
@@ -126,7 +120,7 @@ class Journal:
     # Changes
 
     def clear(self) -> Changes:
-        """Return the changes that remove all of it."""
+        """Return the changes that remove the whole journal."""
         steps = [self._steps.change(name, None) for name in self.entries]
         events = [self._events.change(name, None) for name in self.events]
         checkpoint = [self._checkpoints.change("", None)] if self.checkpoint.number else []
@@ -160,11 +154,11 @@ class Journal:
 
     @property
     def _released(self) -> set[str]:
-        """The events that may come again, as a checkpoint that is not stored has forgotten them."""
+        """The events that may come again, because a checkpoint that is not stored has forgotten them."""
         return {change.key for change in self._unstored if change.set == self.events.set}
 
     def _set_checkpoint(self, _: str, value: Checkpoint | list[Change] | None) -> list[Change]:
-        """Follow the write of a checkpoint; as the value before, what was not stored, which comes back if it fails."""
+        """Follow the write of a checkpoint; return the unstored changes, which are restored if the write fails."""
         unstored, self._unstored = self._unstored, []
         if isinstance(value, list):  # A checkpoint that was made in between is stored with this one.
             self._unstored = [*value, *unstored]

@@ -18,9 +18,7 @@ __all__ = [
     "Status",
     "TaskRow",
     "TaskRun",
-    "decode_checkpoint",
     "decode_ended",
-    "decode_entry",
     "decode_row",
 ]
 
@@ -41,13 +39,13 @@ class TaskRun(msgspec.Struct, frozen=True, kw_only=True):
     _args: msgspec.Raw = msgspec.field(name="args")
     key: str | None = None
     status: Status
-    # What `step.status` has told last.
+    # The last value of `step.status`.
     value: Any = None
     result: Any = None
-    # The class and the message of what its method has raised.
+    # The class and the message of the error of its method.
     error: str | None = None
     created_at: int
-    # When it goes on; 0 if it has ended.
+    # When the run goes on; 0 if it has ended.
     due: int = 0
     ended_at: int | None = None
 
@@ -65,15 +63,15 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
 
     # The ids of the principals that have begun it.
     users: tuple[str, ...] = ()
-    # What `step.status` has told last, and how often it was called since the checkpoint.
+    # The last value of `step.status`, and the number of its calls since the checkpoint.
     value: msgspec.Raw = NULL
     told: int = 0
     # The names of the events that have come, or whose time is over, since the checkpoint: the first one counts.
     events: tuple[str, ...] = ()
-    # When it has left the memory, 0 while it has not, and the events for which it waits then.
+    # When the run has left the memory, 0 while it has not, and the events for which it then waits.
     asleep_since: int = 0
     awaits: tuple[str, ...] = ()
-    # Whether all of its step calls wait, so that it has no part in a crash.
+    # Whether all step calls of the run wait, so that it cannot cause a crash.
     is_resting: bool = False
 
     @property
@@ -82,7 +80,7 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def status(self) -> Status:
-        """Whether its method runs, waits to be called, or has left the memory."""
+        """Whether the method runs, waits to be called, or has left the memory."""
         return "running" if self.process else "sleeping" if self.asleep_since else "waiting"
 
     def check_room(self, limit: int) -> None:
@@ -105,12 +103,12 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
         return replace(self, process="", due=due, asleep_since=now, awaits=(*awaits,), is_resting=False)
 
     def receive(self, event: str, now: int) -> Self:
-        """Note an event, which continues the run if it waits for it."""
+        """Record an event, which continues the run if the run waits for it."""
         due = now if event in self.awaits else self.due
         return replace(self, events=(*self.events, event), due=due)
 
     def retry(self, events: Sequence[str], now: int) -> Self:
-        """Begin it again, when only these events are still stored."""
+        """Begin the run again, when only these events are still stored."""
         return replace(self, process="", crashes=0, at=now, due=now, asleep_since=0, awaits=(), events=(*events,))
 
     def show(self) -> TaskRun:
@@ -128,7 +126,7 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class EndedRun(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A run that has ended, as it is stored."""
+    """A run that has ended, in its stored form."""
 
     row: TaskRow
     status: Status
@@ -151,10 +149,10 @@ class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     # The result of a step that is done; its error, instead, if it has failed.
     value: msgspec.Raw = NULL
     error: str = ""
-    # When it has waited long enough: the end of a sleep or of a timeout, or the next attempt; 0 if it does not wait.
+    # When the step has waited long enough: the end of a sleep or a timeout, or the next attempt; 0 if it does not wait.
     due: int = 0
     failures: int = 0
-    # Whether it is done at most once, and has begun.
+    # Whether the step is done at most once, and has begun.
     has_begun: bool = False
 
 
@@ -163,11 +161,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     number: int = 0
     value: msgspec.Raw = NULL
-    # Whether a replay must read it before its first step; an earlier version has not stored that.
+    # Whether a replay must read it before its first step; an earlier version did not store this.
     must_be_read: bool = False
 
 
 decode_row: Final = msgspec.json.Decoder(TaskRow).decode
 decode_ended: Final = msgspec.json.Decoder(EndedRun).decode
-decode_entry: Final = msgspec.json.Decoder(JournalEntry).decode
-decode_checkpoint: Final = msgspec.json.Decoder(Checkpoint).decode

@@ -20,10 +20,11 @@ from plait.parts.schedule.rules import LATEST
 from plait.parts.stage import Stage, do_nothing
 from plait.parts.tasks.ended import ENDED, KeptRuns
 from plait.parts.tasks.journal import Journal, find_prefix
-from plait.parts.tasks.rows import NULL, EndedRun, Status, TaskRow, TaskRun, decode_ended, decode_row
+from plait.parts.tasks.rows import NULL, EndedRun, Status, TaskRow, TaskRun, decode_ended
 from plait.parts.tasks.step import Step
 from plait.parts.tasks.step_errors import describe
 from plait.parts.tasks.task import Task
+from plait.parts.tasks.waits import StepRunner
 from plait.state.commit import Commit
 from plait.state.thread_records import Changes, apply
 from plait.state.transaction import Transaction
@@ -39,23 +40,23 @@ MOST_EVENTS: Final = 1_000
 
 Viewer = Callable[[TaskRun], None]
 
-# A method that raises outside of its steps would do so again.
+# A method that raises outside of its steps would raise again.
 _NEVER: Final = RetryPolicy(1, 1.0, 300.0)
 
 
-class TaskRunner(RowRunner[TaskRow]):
+class TaskRunner(RowRunner[TaskRow], StepRunner):
     """The runs of one thread that have not ended: stores them, and runs the due ones."""
 
     noun = "task"
 
     def __init__(self, actor: Actor, part: str, tasks: Mapping[str, Task]) -> None:
-        super().__init__(actor, part, tasks, decode_row, prefix=ROWS)
+        super().__init__(actor, part, tasks, TaskRow, prefix=ROWS)
         self._tasks = tasks
         # The steps of the runs in memory, and how many of these only wait.
         self._steps: dict[str, Step] = {}
         self._resting = 0
         self.kept = KeptRuns(actor, part)
-        # Are told of each change.
+        # The viewers are told of each change.
         self.viewers: list[Viewer] = []
 
     # Rows
@@ -78,7 +79,7 @@ class TaskRunner(RowRunner[TaskRow]):
         return commit
 
     def end(self, id: str, status: Status, *, result: msgspec.Raw = NULL, error: str | None = None) -> Commit:
-        """Store the end of a run. The journal of one that may be retried is kept."""
+        """Store the end of a run. The journal of a run that may be retried is kept."""
         step = self._steps.get(id)
         row = replace(self.agenda.rows[id], events=(), awaits=())
         ended = EndedRun(row, status, read_wall_clock(), result, error)
@@ -94,7 +95,7 @@ class TaskRunner(RowRunner[TaskRow]):
         return commit
 
     def cancel(self, id: str) -> Commit | None:
-        """End a run, and cancel what it does; None if it has ended."""
+        """End a run, and cancel its work; None if it has ended."""
         if id not in self.agenda.rows:
             return None
         commit = self.end(id, "cancelled")
@@ -102,7 +103,7 @@ class TaskRunner(RowRunner[TaskRow]):
         return commit
 
     def send(self, id: str, event: str, data: msgspec.Raw) -> Commit | None:
-        """Store an event for a run; None if it has ended, or has got one of this name. Raises TooMany."""
+        """Store an event for a run; None if the run has ended, or already has an event of this name. Raises TooMany."""
         row, step = self.agenda.rows.get(id), self._steps.get(id)
         if row is None or not self.takes(row, event):
             return None
@@ -125,7 +126,7 @@ class TaskRunner(RowRunner[TaskRow]):
     async def retry(self, id: str) -> Commit | None:
         """Begin a run that has failed or was cancelled again, from its journal, without the steps that have failed.
 
-        None if it is not such a run, or another one has its key. Raises ValueError if there is no such task.
+        Returns None if there is no such run, or another one has its key. Raises ValueError if there is no such task.
         """
         ended, journal = await self.read_ended(id), Journal(self._part, id)
         if ended is None or ended.status == "done":
@@ -143,7 +144,7 @@ class TaskRunner(RowRunner[TaskRow]):
         return None if data is None else decode_ended(data)
 
     def clear(self) -> Sequence[Record]:
-        # What is left of their journals is removed as that of ended runs is.
+        # The rest of their journals is removed with the ended runs.
         ends, _ = apply(self.kept.add(dict.fromkeys(self.agenda.rows, "cancelled")))
         return [*super().clear(), *ends]
 
@@ -171,11 +172,9 @@ class TaskRunner(RowRunner[TaskRow]):
     async def attempt(self, id: str) -> None:
         """Call the method, until it has ended or its run leaves the memory."""
         row = self.agenda.rows[id]
-        # Before its journal is read, as an event may come in between.
+        # The journal is made before it is read, because an event may come in between.
         journal = Journal(self._part, id)
-        step = self._steps[id] = Step(
-            self._actor, row, journal, find=self.find, store=self._store_step, count_rest=self._count_rest
-        )
+        step = self._steps[id] = Step(self._actor, row, journal, self)
         stage = Stage(self._actor, do_nothing)
         try:
             with stage.use():
@@ -211,7 +210,7 @@ class TaskRunner(RowRunner[TaskRow]):
     # Inside
 
     def _find_journal(self, id: str) -> Journal:
-        """Return the journal of a run: an empty one if it is not in memory, where all in it is stored."""
+        """Return the journal of a run; without one in memory, an empty one, because all its entries are stored."""
         step = self._steps.get(id)
         return Journal(self._part, id) if step is None else step.journal
 
@@ -223,21 +222,17 @@ class TaskRunner(RowRunner[TaskRow]):
         adopting = (name for name, task in self._tasks.items() if task.adopts(row, is_known=is_known))
         return replace(row, effect=next(adopting, row.effect))
 
-    def _store_step(self, row: TaskRow, more: Changes) -> Commit:
-        """Store a row, if it has changed, with more changes, as one write."""
-        return self.store({} if row is self.agenda.rows.get(row.id) else {row.id: row}, more)
-
-    def _count_rest(self, change: int) -> None:
-        """Count the runs whose step calls all wait."""
+    def count_resting(self, change: int) -> None:
         self._resting += change
         if change > 0:
-            self._actor.arm()
+            self._actor.timer.arm(self)
 
     async def _read(self, journal: Journal, id: str) -> None:
-        journal.load(await self._actor.records.list(RecordRange(self._part, find_prefix(id), limit=ALL)))
+        records = await self._actor.records.list(RecordRange(self._part, find_prefix(id), limit=ALL))
+        journal.load(records, self._actor.key)
 
     async def _call(self, step: Step, row: TaskRow) -> Any:
-        """Call the method of a run, within its time; return None if it has ended before."""
+        """Call the method of a run, within its time; return None if the run has ended before."""
         task, current = self._tasks[row.effect], asyncio.current_task()
         assert current is not None
         args = task.decode(bytes(row.args), limits=self._actor.limits)

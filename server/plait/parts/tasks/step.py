@@ -1,13 +1,12 @@
-"""The steps of a task: each is stored when it is finished, and not repeated then."""
+"""The steps of a task: each step is stored when it is finished, and not repeated after that."""
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
-from functools import lru_cache
 from time import perf_counter
-from typing import Any, Final, TypeVar, cast, overload
+from typing import Any, Final, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
 from msgspec.structs import replace
@@ -21,27 +20,25 @@ from plait.parts.attempts import RetryPolicy, Uncounted
 from plait.parts.encoding import check_seconds, check_type, encode_named
 from plait.parts.schedule.rules import LATEST, to_microseconds
 from plait.parts.stage import LastBlock, find_stage
-from plait.parts.tasks.attempting import attempt_step
+from plait.parts.tasks.attempting import StepStage, attempt_step
 from plait.parts.tasks.journal import Journal, check_event
 from plait.parts.tasks.rows import JournalEntry, TaskRow
 from plait.parts.tasks.step_errors import GiveUp, StepFailed, Unknown, describe
-from plait.parts.tasks.waits import Waits
+from plait.parts.tasks.waits import StepRunner, Waits
 from plait.state.commit import Commit
 from plait.state.thread_records import Changes
 from plait.store.record_checks import is_key
-from plait_schemas.codec import decode_json, make_decoder
+from plait_schemas.codec import decode_json, find_decoder
 
 __all__ = ["Approval", "Step"]
 
 T = TypeVar("T")
 
-# Seconds before a step is refused, as the method must end.
+# Seconds before a step is refused, because the method must end.
 _PAUSE: Final = 0.05
 
 # The key of the step in whose function the calling code runs; None outside of steps.
 _key: Final[ContextVar[str | None]] = ContextVar("plait_step", default=None)
-
-_find_decoder = lru_cache(1024)(make_decoder)
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -52,22 +49,23 @@ class Approval(msgspec.Struct, frozen=True):
     metadata: dict[str, Any] = {}
 
 
+class StepOptions(TypedDict, total=False):
+    """How `Step.do` attempts a step."""
+
+    attempts: int
+    base: float
+    most: float
+    timeout: float | None
+    once: bool
+
+
 class Step:
     """The steps of one run of a task: `await step.do("charge", self.charge)`.
 
     Each has a name, by which a replay finds its result; a name may be used again after a checkpoint.
     """
 
-    def __init__(
-        self,
-        actor: Actor,
-        row: TaskRow,
-        journal: Journal,
-        *,
-        find: Callable[[str], TaskRow | None],
-        store: Callable[[TaskRow, Changes], Commit],
-        count_rest: Callable[[int], None],
-    ) -> None:
+    def __init__(self, actor: Actor, row: TaskRow, journal: Journal, runner: StepRunner) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.id = row.id
@@ -75,13 +73,11 @@ class Step:
         self.begun_at = row.created_at
         self.users = row.users
         self._task_name = row.effect
-        # Returns the row of a run that has not ended; and stores one, if it has changed, with its journal.
-        self._find = find
-        self._store = store
+        self._runner = runner
         self._actor = actor
         self.journal = journal
         # The task that makes the steps calls the method, and is cancelled when the run leaves the memory.
-        self.waits = Waits(actor.loop, actor.host.timer_interval, count=count_rest, rest=self._rest, leave=task.cancel)
+        self.waits = Waits(actor.loop, actor.host.timer_interval, runner, row.id, task)
         # The number of calls of `status` since the checkpoint.
         self._told = 0
 
@@ -89,29 +85,11 @@ class Step:
 
     @overload
     async def do(
-        self,
-        name: str,
-        function: Callable[[], object],
-        *,
-        attempts: int = 3,
-        base: float = 0.5,
-        most: float = 60.0,
-        timeout: float | None = None,
-        once: bool = False,
-        type: type[T],
+        self, name: str, function: Callable[[], object], *, type: type[T], **options: Unpack[StepOptions]
     ) -> T: ...
     @overload
     async def do(
-        self,
-        name: str,
-        function: Callable[[], object],
-        *,
-        attempts: int = 3,
-        base: float = 0.5,
-        most: float = 60.0,
-        timeout: float | None = None,
-        once: bool = False,
-        type: Any = Any,
+        self, name: str, function: Callable[[], object], *, type: Any = Any, **options: Unpack[StepOptions]
     ) -> Any: ...
     async def do(
         self,
@@ -125,13 +103,13 @@ class Step:
         once: bool = False,
         type: Any = Any,
     ) -> Any:
-        """Call a function, store its result, and return that as its JSON decodes, as a `type` if given.
+        """Call a function, store its result, and return the result decoded from JSON, as a `type` if given.
 
-        A `def` runs in a transaction with its result. What an `async def` writes to parts is stored with its result,
-        and its changes of the state at once. If it raises, it is called again, up to `attempts` times in all: after
-        about `base` seconds, then twice as long each time, at most `most`; after that, or a GiveUp, raises StepFailed.
-        An attempt of an `async def` that takes longer than `timeout` seconds fails. With `once`, there is one attempt,
-        and Unknown is raised if it was cut off.
+        A `def` runs in a transaction with its result. The writes of an `async def` to parts are stored with its result,
+        and its changes of the state at once. A function that raises is called again, up to `attempts` times in all:
+        after about `base` seconds, then twice as long each time, at most `most`; after that, or after a GiveUp, raises
+        StepFailed. An attempt of an `async def` that takes longer than `timeout` seconds fails. With `once`, there is
+        one attempt, and Unknown is raised if it was cut off.
         """
         policy = RetryPolicy.of(1 if once else attempts, base, most)
         if timeout is not None:
@@ -201,7 +179,7 @@ class Step:
             raise
 
     async def approval(self, name: str, *, timeout: float | None = None) -> Approval:
-        """Wait for an event as `event` does: `{"approved": true}` or false, if wanted with `reason` and `metadata`."""
+        """Wait for an event as `event` does: `{"approved": true}` or false, optionally with `reason` and `metadata`."""
         return cast(Approval, await self.event(name, timeout=timeout, type=Approval))
 
     # Between steps
@@ -245,15 +223,15 @@ class Step:
         return found
 
     def transaction(self) -> LastBlock:
-        """Store what a block changes with the result of the step: `with step.transaction():` in its `async def`.
+        """Store the changes of a block with the result of the step: `with step.transaction():` in its `async def`.
 
-        The block is the last that the function does: it may not await in it or after it. What it has written to parts
-        before is stored, too. `async with` is needed after changes of stored messages. Raises RuntimeError outside of
-        the function of a step, and in tasks that it has started.
+        The block must be the last thing in the function: the function may not await in it or after it. Earlier writes
+        of the function to parts are stored, too. `async with` is needed after changes of stored messages. Raises
+        RuntimeError outside of the function of a step, and in tasks that the function has started.
         """
         self._find_row()
         stage = find_stage(self._actor)
-        if stage is None or stage.step_task is not asyncio.current_task():
+        if not isinstance(stage, StepStage) or stage.task is not asyncio.current_task():
             raise RuntimeError("step.transaction() is for the async def of a step itself, not for tasks that it starts")
         return stage.open()
 
@@ -267,10 +245,10 @@ class Step:
     @property
     def has_row(self) -> bool:
         """Whether the run has not ended."""
-        return self._find(self.id) is not None
+        return self.id in self._runner.agenda.rows
 
     def put(self, name: str, entry: JournalEntry, *, is_waiting: bool = False) -> Commit:
-        """Store a step; the run that has made progress has not crashed, nor has one that only waits."""
+        """Store a step; a run that has made progress has not crashed, nor has a run that only waits."""
         before = self._find_row()
         row = self.journal.advance(before)
         if row.is_resting is not (is_resting := is_waiting and not self.waits.active):
@@ -284,15 +262,15 @@ class Step:
     # Inside
 
     def _find_row(self) -> TaskRow:
-        row = self._find(self.id)
+        row = self._runner.agenda.rows.get(self.id)
         if row is None or self.is_closed:
             raise asyncio.CancelledError
         return row
 
     async def _call(self, name: str, kind: str) -> JournalEntry | None:
-        """Begin a call; return what is stored of it. Raises CancelledError, after a pause, if no step may begin."""
+        """Begin a call; return the stored entry. Raises CancelledError, after a pause, if no step may begin."""
         if self.is_closed:
-            await asyncio.sleep(_PAUSE)  # The method may catch that again and again.
+            await asyncio.sleep(_PAUSE)  # The method may catch the error again and again.
         self._find_row()
         check_type("the name of a step", name, str)
         if (_key.get() or "").startswith(f"{self.id}/"):
@@ -330,7 +308,7 @@ class Step:
             yield
             return
         began, outcome = perf_counter(), "ok"
-        trace = instruments.step_began(*self._actor.key, self._task_name, name, find_trace(instruments, "server"))
+        trace = instruments.step_began(*self._actor.key, self._task_name, name, find_trace(instruments))
         try:
             yield
         except BaseException as error:
@@ -339,15 +317,14 @@ class Step:
         finally:
             instruments.step_ended(trace, perf_counter() - began, outcome)
 
-    def _rest(self) -> None:
-        """Store that all calls wait, unless it is: the run has no part in a crash from here on."""
-        row = self._find(self.id)
-        if row is not None and not row.is_resting:
-            self._store(replace(row, is_resting=True), ())
+    def _store(self, row: TaskRow, more: Changes) -> Commit:
+        """Store the row of the run, if it has changed, with its journal."""
+        is_same = row is self._runner.agenda.rows.get(row.id)
+        return self._runner.store({} if is_same else {row.id: row}, more)
 
 
 def _decode(data: msgspec.Raw, type: Any) -> Any:
-    return decode_json(bytes(data)) if type is Any else _find_decoder(type)(data)
+    return decode_json(bytes(data)) if type is Any else find_decoder(type)(data)
 
 
 def _fail(entry: JournalEntry, policy: RetryPolicy, error: Exception) -> JournalEntry:

@@ -37,9 +37,9 @@ def task(*, timeout: float | None = None, clients: bool = False) -> Callable[[F]
 def task(function: F | None = None, /, *, timeout: float | None = None, clients: bool = False) -> F | Callable[[F], F]:
     """Mark an `async def` of a Thread as a task: `async def f(self, step: Step, …)`, which `tasks.run("f", …)` runs.
 
-    It is called again after a crash, a restart or a long wait; its finished steps are not repeated, and what is outside
-    of steps is. A run that has not ended `timeout` seconds after it was begun fails; None means never. Clients may
-    begin it only with `clients`. Arguments are JSON, and are converted to their annotations.
+    The method is called again after a crash, a restart or a long wait; its finished steps are not repeated, but all
+    code outside of steps is. A run that has not ended `timeout` seconds after its beginning fails; None means never.
+    Clients may begin it only with `clients`. Arguments are JSON, and are converted to their annotations.
     """
     if timeout is not None:
         check_seconds("timeout", timeout)
@@ -56,7 +56,7 @@ def task(function: F | None = None, /, *, timeout: float | None = None, clients:
 class Task:
     """One method that tasks run, and the decoders of its arguments."""
 
-    # The queues whose runs are its own, too, and are stored under their names.
+    # The queues whose runs also belong to this task, and are stored under their names.
     queues: Sequence[str] = ()
 
     def __init__(
@@ -78,7 +78,7 @@ class Task:
         return False
 
     def find_identity(self, thread: Thread[Any], key: str | None) -> tuple[str, str | None]:
-        """Return the name and the key of a run that is begun. Raises InvalidArguments if it must not begin."""
+        """Return the name and the key of a run that is begun. Raises InvalidArguments if the run must not begin."""
         return self.name, key
 
     def find_users(self, thread: Thread[Any], key: str | None) -> Iterable[str]:
@@ -86,12 +86,12 @@ class Task:
         return [] if (user := find_user()) is None else [user]
 
     def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
-        """Write what follows from the end of a run, in the same write."""
+        """Write the consequences of the end of a run, in the same write."""
 
     def check(self, args: bytes, *, limits: Limits) -> None:
         """Raise InvalidArguments for the JSON array of arguments that do not fit."""
         is_collecting = gc.isenabled()
-        gc.disable()  # The collector need not walk what is dropped at once.
+        gc.disable()  # The garbage collector need not walk objects that are dropped at once.
         try:
             self.decode(args, limits=limits)
         finally:

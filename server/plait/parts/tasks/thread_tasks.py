@@ -35,7 +35,7 @@ __all__ = ["MOST_RUNS", "TaskReceipt", "Tasks", "ThreadTasks", "find_tasks_part"
 MOST_RUNS: Final = 10_000
 """The maximum number of runs of a thread that have not ended."""
 
-# The maximum bytes of their arguments, as a multiple of the maximum bytes of a record.
+# The maximum bytes of all arguments, as a multiple of the maximum bytes of a record.
 _MOST_RECORDS: Final = 8
 
 
@@ -114,13 +114,13 @@ class ThreadTasks:
         self._runner = TaskRunner(actor, part, tasks)
         # The calls of `wait`.
         self._waiting: set[asyncio.Future[TaskRun]] = set()
-        actor.timer.add(self._runner)
-        actor.timer.add(self._runner.kept)
+        actor.timer.add(self._runner, part)
+        actor.timer.add(self._runner.kept, part)
 
     # Writing
 
     def run(self, name: str, *args: Any, key: str | None = None) -> TaskReceipt:
-        """Begin a run of a task, and return its receipt; with a `key`, that of the run with it that has not ended.
+        """Begin a run of a task, unless a run with the `key` has not ended; return the receipt of the run.
 
         Raises ValueError for an unknown task, InvalidArguments for arguments that do not fit, TooLarge, TooMany, and
         Terminated.
@@ -143,16 +143,16 @@ class ThreadTasks:
         return TaskReceipt(row.show(), STAGED)
 
     def send(self, id: str, event: str, data: Any = None) -> Result[bool]:
-        """Send an event, with data that is JSON, to a run, which may ask for it later; return whether it was taken.
+        """Send a run an event, whose data is JSON; the run may ask for it later. Return whether the event was taken.
 
-        It is not if the run has ended, or has got an event of this name since its last checkpoint. Raises TooMany.
+        It is not taken if the run has ended, or has an event of this name since its last checkpoint. Raises TooMany.
         """
         check_type("event", event, str)
         check_event(event)
         return self.deliver(id, event, data)
 
     def deliver(self, id: str, event: str, data: Any = None) -> Result[bool]:
-        """Do what `send` does, also with an event of plait itself."""
+        """Do what `send` does, but also with an event of plait itself."""
         check_writable(self._actor)
         if not is_key(event) or len(event.encode()) > 400:
             raise ValueError(f"the name of an event must have 1 to 400 bytes, and no control characters, not {event!r}")
@@ -162,7 +162,7 @@ class ThreadTasks:
         return self._runner.do(id, send, may=lambda row: self._runner.takes(row, event))
 
     def cancel(self, id: str) -> Result[bool]:
-        """End a run, and cancel what it does; return whether it had not ended. `retry` begins it again."""
+        """End a run, and cancel its work; return whether it had not ended. `retry` begins it again."""
         check_writable(self._actor)
         check_type("id", id, str)
         return self._runner.do(id, partial(self._runner.cancel, id))
@@ -170,7 +170,7 @@ class ThreadTasks:
     def retry(self, id: str) -> Begun[bool]:
         """Begin a run that has failed or was cancelled again; return whether there is one.
 
-        Its finished steps are not repeated, and those that have failed are. Raises Terminated.
+        Its finished steps are not repeated, but its failed ones are. Raises Terminated.
         """
         check_writable(self._actor)
         check_type("id", id, str)
@@ -197,7 +197,7 @@ class ThreadTasks:
     async def list(self, name: str | None = None, status: Status | None = None) -> list[TaskRun]:
         """Return the runs in the order in which they were begun, or only those of a task or with a status."""
         await self._actor.state.wait_for_shown()
-        # Runs may end while the others are read, or be tried again.
+        # Runs may end while others are read, or be tried again.
         runs = {row.id: row.show() for row in self._runner.rows.values()}
         ended = await self._actor.records.list(RecordRange(self._part, ENDED, limit=ALL))
         runs.update((run.id, run) for run in (decode_ended(record.value or b"").show() for record in ended))
@@ -216,7 +216,7 @@ class ThreadTasks:
         for id in ids:
             if (data := await self._actor.records.read(self._part, ROWS + id)) is not None:
                 yield decode_row(data).show()
-            elif (ended := await self._runner.read_ended(id)) is not None:  # In between.
+            elif (ended := await self._runner.read_ended(id)) is not None:  # The run has ended in between.
                 yield ended.show()
         for id in last:
             if (ended := await self._runner.read_ended(id)) is not None:
@@ -231,7 +231,7 @@ class ThreadTasks:
         return await self.wait_until(id, lambda run: run.ended_at is not None)
 
     async def wait_until(self, id: str, is_wanted: Callable[[TaskRun], bool]) -> TaskRun:
-        """Return a run when it is as wanted. Raises what `wait` raises."""
+        """Return a run when it fulfils a condition. Raises the errors of `wait`."""
         if self._runner.is_within(id):
             raise RuntimeError(f"the run {id} waits for its own end")
         if id not in self._runner.agenda.rows and id in self._runner.rows:
@@ -272,7 +272,7 @@ class ThreadTasks:
         return () if row is None else [each for each in row.awaits if each not in row.events]
 
     def release(self, id: str) -> None:
-        """Send nothing for each event that a run waits for."""
+        """Send an event without data for each event that a run waits for."""
         for event in self._runner.find_awaited(id):
             self.deliver(id, event)
 
@@ -310,7 +310,7 @@ class ThreadTasks:
         times: dict[str, Any] = {"created_at": created_at, "at": now, "due": now}
         row = TaskRow(id=id, effect=name, args=msgspec.Raw(data), key=key or "", users=users, **times)
         row.check_room(self._actor.limits.record)
-        return read_back(row, decode_row)
+        return read_back(row, TaskRow)
 
     def _stop_waiting(self) -> None:
         for future in self._waiting:

@@ -1,41 +1,56 @@
-"""The step calls of one run that wait; if all of them do, the run leaves the memory after some rest."""
+"""The waiting step calls of one run; if all calls wait, the run leaves the memory after some rest."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from plait.clock import read_due_clock
+from plait.parts.schedule.rows import Agenda
+from plait.parts.tasks.rows import TaskRow
+from plait.state.commit import Commit
+from plait.state.thread_records import Changes
 
-__all__ = ["Waits"]
+__all__ = ["StepRunner", "Waits"]
 
-# Seconds that a run stays in memory while all of its step calls wait, and after which it is stored that they do.
+# Seconds that a run stays in memory while all of its step calls wait; after them, the rest is stored.
 _REST: Final = 1.0
 _SOON: Final = 0.05
+
+
+class StepRunner:
+    """The runner of tasks, as their steps use it."""
+
+    agenda: Agenda[TaskRow]
+
+    def store(self, rows: Mapping[str, TaskRow | None], more: Changes = ()) -> Commit:
+        """Store or remove rows, with more changes, as one write."""
+        raise NotImplementedError
+
+    def count_resting(self, change: int) -> None:
+        """Count the running attempts that only wait."""
+        raise NotImplementedError
 
 
 class Waits:
     """The calls of one run that wait.
 
-    The clock is read at least every `interval` seconds. While all calls wait, the run rests, which `count` counts;
-    `rest` is called soon after that, and `leave` when the run leaves the memory.
+    While all calls wait, the run rests, and the runner counts it; soon after, that is stored. The `task` of the run is
+    cancelled when it leaves the memory.
     """
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        interval: float,
-        *,
-        count: Callable[[int], None],
-        rest: Callable[[], None],
-        leave: Callable[[], object],
+        self, loop: asyncio.AbstractEventLoop, interval: float, runner: StepRunner, id: str, task: asyncio.Task[Any]
     ) -> None:
         self._loop = loop
+        # The clock is read at least after so many seconds.
         self._interval = interval
-        self._count = count
-        self._rest = rest
-        self._leave = leave
+        self._runner = runner
+        self._id = id
+        self._task = task
         # The tasks of the calls whose function runs, and the calls that wait.
         self.active: list[asyncio.Task[Any] | None] = []
         self._waiting: set[_Wait] = set()
@@ -85,7 +100,7 @@ class Waits:
                 wait.end()
 
     def close(self) -> None:
-        """End all calls but the one of the calling code, as the method ends or must end."""
+        """End all calls except the one of the calling code, because the method ends or must end."""
         self.is_closed = True
         self._look()
         current = asyncio.current_task() if self.active else None
@@ -107,19 +122,22 @@ class Waits:
         if is_resting is self._is_resting:
             return
         self._is_resting = is_resting
-        self._count(1 if is_resting else -1)
+        self._runner.count_resting(1 if is_resting else -1)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(_SOON, self._begin_rest, context=Context()) if is_resting else None
 
     def _begin_rest(self) -> None:
+        """Store that all calls wait, unless that is stored: the run can then not cause a crash."""
         self._timer = self._loop.call_later(_REST, self._end_rest, context=Context())
-        self._rest()
+        row = self._runner.agenda.rows.get(self._id)
+        if row is not None and not row.is_resting:
+            self._runner.store({self._id: replace(row, is_resting=True)})
 
     def _end_rest(self) -> None:
         self.left = min(each.until for each in self._waiting), [each.event for each in self._waiting if each.event]
         self.close()
-        self._leave()
+        self._task.cancel()
 
 
 class _Wait:

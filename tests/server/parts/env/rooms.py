@@ -4,7 +4,7 @@ from typing import Any
 
 from plait import Env, Plait, Thread, rpc
 from plait.parts.env.env import ThreadEnv
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["NEW", "NO_CLOCK", "OLD", "VALUE", "Room", "env_of", "make_app"]
 

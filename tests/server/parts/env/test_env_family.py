@@ -10,7 +10,7 @@ from tests.server.parts.env.rooms import NEW, OLD, VALUE
 from plait import Context, Env, Family, NotFound, Plait, Thread, rpc
 from plait.limits import Limits
 from plait.parts.env.env import ThreadEnv
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.codec import encode_json
 
 PATIENCE = 20.0

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.postgres import new_schema
+from tests.schedules import in_soak
 from tests.server.parts.workshop import Flaky, make_store
 
 from plait.store.postgres.store import PostgresStore
@@ -17,7 +18,7 @@ class FlakyPostgres(Flaky, PostgresStore):
     """A PostgresStore that refuses writes when a test says so."""
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"], ["postgresql"])])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
     if request.param == "postgresql":
         made: Any = FlakyPostgres(PostgresUrl.parse(new_schema(request.getfixturevalue("postgres").url)))

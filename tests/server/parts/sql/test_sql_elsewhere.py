@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.server.nodes import open_nodes
 from tests.server.parts.sql.shop import FOREVER, Order, Shop, items
 
@@ -84,7 +85,7 @@ def make() -> Plait:
     return Plait(Shop, store="memory://")
 
 
-@pytest.mark.parametrize("node", [0, 1])
+@each_case("node", [0, 1])
 async def test_a_handle_runs_statements_also_of_a_thread_of_another_node(node: int) -> None:
     async with open_nodes(make) as nodes:
         sql = nodes.handle(Shop, node).sql

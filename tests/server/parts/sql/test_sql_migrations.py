@@ -1,12 +1,26 @@
 """Migrations of tables, and stored tables that cannot be used."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.server.parts.sql.shop import KEY, PAGES, Shop
-from tests.server.parts.workshop import open_workshop
+from tests.server.parts.workshop import Workshop, open_workshop, until
 
-from plait import CorruptThread, MigrationFailed, NewerState, Plait, Sql, SqlError, Thread, Values
+from plait import (
+    CorruptThread,
+    Files,
+    MigrationFailed,
+    NewerState,
+    Plait,
+    Sql,
+    SqlError,
+    Step,
+    Tasks,
+    Thread,
+    Values,
+    task,
+)
+from plait.clock import read_due_clock
 from plait.store.thread_rows import Record
 
 
@@ -52,6 +66,39 @@ async def test_migrations_are_stored_although_nothing_else_is_written(store: Any
     assert [len(write.changes) for write in store.writes] == [0, 0]
     pages = await store.records(KEY, PAGES)
     assert int.from_bytes(pages[0].value[60:64], "big") == 2
+
+
+async def rests(shop: Workshop) -> bool:
+    """Return whether a thread is due in more than half an hour."""
+    return min((await shop.due()).values()) > read_due_clock() + 1_800_000_000
+
+
+async def test_a_migration_leaves_the_time_at_which_the_thread_must_wake(store: Any) -> None:
+    def make(*migrations: str) -> type[Thread[Any]]:
+        class Timed(Thread[dict[str, Any]]):
+            initial_state: ClassVar[dict[str, Any]] = {}
+            files = Files()
+            sql = Sql(migrations=list(migrations))
+            tasks = Tasks()
+
+            @task
+            async def rest(self, step: Step) -> None:
+                await step.sleep("long", 3600)
+
+        return Timed
+
+    first = "CREATE TABLE a (n INTEGER)"
+    timed = make(first)
+    async with open_workshop(store, timed) as shop:
+        thread: Any = await shop.thread(timed)
+        await thread.sql("INSERT INTO a VALUES (1)")
+        await thread.tasks.run("rest")
+        await until(lambda: rests(shop))
+        due = await shop.due()
+    timed = make(first, "ALTER TABLE a ADD COLUMN name TEXT")
+    async with open_workshop(store, timed) as shop:
+        await shop.thread(timed)
+        assert await shop.due() == due
 
 
 async def test_an_import_runs_the_migrations_that_the_export_has_not_had() -> None:

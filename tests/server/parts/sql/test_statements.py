@@ -227,7 +227,7 @@ async def test_a_collection_of_garbage_interrupts_no_statement(store: Any) -> No
     async with open_workshop(store, Shop) as works:
         shop = await works.thread(Shop)
         thresholds = gc.get_threshold()
-        numbers = "with recursive n(i) as (select 1 union all select i + 1 from n where i < 2000) select i from n"
+        numbers = "with recursive n(i) as (select 1 union all select i + 1 from n where i < 500) select i from n"
         shop.sql(numbers)
         gc.freeze()  # What tests have left is not collected in between.
         gc.callbacks.append(collect_slowly)
@@ -239,7 +239,7 @@ async def test_a_collection_of_garbage_interrupts_no_statement(store: Any) -> No
             gc.callbacks.remove(collect_slowly)
             gc.unfreeze()
     assert collected
-    assert len(found) == 2000
+    assert len(found) == 500
 
 
 @pytest.mark.parametrize("store", ["memory"], indirect=True)

@@ -16,8 +16,7 @@ from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import task
 from plait.parts.tasks.thread_tasks import Tasks
 from plait.parts.values import Values
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import RecordRange
+from plait.store.thread_rows import RecordRange, ThreadKey
 
 __all__ = ["KEY", "Desk", "Script", "find_row", "keys", "open_desk", "rest_at_once", "sleeps", "tell"]
 

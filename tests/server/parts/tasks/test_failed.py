@@ -10,7 +10,7 @@ from tests.server.parts.workshop import FlakyStore, Workshop, open_workshop, unt
 from plait.errors import StoreError
 from plait.parts.tasks.ended import FAILED
 from plait.parts.tasks.step import Step
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 
 async def fail(desk: Desk, step: Step) -> Any:

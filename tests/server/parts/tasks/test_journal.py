@@ -6,13 +6,16 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cases import each_case
 
+from plait.errors import CorruptThread
 from plait.parts.tasks.journal import MOST_STEPS, Journal, ReplayDiverged
 from plait.parts.tasks.rows import JournalEntry, TaskRow, decode_row
 from plait.state.thread_records import Changes, apply
-from plait.store.thread_rows import Record
+from plait.store.thread_rows import Record, ThreadKey
 from plait_schemas.codec import encode_json
 
+KEY = ThreadKey("room", "one")
 NAMES = st.sampled_from("abc")
 
 
@@ -39,7 +42,7 @@ class Stored:
 
     def open(self) -> Journal:
         journal = Journal("tasks", "1")
-        journal.load(Record("tasks", key, value) for key, value in self.records.items())
+        journal.load([Record("tasks", key, value) for key, value in self.records.items()], KEY)
         journal.is_unread = False
         return journal
 
@@ -126,10 +129,18 @@ def test_an_event_of_the_name_of_a_step_leaves_the_step_alone() -> None:
     assert stored.open().call("a", "do") == finish(1)
 
 
+@each_case("key", ["j/1/s/a", "j/1/c"])
+def test_a_damaged_record_is_an_error_that_names_it(key: str) -> None:
+    stored = Stored()
+    stored.records[key] = b'{"kind":'
+    with pytest.raises(CorruptThread, match=f"tasks/{key} of room/one cannot be read"):
+        stored.open()
+
+
 def test_an_event_that_comes_before_the_journal_is_read_is_kept() -> None:
     journal = Journal("tasks", "1")
     apply(journal.receive("a", raw("first")))
-    journal.load([])
+    journal.load([], KEY)
     assert journal.events == {"a": raw("first")}
 
 

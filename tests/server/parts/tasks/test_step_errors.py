@@ -1,6 +1,6 @@
 """Errors whose text cannot be stored as it is end a run as others do."""
 
-import pytest
+from tests.cases import each_case
 from tests.server.parts.tasks.desk import Desk, run
 from tests.server.parts.workshop import FlakyStore, open_workshop
 
@@ -22,11 +22,13 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("error", "stored"), ERRORS)
-@pytest.mark.parametrize("in_step", [False, True])
+@each_case(("error", "stored"), ERRORS)
+@each_case("in_step", [False, True])
 async def test_any_error_is_stored_and_ends_the_run(
     error: Exception, stored: str, in_step: bool, store: FlakyStore
 ) -> None:
+    Desk.clear()
+
     def fail() -> None:
         Desk.seen.append("failed")
         raise error

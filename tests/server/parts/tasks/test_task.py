@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
@@ -49,13 +50,13 @@ def test_a_task_must_not_replace_what_a_thread_has() -> None:
         find_tasks(Desk)
 
 
-@pytest.mark.parametrize("timeout", [0, -1])
+@each_case("timeout", [0, -1])
 def test_a_timeout_must_be_above_0(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout must be above 0"):
         task(timeout=timeout)
 
 
-@pytest.mark.parametrize("timeout", [float("inf"), float("nan"), "x"])
+@each_case("timeout", [float("inf"), float("nan"), "x"])
 def test_a_timeout_must_be_a_finite_number(timeout: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="timeout must be"):
         task(timeout=timeout)

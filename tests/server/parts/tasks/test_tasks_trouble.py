@@ -21,8 +21,7 @@ from plait.parts.tasks.step import Step
 from plait.parts.tasks.task import task
 from plait.parts.tasks.thread_tasks import Tasks
 from plait.parts.values import Values
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
 from plait_schemas.codec import encode_json
 
 
@@ -116,7 +115,9 @@ async def test_a_run_that_waits_for_an_event_is_not_due(store: FlakyStore, monke
         id = (await desk.tasks.run("work")).id
         await sleeps(desk, id)
         runner = desk.tasks._runner
-        assert runner.wakes_at == runner.due == find_row(desk, id).due > 0
+        due = find_row(desk, id).due
+        assert due > 0
+        assert runner.times == (due, due)
         assert desk.seen == ["begin"]
 
 
@@ -323,7 +324,7 @@ async def test_terminating_the_thread_cancels_all_runs(store: FlakyStore, monkey
         b = (await desk.tasks.run("work")).id
         await desk.terminate()
         assert {run.id: run.status for run in await desk.tasks.list()} == {a: "cancelled", b: "cancelled"}
-        assert desk.tasks._runner.due == 0
+        assert desk.tasks._runner.times == (0, 0)
         assert not desk.tasks._runner.keeps
 
 
@@ -461,4 +462,4 @@ async def test_a_fork_leaves_the_runs_behind(store: FlakyStore, monkeypatch: pyt
         id = (await desk.tasks.run("work")).id
         await sleeps(desk, id)
         assert [record.key for record in Desk.tasks.leave_work(desk._actor)] == [f"r/{id}", "x/00000000"]
-        assert desk.tasks._runner.due == 0
+        assert desk.tasks._runner.times == (0, 0)

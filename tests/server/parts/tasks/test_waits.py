@@ -8,8 +8,7 @@ from tests.server.parts.tasks.desk import Desk
 from tests.server.parts.workshop import FlakyMemory, open_workshop, until
 
 from plait import Step
-from plait.store.protocol import ThreadKey
-from plait.store.thread_rows import Record, RecordRange
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
 
 
 class SlowMemory(FlakyMemory):
