@@ -7,8 +7,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 from plait import Interrupted, Message, ThreadMessages, ThreadValues
 from plait.adapters.message_history import Fields, Format, load_history
-from plait.parts.messages.own_metadata import make_own, read_own
-from plait.parts.messages.tool_calls import make_call, read_call
+from plait.parts.messages.message import make_call, make_own, read_call, read_own
 
 __all__ = ["Steering", "load_state", "open_state", "save_state"]
 
@@ -18,7 +17,7 @@ Item = dict[str, Any]
 
 
 class _AgentState(Protocol):
-    """The methods that are used of `agentscope.state.AgentState`, and of other states, which are Pydantic models."""
+    """The methods of `agentscope.state.AgentState`, or of other states that are Pydantic models, that are used here."""
 
     def model_dump(self, *, mode: str) -> dict[str, Any]: ...
 
@@ -30,7 +29,7 @@ S = TypeVar("S", bound=_AgentState)
 
 
 class Steering:
-    """A middleware that gives an agent what was queued since the last call of its model: see `open_state`."""
+    """A middleware that gives an agent the messages queued since the last call of its model: see `open_state`."""
 
     def __init__(self) -> None:
         self._conversation: _Conversation | None = None
@@ -74,9 +73,9 @@ async def open_state(
 
     The state is also stored when the block is interrupted or cancelled, but not when it raises an Exception.
 
-    With `messages`, the context of the state is these, with what is queued, and what the agent adds to it is added to
-    them; the rest of the state is in the values. With `steering` as well, and in the agent's `middlewares`, a question
-    that is queued in mid-run steers it.
+    With `messages`, these are the context of the state, with the queued ones, and the agent's additions to it are added
+    to them; the rest of the state is in the values. With `steering` as well, which must be in the agent's
+    `middlewares`, a question that is queued during the run steers it.
     """
     place = _Values(values, key) if messages is None else _Conversation(values, key, messages)
     state = type.model_validate(await place.load())
@@ -121,27 +120,27 @@ class _Values:
 
 
 class _Conversation:
-    """A state whose context is a thread's messages, and what differs from these is in the values with the rest.
+    """A state whose context is a thread's messages; the values have the differences from these, and the rest.
 
-    AgentScope compresses its context: it removes messages from it, and blocks from messages. They stay in the thread.
+    AgentScope compresses its context: it removes messages from it, and blocks from messages. All stay in the thread.
     """
 
     def __init__(self, values: ThreadValues, key: str, messages: ThreadMessages) -> None:
         self._values = _Values(values, key)
         self._messages = messages
-        # The messages in the context, and what they are there, by their ids there.
+        # The messages in the context and their items there, by the ids of the items.
         self._known: dict[str, tuple[Message, Item]] = {}
         # The messages in the context, by their ids in the thread; None for one that is not in it.
         self._edited: dict[str, Item | None] = {}
-        # The position of the first one in the context.
+        # The position of the first message in the context.
         self._first = 1
 
     async def load(self) -> Item:
-        """Return the state, after taking what is queued."""
+        """Return the state, after taking the queued messages."""
         await self._messages.take()
         state = await self._values.load()
         kept = state.pop("context", {})
-        if isinstance(kept, list):  # It was stored without messages.
+        if isinstance(kept, list):  # The state was stored without messages.
             return {**state, "context": kept}
         self._first, self._edited = kept.get("first", 1), kept.get("edited", {})
         for message in await load_history(self._messages, after=self._first - 1):
@@ -159,7 +158,7 @@ class _Conversation:
                 self._known[item["id"]] = known[0], item
 
     async def save(self, state: Item) -> None:
-        """Add to the messages what the context has more, and store the rest; it may be called again when it raised."""
+        """Add the context's new items to the messages, and store the rest; may be called again after an error."""
         context: list[Item] = state.pop("context")
         there = {item["id"] for item in context}
         wholes: dict[str, Item] = {}
@@ -188,7 +187,7 @@ class _Conversation:
         await self._values.save({**state, "context": {"first": self._first, "edited": edited}})
 
     async def steer(self, state: Any) -> None:
-        """Take what is queued, after what the agent has said so far; what it says after that is another message."""
+        """Take the queued messages, after the agent's text so far; its later text is another message."""
         if not await self._messages.pending():
             return
         last = state.context[-1] if state.context else None
@@ -215,7 +214,7 @@ class _Conversation:
 
 
 def _find_whole(message: Message, before: Item, after: Item) -> Item | None:
-    """Return what a message has become in the context, with all that was compressed; None if it has nothing new."""
+    """Return the item of a message in the context, with all compressed blocks; None if it has nothing new."""
     kept = {_name_block(block) for block in after["content"]}
     rest = [block for block in before["content"] if _name_block(block) in kept]
     if {**after, "usage": None} == {**before, "content": rest, "usage": None}:
@@ -228,36 +227,38 @@ def _name_block(block: Mapping[str, Any]) -> tuple[Any, Any]:
     return block["type"], block.get("id")
 
 
-def _tell(item: Item) -> Fields:
-    """Return what an item is as a message; one that only models read is silent."""
-    texts = [block["text"] for block in item["content"] if block["type"] == "text"]
-    calls = [
-        make_call(block["id"], block["name"], block["input"])
-        for block in item["content"]
-        if block["type"] == "tool_call"
-    ]
-    silent = not any(block["type"] in ("text", "data", "tool_call") for block in item["content"])
-    return Fields(item["role"], "\n".join(texts) if texts else None, calls or None, None, item["name"], silent)
+class _Format(Format):
+    """Keeps the messages of AgentScope."""
 
+    name = "agentscope"
 
-def _make(fields: Fields) -> list[Item]:
-    """Return the item of a message that others may have written."""
-    content: list[Item] = []
-    if fields.role == "tool":
-        result = {"id": fields.tool_call_id or "", "name": fields.name or "", "output": fields.content or ""}
-        content = [{"type": "tool_result", "state": "success", **result}]
-    elif fields.content is not None:
-        content = [{"type": "text", "text": fields.content}]
-    for id, name, arguments in map(read_call, fields.tool_calls or ()):
-        content.append({"type": "tool_call", "id": id, "name": name, "input": arguments})
-    role = "assistant" if fields.role == "tool" else fields.role
-    return [{"name": fields.name or role, "role": role, "content": content}]
+    def tell(self, item: Item) -> Fields:
+        texts = [block["text"] for block in item["content"] if block["type"] == "text"]
+        calls = [
+            make_call(block["id"], block["name"], block["input"])
+            for block in item["content"]
+            if block["type"] == "tool_call"
+        ]
+        silent = not any(block["type"] in ("text", "data", "tool_call") for block in item["content"])
+        return Fields(item["role"], "\n".join(texts) if texts else None, calls or None, None, item["name"], silent)
+
+    def make(self, fields: Fields) -> list[Item]:
+        content: list[Item] = []
+        if fields.role == "tool":
+            result = {"id": fields.tool_call_id or "", "name": fields.name or "", "output": fields.content or ""}
+            content = [{"type": "tool_result", "state": "success", **result}]
+        elif fields.content is not None:
+            content = [{"type": "text", "text": fields.content}]
+        for id, name, arguments in map(read_call, fields.tool_calls or ()):
+            content.append({"type": "tool_call", "id": id, "name": name, "input": arguments})
+        role = "assistant" if fields.role == "tool" else fields.role
+        return [{"name": fields.name or role, "role": role, "content": content}]
 
 
 def _read_text(output: str | list[Item]) -> str:
     return output if isinstance(output, str) else "\n".join(each["text"] for each in output if each["type"] == "text")
 
 
-_FORMAT: Final = Format("agentscope", _tell, _make)
-# Marks a result of a tool that its call's message has as well.
+_FORMAT: Final = _Format()
+# Marks a result of a tool that is also in the message with its call.
 _RESULT: Final = "agentscope_result"

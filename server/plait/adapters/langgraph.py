@@ -45,7 +45,7 @@ class Checkpoints(Part[ThreadCheckpoints]):
 def _make_waiting(
     method: Callable[Concatenate["PlaitSaver", P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["PlaitSaver", P], T]:
-    """Return what runs a method in the loop of the app, for other OS threads, and waits for its result."""
+    """Return a function for other OS threads that runs a method in the loop of the app, and waits for its result."""
 
     @wraps(method)
     def wait(self: "PlaitSaver", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -84,7 +84,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Iterate over the checkpoints of a thread, or, without a config, of all; the last ones of each thread first.
+        """Iterate over the checkpoints of a thread, or, without a config, of all; each thread's last ones come first.
 
         The metadata of a checkpoint must have the members of `filter`. Checkpoints that are deleted during the
         iteration are left out.
@@ -186,7 +186,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:032}.{secrets.token_hex(8)}"
 
-    # From other OS threads: each does what the method with an `a` does.
+    # For other OS threads: each does the same as the method with an `a`.
 
     get_tuple = _make_waiting(aget_tuple)
     put = _make_waiting(aput)
@@ -204,7 +204,7 @@ class PlaitSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Return what `alist` iterates over."""
+        """Return an iterator over the checkpoints of `alist`."""
 
         async def collect() -> Collection[CheckpointTuple]:
             return [each async for each in self.alist(config, filter=filter, before=before, limit=limit)]

@@ -1,16 +1,15 @@
 """The base of adapters that keep the history of a framework in a thread's `messages`."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
 
-from plait.parts.messages.message import Message
-from plait.parts.messages.own_metadata import make_own, read_own
+from plait.parts.messages.message import Message, make_own, read_own
 from plait.parts.messages.thread_messages import ThreadMessages
 
 __all__ = ["Fields", "Format", "load_history"]
 
-# Messages that are read at first, and the most there can be.
+# Messages that are read at first, and when all are read.
 _FIRST: Final = 100
 _ALL: Final = 1 << 30
 
@@ -25,21 +24,26 @@ class Fields(NamedTuple):
     tool_calls: Sequence[Mapping[str, Any]] | None = None
     tool_call_id: str | None = None
     name: str | None = None
-    # Whether it is only for agents, such as what a model has thought.
+    # Whether the message is only for agents, such as the thoughts of a model.
     silent: bool = False
 
 
 class Format:
     """Stores the items of a framework, JSON objects, as messages, and restores them.
 
-    `tell` returns the fields of an item, and `make` returns the items of some fields; what they do not give back is in
-    the metadata, by the name of the format. If a message was changed since, `make` alone tells what it is.
+    The metadata holds what `make` does not restore of an item, by the `name` of the format. If a message was changed
+    since, `make` alone restores it.
     """
 
-    def __init__(self, name: str, tell: Callable[[Item], Fields], make: Callable[[Fields], list[Item]]) -> None:
-        self._name = name
-        self._tell = tell
-        self._make = make
+    name: ClassVar[str]
+
+    def tell(self, item: Item) -> Fields:
+        """Return an item as a message; a message that only models read is silent."""
+        raise NotImplementedError
+
+    def make(self, fields: Fields) -> list[Item]:
+        """Return the items of a message that others may have written."""
+        raise NotImplementedError
 
     def write(self, item: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of `inject` for an item."""
@@ -47,36 +51,36 @@ class Format:
 
     def take(self, whole: Item) -> dict[str, Any]:
         """Return the arguments of `inject` for an item that the caller does not change later."""
-        fields = self._tell(whole)
-        made = self._make(fields)
+        fields = self.tell(whole)
+        made = self.make(fields)
         plain = made[0] if len(made) == 1 else {}
         rest = {
             "more": {key: value for key, value in whole.items() if key not in plain or plain[key] != value},
             "less": [key for key in plain if key not in whole],
         }
         kept = {key: value for key, value in rest.items() if value}
-        return {**fields._asdict(), "metadata": make_own({self._name: kept} if kept or len(made) != 1 else {})}
+        return {**fields._asdict(), "metadata": make_own({self.name: kept} if kept or len(made) != 1 else {})}
 
     def read(self, message: Message) -> list[Item]:
         """Return the items of a message: one if it was written as one."""
         return copy.deepcopy(self.show(message))
 
     def show(self, message: Message) -> list[Item]:
-        """Return what `read` returns, for a caller that does not change it: it is not copied."""
+        """Return the items of `read`, for a caller that does not change them: they are not copied."""
         fields = Fields(*(getattr(message, name) for name in Fields._fields))
-        made = self._make(fields)
-        kept = read_own(message).get(self._name)
+        made = self.make(fields)
+        kept = read_own(message).get(self.name)
         if kept is None:
             return made
         plain = made[0] if len(made) == 1 else {}
         less = kept.get("less", ())
         whole = {key: value for key, value in plain.items() if key not in less}
         whole |= dict(kept.get("more", {}))
-        return [whole] if self._tell(whole) == fields else made
+        return [whole] if self.tell(whole) == fields else made
 
 
 async def load_history(messages: ThreadMessages, most: int | None = None, *, after: int = 0) -> list[Message]:
-    """Return what is completed, silent messages, too: approximately the last `most`, beginning with one of the user.
+    """Return the completed messages, even silent ones: about the last `most`, beginning with one of the user.
 
     So every result of a tool comes with its call.
     """

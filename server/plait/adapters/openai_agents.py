@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from plait import ThreadMessages
 from plait.adapters.message_history import Fields, Format, load_history
-from plait.parts.messages.tool_calls import make_call, read_call
+from plait.parts.messages.message import make_call, read_call
 
 __all__ = ["ThreadSession"]
 
@@ -13,8 +13,8 @@ __all__ = ["ThreadSession"]
 class ThreadSession:
     """A `Session` whose items are a thread's messages: `Runner.run(agent, input, session=ThreadSession(messages))`.
 
-    In a run of an agent, the items are stored with the run; outside of one, at once. All are kept; with `max_items`,
-    the agent gets approximately that many of the last, beginning with a message of the user. Raises what
+    In a run of an agent, the items are stored with the run; outside of one, at once. All items are kept; with
+    `max_items`, the agent gets approximately that many of the last, beginning with a message of the user. Raises what
     `ThreadMessages` raises.
     """
 
@@ -36,9 +36,9 @@ class ThreadSession:
         self._is_steered = False
 
     async def steer(self, call: Any) -> Any:
-        """Give the model what was queued since its last call: `RunConfig(call_model_input_filter=session.steer)`.
+        """Give the model the messages queued since its last call: `RunConfig(call_model_input_filter=session.steer)`.
 
-        The model of such a run gets all items of the session then, as it is in its order.
+        The model of such a run then gets all items of the session, in the session's order.
         """
         if await self._messages.pending() and await self._messages.take():
             self._is_steered = True
@@ -76,30 +76,39 @@ class ThreadSession:
             await self._messages.delete(each.id)
 
 
-def _tell(item: dict[str, Any]) -> Fields:
-    """Return what an item is as a message; one that only models read is silent."""
-    match item:
-        case {"type": "function_call", "call_id": str(id), "name": str(name), "arguments": str(arguments)}:
-            return Fields("assistant", tool_calls=[make_call(id, name, arguments)])
-        case {"type": "function_call_output", "call_id": str(id)}:
-            return Fields("tool", _read_text(item.get("output")), tool_call_id=id)
-        case {"role": "user" | "assistant" | "system" | "developer" as role} if item.get("type") in (None, "message"):
-            return Fields("system" if role == "developer" else role, _read_text(item.get("content")))
-    return Fields("assistant", silent=True)
+class _Format(Format):
+    """Keeps the items of the SDK."""
 
+    name = "openai_agents"
 
-def _make(fields: Fields) -> list[dict[str, Any]]:
-    """Return the items of a message that others may have written."""
-    if fields.role == "tool":
-        return [{"type": "function_call_output", "call_id": fields.tool_call_id or "", "output": fields.content or ""}]
-    items: list[dict[str, Any]] = [] if fields.content is None else [{"role": fields.role, "content": fields.content}]
-    for id, name, arguments in map(read_call, fields.tool_calls or ()):
-        items.append({"type": "function_call", "call_id": id, "name": name, "arguments": arguments})
-    return items
+    def tell(self, item: dict[str, Any]) -> Fields:
+        match item:
+            case {"type": "function_call", "call_id": str(id), "name": str(name), "arguments": str(arguments)}:
+                return Fields("assistant", tool_calls=[make_call(id, name, arguments)])
+            case {"type": "function_call_output", "call_id": str(id)}:
+                return Fields("tool", _read_text(item.get("output")), tool_call_id=id)
+            case {"role": "user" | "assistant" | "system" | "developer" as role} if item.get("type") in (
+                None,
+                "message",
+            ):
+                return Fields("system" if role == "developer" else role, _read_text(item.get("content")))
+        return Fields("assistant", silent=True)
+
+    def make(self, fields: Fields) -> list[dict[str, Any]]:
+        if fields.role == "tool":
+            return [
+                {"type": "function_call_output", "call_id": fields.tool_call_id or "", "output": fields.content or ""}
+            ]
+        items: list[dict[str, Any]] = (
+            [] if fields.content is None else [{"role": fields.role, "content": fields.content}]
+        )
+        for id, name, arguments in map(read_call, fields.tool_calls or ()):
+            items.append({"type": "function_call", "call_id": id, "name": name, "arguments": arguments})
+        return items
 
 
 def _read_text(content: Any) -> str | None:
-    """Return the text of what may be a text or a list of parts."""
+    """Return the text of a value that is a text or a list of parts."""
     if content is None or isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
@@ -107,4 +116,4 @@ def _read_text(content: Any) -> str | None:
     return "\n".join(texts) if texts else None
 
 
-_FORMAT: Final = Format("openai_agents", _tell, _make)
+_FORMAT: Final = _Format()

@@ -10,16 +10,15 @@ from plait.actor.per_actor import PerActor
 from plait.actor.turn import Turn, current_turn
 from plait.agents.agent import Agent
 from plait.agents.context import find_context
-from plait.agents.cut_off import Mark, Marks
-from plait.agents.run import Run
+from plait.agents.run import Mark, Marks, Run
 from plait.agents.run_queue import RunQueue, find_party
 from plait.errors import Busy, PlaitError, Unavailable
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["ActiveRuns"]
 
 # The name of a thread's queue among its parts; no attribute can have it.
-_QUEUE: Final = PerActor[Actor, RunQueue[Run]](lambda _: RunQueue())
+_QUEUE: Final = PerActor[RunQueue[Run]](lambda _: RunQueue())
 
 
 class ActiveRuns:
@@ -31,7 +30,7 @@ class ActiveRuns:
         self._queues: dict[Actor, RunQueue[Run]] = {}
         self.is_draining = self._is_cutting_off = False
         self._marks = Marks()
-        self._mark = PerActor[Actor, Mark](lambda actor: Mark(actor, self._marks))
+        self._mark = PerActor[Mark](lambda actor: Mark(actor, self._marks))
 
     # Called by runs
 
@@ -47,7 +46,7 @@ class ActiveRuns:
         return holder if turn is not None and any(each is holder.turn for each in turn.chain()) else None
 
     async def admit(self, run: Run) -> None:
-        """Wait until a run may begin, which must then `leave`. Raises TooMany, Busy and Unavailable."""
+        """Wait until a run may begin; the run must then `leave`. Raises TooMany, Busy and Unavailable."""
         agent, actor, turn = run.agent, run.actor, run.turn
         queue = _QUEUE.of(actor)
         if self.is_draining and (
@@ -90,7 +89,7 @@ class ActiveRuns:
     # From outside
 
     def interrupt(self, key: ThreadKey, message: Any = None, rights: Rights | None = None) -> bool:
-        """Interrupt the run of a thread at its next checkpoint, or cancel the work after it; return if there is one.
+        """Interrupt a thread's run at its next checkpoint, or cancel the work after it; return whether there is one.
 
         Raises Forbidden if a client's `rights` do not allow that.
         """
@@ -124,11 +123,11 @@ class ActiveRuns:
         self._marks = Marks()  # The timer belongs to one loop.
 
     def has_run(self, thread: ThreadKey | None = None) -> bool:
-        """Whether a run of a thread, or of any one, has not ended; one that waits counts only for its thread."""
+        """Whether a run of the thread, or of any one, has not ended; a waiting run counts only for its thread."""
         return bool(self._active) if thread is None else thread in self.threads
 
     def cut_off(self, thread: ThreadKey | None = None) -> None:
-        """Interrupt the run of a thread that moves, or all, even waiting ones, at the shutdown; mark their threads."""
+        """Interrupt the run of a thread that moves, or at shutdown all, even waiting ones; mark their threads."""
         self._is_cutting_off = self._is_cutting_off or thread is None
         for run in self._active:
             if thread in (None, run.actor.key) and not run.is_over:
@@ -146,7 +145,7 @@ class ActiveRuns:
     # Inside
 
     async def _wait(self, run: Run, queue: RunQueue[Run]) -> None:
-        """Wait in the queue of a thread, which a run leaves early if its caller does."""
+        """Wait in the queue of a thread; a run whose caller leaves also leaves the queue."""
         agent, turn = run.agent, run.turn
         if turn is not None:
             turn.on_abandon = partial(_leave_queue, turn, agent)

@@ -26,7 +26,7 @@ _MOST_TRIES: Final = 2_000
 
 
 def make_thread_id(is_own: Callable[[str], bool] = lambda _: True) -> str:
-    """Return a new id: `thrd_` and 32 hexadecimal digits. It fulfils `is_own`, unless the node owns too few threads."""
+    """Return an id, `thrd_` and 32 hexadecimal digits, for which `is_own` is true, if the node owns enough threads."""
     ids = (f"{_PREFIX}{secrets.token_hex(16)}" for _ in range(_MOST_TRIES))
     first = next(ids)
     return first if is_own(first) else next(filter(is_own, ids), first)
@@ -64,7 +64,7 @@ def session_name(user_id: str | None, session_id: str) -> str:
 def read_session_name(name: str) -> tuple[str | None, str] | None:
     """Return the user and the session of a name from `session_name`; None for another name, or one with a hash.
 
-    Does not check who may use it: see `is_of_another`.
+    This does not check who may use the session: see `is_of_another`.
     """
     user, colon, session = name.partition(":")
     if not colon or "*" in name:
@@ -77,7 +77,7 @@ def read_session_name(name: str) -> tuple[str | None, str] | None:
 
 
 def may_be_secret(name: str) -> bool:
-    """Whether a name may be a secret of its user: that of a session, or an id that the server signs."""
+    """Whether a name may be a secret of its user: the name of a session, or an id that the server signs."""
     return ":" in name or is_thread_id(name)
 
 

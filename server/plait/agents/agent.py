@@ -87,7 +87,7 @@ class Agent:
             ("timeout", timeout, True),
             ("background_timeout", background_timeout, True),
         ):
-            # NaN is not from 0 on either.
+            # This refuses NaN, too.
             if not ((is_optional and value is None) or (isinstance(value, int | float) and value >= 0)):
                 raise ValueError(f"{option} of the agent {name!r} must be a number from 0 on, not {value!r}")
         self.name = name
@@ -113,7 +113,7 @@ class Agent:
         if not self.takes_input and bytes(data) != b"null":
             raise InvalidArguments(f"{self.name} takes no input", path="")
         check_json(f"{self.name}: the input", data, limits, self._times)
-        return self._check(lambda: self._decode(data))
+        return self._decode_input(data)
 
     def convert(self, value: Any) -> Any:
         """Return the input from a value that server code passed, by its JSON if the agent's input has a type.
@@ -126,8 +126,7 @@ class Agent:
             raise InvalidArguments(f"{self.name} takes no input", path="")
         if not self.takes_input or self.input_type is Any:
             return value
-        data = encode_crossing(f"the input of {self.name}", value)
-        return self._check(lambda: self._decode(data))
+        return self._decode_input(encode_crossing(f"the input of {self.name}", value))
 
     def check_output(self, value: Any) -> Any:
         """Return an output of the agent, by its JSON if it has a type.
@@ -151,9 +150,9 @@ class Agent:
         """Call the function."""
         return self.function(context, input) if self.takes_input else self.function(context)
 
-    def _check(self, read: Callable[[], Any]) -> Any:
+    def _decode_input(self, data: msgspec.Raw | bytes) -> Any:
         try:
-            return read()
+            return self._decode(data)
         except NOT_JSON as error:
             message, path = parse_json_error(error)
             raise InvalidArguments(f"{self.name}: the input{path}: {message}", path=path) from None
@@ -180,13 +179,13 @@ class Agent:
         self._make_default = self._read_default(None if default is inspect.Parameter.empty else default)
 
     def _read_default(self, default: Any) -> Callable[[], Any]:
-        """Return what makes the default for each run: a copy, if it can be made by JSON."""
+        """Return a function that makes the default for each run: a copy, if JSON can make one."""
         try:
             data = encode_json(default)
             if self._decode(data) == default:
                 return partial(self._decode, data)
         except (*NOT_JSON, *UNENCODABLE):
-            pass  # It need not be of the type.
+            pass  # The default need not be of the type.
         return lambda: default
 
 

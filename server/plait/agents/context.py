@@ -34,6 +34,11 @@ _REFUSAL: Final = (
     "a durable agent takes messages and writes to parts in its steps only: use `await ctx.step.do(name, function)`"
 )
 
+
+def _refuse() -> None:
+    raise RuntimeError(_REFUSAL)
+
+
 _current: Final[ContextVar["Context[Any] | None"]] = ContextVar("plait_context", default=None)
 
 
@@ -133,16 +138,16 @@ class Context(Generic[ThreadT]):
 
     @property
     def user(self) -> User | None:
-        """The user of the run; if the queue has begun it, after `take()`, the sender of that, or the session's user."""
+        """The user of the run; in a queue's run, after `take()`, the messages' only sender, or the session's user."""
         run = self._run.outermost
-        if self._user is not None or run.stage.queue is None or not run.stage.senders:
+        if self._user is not None or run.stage.attempt is None or not run.stage.senders:
             return self._user
         first, *others = run.stage.senders
         return self._caller.find_user(run.session_user if others or first is None else first)
 
     @property
     def step(self) -> Step:
-        """The steps of a durable agent. Raises RuntimeError in any other one."""
+        """The steps of a durable agent. Raises RuntimeError in any other agent."""
         if self._step is None:
             raise RuntimeError(f"the agent {self.agent!r} has no steps: add it with durable=True")
         return self._step
@@ -238,8 +243,8 @@ class Context(Generic[ThreadT]):
     async def run(self, agent: Any, input: Any = msgspec.UNSET) -> Any:
         """Run another agent, given by its function or its name, in this thread and session, and return its output.
 
-        Of an agent that streams, that is a list. It shares `state`, `session`, the attributes and the staged writes,
-        and does not wait in the queue.
+        The output of an agent that streams is a list. The other agent shares `state`, `session`, the attributes and the
+        staged writes, and does not wait in the queue.
         """
         self._run.check()
         return await self._caller.call(self, agent, input)
@@ -260,9 +265,9 @@ class Context(Generic[ThreadT]):
     def wait_until(self, work: Awaitable[object] | Callable[[], Awaitable[object]]) -> None:
         """Do work in the background after the run has ended: the thread's next run waits for it, but not the answer.
 
-        It sees the stored writes of the run, and is done even if the run has raised. Its own writes are stored when it
-        ends; an error is logged. It may call this, too. It is cancelled by an interrupt, and when all work after the
-        answer takes longer than the agent's `background_timeout`.
+        The work sees the stored writes of the run, and is done even if the run has raised. Its own writes are stored
+        when it ends; an error is logged. The work may call `wait_until`, too. The work is cancelled by an interrupt,
+        and when all work after the answer takes longer than the agent's `background_timeout`.
         """
         coroutine = work() if callable(work) else work
         if isinstance(coroutine, Begun):
@@ -304,7 +309,7 @@ class Context(Generic[ThreadT]):
     def give_steps(self, step: Step) -> None:
         """Give the run the steps of its task; nothing can be staged outside of them."""
         self._step = step
-        self._run.stage.refusal = _REFUSAL
+        self._run.stage.check = _refuse
 
     def enter(self) -> Any:
         """Make this the context of the calling task; return a token for `leave`."""

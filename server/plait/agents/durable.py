@@ -1,7 +1,6 @@
 """Durable agents: a task runs the agent, so that its steps are not repeated after a crash or a long wait."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +28,7 @@ STOP: Final = "run:stop"
 """The method by which clients stop the durable agents of a thread."""
 
 CONTINUE: Final = "run:continue"
-"""The method by which clients have the durable agent of a queue go on after a stop."""
+"""The method by which clients resume the durable agent of a queue after a stop."""
 
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -49,7 +48,7 @@ class AgentTask(Task):
         self._agent = agent
         self._runs = runs
         kind = agent.kind
-        # The agents that may take what is queued for this one, and the names of the messages that have the queues.
+        # The agents that may take the messages for this one, and the names of the parts with the queues.
         self._agents = kind.agent_names if agent.name in kind.agent_names else (agent.name,)
         parts = find_parts(kind.cls).items()
         self.queues = [name for name, part in parts if isinstance(part, Messages) and part.agent in self._agents]
@@ -57,7 +56,7 @@ class AgentTask(Task):
     async def call(self, thread: Thread[Any], given: Given) -> Any:
         """Begin a run of its own for a caller, and return its output.
 
-        Raises CallFailed if it was cancelled, and RuntimeError with its error, which clients do not see, if it failed.
+        Raises CallFailed if the run was cancelled, and RuntimeError if it failed; clients do not see its error.
         """
         tasks = self._part.of(thread._actor)
         run = await tasks.wait((await tasks.run(self.name, given.input)).id)
@@ -79,7 +78,7 @@ class AgentTask(Task):
         """
         if not self.queues or (key != QUEUE and self.name not in thread._actor.kind.agent_names):
             return self.name, key
-        queue = _find_queues(thread)[self.queues[0]]
+        queue = _find_queue(thread, self.queues[0])
         assert queue.caller is not None
         if self.name != queue.agent and (self.name, key) != (queue.caller.agent, QUEUE):
             what = f"the agent {self.name!r} cannot run in {thread._actor.key}"
@@ -90,7 +89,7 @@ class AgentTask(Task):
         return self.queues[0], QUEUE
 
     def find_users(self, thread: Thread[Any], key: str | None) -> set[str]:
-        queues = [_find_queues(thread)[name] for name in self.queues] if key == QUEUE else []
+        queues = [_find_queue(thread, name) for name in self.queues] if key == QUEUE else []
         return {*super().find_users(thread, key)}.union(*(each.senders for each in queues))
 
     async def _run(self, thread: Thread[Any], step: Step, input: Any) -> Any:
@@ -126,12 +125,12 @@ class QueueTask(AgentTask):
         return self.name, QUEUE
 
     def adopts(self, row: TaskRow, *, is_known: bool) -> bool:
-        """Whether a run is that of the queue, stored under the name of an agent, which may be gone."""
+        """Whether a run is the queue's, stored under the name of an agent that may be gone."""
         is_of_agent = not is_known and bytes(row.args) in (b"[]", b"[null]")
         return row.key == QUEUE and (is_of_agent or row.effect in self._agents)
 
     def follow_end(self, thread: Thread[Any], ended: EndedRun) -> None:
-        queue = _find_queues(thread)[self.name]
+        queue = _find_queue(thread, self.name)
         assert isinstance(queue.caller, TaskCaller)
         queue.caller.follow_end(ended.status)
         if ended.status == "cancelled" and thread._actor.kind.find_agents is not None:
@@ -144,17 +143,17 @@ class QueueTask(AgentTask):
 
 
 def make_stop_methods() -> dict[str, Method]:
-    """Return the methods by which clients stop durable agents, and have them go on."""
+    """Return the methods by which clients stop and resume durable agents."""
 
     async def stop(thread: Thread[Any]) -> bool:
-        """Cancel the runs of this thread's durable agents, and begin none until a user writes or they are to go on."""
+        """Cancel the runs of this thread's durable agents; begin none until a user writes or they are resumed."""
         if (rights := find_rights()) is not None:
             require_role(type(thread), "tasks").of(thread._actor).check_end(thread._actor.kind.tasks, rights)
-        return any([await each.stop() for each in _find_queues(thread).values()])
+        return any([await each.stop() for each in _list_queues(thread)])
 
     async def go_on(thread: Thread[Any]) -> bool:
-        """Have the durable agents of this thread go on after a stop; return whether there was one."""
-        return any([await each.resume() for each in _find_queues(thread).values()])
+        """Resume the durable agents of this thread after a stop; return whether there was one."""
+        return any([await each.resume() for each in _list_queues(thread)])
 
     methods = [Method(name, name, each, concurrent=True) for name, each in ((STOP, stop), (CONTINUE, go_on))]
     for each in methods:
@@ -162,7 +161,12 @@ def make_stop_methods() -> dict[str, Method]:
     return {each.name: each for each in methods}
 
 
-def _find_queues(thread: Thread[Any]) -> Mapping[str, ThreadMessages]:
+def _find_queue(thread: Thread[Any], name: str) -> ThreadMessages:
+    found: ThreadMessages = find_parts(type(thread))[name].of(thread._actor)
+    return found
+
+
+def _list_queues(thread: Thread[Any]) -> list[ThreadMessages]:
     """Return the messages of a thread that durable agents take."""
     parts, tasks = find_parts(type(thread)).items(), thread._actor.kind.tasks
-    return {name: part.of(thread._actor) for name, part in parts if isinstance(part, Messages) and name in tasks}
+    return [part.of(thread._actor) for name, part in parts if isinstance(part, Messages) and name in tasks]

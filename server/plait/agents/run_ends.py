@@ -41,8 +41,8 @@ class RunEnds:
                 raise error
             return
         error = run.actor.state.find_loss() or error
-        if run.actor.is_ending and run.turn not in run.actor.ending.callers:
-            error = Destroyed(f"{run.actor.key} was destroyed")  # Whatever its own error is.
+        if run.actor.is_ending and run.turn not in run.actor.ending_turns:
+            error = Destroyed(f"{run.actor.key} was destroyed")  # This replaces the run's own error.
         try:
             if error is not None and (
                 run.is_repeated
@@ -65,11 +65,11 @@ class RunEnds:
         """Commit the writes of a run, and store a new thread even without any; return the error if it failed."""
         actor = run.actor
         try:
-            await run.stage.commit(is_ending=has_ended)
+            await run.stage.commit(then=run.end_attempt if has_ended else None)
             if not actor.state.history.is_begun and not actor.is_ending:
                 await actor.state.store_thread()
         except Destroyed:
-            run.stage.drop()  # Destroyed by this run, or the run was cancelled for that.
+            run.stage.drop()  # This run has destroyed the thread, or was cancelled because the thread was destroyed.
         except Exception as error:
             run.stage.drop()
             return error
@@ -77,7 +77,7 @@ class RunEnds:
             if run.is_repeated and await run.stage.has_committed():
                 return None  # A run whose writes are durable must not be repeated.
             if (loss := actor.state.find_loss()) is None:
-                raise  # The agent has returned: what is staged is stored by the work after the answer.
+                raise  # The agent has returned: the staged writes are stored by the work after the answer.
             run.stage.drop()  # Otherwise the work after the answer would store it.
             return loss
         return None
@@ -173,7 +173,7 @@ class _Bound:
         self._run = run
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
-        # Why it was cancelled, if it was.
+        # Why the block was cancelled, if it was.
         self._why = ""
         self._is_over = False
 

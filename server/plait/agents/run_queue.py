@@ -51,7 +51,7 @@ class RunQueue(Generic[Run]):
         try:
             await turn
         except BaseException:
-            if self.current is run:  # It was admitted at the same moment.
+            if self.current is run:  # The run was admitted at the same moment.
                 self.leave()
             elif place in self._waiting:
                 self._waiting.remove(place)

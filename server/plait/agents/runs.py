@@ -40,7 +40,7 @@ class Runs(ActiveRuns):
         # The `kv` of all contexts.
         self.kv: Any = None
         self._make_user = make_user
-        # Ends what `enter` has begun.
+        # Ends the runs that `enter` has begun.
         self.ends = RunEnds(events, leave=self.leave)
 
     # Agents
@@ -66,21 +66,18 @@ class Runs(ActiveRuns):
 
     def get(self, agent: str | Callable[..., Any]) -> Agent:
         """Return an agent by its name or its function. Raises ValueError."""
-        if not isinstance(agent, str):
-            return self._get_by_function(agent)
-        if (found := self.agents.get(agent)) is None:
+        if isinstance(agent, str):
+            if agent in self.agents:
+                return self.agents[agent]
             near = find_nearest(agent, self.agents)
             hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(self.agents) or 'none'}"
             raise ValueError(f"there is no agent {agent!r}; {hint}")
-        return found
-
-    def _get_by_function(self, function: Callable[..., Any]) -> Agent:
-        found = [agent for agent in self.agents.values() if agent.function is function]
-        name = getattr(function, "__qualname__", repr(function))
+        found = [each for each in self.agents.values() if each.function is agent]
+        name = getattr(agent, "__qualname__", repr(agent))
         if not found:
             raise ValueError(f"{name} is not an agent of this app")
         if len(found) > 1:
-            names = " and ".join(repr(agent.name) for agent in found)
+            names = " and ".join(repr(each.name) for each in found)
             raise ValueError(f"{name} is the function of the agents {names}: give the name")
         return found[0]
 
@@ -93,17 +90,14 @@ class Runs(ActiveRuns):
 
     # Runs, in a turn of the thread
 
-    async def run(
-        self, agent: Agent, thread: Thread[Any], given: Given, *, on_begin: Callable[[Run], object] = lambda _: None
-    ) -> Any:
+    async def run(self, agent: Agent, thread: Thread[Any], given: Given, *, begun: Context[Any] | None = None) -> Any:
         """Run an agent when the queue admits it, and return its output, or an Interruption.
 
-        `on_begin` is called when the run begins. Raises TooMany, Busy, Unavailable, what the agent raises, and the
-        error that prevented the commit.
+        `begun` is its context if `enter` has begun the run. Raises TooMany, Busy, Unavailable, what the agent raises,
+        and the error that prevented the commit.
         """
-        context = await self.enter(agent, thread, given)
-        on_begin(run := context._run)
-        output, error = None, None
+        context = begun or await self.enter(agent, thread, given)
+        run, output, error = context._run, None, None
         token, timer = context.enter(), None if agent.timeout is None else asyncio.timeout(agent.timeout)
         try:
             run.check()
@@ -123,15 +117,14 @@ class Runs(ActiveRuns):
         return Interruption(run.interrupt_message, output) if run.ends_interrupted else output
 
     async def stream(
-        self, agent: Agent, thread: Thread[Any], given: Given, *, on_begin: Callable[[Run], object] = lambda _: None
+        self, agent: Agent, thread: Thread[Any], given: Given, *, begun: Context[Any] | None = None
     ) -> AsyncGenerator[Any]:
         """Run a streaming agent when the queue admits it; the last chunk is an Interruption if it was interrupted.
 
-        Raises what `run` raises. Its writes are committed, however it ends, unless it is tried again.
+        Raises what `run` raises. The writes of the run are committed however it ends, unless it is tried again.
         """
-        context = await self.enter(agent, thread, given)
-        on_begin(run := context._run)
-        error, timer = None, asyncio.timeout(agent.timeout)
+        context = begun or await self.enter(agent, thread, given)
+        run, error, timer = context._run, None, asyncio.timeout(agent.timeout)
         try:
             async with timer, _closing(agent.call(context, given.input), context) as chunks:
                 if given.prepare is not None:
@@ -164,28 +157,26 @@ class Runs(ActiveRuns):
         return self._attempt(actor, agent, Given(input=agent.convert(msgspec.UNSET)), queue)
 
     async def _attempt(self, actor: Actor, agent: Agent, given: Given, queue: object) -> bool:
-        begun: list[Run] = []
+        run: Run | None = None
         try:
             session = await find_session(actor.host.store, actor.key)
             user = actor.state.history.user if session is None else session[0]
-
-            def note(run: Run) -> None:
-                begun.append(run)
-                run.is_repeated = True
-                run.stage.queue = queue
-                run.session_user = user
-                run.users = queue.state.senders if isinstance(queue, MessageWriter) else ()
-
+            begun = await self.enter(agent, actor.thread, given)
+            run = begun._run
+            run.is_repeated, run.session_user = True, user
+            if isinstance(queue, MessageWriter):
+                run.stage.attempt, run.end_attempt = queue.attempt, queue.succeed
+                run.users = queue.state.senders
             if agent.is_stream:
-                async for _ in self.stream(agent, actor.thread, given, on_begin=note):
+                async for _ in self.stream(agent, actor.thread, given, begun=begun):
                     pass
             else:
-                await self.run(agent, actor.thread, given, on_begin=note)
+                await self.run(agent, actor.thread, given, begun=begun)
         except (Exception, asyncio.CancelledError) as error:
-            if not begun or begun[0].is_interrupted:
+            if run is None or run.is_interrupted:
                 raise Uncounted from error
             raise
-        return begun[0].is_interrupted
+        return run.is_interrupted
 
     # For contexts
 
@@ -242,7 +233,8 @@ class Runs(ActiveRuns):
                 turn.check_rights()
             run.stage.enter()
             await self.recall(run)
-            remember_session(actor, given.user_id, given.session_id)
+            if given.user_id is not None or given.session_id is not None:
+                remember_session(actor, given.user_id, given.session_id)
             await self.events.emit("session.started", session)
         except BaseException:
             self.leave(run)
@@ -260,7 +252,7 @@ class Runs(ActiveRuns):
         caller = None if calling is None else calling._run
         run = Run(agent, actor, holder.session, turn=turn, outer=holder, caller=caller)
         context = self._make_context(run, given)
-        run.stage.enter()  # A turn of the mailbox through which the call came back has no stage.
+        run.stage.enter()  # The call may have come back through a turn of the mailbox, which has no stage.
         return context
 
     def _make_context(self, run: Run, given: Given) -> Context[Any]:
@@ -287,9 +279,9 @@ class Runs(ActiveRuns):
 
 
 def _check_same_session(given: Given, holder: Run) -> None:
-    """Raise ValueError if another session is given than that of the run in which an agent is called."""
+    """Raise ValueError if the given session is not the session of the run in which an agent is called."""
     id, own = given.session_id, holder.session.id
-    # The ids may be those that name the thread.
+    # These ids may be the ones in the thread's name.
     if id is None or id == own or session_name(given.user_id, id) == holder.actor.key.name:
         return
     raise ValueError(f"a run inside of another run of its thread has the session {own!r}, not {id!r}")

@@ -10,8 +10,8 @@ from plait.actor.thread import ThreadActor
 from plait.agents.address import is_thread_id, read_session_name, session_name
 from plait.errors import NotFound, PlaitError
 from plait.kv.user_names import find_user, user_prefix
-from plait.store.protocol import Store, ThreadKey
-from plait.store.thread_rows import Record
+from plait.store.protocol import Store
+from plait.store.thread_rows import Record, ThreadKey
 from plait_schemas.codec import NOT_JSON, encode_json
 
 __all__ = ["SESSION", "decode_session", "find_session", "remember_session"]

@@ -70,7 +70,7 @@ class Gate:
 
 
 def make_app(**settings: Any) -> Plait:
-    """Return an app with agents; those that wait do so at `gate`, an attribute of the app."""
+    """Return an app with agents; waiting agents wait at `gate`, an attribute of the app."""
     app = Plait(Conversation, **{"secret": "s", **settings})
     gate = Gate()
     app.gate = gate  # type: ignore[attr-defined]
@@ -135,7 +135,7 @@ def make_app(**settings: Any) -> Plait:
 
 
 async def until_connected(app: Plait, count: int) -> None:
-    """Wait until so many follow the thread of most tests."""
+    """Wait until this many clients follow the thread of most tests."""
     async with asyncio.timeout(TIMEOUT):
         while await app.thread(Conversation, "one").call(Conversation.connected) != count:
             pass
@@ -150,7 +150,7 @@ class Player:
         self.outcomes: list[str] = []
 
     async def line(self) -> dict[str, Any]:
-        """Return what it says next."""
+        """Return the next line of the client."""
         assert self._process.stdout is not None
         async with asyncio.timeout(TIMEOUT):
             text = await self._process.stdout.readline()

@@ -24,7 +24,7 @@ _NUMBERS = itertools.count()
 
 
 class Stream:
-    """One stream of events; `ids` are those that came, by their order."""
+    """One stream of events; `ids` are the ids of received events, in order."""
 
     def __init__(self, answer: httpx.Response) -> None:
         self._lines = answer.aiter_lines()

@@ -1,4 +1,4 @@
-"""What requests of AG-UI are checked for, and what they may cost."""
+"""The checks of AG-UI requests, and their maximum cost."""
 
 import asyncio
 import json
@@ -11,6 +11,7 @@ from ag_ui.core import RunAgentInput
 from starlette.requests import Request
 from tests.adapters.ag_ui.lab import Conversation
 from tests.adapters.ag_ui.streams import Served, begun, body, serving, watched
+from tests.cases import each_case
 from tests.integration.socket_client import http
 from tests.integration.test_http import error_of
 from tests.running import running
@@ -22,7 +23,7 @@ from plait.adapters.ag_ui import AgUi
 pytestmark = pytest.mark.relayed
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("content", "path"),
     [
         (b"{", ""),
@@ -42,7 +43,7 @@ async def test_a_body_that_is_no_input_is_refused_with_its_place(served: Served,
     assert [each async for each in served.app.threads()] == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("content", "path"),
     [
         (b'{"message": "\xff"}', ""),
@@ -238,7 +239,7 @@ MESSAGE = {"id": "", "role": "user", "content": ""}
 PART = {"type": "text", "text": ""}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "items",
     [
         {"messages": [MESSAGE] * 6_000},
@@ -276,7 +277,7 @@ async def test_the_state_and_forwarded_props_come_as_they_were_sent() -> None:
             assert stream.events[-1]["result"] == [{"a": None}, {"b": [1]}, {"b": [1]}]
 
 
-@pytest.mark.parametrize("member", ["state", "forwardedProps", "unknown"])
+@each_case("member", ["state", "forwardedProps", "unknown"])
 async def test_a_body_of_too_much_weight_is_refused_before_it_is_decoded(served: Served, member: str) -> None:
     answer = await served.web.post("/ag-ui/adder/one", json={**body(), member: [{}] * 100_000})
     assert error_of(answer) == (413, "too_large")

@@ -9,6 +9,7 @@ import pytest
 from ag_ui.core import CustomEvent, StepStartedEvent, ToolCallEndEvent, ToolCallStartEvent
 from tests.adapters.ag_ui.lab import TIMEOUT
 from tests.adapters.ag_ui.streams import EVENTS, Stream, begun
+from tests.cases import each_case
 from tests.integration.socket_client import http
 from tests.running import running
 from tests.server.fakes import TroubledStore
@@ -55,8 +56,8 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("is_changed", [True, False], ids=["after a change", "at once"])
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@each_case("is_changed", [True, False])
+@each_case("bad", BAD.values())
 async def test_what_cannot_be_sent_ends_the_run_with_an_error(bad: Any, is_changed: bool) -> None:
     async def work(ctx: Context[Note]) -> AsyncIterator[Any]:
         yield "a"

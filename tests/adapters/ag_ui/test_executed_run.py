@@ -57,7 +57,7 @@ async def refund(desk: Desk) -> str:
 
 
 async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
-    """Say what the last message is about."""
+    """Answer the last message by its text."""
     last = messages[-1].parts[-1]
     text = str(getattr(last, "content", ""))
     if isinstance(last, ToolReturnPart):

@@ -15,6 +15,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, interrupt
 from tests.running import running
+from tests.schedules import in_soak
 
 from plait import Context, Limits, Messages, Plait, Thread, TooLarge, Values, rpc
 from plait.adapters.langgraph import Checkpoints, PlaitSaver
@@ -33,7 +34,7 @@ class Sums(TypedDict):
     asked: str
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/a.db"
 

@@ -25,6 +25,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
+from tests.cases import each_case
 
 from plait import Context, Interruption, Limits, Message, Messages, Plait, Thread, TooLarge
 from plait.adapters.pydantic_ai import open_run, run_agent
@@ -337,7 +338,7 @@ async def test_an_agent_that_goes_on_after_a_failure_has_nothing_of_it_but_a_fai
     assert found == [("so far", "failed"), ("Sorry.", "completed")]
 
 
-@pytest.mark.parametrize("is_queued", [False, True])
+@each_case("is_queued", [False, True])
 async def test_an_interrupt_keeps_what_the_model_had_said(is_queued: bool) -> None:
     asked: list[asyncio.Task[bool]] = []
 
@@ -367,7 +368,7 @@ async def test_an_interrupt_keeps_what_the_model_had_said(is_queued: bool) -> No
     assert prompts(model.seen[-1]) == ["count", "go on"]
 
 
-@pytest.mark.parametrize("when", ["at the end", "twice"])
+@each_case("when", ["at the end", "twice"])
 async def test_an_interrupt_while_the_messages_are_written_loses_and_doubles_none(when: str) -> None:
     app = make_app(Model(agree).agent())
 
@@ -397,7 +398,7 @@ async def test_a_block_that_does_not_begin_the_run_changes_nothing() -> None:
         assert [each.content for each in await listed(app)] == ["one", "Yes."]
 
 
-@pytest.mark.parametrize(("most", "seen"), [(1, 1), (3, 3), (4, 3), (5, 5), (None, 9)])
+@each_case(("most", "seen"), [(1, 1), (3, 3), (4, 3), (5, 5), (None, 9)])
 async def test_the_model_gets_the_last_messages_and_the_thread_keeps_all(most: int | None, seen: int) -> None:
     model = Model(agree)
     async with make_app(model.agent(), max_messages=most) as app:

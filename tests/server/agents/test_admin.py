@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from tests.cases import each_case
+from tests.schedules import in_soak
 from tests.server.fakes import TroubledStore
 
 from plait import (
@@ -50,7 +52,7 @@ class Points(msgspec.Struct, frozen=True):
 DEFAULT_POINTS = Points(10)
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """Return a closed store."""
     return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "admin.db")
@@ -210,7 +212,7 @@ async def test_nobody_sees_or_reaches_what_plait_keeps_for_itself(store: Store) 
         assert await app.user("ada").get("n") == 1
 
 
-@pytest.mark.parametrize("name", ["plait-kv", "plait-user"])
+@each_case("name", ["plait-kv", "plait-user"])
 def test_a_class_cannot_have_a_kind_of_plaits_own(name: str) -> None:
     mine = type("Mine", (Thread,), {"kind": name})
     with pytest.raises(ValueError, match=name):
@@ -389,4 +391,4 @@ async def test_messages_whose_agent_cannot_be_called_are_told_of_at_the_start(
         pass
     warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert len(warnings) == (told is not None)
-    assert told is None or f"what is queued in Desk.messages will not be handled: {told}" in warnings[0]
+    assert told is None or f"messages queued in Desk.messages will not be handled: {told}" in warnings[0]

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.cases import each_case
 from tests.server.parts.workshop import until
 from tests.told import INTERNAL
 
@@ -16,7 +17,7 @@ from plait import CallFailed, Context, Messages, NotFound, Plait, Tasks, Thread,
 from plait.clock import read_due_clock
 from plait.parts.attempts import RetryPolicy
 from plait.parts.tasks import waits
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 Script = Callable[[Context["Desk"]], Awaitable[Any]]
 
@@ -432,7 +433,7 @@ async def test_only_a_durable_agent_can_be_stopped(tmp_path: Path) -> None:
                 await getattr(handle.messages, work)()
 
 
-@pytest.mark.parametrize("name", ["stop", "continue"])
+@each_case("name", ["stop", "continue"])
 def test_no_agent_has_the_name_of_a_method_that_stops(name: str) -> None:
     async def work(ctx: Context[Desk]) -> None: ...
 

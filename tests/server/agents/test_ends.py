@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests.cases import each_case
 from tests.server.agents.lab import Conversation, Lab
 from tests.server.agents.test_runs import Gate, ended
 from tests.server.owning import submit
@@ -86,8 +87,8 @@ async def test_a_run_in_progress_brings_nothing_back_when_its_thread_is_destroye
     assert await lab.values() == {}
 
 
-@pytest.mark.parametrize("how", ["waits", "swallows", "raises", "writes", "sets the state", "queued", "interrupted"])
-@pytest.mark.parametrize("agent", ["do", "stream"])
+@each_case("how", ["waits", "swallows", "raises", "writes", "sets the state", "queued", "interrupted"])
+@each_case("agent", ["do", "stream"])
 async def test_a_run_that_a_destroy_ends_is_told_so_whatever_it_makes_of_it(lab: Lab, how: str, agent: str) -> None:
     gate, over, is_held = Gate(), asyncio.Event(), how in ("writes", "sets the state")
 
@@ -154,7 +155,7 @@ class Watched(Thread[dict[str, Any]]):
         self.told.append(("hook", self.state, await self.values.items()))
 
 
-@pytest.mark.parametrize("how", ["destroyed", "asleep", "expired"])
+@each_case("how", ["destroyed", "asleep", "expired"])
 async def test_listeners_of_destroyed_run_after_the_hook_with_the_state_and_the_values(how: str) -> None:
     Watched.told.clear()
     Watched.has_told = asyncio.Event()

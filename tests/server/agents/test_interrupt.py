@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, make_store, open_lab
 from tests.server.agents.test_runs import Gate, ended
 
 from plait import Context, Interrupted, Interruption, MemoryStore, Plait, Thread, ThreadKey, TooLarge, Unavailable, rpc
-from plait.agents.cut_off import MARK
+from plait.agents.run import MARK
 from plait.store.thread_rows import Record
 
 ONE = ThreadKey("conversation", "one")
@@ -403,7 +404,7 @@ async def test_an_interrupt_ends_the_run_also_if_what_it_called_in_another_threa
         assert await app.thread(Conversation, "one").part(Conversation.values).items() == [("kept", 1)]
 
 
-@pytest.mark.parametrize("event", ["session.started", "agent.started"])
+@each_case("event", ["session.started", "agent.started"])
 async def test_an_interrupt_before_the_agent_begins_is_not_raised_in_listeners(event: Any) -> None:
     gate, told = Gate(), list[Any]()
 
@@ -573,7 +574,7 @@ async def test_a_run_that_was_told_removes_the_mark_also_if_it_can_store_nothing
 async def test_a_short_run_costs_one_write_at_most(
     lab: Lab, what: str, parts: list[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plait.agents.cut_off._DELAY", 60.0)  # However slow the machine is.
+    monkeypatch.setattr("plait.agents.run._DELAY", 60.0)  # However slow the machine is.
     submit, writes = lab.store.submit, list[Any]()
 
     def watch(write: Any) -> Any:

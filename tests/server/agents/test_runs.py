@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
 
 from plait import (
@@ -202,7 +203,7 @@ async def test_inputs_and_outputs_are_checked_against_the_annotations() -> None:
             await lab.app.run("ask", {"text": ""})
 
 
-@pytest.mark.parametrize("name", ["", "a b", "interrupt", "a/b", "x" * 129, "é"])
+@each_case("name", ["", "a b", "interrupt", "a/b", "x" * 129, "é"])
 def test_a_name_that_no_agent_can_have_is_refused(name: str) -> None:
     app = Plait(Conversation, store="memory://")
     with pytest.raises(ValueError, match="name of an agent"):
@@ -264,7 +265,7 @@ async def test_runs_of_different_threads_are_parallel(lab: Lab) -> None:
         await ended(task)
 
 
-@pytest.mark.parametrize("how", ["fails", "times out", "is cancelled"])
+@each_case("how", ["fails", "times out", "is cancelled"])
 async def test_a_run_that_ends_badly_frees_the_place(how: str) -> None:
     async with open_lab(CountingMemory()) as lab:
         gate = Gate()
@@ -455,7 +456,7 @@ async def test_attributes_are_given_by_names_and_types_in_one_mapping(lab: Lab) 
     assert await lab.do(put)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "attributes", [[("tenant", 7)], ("tenant", 7), {("tenant",): 7}, {1: 7}, {int: "7"}, "tenant", {"a": 1}.items()]
 )
 async def test_attributes_that_no_name_and_no_type_finds_are_refused(lab: Lab, attributes: Any) -> None:
@@ -496,7 +497,7 @@ async def test_an_output_that_is_no_number_is_an_error(lab: Lab, output: Any, ag
     assert await lab.values() == {}
 
 
-@pytest.mark.parametrize("output", [None, 1.5, [None, "null"], {"a": None}, object(), {1: object()}])
+@each_case("output", [None, 1.5, [None, "null"], {"a": None}, object(), {1: object()}])
 async def test_any_other_output_is_no_error(lab: Lab, output: Any) -> None:
     async def work(ctx: Context[Conversation]) -> Any:
         return output
@@ -962,7 +963,7 @@ class Tenant:
     """An attribute that is found by its type."""
 
 
-@pytest.mark.parametrize(
+@each_case(
     "options",
     [
         {"user_id": "bob"},

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 import pytest
+from tests.cases import each_case
 from tests.server.agents.lab import Conversation, CountingMemory
 from tests.server.agents.test_runs import Gate, ended
 
@@ -48,7 +49,7 @@ async def note(ctx: Context[Conversation]) -> str:
     return ctx.thread.name
 
 
-@pytest.mark.parametrize("caller", ["run", "background", "rpc"])
+@each_case("caller", ["run", "background", "rpc"])
 async def test_what_had_begun_may_use_sleeping_threads_and_run_agents_there(caller: str) -> None:
     gate, found = Gate(), list[Any]()
 
@@ -121,7 +122,7 @@ async def test_the_background_work_of_a_run_that_was_called_meanwhile_is_waited_
         assert await app.thread(Conversation, "two").part(Conversation.values).items() == [("later", 1)]
 
 
-@pytest.mark.parametrize("is_taken", [False, True])
+@each_case("is_taken", [False, True])
 async def test_runs_that_were_called_meanwhile_are_cut_off_in_time_with_their_callers(is_taken: bool) -> None:
     gate, called = Gate(), Gate()
 

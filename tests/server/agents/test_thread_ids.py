@@ -7,6 +7,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 
 from plait.agents.address import check_thread_id, make_thread_id
 from plait.agents.thread_ids import Signer, ThreadIdProvider, ThreadIds
@@ -37,9 +38,7 @@ async def find(*headers: tuple[str, str], secrets: Sequence[str] = (SECRET,)) ->
 # Signatures
 
 
-@pytest.mark.parametrize(
-    ("id", "signature"), [(OTHER, "fFjv12KcFzbB/DEjetjND0VWP0SoaXfDpeln9gP4ltI="), (ID, SIGNATURE)]
-)
+@each_case(("id", "signature"), [(OTHER, "fFjv12KcFzbB/DEjetjND0VWP0SoaXfDpeln9gP4ltI="), (ID, SIGNATURE)])
 def test_a_signature_is_the_hmac_in_base64(id: str, signature: str) -> None:
     assert Signer([SECRET]).sign(id) == signature
     assert Signer([SECRET]).verify(id, signature)
@@ -74,12 +73,12 @@ async def test_a_valid_header_wins_over_a_valid_cookie() -> None:
     assert await find(("cookie", make_cookie(OTHER)), ("x-thread-id", sign(ID))) == ID
 
 
-@pytest.mark.parametrize("header", [sign(ID, "foreign"), ID, "", ";", "nonsense"])
+@each_case("header", [sign(ID, "foreign"), ID, "", ";", "nonsense"])
 async def test_an_invalid_header_lets_a_valid_cookie_be_used(header: str) -> None:
     assert await find(("x-thread-id", header), ("cookie", make_cookie(OTHER))) == OTHER
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         ID,
@@ -162,19 +161,19 @@ async def read_user_later(request: Request) -> str:
     return "thrd_" + request.headers["user"] * 30
 
 
-@pytest.mark.parametrize("provider", [lambda request: "thrd_" + request.headers["user"] * 30, read_user_later])
+@each_case("provider", [lambda request: "thrd_" + request.headers["user"] * 30, read_user_later])
 async def test_a_provider_decides_and_reads_the_request(provider: ThreadIdProvider) -> None:
     ids = ThreadIds([SECRET], provider)
     assert await ids.find(make_request(("user", "a"), ("x-thread-id", sign(ID)))) == "thrd_" + "a" * 30
 
 
-@pytest.mark.parametrize("length", [32, 64])
+@each_case("length", [32, 64])
 async def test_the_shortest_and_the_longest_id_pass(length: int) -> None:
     id = "thrd_" + "aZ9" * 20
     assert await ThreadIds([SECRET], lambda _: (id + "x" * 9)[:length]).find(make_request()) == (id + "x" * 9)[:length]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("id", "rule"),
     [
         ("thrd_" + "a" * 26, "32 to 64 characters, not 31"),

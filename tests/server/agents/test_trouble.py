@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, cast
 
 import pytest
+from tests.cases import each_case
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
 from tests.server.agents.test_runs import PATIENCE, Gate, ended
 
@@ -55,7 +56,7 @@ async def test_a_stream_whose_reader_stalls_ends_with_its_timeout() -> None:
                 pass
 
 
-@pytest.mark.parametrize("how", ["timeout", "interrupt", "error"])
+@each_case("how", ["timeout", "interrupt", "error"])
 async def test_the_context_is_found_as_a_stream_is_closed(how: str) -> None:
     seen: list[Any] = []
     async with open_lab(CountingMemory()) as lab:
@@ -192,8 +193,8 @@ async def test_a_run_that_waited_for_something_cancelled_fails_and_stores_nothin
     assert await lab.values() == {}
 
 
-@pytest.mark.parametrize("how", ["cancels itself", "raises CancelledError", "raises Interrupted"])
-@pytest.mark.parametrize("way", ["do", "stream"])
+@each_case("how", ["cancels itself", "raises CancelledError", "raises Interrupted"])
+@each_case("way", ["do", "stream"])
 async def test_an_agent_that_ends_itself_as_if_it_was_ended_has_failed(lab: Lab, how: str, way: str) -> None:
     async def end(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", 1)
@@ -213,6 +214,7 @@ async def test_an_agent_that_ends_itself_as_if_it_was_ended_has_failed(lab: Lab,
         await run
     assert await ended(asyncio.create_task(lab.do(nothing))) == "ran"
     assert await lab.values() == ({} if way == "do" else {"a": 1})
+    await lab.app.destroy(Conversation, "one")
 
 
 async def test_background_work_of_a_run_that_raises_is_stored_however_fast_it_is(lab: Lab) -> None:
@@ -250,7 +252,7 @@ async def test_leaving_what_another_agent_streams_leaves_its_context(
     assert "different Context" not in caplog.text
 
 
-@pytest.mark.parametrize("option", ["max_waiting", "wait_timeout"])
+@each_case("option", ["max_waiting", "wait_timeout"])
 def test_only_the_time_of_a_run_may_be_unlimited(option: str) -> None:
     lab = Lab(CountingMemory())
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
 
 from plait import Context, CorruptThread, Destroyed, StoreError, ThreadKey, TooLarge, Unavailable
@@ -168,7 +169,7 @@ async def test_damaged_values_fail_the_run_and_are_never_overwritten(lab: Lab) -
     assert await stored() == damaged.value
 
 
-@pytest.mark.parametrize("read", ["get", "has", "keys", "values", "items", "size"])
+@each_case("read", ["get", "has", "keys", "values", "items", "size"])
 async def test_reading_reads_nothing_from_the_store_also_when_awaited_together(lab: Lab, read: str) -> None:
     async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("a", 1)
@@ -263,7 +264,7 @@ async def test_a_push_to_a_list_that_was_changed_in_place_keeps_both(lab: Lab) -
     assert await lab.values() == {"list": [1, 2, 3, 4]}
 
 
-@pytest.mark.parametrize("key", ["a.b", "a/b", "a b", "a:b", "🔑", "", "\n", "é", "values", "👩‍👩‍👧"])
+@each_case("key", ["a.b", "a/b", "a b", "a:b", "🔑", "", "\n", "é", "values", "👩‍👩‍👧"])
 async def test_any_key_comes_back(lab: Lab, key: str) -> None:
     async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set(key, key)
@@ -271,6 +272,7 @@ async def test_any_key_comes_back(lab: Lab, key: str) -> None:
     await lab.do(put)
     await lab.sleep()
     assert await lab.values() == {key: key}
+    await lab.app.destroy(Conversation, "one")
 
 
 async def test_a_thousand_keys_and_deep_json_come_back_in_order(lab: Lab) -> None:
@@ -290,7 +292,7 @@ async def test_a_thousand_keys_and_deep_json_come_back_in_order(lab: Lab) -> Non
     assert found["deep"] == deep
 
 
-@pytest.mark.parametrize("bad", [object(), {1, "a", object()}, float("nan"), "\ud800", lambda: 0])
+@each_case("bad", [object(), {1, "a", object()}, float("nan"), "\ud800", lambda: 0])
 async def test_what_is_no_json_is_refused_at_set_with_its_key(lab: Lab, bad: Any) -> None:
     async def work(ctx: Context[Conversation]) -> Any:
         await ctx.thread.values.set("name", "old")
@@ -314,7 +316,7 @@ async def test_a_cycle_is_refused(lab: Lab) -> None:
     await lab.do(work)
 
 
-@pytest.mark.parametrize("key", [1, None, b"a"])
+@each_case("key", [1, None, b"a"])
 async def test_a_key_is_a_str(lab: Lab, key: Any) -> None:
     async def work(ctx: Context[Conversation]) -> Any:
         with pytest.raises(TypeError, match="key"):
@@ -448,7 +450,7 @@ async def test_a_run_that_raises_drops_what_it_did_not_flush(lab: Lab) -> None:
     assert await lab.values() == {"kept": 1}
 
 
-@pytest.mark.parametrize("way", ["set", "push", "in place", "at once"])
+@each_case("way", ["set", "push", "in place", "at once"])
 async def test_a_mebibyte_is_kept_and_one_more_byte_is_refused_whole(lab: Lab, way: str) -> None:
     room = LIMIT - len('{"a":[""]}')
 
@@ -474,7 +476,7 @@ async def test_a_mebibyte_is_kept_and_one_more_byte_is_refused_whole(lab: Lab, w
     assert found == {"a": ["x" * room]}
 
 
-@pytest.mark.parametrize("key", ["new", "old", "é\n"])
+@each_case("key", ["new", "old", "é\n"])
 async def test_what_fits_into_the_room_is_stored_and_one_more_byte_is_not(lab: Lab, key: str) -> None:
     async def put(ctx: Context[Conversation]) -> None:
         await ctx.thread.values.set("old", ["x" * 1000])
@@ -490,6 +492,7 @@ async def test_what_fits_into_the_room_is_stored_and_one_more_byte_is_not(lab: L
     with pytest.raises(TooLarge):
         await lab.do(lambda ctx: fill(ctx, 1))
     assert await lab.app.thread(Conversation, "one").part(Conversation.values).room("another") == 0
+    await lab.app.destroy(Conversation, "one")
 
 
 async def test_no_thread_begins_because_something_of_it_is_removed(lab: Lab) -> None:

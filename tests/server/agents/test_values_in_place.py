@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.server.agents.lab import Conversation, CountingMemory, Lab, open_lab
 
 from plait import Context
@@ -23,8 +24,8 @@ class Note(msgspec.Struct):
     text: str
 
 
-@pytest.mark.parametrize("is_loaded", [False, True])
-@pytest.mark.parametrize(
+@each_case("is_loaded", [False, True])
+@each_case(
     ("given", "change", "stored"),
     [
         ([1], lambda each: each.append(2), [1, 2]),
@@ -90,7 +91,7 @@ async def test_get_returns_what_was_set_or_the_same_as_json_and_both_may_be_chan
     assert await lab.values() == {"plain": [1], "notes": notes}
 
 
-@pytest.mark.parametrize("default", [[], {}, [1], {"a": [1]}])
+@each_case("default", [[], {}, [1], {"a": [1]}])
 async def test_a_default_that_is_changed_is_stored_and_a_default_that_is_not_is_no_value(
     lab: Lab, default: Any
 ) -> None:
@@ -118,6 +119,7 @@ async def test_a_default_that_is_changed_is_stored_and_a_default_that_is_not_is_
     assert msgspec.json.encode(default) == before
     await lab.sleep()
     assert await lab.values() == {"key": [*default, 2] if isinstance(default, list) else {**default, "b": 2}}
+    await lab.app.destroy(Conversation, "one")
 
 
 async def test_defaults_that_differ_and_such_as_are_no_json_are_returned_as_they_are(lab: Lab) -> None:
@@ -151,7 +153,7 @@ async def test_a_push_to_what_was_set_or_to_a_default_is_in_the_object_too(lab: 
     assert await lab.values() == {"mine": [2, 3, 4], "default": [1, 2], "other": [1, 2]}
 
 
-@pytest.mark.parametrize("how", ["deleted", "cleared", "set"])
+@each_case("how", ["deleted", "cleared", "set"])
 async def test_what_is_no_longer_the_value_changes_nothing(lab: Lab, how: str) -> None:
     async def work(ctx: Context[Conversation]) -> None:
         values, mine = ctx.thread.values, [1]

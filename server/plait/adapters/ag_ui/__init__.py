@@ -29,14 +29,13 @@ from plait.agents.context import Context, read_attributes
 from plait.agents.durable import STOP
 from plait.app import Plait
 from plait.errors import NotFound, PlaitError, Readonly, Unavailable
-from plait.store.protocol import ThreadKey
-from plait.web.http.endpoint import Endpoint, Headers
+from plait.store.thread_rows import ThreadKey
+from plait.web.http.endpoint import Endpoint, Headers, LimitedRequest
 from plait.web.http.exchange import Exchange
-from plait.web.http.heads import keep_private
 from plait.web.http.run_routes import interrupt
 from plait.web.http.streamed import StreamedResponse
-from plait.web.server_context import ServerContext, find_lease
-from plait.web.thread_urls import split_path
+from plait.web.server_context import ServerContext
+from plait.web.thread_urls import Address, split_path
 
 __all__ = ["AgUi", "ask", "emit"]
 
@@ -79,7 +78,7 @@ class _RunExchange(Exchange):
         self.messages = messages if has_messages(agent.kind.cls, messages) else None
 
 
-class AgUi:
+class AgUi(Endpoint):
     """Serves the agents of an app by AG-UI 1.0: an ASGI application, `app.mount("/ag-ui", AgUi(app))`.
 
     `POST /ag-ui/{agent}/{name}` runs an agent in the thread of that name and streams its events; the run continues when
@@ -88,26 +87,24 @@ class AgUi:
     that makes an agent's input from the RunAgentInput; by default, the input is the text of the user's last message.
     The agent gets the whole RunAgentInput by `ctx.get(RunAgentInput)`.
 
-    `messages` is the name of a live `Messages` of the threads: clients get these messages when a run begins, and what
-    the user says is added to them with the run.
+    `messages` is the name of a live `Messages` of the threads: clients get these messages when a run begins, and the
+    user's messages are added to them with the run.
     """
 
     def __init__(
         self, app: Plait, *, input: Callable[[RunAgentInput], Any] | None = None, messages: str | None = None
     ) -> None:
+        super().__init__(app._context)
         self._app = app
-        self._context: ServerContext = app._context
-        self._endpoint = Endpoint(self._context, self._find_place, self._answer)
         self._make_input = input or read_last_text
         self._messages = messages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"AG-UI is only served over HTTP, not over {scope['type']}")
-        # It may be mounted in another application than the Plait.
-        await self._endpoint(scope, receive, keep_private(send, scope))
+        await super().__call__(scope, receive, send)
 
-    async def _answer(self, request: Request, headers: Headers) -> Response:
+    async def _answer(self, request: LimitedRequest, headers: Headers) -> Response:
         context = self._context
         context.hosts.check(request)
         if request.method != "GET":
@@ -138,7 +135,7 @@ class AgUi:
         await self._context.scheduler.wait_for_slot()
         with self._context.scheduler.measure():
             given = read_input(body, self._context.limits)
-        # Who answers a run that waits needs no other right; without such a run, one begins.
+        # An answer to a waiting run needs no other right; without such a run, one begins.
         approves = exchange.agent.is_durable and bool(given.resume)
         await exchange.check("approve" if approves else "call")
         input = exchange.agent.convert(self._make_input(given) if exchange.agent.takes_input else None)
@@ -156,8 +153,7 @@ class AgUi:
                 try:
                     if connection.readonly and added:
                         raise Readonly("this connection may not send messages")
-                    charge = partial(self._context.requests.charge_messages, exchange.request, exchange.principal)
-                    run.has_pushed = await push_state(actor, given, connection, self._context.scheduler, charge)
+                    run.has_pushed = await push_state(exchange, actor, given, connection)
                     await actor.state.store_thread(connection)  # Others may watch the first run of a thread, too.
                     attributes = read_attributes((run, given))
                     start = Given(input=input, attributes=attributes, prepare=partial(_prepare, run, given))
@@ -209,11 +205,10 @@ class AgUi:
 
     # Inside
 
-    def _find_place(self, scope: Scope) -> ThreadKey | None:
-        """Return the thread that a URL names, None if it names none."""
+    def _find_address(self, scope: Scope) -> Address | None:
         try:
-            agent, name, *_ = _read_path(scope)
-            return ThreadKey(self._app._runs.agents[agent].kind.name, check_name(name))
+            agent, name, *rest = _read_path(scope)
+            return Address(ThreadKey(self._app._runs.agents[agent].kind.name, check_name(name)), "/".join(rest))
         except (NotFound, ValueError, KeyError):
             return None
 
@@ -249,7 +244,7 @@ class AgUi:
         viewer = RunViewer(actor, feed_of(actor), id, exchange.principal, ended=ended, may_open=may_open, has=has)
         addresses.enter(host)
         await viewer.open(request, run=run, cursor=cursor)
-        lease = find_lease(request)
+        lease = exchange.lease
         lease.open(viewer.close, connection_id=id)
         lease.check()
         return viewer
@@ -262,7 +257,7 @@ async def _prepare(run: EventRun, given: RunAgentInput, context: Context[Any]) -
 
 
 def _make_claim(exchange: _RunExchange, body: bytes) -> tuple[object, ...]:
-    """Return what a request that is sent again has in common with the first: user, agent and body."""
+    """Return the user, the agent and the body, which a request that is sent again has in common with the first."""
     user = None if exchange.principal is None else exchange.principal.id
     return user, exchange.agent.name, blake2b(body).digest()
 

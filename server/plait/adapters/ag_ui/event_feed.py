@@ -1,12 +1,12 @@
 """The events of the runs of one thread, and the changes of its state during the runs, in the same order for all."""
 
+import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from plait.actor.actor import Actor
-from plait.actor.connection import PlainWire
+from plait.actor.connection import Wire
 from plait.actor.per_actor import PerActor
 from plait.actor.transport import HIGH_WATER, Frame
 from plait.adapters.ag_ui.event_frames import Cursor, Opened, encode_delta
@@ -35,7 +35,7 @@ class RunEvent(NamedTuple):
 
     run: FeedRun
     frame: bytes
-    # Whether it is the first or the last one of its run.
+    # Whether the event is the first or the last one of its run.
     is_first: bool = False
     is_last: bool = False
     # The item that the event begins, and the one that it continues or ends.
@@ -54,14 +54,14 @@ class FeedChange:
         self.frame: bytes | None = frame
 
 
-class _Wire(PlainWire):
+class _Wire(Wire):
     """Adds each change to the feed, once for all viewers."""
 
-    def __init__(self, put: Callable[[Revision], None]) -> None:
-        self._put = put
+    def __init__(self, feed: "EventFeed") -> None:
+        self._feed = feed
 
     def encode_change(self, revision: Revision) -> Frame | None:
-        self._put(revision)
+        self._feed.put_change(revision)
         return _NOTHING
 
 
@@ -70,7 +70,7 @@ _NOTHING: Final = Frame(b"")
 
 
 class _RunConflict(Conflict):
-    status = 409  # No condition of the request has failed, as it has for a state.
+    status = 409  # Unlike for a state, no condition of the request has failed.
 
 
 class EventFeed:
@@ -78,10 +78,10 @@ class EventFeed:
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
-        self.wire = _Wire(self._put_change)
+        self.wire = _Wire(self)
         # Names this feed in cursors; a thread that wakes again gets another feed.
         self.id = secrets.token_hex(4)
-        # The run that has started and not ended, and all that wait or have events here, by their ids.
+        # The run that has started and not ended, and all runs that wait or have events here, by their ids.
         self.run: FeedRun | None = None
         self.runs: dict[str, FeedRun] = {}
         self._entries: deque[RunEvent | FeedChange] = deque()
@@ -90,8 +90,8 @@ class EventFeed:
         self._size = 0
         self._changes: deque[FeedChange] = deque()
         self._changes_size = 0
-        # Called when an entry is added.
-        self._viewers: set[Callable[[], None]] = set()
+        # Set when an entry is added.
+        self._viewers: set[asyncio.Event] = set()
 
     @property
     def next(self) -> int:
@@ -138,22 +138,22 @@ class EventFeed:
                 return index
         return None
 
-    def watch(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever an entry is added."""
+    def watch(self, wake: asyncio.Event) -> None:
+        """Set `wake` whenever an entry is added."""
         self._viewers.add(wake)
 
-    def unwatch(self, wake: Callable[[], None]) -> None:
-        """Stop calling `wake`."""
+    def unwatch(self, wake: asyncio.Event) -> None:
+        """Stop setting `wake`."""
         self._viewers.discard(wake)
 
     def wake(self) -> None:
         """Call all viewers."""
         for wake in tuple(self._viewers):
-            wake()
+            wake.set()
 
     # Inside
 
-    def _put_change(self, revision: Revision) -> None:
+    def put_change(self, revision: Revision) -> None:
         if self.run is None:
             return
         change = FeedChange(self.run, revision.version, encode_delta(self.actor.state.epoch, revision))
@@ -185,5 +185,5 @@ def _measure(event: RunEvent) -> int:
     return len(event.frame) + (event.run.size if event.is_last else 0)
 
 
-feed_of: Final = PerActor[Actor, EventFeed](EventFeed).of
+feed_of: Final = PerActor[EventFeed](EventFeed).of
 """Returns the feed of an awake thread."""

@@ -36,7 +36,7 @@ __all__ = [
 _ENCODER: Final = EventEncoder()
 _CURSOR: Final = re.compile(r"(.+):(\d{1,18})(?::([0-9a-f]+)\.(\d{1,18})(?:\.(start|end))?)?", re.DOTALL)
 
-# The events that begin something that must end before its run: the event that ends it, and the member with its id.
+# The events that begin an item that must end before its run: the event that ends the item, and the member with its id.
 _PAIRS: Final[dict[EventType, tuple[Callable[..., BaseEvent], str]]] = {
     EventType.TEXT_MESSAGE_START: (TextMessageEndEvent, "message_id"),
     EventType.TOOL_CALL_START: (ToolCallEndEvent, "tool_call_id"),
@@ -44,7 +44,7 @@ _PAIRS: Final[dict[EventType, tuple[Callable[..., BaseEvent], str]]] = {
     EventType.REASONING_START: (ReasoningEndEvent, "message_id"),
     EventType.REASONING_MESSAGE_START: (ReasoningMessageEndEvent, "message_id"),
 }
-# The events that continue or end something, by the event that begins it.
+# The events that continue or end an item, by the event that begins it.
 _BEGUN_BY: Final = {
     EventType.TEXT_MESSAGE_CONTENT: EventType.TEXT_MESSAGE_START,
     EventType.TEXT_MESSAGE_END: EventType.TEXT_MESSAGE_START,
@@ -78,13 +78,13 @@ class Cursor(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """Something that one event begins and another one ends: a text, a tool call, a step."""
+    """An item that one event begins and another one ends: a text, a tool call, a step."""
 
     type: EventType
     id: str
 
     def end(self) -> BaseEvent:
-        """Return the event that ends it."""
+        """Return the event that ends the item."""
         make, member = _PAIRS[self.type]
         return make(**{member: self.id})
 
@@ -94,14 +94,14 @@ class EncodedEvent(NamedTuple):
 
     type: EventType
     frame: bytes
-    # The item that the event begins; the one that it continues or ends; and whether it ends that.
+    # The item that the event begins; the item that it continues or ends; and whether it ends that item.
     opens: Opened | None
     of: Opened | None
     is_end: bool
 
     @classmethod
     def make(cls, event: BaseEvent) -> Self:
-        """Encode an event. Raises ValueError for one that cannot be JSON, or that begins something without an id."""
+        """Encode an event. Raises ValueError for an event that cannot be JSON, or that begins an item without an id."""
         opens = of = end = None
         if (pair := _PAIRS.get(event.type)) is not None:
             opens = Opened(event.type, getattr(event, pair[1]))
@@ -116,7 +116,7 @@ def encode(event: BaseEvent) -> bytes:
     """Return the frame of an event."""
     frame = _ENCODER.encode(event).encode()
     if b"null" in frame:
-        encode_given(event)  # Refuses what Pydantic writes as null.
+        encode_given(event)  # This refuses values that Pydantic writes as null.
     return frame
 
 

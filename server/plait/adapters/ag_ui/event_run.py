@@ -57,7 +57,7 @@ class EventRun(FeedRun):
         self._thread_id = given.thread_id
         # The client's answers to the interrupts of earlier runs.
         self.resume = given.resume or ()
-        # Called when the run begins, and what it returns: the messages of the thread.
+        # Called when the run begins, and its result: the messages of the thread.
         self._opener = opener
         self.messages: MessagesSnapshot | None = None
         # The interrupts that the client has to answer.
@@ -101,7 +101,7 @@ class EventRun(FeedRun):
         self._feed.actor.state.after(lambda error: None if error else self._put_all(encoded))
 
     def show(self, *events: BaseEvent) -> None:
-        """Send events of what is durable."""
+        """Send events of durable changes."""
         for event in events:
             self._put_event(event)
 
@@ -127,7 +127,7 @@ class EventRun(FeedRun):
         if error is not None:
             self._fail_with(error)
             return
-        if not self._has_started:  # It was interrupted before it began.
+        if not self._has_started:  # The run was interrupted before it began.
             self._has_started = True
             self._feed.begin(self, self.first_frame())
         outcome: RunFinishedCancelledOutcome | RunFinishedInterruptOutcome | None = None
@@ -154,7 +154,7 @@ class EventRun(FeedRun):
         self._is_cancelled = True
 
     def _put_text(self, text: str) -> None:
-        """Append to the text that is being streamed, or begin one."""
+        """Append to the text that is being streamed, or begin a text."""
         if not text:
             return
         if self._text is None:

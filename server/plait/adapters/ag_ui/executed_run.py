@@ -29,9 +29,8 @@ from plait.clock import read_due_clock
 from plait.errors import InvalidArguments
 from plait.parts.messages.caller import QUEUE
 from plait.parts.messages.frames import ChunkFrame, EndFrame, Frame, InsertFrame, UpdateFrame
-from plait.parts.messages.message import Message
+from plait.parts.messages.message import Message, read_call
 from plait.parts.messages.thread_messages import ThreadMessages
-from plait.parts.messages.tool_calls import read_call
 from plait.parts.part import require_role
 from plait.parts.stage import Stage, do_nothing
 from plait.parts.tasks.client_methods import SEND
@@ -51,19 +50,19 @@ _ANSWER: Final = {
 
 
 class ExecutedRun:
-    """Has a client follow a run of a durable agent, which it begins or whose approvals it answers."""
+    """Follows a run of a durable agent for a client that begins the run or answers its approvals."""
 
     def __init__(
         self, agent: Agent, run: EventRun, part: str | None, *, exchange: Exchange, connection: Connection
     ) -> None:
         self._agent = agent
         self._run = run
-        # By which the client answers.
+        # The exchange by which the client answers.
         self._exchange = exchange
         self._connection = connection
         # The name of the messages that are shown.
         self._part = part
-        # The ids of the messages whose text is shown, and goes on.
+        # The ids of the messages whose text is shown, and still grows.
         self._open = set[str]()
 
     async def show(self, thread: Thread[Any], input: Any = None) -> Any:
@@ -83,7 +82,7 @@ class ExecutedRun:
             messages.resume()
         stop = do_nothing if messages is None else messages.feed.watch(self._tell)
         try:
-            # Without an input, the run is that of the queue, also one that has not ended.
+            # Without an input, the run is the queue's, even one that has not ended.
             given, key = ([input], None) if self._agent.takes_input else ([], QUEUE)
             id = answers[0][0] if answers else tasks.run(self._agent.name, *given, key=key).id
             last = await tasks.wait_until(id, partial(_is_over, tasks))
@@ -101,7 +100,7 @@ class ExecutedRun:
     # Inside
 
     async def _start(self, actor: Actor) -> None:
-        """Store what the client adds as a run does, and return when the event run has begun."""
+        """Store the client's additions as a run does, and return when the event run has begun."""
         stage = Stage(actor, do_nothing)
         with stage.use():
             await self._run.start(actor.thread)

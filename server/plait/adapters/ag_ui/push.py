@@ -1,7 +1,5 @@
 """Applies the state that a client of AG-UI sends, as a push on the version that the client had."""
 
-from collections.abc import Callable
-
 from ag_ui.core import RunAgentInput
 
 from plait.actor.actor import Actor
@@ -10,7 +8,7 @@ from plait.adapters.ag_ui.event_frames import Cursor
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.state.commit import Commit
 from plait.state.revision import Revision
-from plait.web.fairness import FairScheduler
+from plait.web.http.exchange import Exchange
 from plait_schemas.codec import encode_json
 from plait_schemas.diff import MOST_OPS, diff
 from plait_schemas.patch import PatchError
@@ -18,13 +16,7 @@ from plait_schemas.patch import PatchError
 __all__ = ["push_state"]
 
 
-async def push_state(
-    actor: Actor,
-    given: RunAgentInput,
-    connection: Connection,
-    scheduler: FairScheduler,
-    charge: Callable[[float], None],
-) -> bool:
+async def push_state(exchange: Exchange, actor: Actor, given: RunAgentInput, connection: Connection) -> bool:
     """Apply the changes that a client has made to the state since the version in `forwardedProps.stateVersion`.
 
     Returns whether there was a change, when it is stored. Without a version, the client's state is ignored, as its
@@ -43,10 +35,10 @@ async def push_state(
         before = await actor.log.json(version)
     except NotFound as error:
         raise Conflict(f"the state cannot be compared with the version {have[:80]}: {error}") from None
-    await scheduler.wait_for_slot()
+    await exchange.context.scheduler.wait_for_slot()
     try:
-        with scheduler.measure():
-            commit = _merge(actor, before, encode_json(given.state), connection, charge)
+        with exchange.context.scheduler.measure():
+            commit = _merge(exchange, actor, before, encode_json(given.state), connection)
     except PlaitError:
         raise
     except PatchError as error:
@@ -58,9 +50,7 @@ async def push_state(
     return commit is not None
 
 
-def _merge(
-    actor: Actor, before: bytes, after: bytes, connection: Connection, charge: Callable[[float], None]
-) -> Commit | None:
+def _merge(exchange: Exchange, actor: Actor, before: bytes, after: bytes, connection: Connection) -> Commit | None:
     base = _decode(actor, before)
     ops = diff(base.tree, _decode(actor, after).tree, actor.kind.state_type.keys, most=MOST_OPS)
     if not ops:
@@ -69,7 +59,8 @@ def _merge(
         raise Readonly("Connection is readonly")
     if connection.lease is not None:
         connection.lease.check()
-    return actor.state.merge(ops, base, connection, charge)
+    bucket = exchange.context.requests.bucket(exchange.request, exchange.principal)
+    return actor.state.merge(ops, base, connection, bucket)
 
 
 def _decode(actor: Actor, data: bytes) -> Revision:

@@ -1,4 +1,4 @@
-"""The messages of a thread as those of AG-UI: what clients are shown, and what they add."""
+"""The messages of a thread as those of AG-UI: the messages shown to clients, and those that clients add."""
 
 import asyncio
 import re
@@ -13,10 +13,8 @@ from pydantic import TypeAdapter
 
 from plait.adapters.message_history import Fields, Format
 from plait.errors import InvalidArguments, TooLarge
-from plait.parts.messages.message import Message
-from plait.parts.messages.own_metadata import read_own
+from plait.parts.messages.message import CLIENT_CALLS, Message, read_own
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
-from plait.parts.messages.tool_calls import CLIENT_CALLS
 from plait_schemas.codec import LARGE, encode_json
 
 __all__ = ["Added", "MessagesSnapshot", "has_messages", "open_messages", "read_added"]
@@ -26,11 +24,11 @@ _SHOWN: Final = 100
 _SHOWN_BYTES: Final = 1 << 20
 # The messages that are read at once.
 _PAGE: Final = 50
-# The newest messages, in which the call of a result is looked for.
+# The number of the newest messages that are searched for the call of a result.
 _SEARCHED: Final = 1000
 # The messages that a client may add with a run.
 _MOST_ADDED: Final = 200
-# Bytes of a message beside what the client has sent.
+# Bytes of a message beside the data from the client.
 _SPARE: Final = 1024
 # The form of the ids that plait makes.
 _OWN_ID: Final = re.compile(r"(ag-ui-)?[0-9a-f-]{1,64}")
@@ -74,7 +72,7 @@ def has_messages(cls: type, part: str | None) -> bool:
 
 
 def read_added(given: RunAgentInput, most: int, roles: Collection[str]) -> list[Added]:
-    """Return what a client may add: what comes after the agent's last message in its list, and has one of some roles.
+    """Return the messages that a client may add: those after the agent's last message, with one of some roles.
 
     Raises TooLarge for too many messages, and for one that does not fit into a record of `most` bytes.
     """
@@ -95,9 +93,9 @@ def read_added(given: RunAgentInput, most: int, roles: Collection[str]) -> list[
 
 
 async def open_messages(messages: ThreadMessages, added: Sequence[Added]) -> MessagesSnapshot:
-    """Add to the messages, in a run, what a client adds that is not stored, and return those that clients are shown.
+    """Store in a run the messages that a client adds, unless they are stored, and return the messages to show.
 
-    Raises InvalidArguments if the last one is the result of a call that is not stored.
+    Raises InvalidArguments if the last message is the result of a call that is not stored.
     """
     calls = _Calls(messages)
     for each in added:
@@ -109,7 +107,7 @@ async def open_messages(messages: ThreadMessages, added: Sequence[Added]) -> Mes
         if id != _make_id(each.item["id"]):  # Another message has the client's id.
             fields = _FORMAT.take({key: value for key, value in each.item.items() if key != "id"})
         messages.inject(**fields, id=id)
-        await asyncio.sleep(0)  # Each may be large.
+        await asyncio.sleep(0)  # Each message may be large.
     return await _make_snapshot(messages)
 
 
@@ -119,14 +117,14 @@ class _Calls:
     def __init__(self, messages: ThreadMessages) -> None:
         self._messages = _read_back(messages, _SEARCHED)
         self._found: set[str] = set()
-        # Those of the tools of clients, as the runs that have made them noted.
+        # The calls of clients' tools, as noted by the runs that have made them.
         self._of_clients: set[str] = set()
         self._answered: set[str] = set()
 
     async def answer(self, id: str, *, is_last: bool) -> bool:
-        """Return whether the result of a call is to be added: the call is one of the client's, and has none.
+        """Return whether the result of a call must be added: the call is for the client, and has no result.
 
-        Raises InvalidArguments if the client says nothing after it, and there is no such call.
+        Raises InvalidArguments if there is no such call, and the client says nothing after the result.
         """
         while id not in self._found and (each := await anext(self._messages, None)) is not None:
             self._found |= each.tool_call_ids
@@ -189,29 +187,33 @@ def _show(message: Message) -> Item:
     return {"id": message.id, **_FORMAT.show(message)[0]}
 
 
-def _tell(item: Item) -> Fields:
-    content = item.get("content")
-    if isinstance(content, list):
-        texts = [part["text"] for part in content if isinstance(part.get("text"), str)]
-        content = "\n".join(texts)
-    return Fields(item["role"], content, item.get("toolCalls"), item.get("toolCallId"), item.get("name"))
+class _Format(Format):
+    """Keeps the messages of AG-UI."""
 
+    name = "ag_ui"
 
-def _make(fields: Fields) -> list[Item]:
-    item: Item = {"role": fields.role}
-    if fields.content is not None or fields.role != "assistant":
-        item["content"] = fields.content or ""
-    if fields.role == "tool":
-        return [{**item, "toolCallId": fields.tool_call_id or ""}]
-    if fields.tool_calls:
-        item["toolCalls"] = list(map(_make_call, fields.tool_calls))
-    if fields.name is not None:
-        item["name"] = fields.name
-    return [item]
+    def tell(self, item: Item) -> Fields:
+        content = item.get("content")
+        if isinstance(content, list):
+            texts = [part["text"] for part in content if isinstance(part.get("text"), str)]
+            content = "\n".join(texts)
+        return Fields(item["role"], content, item.get("toolCalls"), item.get("toolCallId"), item.get("name"))
+
+    def make(self, fields: Fields) -> list[Item]:
+        item: Item = {"role": fields.role}
+        if fields.content is not None or fields.role != "assistant":
+            item["content"] = fields.content or ""
+        if fields.role == "tool":
+            return [{**item, "toolCallId": fields.tool_call_id or ""}]
+        if fields.tool_calls:
+            item["toolCalls"] = list(map(_make_call, fields.tool_calls))
+        if fields.name is not None:
+            item["name"] = fields.name
+        return [item]
 
 
 def _make_call(call: Mapping[str, Any]) -> Item:
     return {**call, "id": call.get("id") or "", "type": "function"}
 
 
-_FORMAT: Final = Format("ag_ui", _tell, _make)
+_FORMAT: Final = _Format()

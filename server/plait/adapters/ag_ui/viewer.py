@@ -31,7 +31,7 @@ _LOST: Final = b"id:\n" + encode(
 
 
 class RunViewer(ResponseLines):
-    """Follows one run in the feed of a thread: `run`, else that of its cursor, else the current or next one.
+    """Follows one run in the feed of a thread: `run`, else the run of its cursor, else the current or next one.
 
     It is a transport and a session of its connection to the thread.
     """
@@ -50,7 +50,7 @@ class RunViewer(ResponseLines):
         super().__init__(actor.limits.write_buffer)
         self._actor = actor
         self._feed = feed
-        # Whether it may see the thread's messages, and has yet to get them.
+        # Whether the viewer may see the thread's messages, and must still get them.
         self._may_open = may_open
         self._lacks_messages = False
         # The ids of the messages that the client has, in order; None if they are not known.
@@ -76,7 +76,7 @@ class RunViewer(ResponseLines):
     async def open(self, request: Request, *, run: FeedRun | None = None, cursor: Cursor | None = None) -> None:
         """Join the thread. Raises StoreError, and whatever the thread's hooks raise."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._feed.watch(self._wake.set)
+        self._feed.watch(self._wake)
         try:
             self._actor.sockets.join(
                 self.connection,
@@ -111,7 +111,7 @@ class RunViewer(ResponseLines):
         if self._is_closed:
             return
         self._is_closed = self.connection.is_closed = True
-        self._feed.unwatch(self._wake.set)
+        self._feed.unwatch(self._wake)
         self._wake.set()
         self._ended()
         if self.connection.session is not None:
@@ -171,7 +171,7 @@ class RunViewer(ResponseLines):
             yield from self._read(entry)
         is_running = not self._is_closed and self._run is not None and self._run is self._feed.run
         if is_running and (not self._has_state or self._version < self._actor.state.durable.version):
-            yield from self._snapshot()  # The feed does not have the changes that it has missed.
+            yield from self._snapshot()  # The feed does not have the changes that the viewer has missed.
 
     def _read(self, entry: RunEvent | FeedChange) -> Iterator[bytes]:
         if isinstance(entry, FeedChange):
@@ -222,7 +222,7 @@ class RunViewer(ResponseLines):
             yield self._with_id(encode_snapshot(self._actor.state.epoch, durable))
 
     def _knows(self, event: RunEvent) -> bool:
-        """Whether the viewer has the event that begins what this event continues."""
+        """Whether the viewer has the event that begins the item of this event."""
         if self._opened is None:
             return True
         if event.opens is not None:

@@ -26,11 +26,11 @@ async def open_run(
 ) -> AsyncIterator[AgentRunEvents[Any]]:
     """Open a run of an agent that continues the messages of a thread; iterate over its events in the block.
 
-    Without a prompt, it takes what is queued; what the user has said last is the prompt. All messages are kept, and the
-    agent gets approximately the last `max_messages`. The options are those of `Agent.run_stream_events`.
+    Without a prompt, the run takes the queued messages; the user's last ones are the prompt. All messages are kept, and
+    the agent gets approximately the last `max_messages`. The options are those of `Agent.run_stream_events`.
 
-    At the end of the block, the new messages are stored; if it is left early, interrupted or cancelled, the part that
-    the model has sent so far, too. Nothing is stored when the block raises an Exception.
+    At the end of the block, the new messages are stored. If the block is left early, interrupted or cancelled, so is
+    the part that the model has sent so far. Nothing is stored when the block raises an Exception.
     """
     async with _open(agent, prompt, Conversation(messages, max_messages), options) as events:
         yield events

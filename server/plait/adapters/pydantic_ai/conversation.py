@@ -16,7 +16,7 @@ from plait.agents.execution.message_format import link, read_messages, write_mes
 
 __all__ = ["Conversation", "Steering"]
 
-# The member of the metadata of a message in a run with the id of what it is in the thread.
+# The member of the metadata of a run's message with the id of the thread's message.
 _ID: Final = "plait_id"
 
 
@@ -31,7 +31,7 @@ class Conversation:
         # The messages that are the prompt, and whether they are to be removed if the agent does not begin.
         self._prompts: list[Message] = []
         self._is_own_prompt = False
-        # The ids of what was added, which goes if the run fails.
+        # The ids of the added messages, which are removed if the run fails.
         self._added: list[str] = []
         # The number of messages of the run that were written.
         self._written = 0
@@ -42,7 +42,7 @@ class Conversation:
         self.run: AgentRunEvents[Any] | None = None
 
     async def begin(self, prompt: Any) -> tuple[list[ModelMessage], Any]:
-        """Return the messages before the prompt, and the prompt: without one, what the user has said last."""
+        """Return the messages before the prompt, and the prompt; by default, it is the user's last messages."""
         messages = self._messages
         if prompt is None:
             await messages.take()
@@ -57,7 +57,7 @@ class Conversation:
         return read_messages(found[:first]), _read_prompt(self._prompts)
 
     async def take(self) -> list[ModelMessage]:
-        """Take what was queued since the run has begun, after all that it has so far, and return it for the model.
+        """Take the messages queued since the run began, after all that it has so far, and return them for the model.
 
         Nothing is taken in a run that has a prompt of its own, or is interrupted.
         """
@@ -84,7 +84,7 @@ class Conversation:
         self._said[len(new)].append(text)
 
     async def write(self, new: Sequence[ModelMessage]) -> None:
-        """Write those of the new messages of the run that were not written; it may be called again when it raised."""
+        """Write the new messages of the run that are not written yet; may be called again after an error."""
         while self._written < len(new):
             message = new[self._written]
             if self._written == 0 and self._prompts and isinstance(message, ModelRequest):
@@ -99,7 +99,7 @@ class Conversation:
             self._written += 1
 
     async def finish(self, new: Sequence[ModelMessage]) -> None:
-        """Write all that is left when the agent has ended; without new messages it has not begun."""
+        """Write all that is left when the agent has ended; an agent without new messages has not begun."""
         await self._end(new)
         if not new and self._is_own_prompt:
             for each in self._prompts:
@@ -107,7 +107,7 @@ class Conversation:
         await self.write(new)
 
     async def fail(self, error: Exception) -> None:
-        """Leave the text that is shown as failed, and remove what was added, as the agent may go on without it."""
+        """Leave the shown text as failed, and remove the added messages, because the agent may go on without them."""
         shown = next(reversed(self._said.values()), None)
         await self._open.__aexit__(type(error), error, error.__traceback__)
         for id in [*self._added, *(each.id for each in self._said.values() if each is not shown)]:
@@ -119,7 +119,7 @@ class Conversation:
         return self._written in self._said and _read_text(message) is not None
 
     async def _end(self, new: Sequence[ModelMessage]) -> None:
-        """End the text that is shown, with what has come since."""
+        """End the shown text, with the pieces that have come since."""
         number = next(reversed(self._said), len(new))
         if number < len(new) and (text := _read_text(new[number])) is not None:
             stream = self._said[number]
@@ -128,7 +128,7 @@ class Conversation:
         await self._open.aclose()
 
     async def _write(self, message: ModelMessage, there: Sequence[str]) -> None:
-        """Write a message; the first of what it is in the thread are there already."""
+        """Write a message; the first of its messages in the thread are there already."""
         written = write_message(message, is_said=bool(there))
         first = there[0] if there else None
         for id, fields in zip(there, written, strict=False):
@@ -140,7 +140,7 @@ class Conversation:
 
 
 class Steering(AbstractCapability[Any]):
-    """Gives the model, before each of its calls, what was queued since."""
+    """Gives the model, before each of its calls, the messages queued since."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
@@ -164,7 +164,7 @@ def _is_prompt(message: Message) -> bool:
 
 
 def _read_prompt(prompts: Sequence[Message]) -> Any:
-    """Return the content of the messages that are the prompt: of one as it is, of several in a list; None if none."""
+    """Return the content of the prompt's messages: of one as it is, of several in a list; None without messages."""
     contents = [
         part.content for message in read_messages(prompts) for part in message.parts if isinstance(part, UserPromptPart)
     ]

@@ -1,8 +1,9 @@
 """Asks the model of a side, and adds its answer to the history: in one write, with its calls and its usage."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from typing import Any, Final
 
@@ -10,22 +11,26 @@ import msgspec
 
 from plait.agents.execution.definitions import Prompt, Speaker
 from plait.agents.execution.hooks import Block, call_hooks
-from plait.agents.execution.loading import load_model_call
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
-from plait.agents.execution.run_history import cut_history
-from plait.agents.execution.run_pass import RunPass
+from plait.agents.execution.run_pass import RunPass, cut_history
 from plait.agents.execution.stops import BLOCKED, MARK, REMOVED, Below, Mark
 from plait.agents.execution.subagents import describe_subagents
 from plait.author_code import call
 from plait.clock import read_due_clock
 from plait.errors import is_outage
-from plait.parts.messages.message import Message
+from plait.parts.messages.message import (
+    Message,
+    make_call,
+    make_call_id,
+    make_own,
+    merge_metadata,
+    read_call,
+    read_own,
+)
 from plait.parts.messages.model_history import ROLES, view_history
-from plait.parts.messages.own_metadata import make_own, merge_metadata, read_own
-from plait.parts.messages.tool_calls import make_call, make_call_id, read_call
 from plait_schemas.codec import to_builtins
 
-__all__ = ["Asker"]
+__all__ = ["Asker", "load_model_call"]
 
 # The characters that are kept of the text of an attempt that has failed.
 _KEPT: Final = 4_000
@@ -48,13 +53,11 @@ class Asker:
         self._messages = run_pass.messages
         self._state = run_pass.state
         self._servers = run_pass.servers
-        # What models have seen in the calls before, as it was converted.
+        # The models' views of the earlier calls, converted.
         self._known: dict[Any, Any] = {}
 
-    async def ask(
-        self, speaker: Speaker, history: Sequence[Message], mark: Mark, below: Below | None = None
-    ) -> Message | None:
-        """Ask until there is an answer, and return it; None if there is none, or it was deleted. Raises StepFailed."""
+    async def ask(self, speaker: Speaker, history: Sequence[Message], mark: Mark, below: Below | None = None) -> str:
+        """Ask until there is an answer, and return its id; empty if no model was asked. Raises StepFailed."""
         progress, place = FIRST, below.call_id if below else mark.step
         for attempt in count():
             if progress.due:
@@ -62,7 +65,7 @@ class Asker:
             work = partial(self._attempt, speaker.prompt, history, mark, below, progress)
             asked = await self._state.do(f"ask:{place}:{attempt}", work, attempts=3, type=_Asked)
             if asked.retry is None:
-                return await self._messages.get(asked.id)
+                return asked.id
             progress = asked.retry
         raise AssertionError
 
@@ -103,7 +106,7 @@ class Asker:
     async def _add(
         self, chunks: AsyncGenerator[str | Answer], mark: Mark, place: Mapping[str, Any], added: list[str]
     ) -> None:
-        """Add what a model says to the history, with the ids of the messages. Raises ModelFailed, however it ends."""
+        """Add a model's answer to the history, and its ids to `added`. Raises ModelFailed, except in an outage."""
         role, stream = ROLES[mark.side], None
         try:
             async with AsyncExitStack() as stack:
@@ -134,7 +137,7 @@ class Asker:
             await chunks.athrow(error)  # As if the model had raised it.
 
     async def _view(self, prompt: Prompt, history: Sequence[Message], mark: Mark) -> list[Message]:
-        """Return what the model gets, as the hooks want it. Raises Block."""
+        """Return the input of the model, as the hooks want it. Raises Block."""
         thread, hooks = self._thread, self._state.hooks
         text = await call(prompt.text, thread) if callable(prompt.text) else prompt.text
         text = await call_hooks("after_system_message", hooks, thread, text)
@@ -146,5 +149,22 @@ class Asker:
 
 
 def _give_ids(calls: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Return calls with ids of our own, as those of a model may come again."""
+    """Return calls with ids of our own, because a model may use its ids again."""
     return [make_call(make_call_id(), *read_call(call)[1:]) for call in calls or ()] or None
+
+
+async def load_model_call() -> Callable[..., AsyncGenerator[str | Answer, None]]:
+    """Return `call_model`, for which Pydantic AI is imported first: that takes a second.
+
+    Raises ModuleNotFoundError without the extra `plait[execution]`.
+    """
+    return _load() if _load.cache_info().currsize else await asyncio.to_thread(_load)
+
+
+@cache
+def _load() -> Callable[..., AsyncGenerator[str | Answer, None]]:
+    try:
+        from plait.agents.execution.model_call import call_model  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("agents that call models need the extra plait[execution]", name=error.name) from error
+    return call_model

@@ -75,10 +75,10 @@ class Subagent(NamedTool, frozen=True):
     """A tool by which a prompt has an agent work in a thread of its own, a child of the prompt's thread.
 
     The model waits for the result of a `blocking` one. At most `max_instances` live at once, and there is none in a
-    thread that is itself `max_depth` subagents deep. A `resumable` one stays when it has reported, and can be sent
-    further messages, which its side `receives`. An `immediate` one begins before the first step. An `optional` one is a
-    tool only if the variable of this name is "true", "1" or "yes". With `report` False, the child reports by
-    `family.notify_parent` alone. `variables` are those that the child must have.
+    thread that is itself `max_depth` subagents deep. A `resumable` one stays after its report, and gets further
+    messages, which its side `receives`. An `immediate` one begins before the first step. An `optional` one is a tool
+    only if the variable with this name is "true", "1" or "yes". With `report` False, the child reports by
+    `family.notify_parent` alone. `variables` are the variables that the child must have.
     """
 
     agent: str
@@ -106,7 +106,7 @@ class Subagent(NamedTool, frozen=True):
 class PromptTool(NamedTool, frozen=True):
     """A tool that answers by one step of another prompt: it gets the model's `message`, and its calls are carried out.
 
-    Its messages are below the result of the call, and the model that has called it never sees them.
+    Its messages are below the result of the call, and the calling model never sees them.
     """
 
     prompt: str
@@ -117,9 +117,9 @@ class Mcp(Checked, frozen=True):
 
     `server` is a URL, for Streamable HTTP, or the words of a command, whose process speaks over stdio. In the values of
     `headers`, and of `env`, the environment of that process, a name in braces stands for a variable of the thread's
-    `env`: `{"Authorization": "Bearer {GITHUB_TOKEN}"}`. `tools` are the names of those that are lent, in place of all.
-    With `needs_approval`, a person must approve each call within `approval_timeout` seconds. A call may take `timeout`
-    seconds. Raises ModuleNotFoundError without the extra `plait[mcp]`.
+    `env`: `{"Authorization": "Bearer {GITHUB_TOKEN}"}`. `tools` are the names of the tools that are lent; without them,
+    all are. With `needs_approval`, a person must approve each call within `approval_timeout` seconds. A call may take
+    `timeout` seconds. Raises ModuleNotFoundError without the extra `plait[mcp]`.
     """
 
     server: str | Sequence[str]
@@ -151,7 +151,7 @@ class Mcp(Checked, frozen=True):
 
     @property
     def connect(self) -> str:
-        """The name of the tool in place of those of a server that is away."""
+        """The name of the tool that replaces the tools of an unreachable server."""
         return f"{self.prefix}connect"
 
     @property
@@ -169,7 +169,7 @@ AnyTool = Tool | Handoff | Subagent | PromptTool | Mcp
 
 
 def find_tool(tools: Mapping[str, AnyTool], name: str) -> AnyTool | None:
-    """Return a tool by the name that a model calls; of one that an MCP server may lend, the Mcp."""
+    """Return a tool by the name that a model calls; for a tool that an MCP server may lend, return the Mcp."""
     lenders = (each for each in tools.values() if isinstance(each, Mcp) and name.startswith(each.prefix))
     return tools.get(name) or next(lenders, None)
 
@@ -177,8 +177,8 @@ def find_tool(tools: Mapping[str, AnyTool], name: str) -> AnyTool | None:
 class Prompt:
     """The instructions for a model and its tools: a text, or a function of the thread that returns one, and tools.
 
-    `history` is the number of messages that it is shown, besides those of the run. `hooks` are those of its steps;
-    without any, those of the agent. `env` are the values of variables that no other layer has.
+    `history` is the number of messages that the model is shown, besides those of the run. `hooks` are the hooks of its
+    steps; a prompt without hooks uses those of the agent. `env` holds the values of variables that no other layer has.
     """
 
     def __init__(
@@ -224,10 +224,10 @@ class Prompt:
 
 
 class Side(Checked, frozen=True):
-    """One side of an agent: its prompt, and what ends its turn or the session.
+    """One side of an agent: its prompt, and the conditions that end its turn or the session.
 
     A text without calls ends the turn, with `stop_on_response`, and so does a call of `stop_tool`. A successful call of
-    `session_stop` or `session_fail` ends the session, and its result is what the agent reports. `max_steps` limits the
+    `session_stop` or `session_fail` ends the session, and its result is the agent's report. `max_steps` limits the
     side's steps in a session.
     """
 
@@ -278,7 +278,7 @@ class Agent(Checked, frozen=True):
 
     @property
     def sides(self) -> dict[Receiver, Side]:
-        """The sides that it has."""
+        """The sides of this agent."""
         return {"a": self.a} if self.b is None else {"a": self.a, "b": self.b}
 
 
@@ -291,5 +291,5 @@ class Speaker(NamedTuple):
 
     @property
     def side(self) -> Side:
-        """How its turns end."""
+        """The side, which says how its turns end."""
         return self.agent.side(self.letter)

@@ -11,9 +11,8 @@ from plait.actor.logs import about
 from plait.actor.thread import Thread
 from plait.agents.execution.tools import ToolResult
 from plait.author_code import call, call_now
-from plait.parts.messages.message import Message
+from plait.parts.messages.message import Message, read_own
 from plait.parts.messages.message_hooks import MessageHooks
-from plait.parts.messages.own_metadata import read_own
 from plait.spelling import suggest
 
 __all__ = ["Block", "Hooks", "ToolCall", "call_hooks", "has_hook", "make_message_hooks", "read_hooks"]
@@ -40,9 +39,9 @@ class ToolCall(NamedTuple):
 class Hooks:
     """The hooks of a prompt or an agent: a subclass overrides those that it needs, by their names.
 
-    Each gets the thread first, and may be `async`, except those before a message is created or updated. What one
-    returns takes the place of its last argument; with None, that stays. An error is logged, and the argument stays;
-    only an error of `before_create_message` goes on to the code that has made the message, which is not stored.
+    Each gets the thread first, and may be `async`, except those before a message is created or updated. The return
+    value replaces the last argument of the hook; None keeps it. An error is logged, and the argument stays; only an
+    error of `before_create_message` goes on to the code that makes the message, which is not stored.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -63,25 +62,25 @@ class Hooks:
         """Return the system prompt for a call of the model."""
 
     def filter_messages(self, thread: Any, messages: Sequence[Message]) -> Seen:
-        """Return the messages of the history that a call of the model is made of; what is stored stays."""
+        """Return the messages of the history from which a call of the model is made; the stored messages stay."""
 
     def prefilter_llm_history(self, thread: Any, messages: Sequence[Message]) -> Seen:
-        """Return what the model gets: the system prompt, and the history as its side sees it. May raise Block."""
+        """Return the input of the model: the system prompt, and the history as its side sees it. May raise Block."""
 
     def before_create_message(self, thread: Any, message: Message) -> Message | None:
-        """Return what is stored; an answer comes twice, first without text. Raising refuses the message."""
+        """Return the message to store; an answer comes twice, first without text. Raising refuses the message."""
 
     def after_create_message(self, thread: Any, message: Message) -> Awaitable[None] | None:
         """Called with a stored message, in a turn of its own."""
 
     def before_update_message(self, thread: Any, id: str, updates: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the new `content` and the `metadata` that a message gets."""
+        """Return the new `content` and the new `metadata` of a message."""
 
     def after_update_message(self, thread: Any, message: Message) -> Awaitable[None] | None:
         """Called with a message that was changed, in a turn of its own."""
 
     def before_store_tool_result(self, thread: Any, call: ToolCall, result: ToolResult) -> Outcome:
-        """Return what is stored of a result, and what the model is told."""
+        """Return the result that is stored, and that the model is told."""
 
     def after_tool_call_success(self, thread: Any, call: ToolCall, result: ToolResult) -> Outcome:
         """Return the result of a call that has succeeded; None removes the call and its result from the history."""
@@ -92,7 +91,7 @@ class Hooks:
 
 _NAMES: Final = tuple(name for name in vars(Hooks) if not name.startswith("_"))
 _AT_ONCE: Final = ("before_create_message", "before_update_message")
-# What they return is not used.
+# Their return values are not used.
 _TOLD: Final = ("after_thread_created", "after_subagent_created", "after_create_message", "after_update_message")
 _REMOVING: Final = ("after_tool_call_success", "after_tool_call_failure")
 
@@ -107,7 +106,7 @@ def read_hooks(given: object) -> tuple[Hooks, ...]:
 
 
 async def call_hooks(name: str, hooks: Iterable[Hooks], thread: Thread[Any], *given: Any) -> Any:
-    """Call the hooks of a name in order, each with what the one before has returned, and return the last value.
+    """Call the hooks of a name in order, each with the result of the one before, and return the last value.
 
     Returns None if one has removed the call of a tool. Raises Block.
     """
@@ -131,21 +130,21 @@ def has_hook(name: str, hooks: Iterable[Hooks]) -> bool:
     return any(True for _ in _find(name, hooks))
 
 
-def make_message_hooks(defined: Iterable[Hooks], find: Callable[[Any], Iterable[Hooks]]) -> MessageHooks | None:
-    """Return the hooks of the messages of a class of threads: those that `find` returns for a thread at that time.
+def make_message_hooks(defined: Iterable[Hooks]) -> MessageHooks | None:
+    """Return the hooks of the messages of a class of threads: those that the agents of a thread have at that time.
 
     Returns None if no hooks of the class are for messages.
     """
     overridden = [name for name in MessageHooks._fields if has_hook(name, defined)]
 
     def create(thread: Any, message: Message) -> Message:
-        for hook in _find("before_create_message", find(thread)):
+        for hook in _find("before_create_message", thread.agents.find_hooks()):
             made = call_now(hook, thread, message)
             message = message if made is None else made
         return message
 
     def update(thread: Any, id: str, updates: Mapping[str, Any]) -> Mapping[str, Any]:
-        for hook in _find("before_update_message", find(thread)):
+        for hook in _find("before_update_message", thread.agents.find_hooks()):
             try:
                 made = call_now(hook, thread, id, updates)
                 updates = updates if made is None else _check("before_update_message", made, updates)
@@ -154,7 +153,7 @@ def make_message_hooks(defined: Iterable[Hooks], find: Callable[[Any], Iterable[
         return updates
 
     def after(name: str) -> Callable[[Any, Message], Awaitable[object]]:
-        return lambda thread, message: call_hooks(name, find(thread), thread, message)
+        return lambda thread, message: call_hooks(name, thread.agents.find_hooks(), thread, message)
 
     functions: dict[str, Any] = {
         "before_create_message": create,
@@ -171,7 +170,7 @@ def _find(name: str, hooks: Iterable[Hooks]) -> Iterator[Callable[..., Any]]:
 
 
 def _check(name: str, made: Any, value: Any) -> Any:
-    """Return what a hook has returned. Raises TypeError if it cannot take the place of its argument."""
+    """Return the result of a hook. Raises TypeError if it cannot take the place of its argument."""
     if isinstance(value, list):
         if isinstance(made, Sequence) and all(isinstance(each, Message) for each in made):
             given = {each.id: each for each in value}

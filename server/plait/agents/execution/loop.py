@@ -1,5 +1,6 @@
 """The loop of agents that call a model and tools: a durable agent, whose journal is the history of its thread."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,17 +29,15 @@ from plait.agents.execution.stops import (
 )
 from plait.agents.execution.subagents import find_immediate, make_report
 from plait.parts.messages.caller import STOPPED
-from plait.parts.messages.message import Message
+from plait.parts.messages.message import Message, make_call, make_call_id, make_own, read_own
 from plait.parts.messages.model_history import ROLES, find_open_calls, is_decisive
-from plait.parts.messages.own_metadata import make_own, read_own
-from plait.parts.messages.tool_calls import make_call, make_call_id
 from plait_schemas.codec import to_builtins
 
 __all__ = ["make_loop"]
 
 
 class _Taken(msgspec.Struct, frozen=True):
-    """Whether something was taken from the queue, and the side that must answer it; None if none must."""
+    """Whether something was taken from the queue, and the side that must answer it; None if no side must."""
 
     receiver: Receiver | None = None
     has_taken: bool = False
@@ -47,12 +46,21 @@ class _Taken(msgspec.Struct, frozen=True):
 def make_loop(execution: Execution) -> Callable[[Context[Any]], Awaitable[Any]]:
     """Return the function of the durable agents of an execution.
 
-    It asks models and answers the calls of tools, until a step ends the run. It returns the text of the answer, or of
-    the call that has ended the run.
+    The function asks models and answers the calls of tools, until a step ends the run. The function returns the text of
+    the answer, or of the call that has ended the run.
     """
 
-    async def run(ctx: Context[Any]) -> Any:
-        return await _Loop(execution, ctx).run()
+    async def run(ctx: Context[Any]) -> str | None:
+        agents, loop = ctx.thread.agents, _Loop(execution, ctx)
+        if agents.creation is not None:  # The hooks of a new thread end before its first run.
+            await asyncio.wait([agents.creation])
+        agents.running = loop.state
+        try:
+            async with loop.servers:
+                with loop.state.entered():
+                    return await loop.make_steps()
+        finally:
+            agents.running = None
 
     return run
 
@@ -60,33 +68,24 @@ def make_loop(execution: Execution) -> Callable[[Context[Any]], Awaitable[Any]]:
 class _Loop(RunPass):
     """The steps of one pass.
 
-    What is done is read from the history, by the marks of its answers, not from what an earlier pass has called its
-    steps: these may have other names in the next version. Only the names of the dispatcher's steps must stay.
+    Finished work is read from the history, by the marks of its answers, and not from the names of an earlier pass's
+    steps: the next version may name them otherwise. Only the names of the dispatcher's steps must stay.
     """
 
     def __init__(self, execution: Execution, ctx: Context[Any]) -> None:
         super().__init__(execution, ctx)
-        self._agents = ctx.thread.agents
-        self._place = START if ctx.step.value is None else msgspec.convert(ctx.step.value, Place)
+        value = self.step.value
+        self._place = START if value is None else msgspec.convert(value, Place)
         self._asker = Asker(self)
         self._dispatcher = Dispatcher(self, self._asker.ask)
 
-    async def run(self) -> str | None:
-        await self._agents.wait_for_creation()
-        self._agents.running = self.state
-        try:
-            async with self.servers:
-                with self.state.entered():
-                    return await self._make_steps()
-        finally:
-            self._agents.running = None
-
-    async def _make_steps(self) -> str | None:
+    async def make_steps(self) -> str | None:
+        """Make the steps, from the last checkpoint to the end of the run, and return its output."""
         history = await self.history.read()
         while True:
             self.state.resume(self._place)
             open_calls = find_open_calls(history)
-            if self.messages.is_stopped:  # By a step of this run; a stop from outside cancels it.
+            if self.messages.is_stopped:  # A step of this run has stopped it; a stop from outside cancels it.
                 await self._dispatcher.close(open_calls, STOPPED)
                 return None
             answer = self._find_answer(history)
@@ -98,16 +97,21 @@ class _Loop(RunPass):
                     answer = self._find_answer(history)  # The calls that were queued.
                 if answer is None and not (self._place.step or taken.has_taken or _is_question(history)):
                     return None
-                answer = answer or await self._ask(history, taken.receiver)
+                if answer is None:
+                    await self._ask(history, taken.receiver)
+                    history = await self.history.read()
+                    answer = self._find_answer(history)  # None if it was deleted.
             if answer is None and self.state.stopped:
                 await self._report("stopped", "")
                 return None
             if answer is not None:
                 await self._carry_out(answer, history)
-            history = await self.history.read()
+                if answer.tool_calls:
+                    history = await self.history.read()
+                    answer = self._find_answer(history)  # A call may have deleted it.
             if self.messages.is_stopped:
                 continue
-            place, reason, text = self._find_next(history)
+            place, reason, text = self._find_next(answer, history)
             if reason == "repeated_tool_error":
                 await self._explain(place)
             if reason is not None:
@@ -120,7 +124,7 @@ class _Loop(RunPass):
         return find_answer(history, self.step.id, self._place.step)
 
     async def _take(self) -> _Taken:
-        """Take what is queued; calls that code has queued become an answer of this step."""
+        """Take the queued messages; calls that code has queued become an answer of this step."""
         if not await self.messages.pending():
             return _Taken()
 
@@ -135,18 +139,17 @@ class _Loop(RunPass):
 
         return await self.state.do(f"take:{self._place.step}", take, attempts=3, type=_Taken)
 
-    async def _ask(self, history: Sequence[Message], taken: Receiver | None) -> Message | None:
-        """Ask the model of the side that is next, after the subagents that begin before it; None if it was deleted."""
+    async def _ask(self, history: Sequence[Message], taken: Receiver | None) -> None:
+        """Ask the model of the next side, unless subagents begin before it."""
         speaker, mark = self._find_speaker(taken, _find_receiver(history))
-        if not self._place.step and (begun := await self._begin_subagents(speaker, mark, history)) is not None:
-            return begun
         self.state.begin(speaker, self._place)
-        return await self._asker.ask(speaker, history, mark)
+        if self._place.step or not await self._begin_subagents(speaker, mark, history):
+            await self._asker.ask(speaker, history, mark)
 
-    async def _begin_subagents(self, speaker: Speaker, mark: Mark, history: Sequence[Message]) -> Message | None:
-        """Call the subagents that begin before the model is asked; None if there are none."""
+    async def _begin_subagents(self, speaker: Speaker, mark: Mark, history: Sequence[Message]) -> bool:
+        """Call the subagents that begin before the model is asked; return whether there is one."""
         if not any(isinstance(each, Subagent) and each.immediate for each in speaker.prompt.tools.values()):
-            return None
+            return False
 
         async def begin() -> str:
             said = next((each.content for each in reversed(history) if each.content and not each.silent), None)
@@ -154,16 +157,16 @@ class _Loop(RunPass):
             return self._add_calls(calls, mark) if calls else ""
 
         id = await self.state.do("immediate", begin, type=str)
-        return await self.messages.get(id) if id else None
+        return bool(id) and await self.messages.get(id) is not None
 
     def _add_calls(self, given: Sequence[Mapping[str, str]], mark: Mark) -> str:
-        """Make calls that no model has made an answer, and return its id."""
+        """Store an answer with calls that no model has made, and return the answer's id."""
         calls = [make_call(make_call_id(), each["name"], each["arguments"]) for each in given]
         metadata = make_own({MARK: to_builtins(mark), TOOL: True})
         return self.messages.inject(ROLES[mark.side], tool_calls=calls, metadata=metadata).value.id
 
     def _find_speaker(self, receiver: Receiver | None, first: Receiver = "a") -> tuple[Speaker, Mark]:
-        """Return who answers in this step: the receiver of what was taken, the side whose turn it is, or the first."""
+        """Return who answers in this step: the receiver of the messages, the side whose turn it is, or the first."""
         side = receiver or self._place.side or first
         speaker = self.execution.find_speaker(self.messages.agent or "", side)
         return speaker, Mark(self.step.id, self._place.step, speaker.letter, speaker.agent.name)
@@ -180,9 +183,9 @@ class _Loop(RunPass):
             if call["id"] not in results and not self.messages.is_stopped:
                 await self._dispatcher.answer(tools, answer, call)
 
-    def _find_next(self, history: Sequence[Message]) -> Next:
-        """Return what follows from the answer of this step; another one is asked for if it was deleted."""
-        speaker, answer = self.state.speaker, self._find_answer(history)
+    def _find_next(self, answer: Message | None, history: Sequence[Message]) -> Next:
+        """Return the step that follows the answer of this step; if the answer was deleted, the model is asked again."""
+        speaker = self.state.speaker
         assert speaker is not None
         if answer is None:
             return skip(self._place, speaker, self.state.notes)
@@ -196,7 +199,7 @@ class _Loop(RunPass):
             await self.step.do("hold", self._hold)
 
     async def _hold(self) -> None:
-        """Leave what is queued, as a stop from outside does."""
+        """Leave the messages in the queue, as a stop from outside does."""
         await self.messages.stop()
 
     async def _explain(self, place: Place) -> None:

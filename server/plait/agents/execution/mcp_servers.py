@@ -1,13 +1,12 @@
-"""The MCP servers that lend tools to a run: each is connected when one of its tools is needed first."""
+"""The MCP servers that lend tools to a run: a server is connected when one of its tools is first needed."""
 
 import asyncio
 import logging
 import re
 import secrets
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from hashlib import blake2b
 from mimetypes import guess_extension
 from typing import Any, Final, Self
@@ -58,13 +57,13 @@ class McpServers:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for session in self._sessions.values():  # They end even if this is cancelled.
+        for session in self._sessions.values():  # The sessions end even if this task is cancelled.
             session.end()
         for name in [*self._sessions]:
             await self._close(name)
 
     async def describe(self, tools: Mapping[str, Any]) -> list[ToolSpec]:
-        """Return the tools of servers as a model sees them; for a server that is away, one that tries again."""
+        """Return the tools of servers as a model sees them; for an unreachable server, a tool that connects again."""
         async with asyncio.TaskGroup() as group:
             found = [group.create_task(self._describe(each)) for each in tools.values() if isinstance(each, Mcp)]
         return [spec for each in found for spec in each.result()]
@@ -78,7 +77,7 @@ class McpServers:
     # Inside
 
     async def _find(self, mcp: Mcp, name: str) -> Tool:
-        """Return a tool of a server; one that fails if it is not there."""
+        """Return a tool of a server, or one that fails if the server does not have it."""
         if name == mcp.connect:
             self._away.pop(mcp.name, None)
         try:
@@ -87,11 +86,11 @@ class McpServers:
             result = fail(f"the tools of {mcp.name} are away: {failure}")
         else:
             if (found := lent.get(name)) is not None:
-                return _ServerTool(mcp, name, partial(self._call, mcp, found), found)
+                return _ServerTool(self, mcp, name, found)
             result = fail(f"there is no tool {name!r}{suggest(name, lent)}")
             if name == mcp.connect:
                 result = ToolResult(f"{mcp.name} is connected. Its tools: {', '.join(lent)}")
-        return _ServerTool(mcp, name, partial(_answer, result))
+        return _ServerTool(self, mcp, name, result)
 
     async def _describe(self, mcp: Mcp) -> list[ToolSpec]:
         try:
@@ -141,11 +140,12 @@ class McpServers:
         if (session := self._sessions.pop(name, None)) is not None:
             await session.close()
 
-    async def _call(self, mcp: Mcp, tool: LentTool, arguments: Mapping[str, Any]) -> ToolResult:
+    async def call(self, mcp: Mcp, tool: LentTool, arguments: Mapping[str, Any]) -> ToolResult:
+        """Call a tool of a server."""
         try:
             result: McpResult = await self._sessions[mcp.name].call(tool.name, arguments)
         except McpFailed as failure:
-            await self._close(mcp.name)  # Its next use opens another session.
+            await self._close(mcp.name)  # The next use of the server opens another session.
             return fail(await self._redact(str(failure)))
         text, size = await self._redact(result.text), len(result.text)
         if size > _LONGEST:
@@ -156,7 +156,7 @@ class McpServers:
         return ToolResult(text, paths, is_error=result.is_error)
 
     async def _store(self, mime: str, data: str) -> str | None:
-        """Store a file and return its path; None if the thread keeps no files, or not this one."""
+        """Store a file and return its path; None if the thread has no Files, or refuses this file."""
         if (files := find_files(type(self._thread))) is None:
             return None
         path = f"attachments/{secrets.token_hex(16)}{guess_extension(mime) or ''}"
@@ -178,21 +178,17 @@ class McpServers:
 
 
 class _ServerTool(Tool):
-    """A tool of a server, or one that tells why it is not there."""
+    """A tool of a server, or the result of every call of a tool that is missing."""
 
-    def __init__(
-        self,
-        mcp: Mcp,
-        name: str,
-        run: Callable[[Mapping[str, Any]], Awaitable[ToolResult]],
-        lent: LentTool | None = None,
-    ) -> None:
+    def __init__(self, servers: McpServers, mcp: Mcp, name: str, lent: LentTool | ToolResult) -> None:
         self.name = name
-        self.idempotent = lent is not None and lent.is_idempotent
-        self.needs_approval = lent is not None and mcp.needs_approval
+        self.idempotent = isinstance(lent, LentTool) and lent.is_idempotent
+        self.needs_approval = isinstance(lent, LentTool) and mcp.needs_approval
         self.approval_timeout = mcp.approval_timeout
         self.timeout = mcp.timeout
-        self._run = run
+        self._servers = servers
+        self._mcp = mcp
+        self._lent = lent
 
     def decode(self, arguments: str | bytes, *, limits: Limits) -> dict[str, Any]:
         given = arguments.encode() if isinstance(arguments, str) else arguments
@@ -203,11 +199,8 @@ class _ServerTool(Tool):
             raise InvalidArguments(f"{self.name}: the arguments are no JSON object: {error}") from None
 
     async def run(self, thread: Any, arguments: Mapping[str, Any]) -> ToolResult:
-        return await self._run(arguments)
-
-
-async def _answer(result: ToolResult, arguments: Mapping[str, Any]) -> ToolResult:
-    return result
+        lent = self._lent
+        return lent if isinstance(lent, ToolResult) else await self._servers.call(self._mcp, lent, arguments)
 
 
 def _name(mcp: Mcp, lent: Sequence[LentTool]) -> dict[str, LentTool]:

@@ -33,7 +33,7 @@ _MOST_PAGES: Final = 20
 # Seconds that the end of a session may take, before it is cut off.
 _CLOSE: Final = 5.0
 
-# What it logs may have what a server has sent; its errors are raised, too.
+# The log of `mcp` may contain data from a server; its errors are raised, too.
 logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
 
 
@@ -80,7 +80,7 @@ class McpSession:
             self._task.cancel()
 
     async def close(self) -> None:
-        """End the session, and wait for that."""
+        """End the session, and wait until it has ended."""
         self.end()
         if not (await asyncio.wait([self._task], timeout=_CLOSE))[0]:
             self._task.cancel()
@@ -91,7 +91,7 @@ class McpSession:
             async with Client(self._messages.open(_open(mcp, variables, self._messages))) as client:
                 self._ready.set_result(client)
                 await self._closing.wait()
-        except Exception as error:  # After it was ready, the calls under way fail, too.
+        except Exception as error:  # If the session was ready, the calls under way fail, too.
             if not self._ready.done():
                 self._ready.set_exception(McpFailed(self._explain(error)))
                 self._ready.exception()
@@ -99,7 +99,7 @@ class McpSession:
             self._ready.cancel()
 
     def _explain(self, error: BaseException) -> str:
-        """Return what has failed, without texts that may have a part of a header; a group tells its first error."""
+        """Describe a failure, without texts that may have a part of a header; for a group, its first error."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED and self._messages.closed:

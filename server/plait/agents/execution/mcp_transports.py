@@ -46,7 +46,7 @@ _GRACE: Final = 2.0
 class ServerMessages(ObjectReceiveStream[Received]):
     """The messages of a server, without the tools that it describes badly: these are logged, once."""
 
-    # Why no more of them come, if that is known.
+    # Why no more messages come, if that is known.
     closed = ""
 
     def __init__(self, name: str) -> None:
@@ -56,7 +56,7 @@ class ServerMessages(ObjectReceiveStream[Received]):
 
     @asynccontextmanager
     async def open(self, transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-        """Yield these messages, in place of those of a transport, and those for the server."""
+        """Yield the messages of a transport through this object, and the stream for messages to the server."""
         async with transport as (self._stream, sent):
             yield self, sent
 
@@ -93,7 +93,7 @@ class ServerMessages(ObjectReceiveStream[Received]):
 async def open_url(
     url: str, headers: Mapping[str, str], messages: ServerMessages, *, timeout: float
 ) -> AsyncIterator[Any]:
-    """Yield the messages of a server and those for it, over HTTP. A request with the headers leaves no other origin."""
+    """Yield the messages from and to a server, over HTTP. A request with the headers goes to no other origin."""
     async with (
         httpx2.AsyncClient(
             headers={"accept-encoding": "identity", **headers},
@@ -135,10 +135,10 @@ class _LimitedStream(httpx2.AsyncByteStream):
 async def open_process(
     command: Sequence[str], environment: Mapping[str, str], messages: ServerMessages
 ) -> AsyncIterator[Any]:
-    """Start a server, and yield its messages and those for it; then end it, with all processes of its group.
+    """Start a server, and yield the messages from and to it; then end it, with all processes of its group.
 
-    It inherits what a program needs, such as PATH, but no other variables. What it writes to standard error is dropped,
-    since that may have a secret. The transport of `mcp` would read lines without a limit.
+    The process inherits the variables that programs need, such as PATH, but no others. Its standard error is dropped,
+    because that may contain a secret. The transport of `mcp` would read lines without a limit.
     """
     if _processes.locked():
         raise McpFailed("too many processes of servers run already")
@@ -159,7 +159,7 @@ async def open_process(
 
 @asynccontextmanager
 async def _shield(opening: AbstractAsyncContextManager[Child]) -> AsyncIterator[Child]:
-    """Leave a block undisturbed by a scope that was cancelled, which would cancel again and again."""
+    """Protect a block from a cancelled scope, which would cancel it again and again."""
     child = await opening.__aenter__()
     try:
         yield child
@@ -184,7 +184,7 @@ async def _read(
                 await to_client.send(SessionMessage(message))
         except ConnectionError:
             pass
-        except ValueError:  # Of a line that is too long.
+        except ValueError:  # The line is too long.
             messages.closed = _TOO_LARGE
 
 

@@ -14,14 +14,12 @@ from pydantic_ai.messages import (
     repair_messages,
 )
 
-from plait.parts.messages.message import Message
-from plait.parts.messages.own_metadata import OwnMetadata, make_own, read_own
-from plait.parts.messages.tool_calls import make_call, read_call
+from plait.parts.messages.message import Message, OwnMetadata, make_call, make_own, read_call, read_own
 
 __all__ = ["NAME", "Known", "find_text", "link", "read_history", "read_messages", "write_message"]
 
 NAME: Final = "pydantic_ai"
-"""The member of plait's metadata of a message that has what its fields do not tell."""
+"""The member of plait's metadata of a message that has the data for which the message has no field."""
 
 # The role of each part with content. Other parts are for agents only, except calls of tools.
 _ROLES: Final = {
@@ -36,7 +34,7 @@ _CALL: Final = "tool-call"
 Part = dict[str, Any]
 
 Known = dict[str, tuple[Sequence[Message], list[ModelMessage], bool]]
-"""Rounds that were read before, what they became, and whether they are whole, by the ids of their first messages."""
+"""Read rounds, by the ids of their first messages: what was read, what it became, and whether it is whole."""
 
 
 def find_text(event: object) -> str | None:
@@ -51,7 +49,7 @@ def write_message(message: ModelMessage, *, is_said: bool = False) -> list[dict[
     """Return a message of Pydantic AI as the arguments of one `inject` or more.
 
     The parts of a request are messages, and so are the texts and calls of a response together, with `is_said` texts by
-    themselves. Each has its parts in its metadata, and the first one has the rest, except the instructions of a
+    themselves. Each message has its parts in its metadata, and the first one has the rest, except the instructions of a
     request: each run gets them from its agent. Prompts come first.
     """
     (whole,) = ModelMessagesTypeAdapter.dump_python([message], mode="json")
@@ -73,11 +71,11 @@ def link(metadata: OwnMetadata, first: str | None) -> OwnMetadata:
 
 def read_messages(found: Sequence[Message]) -> list[ModelMessage]:
     """Return messages of a thread as those of Pydantic AI, also messages that others have written."""
-    return ModelMessagesTypeAdapter.validate_python(_make_messages(found))
+    return ModelMessagesTypeAdapter.validate_python(_make_messages(found)[0])
 
 
 def read_history(seen: Sequence[Message], known: Known) -> list[ModelMessage]:
-    """Return what a model sees as messages that all providers accept: each call has a result.
+    """Return the view of a model in messages that all providers accept: each call has a result.
 
     Rounds that are as they were in an earlier call with `known` are not read again.
     """
@@ -86,7 +84,8 @@ def read_history(seen: Sequence[Message], known: Known) -> list[ModelMessage]:
     for messages in _split(seen):
         id = messages[0].id
         if id not in known or known[id][0] != messages:
-            known[id] = messages, repair_messages(read_messages(messages)), _is_whole(messages)
+            made, is_whole = _make_messages(messages)
+            known[id] = messages, repair_messages(ModelMessagesTypeAdapter.validate_python(made)), is_whole
         _, found, is_whole = known[id]
         fits = fits and (not read or (is_whole and _follows(found, read[-1])))
         read += found
@@ -96,12 +95,6 @@ def read_history(seen: Sequence[Message], known: Known) -> list[ModelMessage]:
 def _follows(found: Sequence[ModelMessage], before: ModelMessage) -> bool:
     """Whether messages begin with a response to the one before them."""
     return bool(found) and found[0].kind == "response" and before.kind == "request" and bool(before.parts)
-
-
-def _is_whole(messages: Sequence[Message]) -> bool:
-    """Whether no message belongs to one of an earlier round: others may come between an answer and its thoughts."""
-    ids = {each.id for each in messages}
-    return all(read_own(each).get(NAME, {}).get("of", each.id) in ids for each in messages)
 
 
 def _split(seen: Sequence[Message]) -> Iterator[Sequence[Message]]:
@@ -117,13 +110,18 @@ def _split(seen: Sequence[Message]) -> Iterator[Sequence[Message]]:
         yield seen[start:]
 
 
-def _make_messages(found: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return what messages of Pydantic AI are made of."""
+def _make_messages(found: Sequence[Message]) -> tuple[list[dict[str, Any]], bool]:
+    """Return the data from which messages of Pydantic AI are made, and whether no message belongs to an earlier round.
+
+    Others may come between an answer and its thoughts.
+    """
     made: list[dict[str, Any]] = []
+    ids, is_whole = {each.id for each in found}, True
     # The parts of each message that has several, by their places, by the id of the first one.
     open: dict[str, dict[int, Part | None]] = {}
     for each in found:
         kept = read_own(each).get(NAME, {})
+        is_whole = is_whole and kept.get("of", each.id) in ids
         if kept and not _fits(each, kept):
             made += _make_plain(each)
             continue
@@ -140,18 +138,18 @@ def _make_messages(found: Sequence[Message]) -> list[dict[str, Any]]:
     for message in made:
         if isinstance(places := message["parts"], dict):
             message["parts"] = [part for _, part in sorted(places.items()) if part is not None]
-    return made
+    return made, is_whole
 
 
 def _fits(message: Message, kept: Mapping[str, Any]) -> bool:
-    """Whether a message still is what it was written as: it has its calls, and is no answer of the other side."""
+    """Whether a message still is as it was written: it has its calls, and is no answer of the other side."""
     is_answer = kept.get("message", {}).get("kind") == "response"
     calls = sum(part["part_kind"] == _CALL for part in kept["parts"])
     return not (is_answer and message.role == "user") and calls == len(message.tool_calls or ())
 
 
 def _group_request(parts: Sequence[Part]) -> list[list[int]]:
-    """Return the places of each message's part, the prompts first, as they are there before the rest is known."""
+    """Return the places of each message's part, the prompts first, since they are there before the rest."""
     return [[at] for at in sorted(range(len(parts)), key=lambda at: parts[at]["part_kind"] != "user-prompt")] or [[]]
 
 
@@ -164,7 +162,7 @@ def _group_response(parts: Sequence[Part], *, is_said: bool) -> list[list[int]]:
 
 
 def _write_parts(parts: Sequence[Part]) -> tuple[dict[str, Any], list[Part]]:
-    """Return the fields of a message that has some parts, and what these have besides."""
+    """Return the fields of a message that has some parts, and the data of the parts that the fields cannot hold."""
     texts = [part for part in parts if part["part_kind"] in _ROLES]
     calls = [part for part in parts if part["part_kind"] == _CALL]
     kept = [_shorten(part, is_only=len(texts) == 1) for part in parts]
@@ -172,7 +170,7 @@ def _write_parts(parts: Sequence[Part]) -> tuple[dict[str, Any], list[Part]]:
         return {"role": "assistant", "tool_calls": _write_calls(calls), "silent": not calls}, kept
     role, first = _ROLES[texts[0]["part_kind"]], texts[0]
     fields: dict[str, Any] = {"role": role, "content": _read_contents(texts), "tool_calls": _write_calls(calls)}
-    if role == "tool" and first["tool_name"] is None:  # It tells the model what is wrong with its answer.
+    if role == "tool" and first["tool_name"] is None:  # Such a part tells the model what is wrong with its answer.
         return fields | {"role": "user", "silent": True}, kept
     if role == "tool":
         return fields | {"name": first["tool_name"], "tool_call_id": first["tool_call_id"]}, kept
@@ -190,7 +188,7 @@ def _write_arguments(args: Any) -> str:
 
 
 def _shorten(part: Part, *, is_only: bool) -> Part:
-    """Return a part without what its message has in its fields."""
+    """Return a part without the data that its message has in its fields."""
     told: set[str] = set()
     if part["part_kind"] == _CALL:
         told = {"tool_call_id", "tool_name"} | ({"args"} if isinstance(part["args"], str) else set())
@@ -203,26 +201,28 @@ def _shorten(part: Part, *, is_only: bool) -> Part:
     }
 
 
-def _read_parts(message: Message, kept: Sequence[Part]) -> Iterator[Part | None]:
-    """Yield the parts of a message, None for one that is gone; if its content was changed, that is in the first one."""
+def _read_parts(message: Message, kept: Sequence[Part]) -> list[Part | None]:
+    """Return the parts of a message, None for a missing one; the first part has the content if it was changed."""
     texts = [part for part in kept if part["part_kind"] in _ROLES]
     said = message.content or ""
     is_changed = _read_contents(texts, said) != said
     calls = list(map(read_call, message.tool_calls or ()))
+    parts: list[Part | None] = []
     for part in kept:
         if part["part_kind"] == _CALL:
             id, name, arguments = calls.pop(0)
-            yield {"tool_call_id": id, "tool_name": name, "args": arguments, **part}
+            parts.append({"tool_call_id": id, "tool_name": name, "args": arguments, **part})
         elif part["part_kind"] not in _ROLES:
-            yield part
+            parts.append(part)
         elif not is_changed:
-            yield {"content": said, **part}
+            parts.append({"content": said, **part})
         else:
-            yield {**part, "content": said} if part is texts[0] else None
+            parts.append({**part, "content": said} if part is texts[0] else None)
+    return parts
 
 
 def _read_contents(texts: Sequence[Part], said: str = "") -> str:
-    """Return what parts say together; `said` is the content of one that has none."""
+    """Return the joined content of parts; `said` is the content of a part that has none."""
     return "".join(_read_text(part.get("content", said)) for part in texts)
 
 
@@ -238,7 +238,7 @@ def _read_text(content: Any) -> str:
 
 
 def _make_plain(message: Message) -> list[dict[str, Any]]:
-    """Return what the fields of a message tell; nothing if they are empty."""
+    """Return the messages that the fields of a message make; none if the fields are empty."""
     at = {"timestamp": message.created_at / 1_000_000}
     text = message.content or ""
     if message.role == "assistant":

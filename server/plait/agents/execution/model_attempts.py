@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from plait.agents.execution.definitions import Model
-from plait.parts.messages.own_metadata import OwnMetadata
+from plait.parts.messages.message import OwnMetadata
 from plait.parts.tasks.step_errors import GiveUp
 
 __all__ = ["FIRST", "Answer", "ModelFailed", "Progress"]
@@ -18,11 +18,11 @@ _LONGEST: Final = 86_400.0
 
 
 class Answer(NamedTuple):
-    """The answer of a model: what `MessageStream.finish` gets, and its thoughts, as arguments of `inject`."""
+    """The answer of a model: the arguments of `MessageStream.finish`, and its thoughts, as arguments of `inject`."""
 
     text: str
     tool_calls: list[dict[str, Any]] | None
-    # With the `model` that has answered, its `usage`, and what only models read.
+    # With the `model` that has answered, its `usage`, and data that only models read.
     metadata: OwnMetadata
     # Returns the thoughts that belong to the message with this id.
     make_thoughts: Callable[[str], list[dict[str, Any]]]
@@ -34,15 +34,15 @@ class Progress(msgspec.Struct, frozen=True):
     # Which of the model's ids is asked, and how often it has failed.
     number: int = 0
     failed: int = 0
-    # When it may be asked, in microseconds since the epoch; 0 for at once.
+    # When the model may be asked, in microseconds since the epoch; 0 for at once.
     due: int = 0
-    # What has failed before, and how.
+    # The failures so far.
     failures: Sequence[str] = ()
 
     def fail(
         self, model: Model, failure: str, now: int, *, retry_after: float | None, is_final: bool
     ) -> "Progress | None":
-        """Follow a failure, and return the next attempt, if any; one that `is_final` would come again with this id."""
+        """Return the attempt after a failure, if any; a failure that `is_final` would come again with this id."""
         failures, failed = [*self.failures, failure], self.failed + 1
         if not is_final and failed < model.attempts:
             pause = _PAUSE * 2**self.failed if retry_after is None else int(min(_LONGEST, retry_after) * 1e6)
@@ -55,7 +55,7 @@ FIRST: Final = Progress()
 
 
 class ModelFailed(GiveUp):
-    """An attempt has failed; the text tells how all so far have, and `retry` is the next one, None after the last."""
+    """An attempt has failed; the text tells all failures so far, and `retry` is the next one, None after the last."""
 
     def __init__(self, model: Model, failures: Sequence[str], retry: Progress | None) -> None:
         super().__init__(f"the model {model.name} has failed: {'; '.join(failures)}")

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Final, cast
@@ -24,15 +24,14 @@ from plait.agents.execution.tools import ToolSpec
 from plait.author_code import call
 from plait.clock import read_due_clock
 from plait.errors import PlaitError, TooLarge
-from plait.parts.messages.message import Message
+from plait.parts.messages.message import Message, make_own
 from plait.parts.messages.model_history import MODEL
-from plait.parts.messages.own_metadata import make_own
 
 __all__ = ["call_model"]
 
 log = logging.getLogger("plait.agents")
 
-# The errors that are told by their text.
+# The errors whose text is told.
 _TOLD: Final = UserError | ImportError | PlaitError
 
 
@@ -47,21 +46,20 @@ async def call_model(
 ) -> AsyncGenerator[str | Answer, None]:
     """Make an attempt, due or not: yield the text as it comes, and then the answer. Raises ModelFailed.
 
-    So does an error of the caller that is thrown into it. A model that cannot stream is asked for its whole answer.
-    `history` is what the model sees, with its system prompt; `settings` come before those of the model. `known` is a
-    dict that calls with growing histories may share: only new messages are then converted.
+    An error that the caller throws into it has the same effect. A model that cannot stream is asked for its whole
+    answer. `history` is the input of the model, with its system prompt; `settings` come before those of the model.
+    `known` is a dict that calls with growing histories may share: only new messages are then converted.
     """
-    ids, seconds = [model.model, *model.fallback], model.first_chunk
-    id = ids[min(progress.number, len(ids) - 1)]  # A deploy may have removed the one that was to be next.
+    ids = [model.model, *model.fallback]
+    id = ids[min(progress.number, len(ids) - 1)]  # A deploy may have removed the next id.
     messages = read_history(history, {} if known is None else known)
     merged = cast(ModelSettings, {**model.settings, **settings})
     options: Any = {"model_settings": merged, "model_request_parameters": _make_parameters(tools)}
     stream: StreamedResponse | None = None
-    loop = asyncio.get_running_loop()
+    reader = _Reader(model)
     try:
         async with AsyncExitStack() as stack:
-            deadline = loop.time() + seconds
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(reader.deadline):
                 # The packages of a provider are imported for its first model.
                 used = await asyncio.to_thread(infer_model, id) if isinstance(id, str) else id
                 if _can_stream(used):
@@ -69,21 +67,42 @@ async def call_model(
                     stream = await call(stack.enter_async_context, opening)
                 else:
                     response = await call(partial(model_request, used, messages, **options))
-            events = None if stream is None else aiter(stream)
-            while events is not None:
-                async with asyncio.timeout_at(deadline):
-                    event = await call(anext, events, None)
-                if event is None:
-                    break
-                if text := find_text(event):
+            if stream is not None:
+                events = aiter(stream)
+                while text := await call(reader.read, events):
                     yield text
-                seconds = model.next_chunk
-                deadline = loop.time() + seconds
-            response = response if stream is None else stream.get()
+                    reader.expect_next()
+                response = stream.get()
         yield _make_answer(response, _name(id))
     except Exception as error:
-        failure = f"no chunk within {seconds:g} s" if isinstance(error, TimeoutError) else _describe(error)
+        failure = f"no chunk within {reader.seconds:g} s" if isinstance(error, TimeoutError) else _describe(error)
         raise _fail(model, progress, f"{_name(id)}: {failure}", error) from None
+
+
+class _Reader:
+    """Reads the texts of an answer, whose chunks must come in time."""
+
+    def __init__(self, model: Model) -> None:
+        self._next = model.next_chunk
+        # The seconds that the next chunk may take, and when they end.
+        self.seconds = model.first_chunk
+        self.deadline = asyncio.get_running_loop().time() + self.seconds
+
+    async def read(self, events: AsyncIterator[object]) -> str | None:
+        """Return the next text; None at the end."""
+        while True:
+            async with asyncio.timeout_at(self.deadline):
+                event = await anext(events, None)
+            if event is None:
+                return None
+            if text := find_text(event):
+                return text
+            self.expect_next()
+
+    def expect_next(self) -> None:
+        """Begin to wait for the next chunk."""
+        self.seconds = self._next
+        self.deadline = asyncio.get_running_loop().time() + self.seconds
 
 
 def _make_parameters(tools: Iterable[ToolSpec]) -> ModelRequestParameters:
@@ -126,14 +145,14 @@ def _fail(model: Model, progress: Progress, failure: str, error: Exception) -> M
 
 
 def _is_of_provider(error: BaseException | None) -> bool:
-    """Whether an error may quote a provider: then its text is not logged, as a key may be a part of that."""
+    """Whether an error may quote a provider: then its text is not logged, because it may contain a part of a key."""
     while error is not None and not isinstance(error, AgentRunError | BaseExceptionGroup):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def _describe(error: Exception) -> str:
-    """Return what has failed, without the text of a provider."""
+    """Describe a failure, without the text of a provider."""
     if isinstance(error, _TOLD):
         return f"{type(error).__name__}: {error}" if isinstance(error, PlaitError) else str(error)
     if isinstance(error, ModelHTTPError):

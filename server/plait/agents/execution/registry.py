@@ -30,7 +30,6 @@ from plait.spelling import suggest
 
 __all__ = ["Execution", "find_named"]
 
-
 T = TypeVar("T", Agent, Prompt, Model)
 
 # The arguments of a prompt.
@@ -70,14 +69,14 @@ class Execution:
         self.most_history = max((each.history for each in self.prompts.values()), default=0)
 
     def check_parts(self) -> None:
-        """Check that the class has what a run needs. Raises TypeError."""
+        """Check that the class has the parts that a run needs. Raises TypeError."""
         if self._find_part().hooks != NO_HOOKS and any(has_hook(name, self.hooks) for name in MessageHooks._fields):
             raise TypeError(f"{self.thread.__name__} has hooks of its messages, and its agents have, too")
 
     def find_speaker(self, agent: str, side: Receiver) -> Speaker:
         """Return a side of an agent, with its prompt; an agent with one side has only A.
 
-        An agent that was removed after its name was stored is that of the messages.
+        If the agent was removed after its name was stored, the agent of the messages takes its place.
         """
         found = self.agents.get(agent) or self.agents[self._find_part().agent or ""]
         letter = "a" if found.b is None else side
@@ -88,7 +87,7 @@ class Execution:
         return self._find_part().of(thread._actor)
 
     def load_model(self, name: str) -> Model:
-        """Return a model; one that no definition has is a model by its id, such as "openai:gpt-5". Raises NotFound."""
+        """Return a model; a name without a definition is the id of a model, such as "openai:gpt-5". Raises NotFound."""
         if name not in self.models and ":" in name:
             return Model(name, name)
         return find_named("model", self.models, name)
@@ -100,7 +99,7 @@ class Execution:
         raise NotFound(f"there is no tool named {name!r}{suggest(name, self.tools)}")
 
     def describe_tools(self, prompt: Prompt) -> list[ToolSpec]:
-        """Return the tools of a prompt, except its subagents and those of servers, as its model sees them."""
+        """Return the tools of a prompt, except its subagents and the tools of servers, as its model sees them."""
         specs: list[ToolSpec] = []
         for name, each in prompt.tools.items():
             match each:
@@ -115,7 +114,7 @@ class Execution:
         return specs
 
     def check_subagents(self, executions: Mapping[type[Thread[Any]], "Execution"]) -> None:
-        """Check that the classes of the app's threads have the agents that work for these ones. Raises NotFound."""
+        """Check that the subagents' classes of threads have the agents that answer. Raises NotFound."""
         for name, each in self.tools.items():
             if isinstance(each, Subagent):
                 agents = executions[each.thread].agents if each.thread in executions else {}

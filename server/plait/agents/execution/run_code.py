@@ -16,9 +16,9 @@ __all__ = ["RunCode"]
 class RunCode(Tool):
     """A tool by which a model runs a program in TypeScript, which may call the tools in `imports`.
 
-    Its result is the outcome of the program and what it has logged. After a crash, the program does not run again, as
-    its calls may have had their effects. Raises TypeError and ValueError for what a program cannot call: only
-    functions, and none that need approval. Raises ModuleNotFoundError without the extra `plait[code]`.
+    Its result is the outcome of the program and its log. After a crash, the program does not run again, as its calls
+    may have had their effects. Raises TypeError and ValueError for a tool that a program cannot call: only functions,
+    and none that need approval. Raises ModuleNotFoundError without the extra `plait[code]`.
     """
 
     def __init__(

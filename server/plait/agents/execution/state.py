@@ -50,8 +50,8 @@ def find_hooks(speaker: Speaker) -> tuple[Hooks, ...]:
 class ExecutionState:
     """A run of an agent that calls a model and tools: `thread.execution` in its tools, prompts and hooks.
 
-    `flow_id` is the id of the run. `context` is a dict of the run, whose values are JSON: what a tool puts there is
-    stored with its result, and the next tools of the run find it.
+    `flow_id` is the id of the run. `context` is a dict of the run, whose values are JSON: a value that a tool puts
+    there is stored with its result, and the next tools of the run find it.
     """
 
     def __init__(self, messages: ThreadMessages, step: Step) -> None:
@@ -104,7 +104,7 @@ class ExecutionState:
         return (await self._messages.list(200)).messages
 
     def force_turn(self, side: Receiver) -> None:
-        """Have a side of an agent with two sides answer after this step, whatever else ends the turn.
+        """Make one side of an agent with two sides answer after this step, whatever else ends the turn.
 
         Raises ValueError for an agent with one side.
         """
@@ -137,9 +137,9 @@ class ExecutionState:
     async def do(
         self, name: str, work: Callable[[], Awaitable[T]], *, type: Any = NoneType, attempts: int = 1, **options: Any
     ) -> T:
-        """Make a step of the task, and store with its value what tools and hooks have said to the execution in it.
+        """Run a step of the task, and store its value with the notes that tools and hooks have made in it.
 
-        `type` is that of the value.
+        `type` is the type of the value.
         """
         before = encode_given(self.notes)
 
@@ -159,7 +159,7 @@ class ExecutionState:
         return noted.value
 
     def resume(self, place: Place) -> None:
-        """Continue at a step: with the notes of those steps of the task that belong to it, also of earlier passes."""
+        """Continue at a step, with the notes of the task's steps that belong to it, even of earlier passes."""
         self._noted, notes = (place.step, 0), Notes(place.context)
         done = [bytes(each.value) for each in self._step.journal.entries.values() if each.kind == "do"]
         for noted in [_decode_noted(value) for value in done if value != _NULL]:
@@ -183,7 +183,7 @@ class ExecutionState:
 
     @contextmanager
     def inside(self, speaker: Speaker) -> Iterator[None]:
-        """Make a prompt that is a tool the one that answers."""
+        """Make a prompt tool the prompt that answers."""
         self._inner.append(speaker)
         try:
             yield

@@ -8,9 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.agents.execution.definitions import Handoff, Receiver, Side, Speaker
-from plait.parts.messages.message import Message
-from plait.parts.messages.own_metadata import MARK, find_run, read_own
-from plait.parts.messages.tool_calls import STATUS, read_call
+from plait.parts.messages.message import MARK, STATUS, Message, find_run, read_call, read_own
 
 __all__ = [
     "BLOCKED",
@@ -68,7 +66,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Below(NamedTuple):
-    """The place of the messages of a prompt that answers a call: below the result of that."""
+    """The place of the messages of a prompt tool: nested under the call's result."""
 
     call_id: str
     parent_id: str
@@ -85,18 +83,18 @@ class Notes(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A step of a run, and what was counted before it: stored as a checkpoint."""
+    """A step of a run, and the counts before it: stored as a checkpoint."""
 
     step: int = 0
     # Which side answers; None before the first step.
     side: Receiver | None = None
-    # The steps of each side, and those before the agent got the thread, which are those of other agents.
+    # The steps of each side, and the steps that other agents made before the agent got the thread.
     steps: Mapping[str, int] = {}
     before: Mapping[str, int] = {}
     agent: str = ""
     # The turns of each side.
     turns: Mapping[str, int] = {}
-    # The last result, if it was an error, and how often it came in a row.
+    # The last result, if it was an error, and how often the error came in a row.
     error: str = ""
     errors: int = 0
     # The dict of the run that its tools share.
@@ -104,7 +102,7 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def own_steps(self) -> int:
-        """The steps that its side has made for its agent."""
+        """The steps that the side has made for the agent."""
         side = self.side or "a"
         return self.steps.get(side, 0) - self.before.get(side, 0)
 
@@ -118,12 +116,12 @@ class Next(NamedTuple):
 
     place: Place
     reason: Reason | None = None
-    # What the run returns: the text of the answer, or the result of the call that has ended the session.
+    # The return value of the run: the text of the answer, or the result of the call that has ended the session.
     text: str = ""
 
 
 def read_mark(message: Message) -> Mark | None:
-    """Return the step whose answer a message is; None if it is no answer of an execution."""
+    """Return the step that a message answers; None if the message is not an answer of an execution."""
     if (mark := read_own(message).get(MARK)) is None:
         return None
     try:
@@ -135,7 +133,12 @@ def read_mark(message: Message) -> Mark | None:
 def find_answer(history: Sequence[Message], run: str, step: int) -> Message | None:
     """Return the answer of a step of a run; None if the model must still be asked."""
     for message in reversed(history):
-        if find_run(message) == run and (mark := read_mark(message)) is not None and mark.step <= step:
+        if (
+            message.metadata
+            and find_run(message) == run
+            and (mark := read_mark(message)) is not None
+            and mark.step <= step
+        ):
             return message if mark.step == step else None
     return None
 
@@ -148,12 +151,12 @@ def find_results(history: Sequence[Message], answer: Message) -> dict[str, Messa
 
 
 def is_asked(answer: Message) -> bool:
-    """Whether a model was asked for an answer, not a hook or the queue."""
+    """Whether an answer comes from a model, not from a hook or the queue."""
     return read_own(answer).keys().isdisjoint((TOOL, BLOCKED))
 
 
 def follow(place: Place, speaker: Speaker, answer: Message, results: Mapping[str, Message], notes: Notes) -> Next:
-    """Return what follows from the answer of a side, the results of its calls by their ids, and notes."""
+    """Return the step after an answer of a side, given the results of its calls by their ids, and notes."""
     agent, side, prompt = speaker
     calls = [(name, results.get(id)) for id, name, _ in map(read_call, answer.tool_calls or ())]
     succeeded = {name: result for name, result in calls if result is not None and not _is_error(result)}
@@ -189,7 +192,7 @@ def follow(place: Place, speaker: Speaker, answer: Message, results: Mapping[str
 
 
 def skip(place: Place, speaker: Speaker, notes: Notes) -> Next:
-    """Return what follows when the answer of a side was deleted: it is asked again, if it may make another step."""
+    """Return the step after a deleted answer: the side is asked again, if it may make another step."""
     steps = {**place.steps, speaker.letter: place.steps.get(speaker.letter, 0) + 1}
     place = replace(place, step=place.step + 1, steps=steps, context=notes.context)
     return _limit(place, speaker.side.max_steps, "")

@@ -17,18 +17,17 @@ from plait.clock import read_wall_clock
 from plait.errors import NotFound
 from plait.parts.family.calls import RESULT
 from plait.parts.family.rows import Birth, Call, Child, Question, Report
-from plait.parts.messages.message import Message
-from plait.parts.messages.own_metadata import read_own
+from plait.parts.messages.message import Message, read_own
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.part import find_role, require_role
 from plait.parts.tasks.step import Step
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.codec import encode_json
 
 __all__ = ["VARIABLES", "Put", "SubagentCall", "describe_subagents", "find_immediate", "is_for_subagent", "make_report"]
 
 VARIABLES: Final = "plait:variables:"
-"""The event that supplies the variables for a child, before the id of the call."""
+"""The event that supplies the variables for a child: this, and the id of the call."""
 
 _NO_ANSWER: Final = "The subagent has ended without an answer:"
 # The reasons for which a run ends in the midst of its work.
@@ -133,14 +132,14 @@ class SubagentCall:
         self._put = put
         self._asked = asked = self.decode(call.name, call.arguments)
         is_create = isinstance(asked, _Create)
-        # The name of the subagent that the call makes an instance of, and this; None if there is none.
+        # The name of the subagent that the call uses, and the subagent; None if there is none.
         self._wanted = asked.agent if isinstance(asked, _Create) else call.name
         found = tools.get(self._wanted)
         self._tool = found if isinstance(found, Subagent) and found.resumable is is_create else None
 
     @staticmethod
     def decode(name: str, arguments: str) -> _Asked:
-        """Return what a call asks. Raises Refused."""
+        """Return the arguments of a call. Raises Refused."""
         return decode_arguments(name, arguments, _TYPES.get(name, _Asked))
 
     async def answer(self) -> None:
@@ -160,7 +159,7 @@ class SubagentCall:
     # Inside
 
     async def _wait_for_variables(self) -> Variables:
-        """Return variables that a new child needs and would not find, encrypted, when they are supplied."""
+        """Wait for variables that a new child needs and would not find, and return them, encrypted."""
         tool = self._tool
         if tool is None or not any(each.required for each in tool.variables):
             return {}
@@ -189,7 +188,7 @@ class SubagentCall:
         return found
 
     async def _find_missing(self, tool: Subagent) -> list[str]:
-        """Return the names of the variables that must be supplied, which the run then shows."""
+        """Return the names of the variables that must be supplied, and show them in the run."""
         if not await _is_on(self._thread, tool):
             return []
         env = require_role(type(self._thread), "env").of(self._thread._actor)
@@ -216,7 +215,7 @@ class SubagentCall:
         return _Begun(child.reference, bool(child.blocking))
 
     async def _ask(self, variables: Variables) -> Child:
-        """Send the message to a new child, or to one that is there."""
+        """Send the message to a new child, or to an existing one."""
         if isinstance(self._asked, _Message):
             return self._send(self._asked)
         if self._tool is not None and _is_too_deep(self._thread, self._tool):
@@ -237,7 +236,7 @@ class SubagentCall:
 
     def _check_room(self, tool: Subagent) -> None:
         made = [each for each in _find_family(self._thread).children if each.title == tool.name and each.is_live]
-        # One that is not resumable ends after its report.
+        # A child that is not resumable ends after its report.
         live = [each for each in made if each.resumable or each.status != "idle"]
         if tool.max_instances is not None and len(live) >= tool.max_instances:
             many = f"there are {len(live)} of at most {tool.max_instances} instances of {tool.name}"
@@ -294,7 +293,7 @@ async def make_report(
 
 
 def _find_calls(history: Sequence[Message], run: str) -> list[str]:
-    """Return the calls of the parent whose messages a run has taken: those after the last answer of another one."""
+    """Return the parent's calls whose messages a run has taken: the calls after the last answer in another run."""
     calls = list[str]()
     for message in reversed(history):
         if (mark := read_mark(message)) is not None and mark.run != run:
@@ -317,7 +316,7 @@ def _find_all(tools: Tools) -> list[Subagent]:
 
 
 async def _is_on(thread: Thread[Any], tool: Subagent) -> bool:
-    """Whether a subagent is a tool: an optional one only if its variable says so, and none too deep."""
+    """Whether a subagent is a tool: an optional one only if its variable says so, and no subagent that is too deep."""
     if _is_too_deep(thread, tool):
         return False
     if not tool.optional:

@@ -1,28 +1,33 @@
-"""The agents of one thread: what its code may ask for by name, and have them do."""
+"""The agents of one thread: its code gets them by name, and uses their tools."""
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any, Final
 
 from plait.actor.actor import Actor
+from plait.actor.logs import log_error
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
 from plait.actor.turn import Turn, current_turn
-from plait.agents.execution.definitions import Agent, Model, Prompt, PromptTool, Speaker, Subagent
+from plait.agents.execution.asking import load_model_call
+from plait.agents.execution.definitions import Agent, AnyTool, Handoff, Model, Prompt, PromptTool, Speaker, Subagent
+from plait.agents.execution.dispatch import DEEPEST, decode_question, join_results
 from plait.agents.execution.hooks import Hooks, call_hooks
-from plait.agents.execution.invoking import Invoker
 from plait.agents.execution.mcp_servers import McpServers
-from plait.agents.execution.prompt_tools import decode_question
+from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed
 from plait.agents.execution.registry import Execution, find_named
 from plait.agents.execution.state import ExecutionState, find_execution, find_hooks
 from plait.agents.execution.stops import TOOL
 from plait.agents.execution.subagents import VARIABLES, SubagentCall
-from plait.agents.execution.tools import Refused, Tool, ToolResult
+from plait.agents.execution.tools import HANDED_OVER, Refused, Tool, ToolResult, fail, read_result, tell_error
+from plait.author_code import call
+from plait.clock import read_due_clock
 from plait.errors import InvalidArguments, NotFound
 from plait.parts.encoding import check_type, encode_named
 from plait.parts.env.secret import Secret
-from plait.parts.messages.message import Message
-from plait.parts.messages.own_metadata import make_own
+from plait.parts.messages.message import Message, make_own, read_call
+from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.part import require_role
 from plait.parts.tasks.rows import TaskRun
 from plait.parts.tasks.thread_tasks import ThreadTasks
@@ -44,8 +49,8 @@ class ThreadAgents:
         # The run in memory, if there is one.
         self.running: ExecutionState | None = None
         # The call of `after_thread_created`, if it has begun.
-        self._creation: asyncio.Task[None] | None = None
-        # The turn that has begun it.
+        self.creation: asyncio.Task[None] | None = None
+        # The turn that has begun that call.
         self._creating: Turn | None = None
 
     @property
@@ -54,7 +59,7 @@ class ThreadAgents:
         return find_execution(self._messages)
 
     def find_variables(self) -> Mapping[str, str]:
-        """Return the variables of the agent that answers, and those of its prompt; at rest, of that of its side A."""
+        """Return the variables of the answering agent and of its prompt; at rest, of the prompt of side A."""
         speaker = self._find_speaker(self.execution)
         return {**speaker.prompt.env, **speaker.agent.env}
 
@@ -112,7 +117,7 @@ class ThreadAgents:
         Errors are results, too. No person is asked for approval, and no hooks are called.
         """
         async with McpServers(self._actor.thread) as servers:
-            invoker = Invoker(self._definitions, self._actor.thread, self._messages, servers)
+            invoker = _Invoker(self._definitions, self._actor.thread, self._messages, servers)
             return await invoker.invoke(self._definitions.tools, name, _encode_arguments(name, args))
 
     # Subagents
@@ -120,8 +125,8 @@ class ThreadAgents:
     async def supply(self, run: str, variables: Mapping[str, str | Secret]) -> bool:
         """Give the variables that a run needs for a subagent, which begins then; return whether they were taken.
 
-        They are in the `value` of the run: `{"needs": {"call": …, "agent": …, "variables": [names]}}`. Raises NotFound
-        if the run needs none, and ValueError if names are missing, or not needed.
+        The `value` of the run has them: `{"needs": {"call": …, "agent": …, "variables": [names]}}`. Raises NotFound if
+        the run needs none, and ValueError if names are missing, or not needed.
         """
         tasks: ThreadTasks = require_role(type(self._actor.thread), "tasks").of(self._actor)
         match await tasks.get(run):
@@ -148,22 +153,78 @@ class ThreadAgents:
     async def follow_creation(self) -> None:
         """Call the hooks of a new thread."""
         called = call_hooks("after_thread_created", self.find_hooks(), self._actor.thread)
-        self._creation, self._creating = asyncio.create_task(called), current_turn()
+        self.creation, self._creating = asyncio.create_task(called), current_turn()
         try:
-            await asyncio.wait([self._creation])
+            await asyncio.wait([self.creation])
         finally:
-            self._creation.cancel()
-            await asyncio.wait([self._creation])
-
-    async def wait_for_creation(self) -> None:
-        """Wait until the hooks of a new thread have ended."""
-        if self._creation is not None:
-            await asyncio.wait([self._creation])
+            self.creation.cancel()
+            await asyncio.wait([self.creation])
 
     def cancel_creation(self) -> None:
-        """Cancel the hooks of a new thread, as the run that waits for them was cancelled, but not by one of them."""
-        if self._creation is not None and current_turn() is not self._creating:
-            self._creation.cancel()
+        """Cancel the hooks of a new thread, as the waiting run was cancelled, unless one of them did that."""
+        if self.creation is not None and current_turn() is not self._creating:
+            self.creation.cancel()
+
+
+class _Invoker:
+    """Calls tools for the code of one thread, which gets errors as results."""
+
+    def __init__(
+        self, execution: Execution, thread: Thread[Any], messages: ThreadMessages, servers: McpServers
+    ) -> None:
+        self._execution = execution
+        self._thread = thread
+        self._messages = messages
+        self._servers = servers
+
+    async def invoke(self, tools: Mapping[str, AnyTool], name: str, arguments: str, *, depth: int = 0) -> ToolResult:
+        """Call a tool with arguments, which are JSON: for code, or for a prompt that is nested `depth` deep."""
+        try:
+            self._thread._actor.check_active()
+            match await self._servers.find(tools, name):
+                case Handoff(agent=agent):
+                    self._messages.hand_over(agent)
+                    return HANDED_OVER
+                case Tool(needs_approval=True) if depth:
+                    raise Refused("it needs approval, for which only a run can wait")
+                case Tool() as tool:
+                    return read_result(await tool.invoke(self._thread, arguments))
+                case PromptTool() as tool:
+                    return await self._ask(tool, arguments, depth)
+                case _:
+                    return ToolResult("Only models and `queue_tool` can call a subagent.", is_error=True)
+        except Refused as refusal:
+            return fail(refusal)
+        except Exception as error:
+            log_error(error, self._thread._actor.key, None)
+            return fail(tell_error(error))
+
+    async def _ask(self, tool: PromptTool, arguments: str, depth: int) -> ToolResult:
+        """Ask the model of a prompt once, and carry out the calls of its answer."""
+        if depth >= DEEPEST:
+            raise Refused(f"prompts that are tools can be nested {DEEPEST} deep")
+        prompt, question = self._execution.prompts[tool.prompt], decode_question(tool.name, arguments)
+        text = await call(prompt.text, self._thread) if callable(prompt.text) else prompt.text
+        seen = [Message(id="", role="system", content=text), Message(id="question", role="user", content=question)]
+        answer = await self._call_model(prompt, seen)
+        calls = [read_call(call)[1:] for call in answer.tool_calls or ()]
+        results = [(name, await self.invoke(prompt.tools, name, given, depth=depth + 1)) for name, given in calls]
+        return join_results(answer.text, results)
+
+    async def _call_model(self, prompt: Prompt, seen: list[Message]) -> Answer:
+        model, progress = self._execution.load_model(prompt.model), FIRST
+        tools = [*self._execution.describe_tools(prompt), *await self._servers.describe(prompt.tools)]
+        while True:
+            await asyncio.sleep((progress.due - read_due_clock()) / 1e6)
+            chunks = (await load_model_call())(model, seen, tools=tools, progress=progress, settings=prompt.settings)
+            try:
+                async with aclosing(chunks):
+                    (answer,) = [each async for each in chunks if isinstance(each, Answer)]
+                return answer
+            except ModelFailed as failed:
+                if failed.retry is None:
+                    raise
+                progress = failed.retry
 
 
 def _encode_arguments(name: str, args: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`@tool`, which makes a function that a model may call, and what such a function returns."""
+"""`@tool`, which makes a function that a model may call, and the results of such functions."""
 
 import inspect
 import math
@@ -50,7 +50,7 @@ MESSAGE: Final = "subagent_message"
 
 T = TypeVar("T")
 
-# What all providers accept.
+# All providers accept these names.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -143,7 +143,7 @@ HANDED_OVER: Final = ToolResult("The conversation is handed over.")
 
 
 def read_result(value: Any) -> ToolResult:
-    """Return what a tool has returned as its result: a text as it is, and all else as JSON."""
+    """Return the value that a tool has returned as its result: a text as it is, and all else as JSON."""
     if isinstance(value, ToolResult):
         return value
     if value is None:
@@ -152,7 +152,7 @@ def read_result(value: Any) -> ToolResult:
 
 
 def tell_error(error: BaseException) -> str:
-    """Return what models and clients are told of an error: its class, and the text only of a PlaitError."""
+    """Describe an error for models and clients: its class, and the text only of a PlaitError."""
     return f"{type(error).__name__}: {error}" if isinstance(error, PlaitError) else type(error).__name__
 
 
@@ -220,14 +220,12 @@ class Tool:
         return self._method.arguments([], given, limits=limits)[1]
 
     async def invoke(self, thread: Any, arguments: str | bytes) -> Any:
-        """Call it, outside of a step, with arguments that are JSON, within its time.
+        """Call the tool, outside of a step, with arguments that are JSON, within its time.
 
-        What it writes to parts is stored when it returns, and dropped if it fails. Raises what `decode` and `call`
-        raise.
+        Its writes to parts are stored when it returns, and dropped if it fails. Raises what `decode` and `call` raise.
         """
         decoded, outer = self.decode(arguments, limits=thread._actor.limits), find_stage(thread._actor)
         stage = Stage(thread._actor, do_nothing if outer is None else outer.check)
-        stage.refusal = "" if outer is None else outer.refusal
         with stage.use():
             async with limit_time(self.timeout):
                 result = await self.call(thread, decoded)
@@ -235,14 +233,14 @@ class Tool:
         return result
 
     async def call(self, thread: Any, arguments: Mapping[str, Any]) -> Any:
-        """Return what the function returns, if that can be stored. Raises Terminated, and what `run` raises."""
+        """Call the function, and return its value, if that can be stored. Raises Terminated, and what `run` raises."""
         thread._actor.check_active()
         result = await self.run(thread, arguments)
         encode_named(self.name, result)
         return result
 
     async def run(self, thread: Any, arguments: Mapping[str, Any]) -> Any:
-        """Call the function, and return what it returns. Raises what it raises."""
+        """Call the function, and return its value. Raises the errors of the function."""
         return await call(partial(self.function, thread, **arguments))
 
 
@@ -262,8 +260,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
     """Make a function a tool, which models call by its name: `async def find_order(desk: Desk, number: int) -> str`.
 
     The first parameter is the thread; the others are described to the model by their annotations, and the tool by its
-    docstring. A crash during a call that is not `idempotent` is told to the model, as it is not known whether the tool
-    had its effect; an idempotent tool is called again. With `needs_approval`, a person must approve each call within
+    docstring. A crash during a call that is not `idempotent` is told to the model, because the tool may have had its
+    effect; an idempotent tool is called again. With `needs_approval`, a person must approve each call within
     `approval_timeout` seconds. A call may take `timeout` seconds.
     """
 

@@ -79,11 +79,11 @@ class HeldEnd(SqliteStore):
     def __init__(self, path: Path, step: str = "") -> None:
         super().__init__(path)
         self.hold = Hold()
-        self._step = step
+        self._step_name = step
 
     def submit(self, write: Write) -> asyncio.Future[int]:
         keys = [each.key for each in write.records]
-        if not any(key.endswith(f"/s/{self._step}") if self._step else key.startswith(ENDED) for key in keys):
+        if not any(key.endswith(f"/s/{self._step_name}") if self._step_name else key.startswith(ENDED) for key in keys):
             return super().submit(write)
         self.hold.begun.set()
         failed = asyncio.get_running_loop().create_future()

@@ -3,6 +3,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
+from tests.cases import each_case
 
 from plait import Env, Family, InvalidArguments, Limits, Messages, NotFound, Plait, Tasks, Thread
 from plait.agents.execution.definitions import Agent, Handoff, Model, Prompt, PromptTool, Side, Subagent
@@ -81,7 +82,7 @@ async def test_a_call_has_the_arguments_of_its_json() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "path", "text"),
     [
         ('{"number": "four"}', "/number", "number"),
@@ -117,7 +118,7 @@ def loose(desk: Desk, *all: int) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "error", "text"),
     [
         (lambda: tool(silent), ValueError, "needs a docstring"),
@@ -167,7 +168,7 @@ def test_a_wrong_definition_is_refused(make: Any, error: type[Exception], text: 
         make()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "name", "value"),
     [
         (Model, "name", None),
@@ -290,9 +291,7 @@ def test_two_classes_with_an_agent_of_one_name_are_refused_by_their_names() -> N
         app.execution(Room, **defined)
 
 
-@pytest.mark.parametrize(
-    ("optional", "text"), [("WITH_RESEARCH", "Mother has no Env"), ("a b", "the name of a variable")]
-)
+@each_case(("optional", "text"), [("WITH_RESEARCH", "Mother has no Env"), ("a b", "the name of a variable")])
 def test_the_variable_of_an_optional_subagent_must_be_one(optional: str, text: str) -> None:
     class Mother(Thread[None]):
         family = Family()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.nats import new_stream
 from tests.postgres import new_schema
+from tests.schedules import in_soak
 from tests.server.agents.execution.lab import Desk, Lab, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
 
@@ -24,7 +25,7 @@ AGENTS = [Agent("desk", Side("clerk")), Agent("billing", Side("cashier"))]
 PROMPTS = [make_prompt("clerk", Handoff("billing")), make_prompt("cashier", refund)]
 
 
-@pytest.fixture(params=["postgresql", "nats"])
+@pytest.fixture(params=["postgresql", *in_soak(["nats"])])
 def url(request: pytest.FixtureRequest) -> str:
     """The URL of an empty store."""
     if request.param == "nats":

@@ -19,16 +19,16 @@ class HeldStore(SqliteStore):
     def __init__(self, path: Path, is_held: Callable[[str], bool]) -> None:
         super().__init__(path)
         self._is_held = is_held
-        self._waiting: list[tuple[Write, asyncio.Future[int]]] = []
-        self._has_begun, self._is_open = asyncio.Event(), False
+        self._held: list[tuple[Write, asyncio.Future[int]]] = []
+        self._has_begun, self._is_let_through = asyncio.Event(), False
 
     def submit(self, write: Write) -> asyncio.Future[int]:
         if any(self._is_held(each.key) for each in write.records):
             self._has_begun.set()
-        if self._is_open or not self._has_begun.is_set():
+        if self._is_let_through or not self._has_begun.is_set():
             return super().submit(write)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.append((write, future))
+        self._held.append((write, future))
         return future
 
     async def until_held(self) -> None:
@@ -36,8 +36,8 @@ class HeldStore(SqliteStore):
             await self._has_begun.wait()
 
     def open_gate(self) -> None:
-        self._is_open = True
-        for write, future in self._waiting:
+        self._is_let_through = True
+        for write, future in self._held:
             self.submit(write).add_done_callback(partial(_copy, future))
 
 

@@ -11,6 +11,7 @@ import pytest
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
 from pydantic_ai.models.wrapper import WrapperModel
+from tests.cases import each_case
 from tests.running import running
 from tests.server.agents.execution.lab import Desk, HeldEnd, Hold, Said, Script, call, make_prompt, open_lab
 from tests.server.parts.workshop import until
@@ -502,7 +503,7 @@ async def test_a_run_of_many_steps_keeps_few_records(tmp_path: Path) -> None:
 # What is checked at the start
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("members", "message"),
     [
         ({}, "Bare needs `messages = Messages\\(agent='desk'\\)`"),

@@ -18,6 +18,7 @@ import pytest
 import uvloop
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
+from tests.cases import each_case
 from tests.running import running
 from tests.server.agents.execution import reference_mcp, small_mcp
 from tests.server.agents.execution.lab import Lab, Script, call, make_prompt
@@ -571,7 +572,7 @@ async def test_the_process_of_a_server_is_started_without_a_fork_of_this_one(tmp
     assert started.count(SMALL) == 1
 
 
-@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@each_case("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 async def test_a_process_that_is_left_by_a_cancelled_scope_ends_without_work(make_loop: Any) -> None:
     pids: list[int] = []
 
@@ -681,7 +682,7 @@ def read_command(process: psutil.Process) -> list[str]:
 # Definitions
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "error"),
     [
         ({"server": "github.com"}, "must be a URL"),

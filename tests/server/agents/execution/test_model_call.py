@@ -15,11 +15,12 @@ from pydantic_ai.exceptions import ModelAuthenticationError, ModelHTTPError, Mod
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
 from pydantic_ai.models.test import TestModel
+from tests.cases import each_case
 
 from plait import Context, Message, Messages, Plait, Thread
-from plait.agents.execution import loading
+from plait.agents.execution import asking
+from plait.agents.execution.asking import load_model_call
 from plait.agents.execution.definitions import Model
-from plait.agents.execution.loading import load_model_call
 from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
 from plait.agents.execution.model_call import call_model
 from plait.agents.execution.tools import ToolSpec
@@ -163,7 +164,7 @@ async def test_the_next_call_gets_the_answer_as_it_was_with_the_results() -> Non
     assert [each.content for each in found] == ["Where?", "I look.", "seen c1", "seen c2", "Hurry!", "Found."]
 
 
-@pytest.mark.parametrize("side", ["a", "b"])
+@each_case("side", ["a", "b"])
 async def test_each_side_is_sent_its_own_messages_as_answers(side: Side) -> None:
     answers = [(await call(Model("m", Script(think_and_look).id), [], tools=[LOOK]))[1] for _ in "ab"]
     history = [
@@ -191,7 +192,7 @@ async def test_each_side_is_sent_the_answers_of_the_other_one_as_what_a_user_say
     assert plain(script.seen[0]) == [[("text", "Hi")], [("user-prompt", "Yes.")]]
 
 
-@pytest.mark.parametrize(("wanted", "seconds"), [(7.0, 7), (0.5, 0.5), (float("inf"), 86_400), (float("nan"), 86_400)])
+@each_case(("wanted", "seconds"), [(7.0, 7), (0.5, 0.5), (float("inf"), 86_400), (float("nan"), 86_400)])
 async def test_a_second_attempt_waits_as_long_as_the_model_wants(wanted: float, seconds: float) -> None:
     limited = ModelHTTPError.for_category(ModelRateLimitError, status_code=429, model_name="m", retry_after=wanted)
     script = Script(fail_with(limited))
@@ -235,7 +236,7 @@ async def test_no_text_of_a_provider_is_in_the_error_or_the_log(caplog: pytest.L
 REJECTED = ModelHTTPError.for_category(ModelAuthenticationError, status_code=401, model_name="m")
 
 
-@pytest.mark.parametrize("id", ["unknown:model", Script(fail_with(REJECTED)).id])
+@each_case("id", ["unknown:model", Script(fail_with(REJECTED)).id])
 async def test_a_failure_that_would_come_again_goes_on_with_the_fallback(id: Any) -> None:
     failed = await fail(Model("fast", id, fallback=[TestModel()]))
     how = "unknown:model: Unknown model: unknown:model" if isinstance(id, str) else "function:script: HTTP 401"
@@ -246,7 +247,7 @@ async def test_a_failure_that_would_come_again_goes_on_with_the_fallback(id: Any
     assert ("".join(texts), answer.text, answer.metadata.own[MODEL]) == ("Yes.", "Yes.", "test:test")
 
 
-@pytest.mark.parametrize("after", [0, 1])
+@each_case("after", [0, 1])
 async def test_a_model_that_says_nothing_more_has_failed(after: int) -> None:
     is_closed = asyncio.Event()
 
@@ -306,7 +307,7 @@ async def test_a_call_that_is_left_ends_the_model() -> None:
         await is_closed.wait()
 
 
-@pytest.mark.parametrize("options", [{"attempts": 0}, {"first_chunk": 0}, {"next_chunk": -1}])
+@each_case("options", [{"attempts": 0}, {"first_chunk": 0}, {"next_chunk": -1}])
 def test_a_model_needs_attempts_and_time(options: Any) -> None:
     with pytest.raises(ValueError, match="the model 'fast' needs"):
         Model("fast", "test", **options)
@@ -324,7 +325,7 @@ async def test_pydantic_ai_is_imported_at_the_first_call_only() -> None:
         "async def start():\n"
         "    async with app: await app.run('desk', thread='one')\n"
         "asyncio.run(start())\n"
-        "from plait.agents.execution.loading import load_model_call\n"
+        "from plait.agents.execution.asking import load_model_call\n"
         "assert 'pydantic_ai' not in sys.modules\n"
         "asyncio.run(load_model_call())\n"
         "assert 'pydantic_ai' in sys.modules"
@@ -335,14 +336,14 @@ async def test_pydantic_ai_is_imported_at_the_first_call_only() -> None:
 
 
 async def test_what_calls_models_is_imported_in_another_os_thread_only_once() -> None:
-    loading._load.cache_clear()
+    asking._load.cache_clear()
     assert await load_model_call() is call_model
     with pytest.raises(StopIteration):  # It does not wait.
         load_model_call().send(None)
 
 
 async def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    loading._load.cache_clear()
+    asking._load.cache_clear()
     monkeypatch.setitem(sys.modules, "plait.agents.execution.model_call", None)
     with pytest.raises(ModuleNotFoundError, match=r"need the extra plait\[execution\]"):
         await load_model_call()

@@ -11,7 +11,7 @@ from tests.server.parts.workshop import until
 
 from plait import Agent, Handoff, Hooks, Message, NotFound, Plait, PromptTool, Side, Thread, rpc
 from plait.agents.execution.tools import ToolResult, tool
-from plait.parts.messages.own_metadata import read_own
+from plait.parts.messages.message import read_own
 
 notes = list[Any]()
 

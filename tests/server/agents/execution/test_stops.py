@@ -2,14 +2,14 @@
 
 from typing import Any
 
-import pytest
+from tests.cases import each_case
 from tests.server.agents.execution.lab import Desk
 
 from plait import Message
 from plait.agents.execution.definitions import Agent, Handoff, Prompt, Receiver, Side, Speaker
 from plait.agents.execution.stops import START, Next, Notes, Place, find_answer, follow, read_mark
 from plait.agents.execution.tools import tool
-from plait.parts.messages.own_metadata import make_own
+from plait.parts.messages.message import make_own
 
 
 @tool
@@ -59,7 +59,7 @@ def test_a_call_without_a_name_is_no_call_of_a_stop_tool() -> None:
     assert step(answer=say("", ""), side="a").reason is None
 
 
-@pytest.mark.parametrize("option", ["session_stop", "session_fail"])
+@each_case("option", ["session_stop", "session_fail"])
 def test_a_successful_call_ends_the_session_with_its_result(option: str) -> None:
     side = Side("clerk", **{option: "work"})  # type: ignore[arg-type]
     assert step(side, None, result("work"))[1:] == (option, "done")

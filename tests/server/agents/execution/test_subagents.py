@@ -1,6 +1,7 @@
 """Subagents: children of a thread that answer calls of its model."""
 
 import asyncio
+import contextvars
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
@@ -31,6 +32,7 @@ from plait import (
     Subagent,
     Tasks,
     Thread,
+    ThreadMessages,
     Variable,
     rpc,
     task,
@@ -579,6 +581,30 @@ async def test_an_immediate_subagent_begins_before_the_model_is_asked(tmp_path: 
         await team.rest("done", "done")
         # One that stays is not made twice.
         assert len(await team.children()) == (1 if resumable else 2)
+
+
+async def test_a_run_goes_on_if_its_answer_with_an_immediate_subagent_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted, get = list[bool](), ThreadMessages.get
+
+    async def remove(id: str) -> None:
+        await team.boss.messages.delete(id)
+
+    async def get_and_delete(self: ThreadMessages, id: str) -> Message | None:
+        found = await get(self, id)
+        if found is not None and found.tool_calls and not deleted:
+            deleted.append(True)
+            await asyncio.get_running_loop().create_task(remove(id), context=contextvars.Context())
+        return found
+
+    subagent = Subagent("worker", Worker, immediate=True)
+    async with open_team(tmp_path, Script("It is 3."), work("Three."), subagent) as team:
+        monkeypatch.setattr(ThreadMessages, "get", get_and_delete)
+        await team.ask("Count.")
+        await team.rest()
+        assert deleted
+        assert (await team.texts())[-1] == "assistant It is 3."
 
 
 TOKEN = Variable("TOKEN", scoped=True)
