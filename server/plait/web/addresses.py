@@ -1,10 +1,11 @@
 """Counts the connections of each address, and closes connections whose peers are slow to send or to read."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Container
 from typing import Final, Protocol
 
 from plait.errors import TooMany
+from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 
 __all__ = ["KEPT", "Addresses", "HalfOpen"]
 
@@ -21,10 +22,11 @@ _LOG_EVERY: Final = 1.0
 class Addresses:
     """Counts open sockets, and connections without a complete request, by address."""
 
-    def __init__(self, limit: int, tell_limit: Callable[[str], object] = lambda _: None) -> None:
+    def __init__(self, limit: int, instruments: Instruments = NO_INSTRUMENTS) -> None:
         self._limit = limit
-        # Called with the name of the limit when a connection is refused before its first request.
-        self.tell_limit = tell_limit
+        self.instruments = instruments
+        # The addresses of proxies, which have the connections of many clients, and are not counted.
+        self.proxies: Container[str] = ()
         # Addresses without connections are removed.
         self._sockets: dict[str, int] = {}
         self._waiting: dict[str, int] = {}
@@ -58,7 +60,7 @@ class WaitingConnection(Protocol):
     """A connection that waits for its peer to send or to read."""
 
     host: str | None
-    """The address that it counts for; None for a proxy, which has the connections of many clients."""
+    """The address that the connection counts for; None for a proxy, which has the connections of many clients."""
 
     def give_up(self) -> None:
         """Close the connection, unless the delay is not the peer's."""
@@ -69,7 +71,7 @@ class HalfOpen:
     """Gives the peer of each connection `timeout` seconds, with one timer for all connections."""
 
     def __init__(self, addresses: Addresses, timeout: float) -> None:
-        self._addresses = addresses
+        self.addresses = addresses
         self._timeout = timeout
         # The deadline of each connection, the earliest first.
         self._deadlines: dict[WaitingConnection, float] = {}
@@ -91,8 +93,8 @@ class HalfOpen:
 
     def admit(self, connection: WaitingConnection) -> bool:
         """Wait for a new connection's first request; return False if its address has too many such connections."""
-        if connection.host is not None and self._addresses.is_full(connection.host):
-            self._addresses.tell_limit("connections_per_address")
+        if connection.host is not None and self.addresses.is_full(connection.host):
+            self.addresses.instruments.limit_hit("connections_per_address")
             return False
         self.wait(connection)
         return True
@@ -100,7 +102,7 @@ class HalfOpen:
     def wait(self, connection: WaitingConnection) -> None:
         """Wait for a connection's peer, or reset its deadline."""
         if self._deadlines.pop(connection, None) is None and connection.host is not None:
-            self._addresses.begin_waiting(connection.host)
+            self.addresses.begin_waiting(connection.host)
         deadline = self._deadlines[connection] = asyncio.get_running_loop().time() + self._timeout
         if self._timer is None:
             self._check_at(deadline)
@@ -112,7 +114,7 @@ class HalfOpen:
     def leave(self, connection: WaitingConnection) -> None:
         """Remove a connection's deadline."""
         if self._deadlines.pop(connection, None) is not None and connection.host is not None:
-            self._addresses.end_waiting(connection.host)
+            self.addresses.end_waiting(connection.host)
 
     def _check(self) -> None:
         """Give up the connections whose deadline has passed."""

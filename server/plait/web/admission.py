@@ -1,4 +1,4 @@
-"""The admission of a socket at the owner of its thread: who its peer is, what that may do, and its session."""
+"""The admission of a socket at the owner of its thread: finds the peer's principal and rights, and makes a session."""
 
 import asyncio
 import logging
@@ -13,6 +13,7 @@ from starlette.types import Scope
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
+from plait.actor.transport import Transport
 from plait.errors import PlaitError, escape_traceback
 from plait.instruments.protocol import tell_limit
 from plait.node.threads import SHUTTING_DOWN
@@ -21,7 +22,7 @@ from plait.session.leases import PrincipalLease
 from plait.session.native.follower import PLAIT
 from plait.session.native.joining import Joining
 from plait.session.native.tokens import Tokens
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait.web.server_context import (
     ServerContext,
     as_final_refusal,
@@ -31,8 +32,8 @@ from plait.web.server_context import (
     find_traceparent,
     with_token,
 )
-from plait.web.sockets.pending_join import OpenSocket, PendingJoin, SocketResources
-from plait.web.sockets.socket import ABNORMAL
+from plait.web.sockets.frame_reader import ABNORMAL
+from plait.web.sockets.pending_join import PendingJoin, SocketResources
 from plait_schemas.codes import GOING_AWAY
 from plait_schemas.messages import SUBPROTOCOL
 
@@ -42,7 +43,7 @@ log = logging.getLogger("plait.sockets")
 log.addFilter(escape_traceback)
 
 
-Join = Callable[[OpenSocket], Awaitable[None]]
+Join = Callable[[Transport], Awaitable[None]]
 
 
 class Admission:
@@ -60,7 +61,7 @@ class Admission:
         self._traceparent = find_traceparent(scope)
         self._is_native = SUBPROTOCOL in scope.get("subprotocols", ())
 
-    async def enter(self, socket: OpenSocket) -> None:
+    async def enter(self, socket: Transport) -> None:
         """Check a socket that has been accepted already, and join it."""
         await self.join(await self.check(), socket)
 
@@ -80,7 +81,7 @@ class Admission:
             await self._store(actor, rights)
         return rights
 
-    async def join(self, rights: Rights | None, socket: OpenSocket) -> None:
+    async def join(self, rights: Rights | None, socket: Transport) -> None:
         """Join a socket with the result of `check`."""
         if rights is None:
             await self._join_native(socket)
@@ -114,7 +115,7 @@ class Admission:
     async def _find_rights_by_token(self, token: str | None) -> Rights:
         return await self._find_rights(self._request if token is None else with_token(self._request, token))
 
-    async def _join_cloudflare(self, rights: Rights, socket: OpenSocket) -> None:
+    async def _join_cloudflare(self, rights: Rights, socket: Transport) -> None:
         actor = await self._find_actor(rights)
         if not actor.state.is_stored:  # The thread was destroyed after the check.
             await self._store(actor, rights)
@@ -125,7 +126,7 @@ class Admission:
         self._hold(connection)
         session.open(self._request)
 
-    async def _join_native(self, socket: OpenSocket) -> None:
+    async def _join_native(self, socket: Transport) -> None:
         pending = PendingJoin(socket)
         socket.attach(pending)
         with self._context.register(pending):
@@ -135,7 +136,8 @@ class Admission:
             arrival = next(self._context.arrivals)
             self._lease.begin()
             rights = await self._find_rights_by_token(join.token)
-            await self._context.compatibility.check(self._key.kind, join.schema)
+            if join.schema is not None:
+                await self._context.compatibility.check(self._key.kind, join.schema)
             actor = await self._find_actor(rights)
             with actor.usage.keep_awake():
                 party = find_party(self._request, rights.principal)
@@ -146,7 +148,7 @@ class Admission:
                 )
                 self._hold(connection)
                 tokens = Tokens(actor, connection, socket, self._lease, renew=self._find_rights_by_token)
-                joining = Joining(actor, connection, socket, join, tokens=tokens, attach=socket.attach)
+                joining = Joining(actor, connection, socket, join, tokens=tokens)
                 await joining.prepare()
                 if pending.is_closed:
                     joining.close(ABNORMAL, "")
@@ -156,7 +158,7 @@ class Admission:
         pending.hand_over(joining)
 
     def _hold(self, connection: Connection) -> None:
-        """Have a connection closed when the rights of its client end, and its resources kept until its turns end."""
+        """Close a connection when the rights of its client end; keep its resources until its turns have ended."""
         self._resources.connection = connection
         connection.traceparent, connection.lease = self._traceparent, self._lease
         self._lease.principal = connection.principal
@@ -181,7 +183,7 @@ class Admission:
         return actor.sockets.connection_id("cloudflare", rights.principal, given)
 
 
-async def join_in_task(join: Join, socket: OpenSocket, resources: SocketResources, context: ServerContext) -> None:
+async def join_in_task(join: Join, socket: Transport, resources: SocketResources, context: ServerContext) -> None:
     """Join a socket to its thread in this task, which `resources` cancels if the peer disconnects."""
     task = resources.joining = asyncio.current_task()
     assert task is not None
@@ -201,7 +203,7 @@ async def join_in_task(join: Join, socket: OpenSocket, resources: SocketResource
         resources.joining = None
 
 
-async def try_join(join: Join, socket: OpenSocket, context: ServerContext) -> None:
+async def try_join(join: Join, socket: Transport, context: ServerContext) -> None:
     """Join a socket to its thread, or close it with the error."""
     try:
         await join(socket)
@@ -209,7 +211,7 @@ async def try_join(join: Join, socket: OpenSocket, context: ServerContext) -> No
         close_refused(socket, context, error)
 
 
-def close_refused(socket: OpenSocket, context: ServerContext, error: Exception) -> None:
+def close_refused(socket: Transport, context: ServerContext, error: Exception) -> None:
     """Close a socket that is refused with an error."""
     tell_limit(context.instruments, error)
     if isinstance(error, HTTPException):

@@ -1,8 +1,9 @@
-"""Checks who sent a request and what that user may do: origins, `authenticate` and `authorize`."""
+"""Checks the sender of a request and the sender's rights: origins, `authenticate` and `authorize`."""
 
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
@@ -10,11 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from plait.actor.connection import Principal
+from plait.actor.kind import Kind
+from plait.agents.address import is_of_another
+from plait.agents.agent import INTERRUPT
 from plait.author_code import call
 from plait.errors import Forbidden, Unauthenticated
 from plait.session.leases import EXPIRED, find_seconds_left
 from plait.state.storable import accepts_arguments
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait.web.hosts import find_header
 
 __all__ = ["PRINCIPAL", "Action", "Authenticate", "Authorize", "Identity"]
@@ -49,7 +53,7 @@ Authorize = Callable[[Principal | None, ThreadKey, Action], Awaitable[bool] | bo
 
 
 class Identity:
-    """Checks requests. Without `authenticate`, clients are anonymous. Without `authorize`, `by_default` decides.
+    """Checks requests for threads of `kinds`. Without `authenticate`, clients are anonymous.
 
     Raises ValueError for an invalid origin, and TypeError for a function that does not accept its arguments.
     """
@@ -59,8 +63,7 @@ class Identity:
         allowed_origins: Collection[str],
         authenticate: Authenticate | None,
         authorize: Authorize | None,
-        *,
-        by_default: Authorize = lambda *_: True,
+        kinds: Mapping[str, Kind] = MappingProxyType({}),
     ) -> None:
         self.allowed_origins = frozenset(map(_origin, allowed_origins))
         for name, function, parameters in (
@@ -70,7 +73,8 @@ class Identity:
             if function is not None and not accepts_arguments(function, len(parameters)):
                 raise TypeError(f"{name} must accept these arguments: {name}({', '.join(parameters)})")
         self._authenticate = authenticate
-        self._authorize = authorize or by_default
+        self._authorize = authorize
+        self._kinds = kinds
         self.has_rules = authorize is not None
 
     @property
@@ -81,8 +85,8 @@ class Identity:
     def check_origin(self, request: Request) -> None:
         """Raise Forbidden if a browser sent the request from a page of another origin that is not allowed.
 
-        An origin is the server's own if its host equals that of the request. The scheme is not compared, as a proxy may
-        handle TLS.
+        An origin is the server's own if its host equals the host of the request. The scheme is not compared, as a proxy
+        may handle TLS.
         """
         origin = find_header(request.scope, b"origin")
         if origin is None or "*" in self.allowed_origins or origin.rstrip("/").lower() in self.allowed_origins:
@@ -113,7 +117,10 @@ class Identity:
 
     async def may(self, principal: Principal | None, thread: ThreadKey, action: Action) -> bool:
         """Return whether a principal may do something with a thread. Raises Unauthenticated if it has expired."""
-        _check_expiry(principal)
+        if principal is not None:
+            _check_expiry(principal)
+        if self._authorize is None:
+            return self._may_by_default(principal, thread, action)
         return bool(await call(self._authorize, principal, thread, action))
 
     async def check(self, principal: Principal | None, thread: ThreadKey, action: Action) -> None:
@@ -121,8 +128,19 @@ class Identity:
         if not await self.may(principal, thread, action):
             raise Forbidden(f"you may not {action} {thread}" if action != "request" else f"you may not use {thread}")
 
+    def _may_by_default(self, principal: Principal | None, thread: ThreadKey, action: Action) -> bool:
+        """Return whether a principal may do something with a thread in an app without `authorize`.
 
-def _check_expiry(principal: Principal | None) -> None:
+        The session of another principal is refused, since its name can be guessed, and so are approvals.
+        """
+        kind = self._kinds.get(thread.kind)
+        if action == "approve" or (action == "destroy" and kind is not None and not kind.cls.clients_may_destroy):
+            return False
+        has_sessions = kind is not None and INTERRUPT in kind.methods
+        return not has_sessions or not is_of_another(None if principal is None else principal.id, thread.name)
+
+
+def _check_expiry(principal: Principal) -> None:
     if find_seconds_left(principal) == 0:
         raise Unauthenticated(EXPIRED)
 

@@ -12,7 +12,7 @@ AT_ONCE: Final = 0.01
 """Seconds of costly work in one iteration of the loop; further work waits."""
 
 LARGE: Final = 16 * 1024
-"""Messages with at least this many bytes count as costly before they are handled."""
+"""A message with at least this many bytes counts as costly work from the start."""
 
 # Maximum seconds of rest after a long piece of work.
 _LONGEST_REST: Final = 0.1
@@ -56,19 +56,17 @@ class FairScheduler:
     """Schedules the costly work of one server; cheap work is done at once.
 
     Each iteration of the loop does at most `AT_ONCE` seconds of costly work, or one piece that takes longer. After such
-    a piece, costly work pauses for as long as the piece took. `clock` returns the time, and `work_clock` the processor
-    time of this OS thread, in seconds.
+    a piece, costly work pauses for as long as the piece took.
     """
 
     __slots__ = ("_spent", "_timer", "_waiting", "clock", "work_clock")
 
-    def __init__(
-        self, clock: Callable[[], float] = time.perf_counter, work_clock: Callable[[], float] = time.thread_time
-    ) -> None:
-        self.clock = clock
-        self.work_clock = work_clock
+    def __init__(self) -> None:
+        # The functions that return the time, and the processor time of this OS thread, in seconds.
+        self.clock = time.perf_counter
+        self.work_clock = time.thread_time
         self._waiting: deque[Ticket] = deque()
-        # Seconds of costly work in this iteration, or in the one before the rest.
+        # Seconds of costly work in this iteration, or in the iteration before the rest.
         self._spent = 0.0
         # The callback that continues with the waiting work.
         self._timer: asyncio.Handle | None = None

@@ -15,7 +15,7 @@ __all__ = ["GatedSend", "wait_until_open"]
 
 
 async def wait_until_open(gate: Gate, hold: float) -> None:
-    """Hold a request that has not begun while the gate is closed. Raises Unavailable when that is `hold` seconds."""
+    """Hold a new request while the gate is closed. Raises Unavailable if that takes too long."""
     while not gate.is_open:
         if (rest := hold - gate.closed_for) <= 0:
             raise Unavailable("this server is cut off from its store; try again")
@@ -25,8 +25,8 @@ async def wait_until_open(gate: Gate, hold: float) -> None:
 class GatedSend:
     """A `send` of ASGI for one request or socket, which waits while the gate is closed.
 
-    An answer that has not begun when the gate has been closed for `hold` seconds is replaced by a refusal. It drops an
-    answer if this node was dead for the others since the request: it may be an old one.
+    Once the gate has been closed for `hold` seconds, a refusal replaces an answer that has not begun. If the other
+    nodes took this node for dead since the request, the answer is dropped, as it may be outdated.
     """
 
     def __init__(self, gate: Gate, scope: Scope, send: Send, *, hold: float) -> None:

@@ -50,7 +50,7 @@ class Hosts:
         self._machine = socket.gethostname().lower()
         if self._is_default:
             self._names |= {self._machine, f"{self._machine}.local"}
-        # The last accepted header, as most requests have the same.
+        # The last accepted header, as most requests have the same header.
         self._last = ""
         # Whether a refusal has been logged.
         self._has_said = False
@@ -70,7 +70,7 @@ class Hosts:
             )
 
     def check(self, request: Request) -> None:
-        """Raise HTTPException if the request's host is none, or not accepted."""
+        """Raise HTTPException if the request's host is invalid or not accepted."""
         # A request without a Host header is not from a browser.
         host = find_header(request.scope, b"host")
         if not host or host == self._last:
@@ -108,7 +108,7 @@ def _entry(text: str) -> str:
 
 
 def _name(host: str) -> str:
-    """Return the name in a `Host` header, without its port. Raises HTTPException for what is no host."""
+    """Return the name in a `Host` header, without its port. Raises HTTPException for an invalid host."""
     if (match := _HOST.fullmatch(host.lower())) is None:
         raise HTTPException(400, "the Host header is not a host")
     return (match[1] or match[2] or match[3] or "").rstrip(".")

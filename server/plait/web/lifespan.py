@@ -1,16 +1,18 @@
-"""Reports a failed start of an app in one line, and makes the garbage collector run rarely while the app is served."""
+"""The start of an app: its functions, a failure in one line, and a garbage collector that runs rarely from then on."""
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["StartupFilter", "collect_rarely", "run_lifespan"]
+from plait.author_code import call
 
-# How the last line of a traceback begins if the error is plait's own: its message says what to do.
+__all__ = ["StartupFilter", "StartupFunctions", "collect_rarely", "run_lifespan"]
+
+# The last line of a traceback begins like this for plait's own errors, whose messages say what to do.
 _OWN: Final = ("plait.errors.", "plait.settings.")
 
 
@@ -50,6 +52,25 @@ async def run_lifespan(app: ASGIApp, scope: Scope, receive: Receive, send: Send)
         await send(message)
 
     await app(scope, receive, tell)
+
+
+class StartupFunctions:
+    """Functions without arguments, sync or async, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._functions: list[tuple[Callable[[], Any], bool]] = []
+
+    def add(self, function: Callable[[], Any], *, once: bool) -> None:
+        """Add a function; with `once`, only the first process of several workers runs it."""
+        if not callable(function):
+            raise TypeError(f"on_startup takes a function, not {function!r}")
+        self._functions.append((function, once))
+
+    async def run(self, *, is_first: bool) -> None:
+        """Run the functions, one after the other. Raises their exceptions."""
+        for function, once in self._functions:
+            if is_first or not once:
+                await call(function)
 
 
 class StartupFilter(logging.Filter):

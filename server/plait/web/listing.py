@@ -1,10 +1,10 @@
-"""The listed threads of a kind, as clients see them: a page of those that a principal may see."""
+"""The listed threads of a kind, as clients see them: a page of the threads that a principal may see."""
 
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
@@ -14,29 +14,30 @@ from plait.errors import InvalidArguments
 from plait.node.awake import count_people
 from plait.node.node import Node
 from plait.node.remote_requests import Listed, ListThreads, ReadPeople
-from plait.store.protocol import ThreadKey, ThreadRow
+from plait.store.protocol import ThreadRow
+from plait.store.thread_rows import ThreadKey
 from plait.web.authentication import Identity
 from plait_schemas.codec import encode_json
 
 __all__ = ["Entry", "Listing", "PageQuery", "is_number", "make_page", "read_limit"]
 
-# The rows of a page, unless the client asks for another number, and the most that it gets.
+# The rows of a page: the default number, and the maximum.
 _ROWS: Final = 50
 _MOST_ROWS: Final = 200
-# The threads that are read at once, if many of those before were not shown.
+# Maximum threads that are read at once, after many threads were hidden.
 _MOST_READ: Final = 500
-# Seconds for which the number of people holds.
+# Seconds after which the people are counted again.
 _FRESH: Final = 1.0
 # Rows that are checked before other tasks may run.
 _AT_ONCE: Final = 100
-# No time and no number of rows has more digits.
+# Maximum digits of a time or a number of rows.
 _MOST_DIGITS: Final = 18
 
 _decode_people: Final = msgspec.msgpack.Decoder(dict[str, int]).decode
 
 
 class PageQuery(NamedTuple):
-    """The number of rows that a client wants, and the last row before them."""
+    """The number of rows that a client asks for, and the last row of the page before."""
 
     limit: int
     after: ThreadRow | None
@@ -49,7 +50,7 @@ class PageQuery(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A thread of a listing: its row as JSON, and where the page after it begins."""
+    """A thread of a listing: its row as JSON, and the position at which the next page begins."""
 
     key: ThreadKey
     changed_at: int
@@ -62,9 +63,9 @@ class Entry(NamedTuple):
 
 
 class Listing:
-    """The listed threads of a kind, those that changed last first, with the people who have them open.
+    """The listed threads of a kind, the latest change first, with the people who have them open.
 
-    It keeps no threads. `charge` is called with a number of threads before these are read, and may raise.
+    No threads are kept in memory. `charge` is called with a number of threads before they are read, and may raise.
     """
 
     def __init__(
@@ -73,12 +74,13 @@ class Listing:
         self._node = node
         self._kind = kind
         self._charge = charge
-        # The last thread that was read, and how many are read next: one more than a page, as it may be the last one.
+        # The last thread read, and the number to read next: one more than a page, to find out whether it is the last
+        # page.
         self._after = page.after
         self._size = page.limit + 1
         self._people: Mapping[str, int] = {}
         self._counted_at = -math.inf
-        # The nodes that did not tell how many people there are, and whose own stores are left out.
+        # The nodes that did not report their people in time. The listing leaves out the threads in their own stores.
         self._silent: Collection[NodeId] | None = None
         self.is_complete = False
 
@@ -88,13 +90,13 @@ class Listing:
         return len(self._silent or ())
 
     async def entries(self) -> AsyncGenerator[Entry]:
-        """Iterate over the threads, once. Raises what `read` raises."""
+        """Iterate over the threads, once. Raises the errors of `read`."""
         while not self.is_complete:
             for entry in await self.read():
                 yield entry
 
     async def read(self, most: int = _MOST_READ) -> list[Entry]:
-        """Read the next threads, at most so many. Raises StoreError, Unavailable, and what `charge` raises."""
+        """Read the next threads, at most `most`. Raises StoreError, Unavailable, and the errors of `charge`."""
         size = min(self._size, most)
         self._charge(size)
         await self._count_people()
@@ -112,7 +114,7 @@ class Listing:
     # Inside
 
     async def _count_people(self) -> None:
-        """Count the people of all nodes, unless that was just done."""
+        """Count the people of all nodes, unless the last count is recent."""
         now = asyncio.get_running_loop().time()
         if now - self._counted_at < _FRESH:
             return
@@ -121,7 +123,7 @@ class Listing:
         for data in reports.values():
             people |= {} if data is None else _decode_people(data)
         self._people, self._counted_at = people, now
-        if self._silent is None:  # A listing is all of the same nodes.
+        if self._silent is None:  # All pages of a listing are from the same nodes.
             self._silent = [node for node, data in reports.items() if data is None]
 
     def _make_entry(self, listed: Listed) -> Entry:
@@ -130,16 +132,8 @@ class Listing:
         return Entry(key, listed.row.changed_at, encode_json({"name": key.name, "people": people, "card": card}))
 
 
-class _Entries(Protocol):
-    """The threads of a listing, and how many nodes are silent."""
-
-    @property
-    def silent(self) -> int: ...
-    def entries(self) -> AsyncGenerator[Entry]: ...
-
-
-async def make_page(listing: _Entries, identity: Identity, principal: Principal | None, limit: int) -> bytes:
-    """Return the first rows of a listing that a principal may see, as JSON. Raises what its `entries` raises."""
+async def make_page(listing: Listing, identity: Identity, principal: Principal | None, limit: int) -> bytes:
+    """Return the first rows of a listing that a principal may see, as JSON. Raises the errors of its `entries`."""
     shown: list[Entry] = []
     has_more, checked = False, 0
     async with aclosing(listing.entries()) as entries:
@@ -175,5 +169,5 @@ def read_limit(text: str) -> int:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text in a URL is a whole number; Python refuses to read one of thousands of digits."""
+    """Whether a text in a URL is a whole number of few digits; Python raises an error for thousands of them."""
     return text.isascii() and text.isdigit() and len(text) <= 100

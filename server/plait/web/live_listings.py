@@ -1,4 +1,4 @@
-"""The listings that event streams show: each is read at most once a second, for all of its readers."""
+"""The listings of event streams. Each listing is read at most once a second, for all of its readers."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger("plait.listing")
 _PAUSE: Final = 1.0
 # Seconds of silence after which a comment is sent, so that proxies keep the stream open.
 _SILENCE: Final = 20.0
-# The threads among which the rows of a live listing are, those that changed last.
+# A live listing shows rows only of this many threads: the ones that changed last.
 _MOST: Final = 1000
 # Readers that are told of a new listing before other tasks may run.
 _AT_ONCE: Final = 20
@@ -38,7 +38,7 @@ class LiveListings:
     ) -> "ListingReader":
         """Return a reader of the live listing of a kind; `ended` is called when it leaves. Raises StoreError."""
         if (live := self._live.get(kind)) is None:
-            live = self._live[kind] = _LiveListing(self._node, kind, lambda: self._live.pop(kind, None))
+            live = self._live[kind] = _LiveListing(self._node, kind, self._live)
         reader = ListingReader(live, self._identity, principal, limit, ended=ended)
         await live.add(reader)
         return reader
@@ -50,40 +50,35 @@ class LiveListings:
                 reader.leave()
 
 
-class _SharedListing:
-    """The first threads of a listing, which are read when a reader needs them, once for all readers."""
+class _SharedListing(Listing):
+    """The first threads of a listing. They are read when the first reader needs them, and shared by all readers."""
 
-    def __init__(self, listing: Listing) -> None:
-        self._listing = listing
+    def __init__(self, node: Node, kind: str, limit: int) -> None:
+        super().__init__(node, kind, PageQuery(limit, None))
         self._entries: list[Entry] = []
         self._reading = asyncio.Lock()
-        # The pages that all readers may see, by the number of their rows.
+        # Pages that all readers may see, by their limit.
         self._pages: dict[int, bytes] = {}
 
-    @property
-    def silent(self) -> int:
-        """The number of nodes that did not answer in time."""
-        return self._listing.silent
-
     async def read_after(self, count: int) -> None:
-        """Read the threads after so many, unless another reader has read them. Raises StoreError and Unavailable."""
+        """Read the threads after the first `count`, unless another reader has. Raises StoreError and Unavailable."""
         async with self._reading:
-            if len(self._entries) == count and not self._is_complete:
-                self._entries += await self._listing.read(_MOST - count)
+            if len(self._entries) == count and not self._is_whole:
+                self._entries += await self.read(_MOST - count)
 
     async def entries(self) -> AsyncGenerator[Entry]:
-        """Iterate over the threads. Raises StoreError and Unavailable."""
+        """Iterate over the threads, for each reader. Raises StoreError and Unavailable."""
         at = 0
         while True:
             while at < len(self._entries):
                 yield self._entries[at]
                 at += 1
-            if self._is_complete:
+            if self._is_whole:
                 return
             await self.read_after(at)
 
     async def make_page(self, identity: Identity, principal: Principal | None, limit: int) -> bytes:
-        """Return the first rows that a principal may see, as JSON. Raises what `entries` and `authorize` raise."""
+        """Return the first rows that a principal may see, as JSON. Raises the errors of `entries` and `authorize`."""
         if identity.has_rules:
             return await make_page(self, identity, principal, limit)
         if (page := self._pages.get(limit)) is None:
@@ -91,37 +86,37 @@ class _SharedListing:
         return page
 
     async def is_like(self, other: "_SharedListing") -> bool:
-        """Whether it shows the same as another one, as far as that was read. Raises what `entries` raises."""
-        while len(self._entries) < len(other._entries) and not self._is_complete:
+        """Whether this listing equals the part of `other` that was read. Raises the errors of `entries`."""
+        while len(self._entries) < len(other._entries) and not self._is_whole:
             await self.read_after(len(self._entries))
         own, others = ([entry.json for entry in each._entries[: len(other._entries)]] for each in (self, other))
-        # One that has more after the end of the other may have gained a thread.
-        has_gained = other._is_complete and not (self._is_complete and len(self._entries) == len(other._entries))
+        # The other one was read to its end: more threads here mean that one was added.
+        has_gained = other._is_whole and not (self._is_whole and len(self._entries) == len(other._entries))
         return own == others and self.silent == other.silent and not has_gained
 
     # Inside
 
     @property
-    def _is_complete(self) -> bool:
-        return self._listing.is_complete or len(self._entries) >= _MOST
+    def _is_whole(self) -> bool:
+        return self.is_complete or len(self._entries) >= _MOST
 
 
 class _LiveListing:
     """The live listing of one kind. Its task runs while it has readers."""
 
-    def __init__(self, node: Node, kind: str, ended: Callable[[], object]) -> None:
+    def __init__(self, node: Node, kind: str, all_live: "dict[str, _LiveListing]") -> None:
         self._node = node
         self._kind = kind
-        self._ended = ended
+        self._all_live = all_live
         self.readers: dict[ListingReader, None] = {}
         self.current: _SharedListing | None = None
-        # Done when there is a first listing, or why there is none.
+        # Done when there is a first listing; has the error if there is none.
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"plait listing {kind}")
         self._task.add_done_callback(self._on_end)
 
     async def add(self, reader: "ListingReader") -> None:
-        """Add a reader when there is a listing. Raises what prevents the first one."""
+        """Add a reader, and wait for a listing. Raises the error of the first one."""
         self.readers[reader] = None
         try:
             await asyncio.shield(self._first)
@@ -130,12 +125,12 @@ class _LiveListing:
             raise
 
     def discard(self, reader: "ListingReader") -> None:
-        """Remove a reader; without any, end."""
+        """Remove a reader; stop when none is left."""
         if self.readers.pop(reader, self) is None and not self.readers:
             self._task.cancel()
-            self._ended()
+            self._all_live.pop(self._kind, None)
             if not self._first.done():
-                self._first.set_result(None)  # The answer to a reader that still waits is empty.
+                self._first.set_result(None)  # A reader that still waits gets an empty answer.
 
     # Inside
 
@@ -152,21 +147,21 @@ class _LiveListing:
             await asyncio.sleep(max(began + _PAUSE - loop.time(), 0))
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
-        """Pass on why there is no listing; end the streams after any other failure."""
+        """Pass on the error of the first listing; end the streams after any other failure."""
         if task.cancelled() or (error := task.exception()) is None:
             return
         if not self._first.done():
             self._first.set_exception(error)
-            self._first.exception()  # It is retrieved, even if no reader waits.
+            self._first.exception()  # Mark the error as retrieved; there may be no reader.
             return
         log.error("the threads of the kind %s cannot be listed", self._kind, exc_info=error)
         for reader in tuple(self.readers):
             reader.leave()
 
     async def _look(self) -> None:
-        """Read a listing, and tell the readers if it is another one."""
+        """Read a listing, and tell the readers if it has changed."""
         limit = max(reader.limit for reader in self.readers)
-        new = _SharedListing(Listing(self._node, self._kind, PageQuery(limit, None)))
+        new = _SharedListing(self._node, self._kind, limit)
         await new.read_after(0)
         if self.current is not None and await new.is_like(self.current):
             return
@@ -180,7 +175,7 @@ class _LiveListing:
 
 
 class ListingReader:
-    """The reader of one event stream: sees the newest listing when it has read the one before."""
+    """The reader of one event stream: gets the newest listing after it has read the one before."""
 
     def __init__(
         self,
@@ -196,11 +191,11 @@ class ListingReader:
         self._principal = principal
         self.limit = limit
         self._leave: Callable[[], None] | None = ended
-        # Set when there is another listing, or the stream ends.
+        # Set when there is a new listing, or the stream ends.
         self.wake = asyncio.Event()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the pages as events until the stream ends. Raises StoreError, and what `authorize` raises."""
+        """Yield the pages as events until the stream ends. Raises StoreError, and the errors of `authorize`."""
         shown = b""
         while self._leave is not None:
             self.wake.clear()

@@ -13,7 +13,7 @@ __all__ = ["JsonFormatter", "LogFormat", "LogLevel", "configure_logging"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
-# The attributes of a record that are no `extra`, and what the filters of plait and uvicorn add for lines of text.
+# Attributes of a record that are not `extra`: the standard ones, and the ones that filters add for lines of text.
 _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {
     "asctime",
     "color_message",
@@ -88,7 +88,7 @@ class JsonFormatter(logging.Formatter):
         return encode_json({_to_text(name): _to_json(value) for name, value in (extra | members).items()}).decode()
 
 
-# What is logged may have code of the author's, which may raise anything: the line is written nevertheless.
+# Logged objects may run code of the author, which may raise any exception: the line is written nevertheless.
 
 
 def _read_message(record: logging.LogRecord) -> str:

@@ -16,7 +16,7 @@ SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
 def make_lost(method: str, why: str) -> PlaitError:
-    """Return the error for a request that has begun, perhaps in another process, and whose answer will not come."""
+    """Return the error for a request that has begun, perhaps in another process, and that will get no answer."""
     if method in SAFE:
         return Unavailable(f"{why}; try again")
     return Indeterminate(f"{why}; the request may have been carried out")
@@ -25,7 +25,7 @@ def make_lost(method: str, why: str) -> PlaitError:
 def abort(scope: Scope) -> None:
     """Close the connection of a request whose answer has begun, so that it does not look complete.
 
-    A server of another kind does that when the app returns.
+    Other servers do so when the app returns.
     """
     if (close := scope.get(ABORT)) is not None:
         close()

@@ -15,7 +15,7 @@ from plait.node.awake import MOST_AWAKE, AwakeReport, find_busiest, report_awake
 from plait.node.remote_requests import Disconnect, ReadAwake
 from plait.parts.tasks.thread_tasks import find_tasks_part
 from plait.settings import make_setting_error
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait.web.server_context import ServerContext
 from plait_schemas.codes import UNAUTHENTICATED
 
@@ -23,7 +23,7 @@ __all__ = ["ChangeRun", "ChangedRun", "Kick", "Kicked", "Operators", "disconnect
 
 T = TypeVar("T")
 
-# The fewest characters of a token, so that it cannot be guessed.
+# Minimum characters of a token, so that it cannot be guessed.
 _LEAST: Final = 16
 _KICKED: Final = "an operator has closed the sockets of this thread"
 
@@ -45,7 +45,7 @@ class Kicked(msgspec.Struct, frozen=True):
 
 
 class ChangeRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of `POST /operator/tasks`: what to do with a run of a task."""
+    """The body of `POST /operator/tasks`: an action on a run of a task."""
 
     # As kind/name.
     thread: str
@@ -54,13 +54,13 @@ class ChangeRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChangedRun(msgspec.Struct, frozen=True):
-    """The answer to `POST /operator/tasks`: whether there was a run for it."""
+    """The answer to `POST /operator/tasks`: whether the run exists and its state allowed the action."""
 
     changed: bool
 
 
 class Operators:
-    """Answers operators, who show the token of the server."""
+    """Answers operators: clients that show the server's token."""
 
     def __init__(self, context: ServerContext, token: str) -> None:
         if len(token) < _LEAST:
@@ -74,7 +74,7 @@ class Operators:
         ]
 
     async def let_in(self, do: Callable[[Request], Awaitable[msgspec.Struct | Response]], request: Request) -> Response:
-        """Answer a request that has the token. Raises Unauthenticated for another one."""
+        """Answer a request that has the token. Raises Unauthenticated without it."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), self._token):
             raise Unauthenticated("this needs the operator's token")
@@ -98,9 +98,9 @@ class Operators:
     async def _change_run(self, request: Request) -> ChangedRun:
         change, node = _decode(await request.body(), ChangeRun), self._context.node
         key = _read_key(change.thread)
-        # A 404 would say that there is no operator's token.
+        # A 404 would mean that the server has no operator's token.
         if key is None or (kind := node.kinds.get(key.kind)) is None:
-            raise InvalidState(f"{change.thread!r} is no thread, given as kind/name")
+            raise InvalidState(f"{change.thread!r} is not a thread; name one as kind/name")
         if (part := find_tasks_part(kind.cls)) is None:
             raise InvalidState(f"{key.kind} has no tasks")
         return ChangedRun(await node.everywhere.call_part(key, part.name, change.do, change.run))
@@ -114,21 +114,21 @@ class Operators:
 
 
 async def disconnect(context: ServerContext, target: Disconnect) -> int:
-    """Close the sockets of a target at all workers and nodes, as `Plait.disconnect` does; return how many were open."""
+    """Close the sockets of a target at all workers and nodes, as `Plait.disconnect` does; return their number."""
     here = disconnect_here(context, target)
     others = await context.node.everywhere.nodes.ask_others(target)
     return here + sum(msgspec.msgpack.decode(count, type=int) for count in others)
 
 
 def disconnect_here(context: ServerContext, target: Disconnect) -> int:
-    """Close what this process has open for a target; return how much that was."""
+    """Close the sockets and streams that this process has open for a target; return their number."""
     if target.thread is None:
         return context.leases.disconnect((target.user, target.connection_id))
     return context.node.close_sockets(target.thread, UNAUTHENTICATED, _KICKED)
 
 
 def _decode(body: bytes, type: type[T]) -> T:
-    """Return a body. Raises InvalidState."""
+    """Decode a body. Raises InvalidState."""
     try:
         return msgspec.json.decode(body, type=type)
     except (msgspec.DecodeError, ValueError) as error:
@@ -136,6 +136,6 @@ def _decode(body: bytes, type: type[T]) -> T:
 
 
 def _read_key(thread: str) -> ThreadKey | None:
-    """Return the key of a thread that is given as kind/name; None for another text."""
+    """Return the key of a thread that is given as kind/name; None for any other text."""
     kind, _, name = thread.partition("/")
     return ThreadKey(kind, name) if kind and name else None

@@ -4,7 +4,7 @@ import asyncio
 import faulthandler
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
@@ -33,13 +33,12 @@ _BACKLOG = 4096
 _STALL = 30.0
 # Seconds between checks for a second Ctrl+C, which ends the process at once.
 _TICK = 0.1
-# How often a worker that stops listening checks whether connections wait for their first request, and every how many
+# A worker that stops listening checks whether connections wait for their first request: this often, at this interval in
 # seconds.
 _LOOKS = 100
 _SHORT_TICK = 0.02
 # Seconds after `shutdown_timeout` before uvicorn drops open connections.
 _GRACE = 8
-_NO_PROXIES = frozenset[str]()
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -79,12 +78,11 @@ def serve(
     """
     descriptors = Descriptors()
     descriptors.prepare(max(limits.connections_per_thread, limits.connections_per_address))
-    is_proxy: Callable[[str], bool] = _NO_PROXIES.__contains__
     if trusted_proxies is not None:
-        is_proxy = ProxyHeadersMiddleware(app, trusted_proxies).trusted_hosts.__contains__
+        addresses.proxies = cast(Container[str], ProxyHeadersMiddleware(app, trusted_proxies).trusted_hosts)
     config = uvicorn.Config(
         app,
-        http=make_http_protocol(addresses, request_timeout, is_proxy),
+        http=make_http_protocol(addresses, request_timeout),
         ws=Handshake,
         loop="auto",
         log_config=None,
@@ -102,20 +100,18 @@ def serve(
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
-    tls = partial(TlsListener, timeout=request_timeout, addresses=addresses, is_proxy=is_proxy, descriptors=descriptors)
+    tls = partial(TlsListener, timeout=request_timeout, addresses=addresses, descriptors=descriptors)
     server = _Server(config, descriptors, tls, started, ending, control=control)
     server.run(sockets=[bound])
     faulthandler.cancel_dump_traceback_later()
     return server.started
 
 
-def make_http_protocol(
-    addresses: Addresses, request_timeout: float, is_proxy: Callable[[str], bool] = _NO_PROXIES.__contains__
-) -> Any:
-    """Return uvicorn's `http=` argument. Connections from proxies are not counted by address."""
+def make_http_protocol(addresses: Addresses, request_timeout: float) -> Any:
+    """Return uvicorn's `http=` argument."""
     if HttpProtocol is None:
         return "auto"
-    return partial(HttpProtocol, half_open=HalfOpen(addresses, request_timeout), is_proxy=is_proxy)
+    return partial(HttpProtocol, half_open=HalfOpen(addresses, request_timeout))
 
 
 class _Server(uvicorn.Server):
@@ -125,7 +121,7 @@ class _Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         descriptors: Descriptors,
-        listen_tls: Callable[..., TlsListener],
+        listen_tls: partial[TlsListener],
         started: Callable[[], None],
         ending: Callable[[], asyncio.Future[Any]],
         *,
@@ -175,7 +171,7 @@ class _Server(uvicorn.Server):
         self._is_retired = self.should_exit = True
 
     async def _serve_new_connections(self) -> None:
-        """Give connections that were accepted last a moment to send their first requests."""
+        """Give the newest connections a moment to send their first requests."""
         for _ in range(_LOOKS):
             if not self._has_new_connections() or self.force_exit:
                 break
@@ -196,7 +192,7 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         taken = [signal.SIGINT, signal.SIGTERM]
-        # A terminal that is closed sends it, too; nohup ignores it. Several workers reload instead.
+        # Also sent when a terminal is closed, unless nohup ignores it. A parent of several workers reloads instead.
         hangup = getattr(signal, "SIGHUP", None)
         if hangup is not None and self._control is None and signal.getsignal(hangup) is not signal.SIG_IGN:
             taken.append(hangup)
@@ -210,6 +206,6 @@ class _Server(uvicorn.Server):
 
 async def _watch(descriptors: Descriptors, *, dumps_stacks: bool) -> None:
     """Watch for a blocked event loop, and for missing file descriptors."""
-    if dumps_stacks:  # In a worker, its `Control` does that.
+    if dumps_stacks:  # In a worker, `Control` does that.
         faulthandler.dump_traceback_later(_STALL)
     descriptors.check()

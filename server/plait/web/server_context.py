@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, Final
@@ -20,7 +20,7 @@ from plait.agents.agent import INTERRUPT
 from plait.agents.runs import Runs
 from plait.cluster.owners import Owners
 from plait.errors import Forbidden, NotFound, PlaitError, TooLarge, TooMany, Unauthenticated, Unavailable
-from plait.limits import UNLIMITED, Limits, TokenBucket, TokenBuckets, check_weight, count_extra_messages
+from plait.limits import UNLIMITED, Limits, TokenBucket, check_weight, count_extra_messages
 from plait.node.node import Node
 from plait.parts.files.thread_files import find_files
 from plait.parts.messages.thread_messages import Messages
@@ -29,7 +29,7 @@ from plait.parts.tasks.thread_tasks import find_tasks_part
 from plait.session.cloudflare.departures import Departures
 from plait.session.leases import Leases, PrincipalLease
 from plait.state.compatibility import Compatibility
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait.web.addresses import Addresses
 from plait.web.authentication import Identity
 from plait.web.fairness import FairScheduler
@@ -39,7 +39,6 @@ from plait.web.links.relays import Relays
 from plait.web.sockets.framing import WriteBatcher
 from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.sockets.pending_join import PendingJoin
-from plait.web.uploads import MOST_UPLOADS, Uploads
 
 __all__ = [
     "THREAD",
@@ -58,46 +57,66 @@ __all__ = [
 
 
 THREAD: Final = "plait.thread"
-"""The key in a scope of the name of the thread, if that was found before."""
+"""The key in a scope of the name of the thread, if an earlier step has found it."""
 
 _LEASE: Final = "plait.lease"
 # HTTP statuses for which plait has an error code.
 _CODES: Final = {
     kind.status: kind.code for kind in (Unauthenticated, Forbidden, NotFound, TooLarge, TooMany, Unavailable)
 } | {500: "internal"}
-# It has 55 characters; later versions of the standard may append to it.
+# A `traceparent` has 55 characters; later versions of the standard may append to it.
 _LONGEST_TRACEPARENT: Final = 512
+# The maximum number of files that one principal, or one address without a principal, sends at once.
+_MOST_UPLOADS: Final = 4
 _PHRASES: Final = {each.value: each.phrase for each in HTTPStatus}
 
 
 class RequestLimiter:
-    """Limits the rate of requests by principal, or by address if there is none."""
+    """Limits the rate of requests, and the uploads at once, by principal, or by address if there is none."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._buckets = limits.make_buckets()
+        # The number of uploads under way, by party.
+        self.uploads: dict[Hashable, int] = {}
 
     def take(self, request: Request, principal: Principal | None) -> None:
         """Count a request. Raises TooMany if the rate limit is exceeded."""
-        if self._buckets is None:
-            return
-        if wait := self._bucket(request, principal, self._buckets).take(asyncio.get_running_loop().time()):
+        bucket = self.bucket(request, principal)
+        if bucket is not None and (wait := bucket.take(asyncio.get_running_loop().time())):
             rate = self._limits.messages_per_second
             many = f"more than {rate:g} requests a second; try again in {wait:.2f} s"
             raise TooMany(many, retry_after=wait, limit="messages_per_second")
 
     def charge(self, request: Request, principal: Principal | None, body: bytes) -> None:
-        """Charge a request for its body, as for a message on a socket. Raises TooLarge for one that is too heavy."""
+        """Charge a request for its body, as for a message on a socket. Raises TooLarge for a body that is too heavy."""
         check_weight("body", body, self._limits)
         self.charge_messages(request, principal, count_extra_messages(body))
 
     def charge_messages(self, request: Request, principal: Principal | None, count: float) -> None:
         """Charge a request like this number of further messages on a socket."""
-        if self._buckets is not None:
-            self._bucket(request, principal, self._buckets).charge(count)
+        if (bucket := self.bucket(request, principal)) is not None:
+            bucket.charge(count)
 
-    def _bucket(self, request: Request, principal: Principal | None, buckets: TokenBuckets) -> TokenBucket:
-        return buckets.bucket(find_party(request, principal), asyncio.get_running_loop().time())
+    @contextmanager
+    def upload(self, party: Hashable) -> Iterator[None]:
+        """Count an upload of a file during the block. Raises TooMany at the maximum."""
+        count = self.uploads.get(party, 0)
+        if self._limits is not UNLIMITED and count >= _MOST_UPLOADS:
+            raise TooMany(f"{_MOST_UPLOADS} files are being uploaded already; try again later", retry_after=1.0)
+        self.uploads[party] = count + 1
+        try:
+            yield
+        finally:
+            self.uploads[party] -= 1
+            if not self.uploads[party]:
+                del self.uploads[party]
+
+    def bucket(self, request: Request, principal: Principal | None) -> TokenBucket | None:
+        """Return the bucket of a request's party, for use before the next `await`; None without a rate limit."""
+        if self._buckets is None:
+            return None
+        return self._buckets.bucket(find_party(request, principal), asyncio.get_running_loop().time())
 
 
 def find_lease(request: Request) -> PrincipalLease:
@@ -134,7 +153,7 @@ class ServerContext:
         self.hosts = hosts
         # Whether 404 answers list the kinds for every client, as in development.
         self.lists_kinds = False
-        # The kinds with messages that clients may open.
+        # The kinds with a conversation that clients may open.
         self.live_kinds = frozenset(name for name, kind in node.kinds.items() if _has_live_messages(kind.cls))
         # The tasks that the kinds declare.
         declared = {name: find_tasks_part(kind.cls) for name, kind in node.kinds.items()}
@@ -144,7 +163,7 @@ class ServerContext:
         self.files = {name: part for name, part in found.items() if part is not None}
         self.compatibility = compatibility
         self.runs = runs
-        # Which node owns each thread, and the links to the other nodes.
+        # The owners of threads, and the links to the other nodes.
         self.owners = owners
         self.links = links
         # The apps that answer HTTP requests, by number, which other nodes may relay.
@@ -156,11 +175,10 @@ class ServerContext:
         self.write_batcher = WriteBatcher(owners.gate)
         # The queue for costly work of all sockets and requests.
         self.scheduler = FairScheduler()
-        self.addresses = Addresses(self.limits.connections_per_address, self.instruments.limit_hit)
+        self.addresses = Addresses(self.limits.connections_per_address, self.instruments)
         self.requests = RequestLimiter(self.limits)
         # Called when the server shuts down, to end the streams that belong to no thread.
         self.closers: list[Callable[[], None]] = []
-        self.uploads = Uploads(None if self.limits is UNLIMITED else MOST_UPLOADS)
         # The open sockets and streams of principals.
         self.leases = Leases()
         self._shutdown_timeout = shutdown_timeout
@@ -170,21 +188,17 @@ class ServerContext:
         self._draining: asyncio.Task[None] | None = None
         # The versions that clients of the Cloudflare protocol showed when they left.
         self.departures = Departures()
-        # Numbers the joins in order of arrival.
+        # The numbers of the joins, in order of arrival.
         self.arrivals = itertools.count()
 
     def start(self) -> None:
         """Make a new scheduler, as the old one may belong to a closed event loop."""
         self.scheduler = FairScheduler()
 
-    @contextmanager
-    def hold_lease(self, request: Request) -> Iterator[PrincipalLease]:
-        """Give a request a lease while the block runs."""
+    def begin_lease(self, request: Request) -> PrincipalLease:
+        """Give a request a lease, which the caller ends after the answer."""
         lease = request.scope[_LEASE] = self.leases.begin()
-        try:
-            yield lease
-        finally:
-            lease.end()
+        return lease
 
     async def authenticate(self, request: Request) -> Principal | Response | None:
         """Return the principal of a request, or the Response of `authenticate`, and count the request.
@@ -215,8 +229,8 @@ class ServerContext:
         self.node.kind(kind)
 
     def has_runs(self, kind: str) -> bool:
-        """Whether threads of a kind have tasks or agents, whose runs clients may decide about."""
-        return kind in self.tasks or INTERRUPT in self.node.kind(kind).methods
+        """Whether threads of a kind have tasks or agents, with runs that clients may approve or stop."""
+        return kind in self.tasks or INTERRUPT in self.node.kinds[kind].methods
 
     async def actor(self, principal: Principal | None, key: ThreadKey) -> Actor:
         """Return a thread that is stored or that the principal may begin; wake it if needed, as `Node.actor` does.
@@ -242,7 +256,7 @@ class ServerContext:
             self._pending_joins.discard(pending)
 
     def shutdown(self) -> asyncio.Task[None]:
-        """Close what belongs to no thread, and begin to drain the node. uvicorn's sockets call this too."""
+        """Close everything that belongs to no thread, and begin to drain the node. uvicorn's sockets call this, too."""
         for pending in tuple(self._pending_joins):
             pending.leave()
         self.end_streams()

@@ -26,20 +26,19 @@ from plait.instruments.prometheus import Family, Metrics
 from plait.settings import Settings, make_setting_error
 from plait.store.protocol import Store
 from plait.web.hosts import Hosts
-from plait.web.http.endpoint import Endpoint, PathRoute
-from plait.web.http.heads import keep_private
+from plait.web.http.endpoint import Endpoint, PathRoute, keep_private
 from plait.web.http.routes import ThreadRequests
 from plait.web.http.run_routes import RunRequests
 from plait.web.operators import Operators
 from plait.web.server_context import ServerContext, error_body, error_response
-from plait.web.thread_urls import find_thread, is_run_path, is_thread_path
+from plait.web.thread_urls import is_run_path, is_thread_path
 
 __all__ = ["Site"]
 
 # The JavaScript client, and its parts for messages and listings, for pages without a build step.
 _CLIENT: Final = ("client.js", "messages.js", "tasks.js", "listing.js", "files.js")
 
-# Seconds after which the engine of a shared store is taken to give no answer.
+# Seconds that the engine of a shared store gets to answer.
 _CHECK: Final = 1.0
 
 _decode_families: Final = msgspec.msgpack.Decoder(list[Family]).decode
@@ -63,13 +62,11 @@ class Site:
         self._settings = settings
         # Served at `/metrics`, unless they are None.
         self._metrics = metrics
-        # Whether the store can store changes; the last look, which may not have ended.
+        # The latest check whether the store accepts writes; it may still be running.
         self._check: asyncio.Task[bool] | None = None
         # `/metrics` asks for no credentials but the operator's token, even with `authenticate`.
         self._metrics_hosts = Hosts(settings.allowed_hosts, is_guarded=bool(settings.operator_token))
-        threads, runs = ThreadRequests(context), RunRequests(context, thread_ids)
-        self._threads = Endpoint(context, find_thread, threads.answer, find_limit=threads.find_limit)
-        self._runs = Endpoint(context, runs.find_place, runs.answer, locate=runs.locate)
+        self._threads, self._runs = ThreadRequests(context), RunRequests(context, thread_ids)
         self.asgi = Starlette(
             routes=self._routes(),
             middleware=self._middleware(),
@@ -91,10 +88,12 @@ class Site:
     def answer(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer a request. Only static files may be kept by proxies, unless an answer has a `Cache-Control`."""
         scope["app"] = self.asgi
-        return (self._find_endpoint(scope) or self.asgi)(scope, receive, keep_private(send, scope))
+        if (endpoint := self._find_endpoint(scope)) is not None:
+            return endpoint(scope, receive, send)
+        return self.asgi(scope, receive, keep_private(send, scope))
 
     async def stop(self) -> None:
-        """End the look at the store, before it is closed."""
+        """End the check of the store, before the store is closed."""
         check, self._check = self._check, None  # The app may be started again, in another loop.
         if check is not None:
             check.cancel()
@@ -146,7 +145,7 @@ class Site:
         return bool(self._context.runs.agents) and is_run_path(scope)
 
     async def _get_readiness(self, request: Request) -> Response:
-        """Answer 503 while this process cannot answer requests; what it cannot store is a field of the answer."""
+        """Answer 503 while this process cannot answer requests. Refused writes are only a field of the answer."""
         context, gate = self._context, self._context.owners.gate
         has_stopped, accepts = not context.node.is_serving, True
         if not has_stopped and gate.is_open:
@@ -154,17 +153,17 @@ class Site:
             has_stopped = not context.node.is_serving
         if has_stopped:
             return JSONResponse(error_body("unavailable", "the server is starting or shutting down"), 503)
-        if gate.closed_for >= context.links.hold:  # Until then requests are held: the store may be back in time.
+        if gate.closed_for >= context.links.hold:  # For a shorter time, requests are held: the store may come back.
             return JSONResponse(error_body("unavailable", "this server is cut off from its store"), 503)
         writes = "accepted" if accepts else "refused"
         return JSONResponse({"status": "ok", "writes": writes, "durability": self._store.durability})
 
     async def _accepts_writes(self) -> bool:
-        """Whether the store can store changes, as far as it tells in time."""
+        """Whether the store accepts writes; True if it gives no answer in time."""
         gate = self._context.owners.gate
         if (check := self._check) is None or check.done():
             check = self._check = asyncio.create_task(self._try_to_write(), name="plait store check")
-        # It is not cancelled, as that would end a write that waits for a standby.
+        # The check is not cancelled after the timeout, as that would end a write that waits for a standby.
         done, _ = await asyncio.wait([check], timeout=None if gate is OPEN else _CHECK)
         return not done or check.cancelled() or check.result()
 
@@ -187,12 +186,12 @@ class Site:
         return Response(text, headers={"content-type": content_type})
 
     def read_metrics(self) -> bytes:
-        """Return what the other nodes show of this one."""
+        """Return the metrics of this node, for the other nodes."""
         return msgspec.msgpack.encode([] if self._metrics is None else self._metrics.snapshot())
 
 
 class _Pages(StaticFiles):
-    """The app's own pages, without the files and folders that a dot hides."""
+    """The app's own pages, without files and folders whose names begin with a dot."""
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
         parts = path.replace(os.sep, "/").split("/")

@@ -1,4 +1,4 @@
-"""The endpoint of sockets, which checks and accepts each one, and joins it to its thread here or at its owner.
+"""The endpoint of sockets: checks and accepts each socket, and joins it to its thread, here or at the owner.
 
 A refused socket is accepted first and then closed with a final code, since clients take a refused upgrade for a network
 failure and retry forever.
@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from plait.cluster.gate import OPEN
 from plait.instruments.protocol import Instruments
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait.web.admission import Admission, close_refused, join_in_task, try_join
 from plait.web.gated import GatedSend, wait_until_open
 from plait.web.links.link import Link
@@ -52,7 +52,7 @@ class SocketEndpoint:
 
 
 class _Opening:
-    """One socket from its request until it is accepted: what is checked where the socket is."""
+    """One socket from its request until it is accepted, with the checks that its own node makes."""
 
     def __init__(self, context: ServerContext, scope: Scope, receive: Receive, send: Send) -> None:
         self._context = context
@@ -100,9 +100,9 @@ class _Opening:
         return key
 
     async def _find_owner(self, key: ThreadKey) -> "_Owner | None":
-        """Return where the thread is owned; None if the peer has disconnected. Raises Unavailable."""
+        """Return the owner of the thread; None if the peer has disconnected. Raises Unavailable."""
         owners, links = self._context.owners, self._context.links
-        if (owners.gate is OPEN or owners.gate.is_open) and (owners.is_alone or owners.find(key) == owners.node):
+        if (owners.gate is OPEN or owners.gate.is_open) and (owners.is_alone or owners.owns(key)):
             return _HERE
 
         self._context.node.check_draining()
@@ -115,7 +115,7 @@ class _Opening:
         return await run_unless_disconnected(find(), self._receive)
 
     def _gate(self) -> Send:
-        """Return a `send` for what is answered from now on."""
+        """Return a `send` for all answers from now on."""
         gate = self._context.owners.gate
         if gate is OPEN:
             return self._ungated
@@ -123,7 +123,7 @@ class _Opening:
 
     async def _refuse(self, error: Exception) -> None:
         """Accept the socket and close it with the code for `error`."""
-        # It says nothing of a thread, so it may leave a process that is cut off.
+        # A refusal shows nothing of a thread, so a process that is cut off may send it.
         self._send, self._write_batcher = self._ungated, WriteBatcher()
         socket = await self._accept(lambda: None)
         if socket is not None:
@@ -194,29 +194,28 @@ class _Opening:
                 ended=lambda: _report_end(asgi, ended, tell, protocol),
             )
             return asgi
-        context = self._context
+        if self._handshake.is_over:
+            return None  # The peer has disconnected.
+        context, connections = self._context, self._handshake.connections
 
-        def make(transport: asyncio.Transport, forget: Callable[[Socket], None]) -> Socket:
-            def end(socket: Socket) -> None:
-                forget(socket)
-                context.heartbeat.discard(socket)
-                _report_end(socket, ended, tell, protocol)
+        def end(socket: Socket) -> None:
+            connections.discard(socket)
+            context.heartbeat.discard(socket)
+            _report_end(socket, ended, tell, protocol)
 
-            return Socket(
-                transport,
-                write_batcher=self._write_batcher,
-                max_size=limits.frame,
-                write_buffer=limits.write_buffer,
-                bucket=limits.make_bucket(asyncio.get_running_loop().time()),
-                scheduler=context.scheduler,
-                ended=end,
-                shutdown=context.shutdown,
-            )
-
-        socket = self._handshake.accept(make, self._subprotocol)
-        if socket is not None:
-            context.heartbeat.add(socket)
-            tell.socket_opened(protocol)
+        socket = Socket(
+            self._handshake.transport,
+            write_batcher=self._write_batcher,
+            max_size=limits.frame,
+            write_buffer=limits.write_buffer,
+            bucket=limits.make_bucket(asyncio.get_running_loop().time()),
+            scheduler=context.scheduler,
+            ended=end,
+            shutdown=context.shutdown,
+        )
+        self._handshake.accept(socket, self._subprotocol)
+        context.heartbeat.add(socket)
+        tell.socket_opened(protocol)
         return socket
 
 

@@ -8,12 +8,10 @@ from starlette.types import Scope
 
 from plait.actor.kind import check_name
 from plait.errors import NotFound
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = [
     "Address",
-    "find_place",
-    "find_thread",
     "is_run_path",
     "is_thread_path",
     "read_address",
@@ -55,22 +53,8 @@ def read_kind(scope: Scope) -> str | None:
     return unquote(parts[1]) if len(parts) == 2 and parts[0] in _PREFIXES else None
 
 
-def find_thread(scope: Scope) -> ThreadKey | None:
-    """Return the thread of a URL that `read_address` reads; None if it names none."""
-    place = find_place(scope)
-    return None if place is None else place.key
-
-
-def find_place(scope: Scope) -> Address | None:
-    """Return what `read_address` reads; None if the URL names no thread."""
-    try:
-        return read_address(scope)
-    except NotFound:
-        return None
-
-
 def read_run(scope: Scope) -> tuple[str, str]:
-    """Read `/run/{agent}`: the agent, and the rest of the path. Raises NotFound."""
+    """Read `/run/{agent}`; return the agent, and the rest of the path. Raises NotFound."""
     parts = split_path(scope)
     if len(parts) < 2 or parts[0] != _RUN:
         raise NotFound("the URL of an agent is /run/{agent}")
@@ -78,12 +62,12 @@ def read_run(scope: Scope) -> tuple[str, str]:
 
 
 def is_thread_path(scope: Scope) -> bool:
-    """Return whether a URL begins like one that `read_address` reads."""
+    """Return whether a URL begins like the URL of a thread."""
     return _begins_with(scope, _PREFIXES)
 
 
 def is_run_path(scope: Scope) -> bool:
-    """Return whether a URL begins like one that `read_run` reads."""
+    """Return whether a URL begins like the URL of an agent."""
     return _begins_with(scope, (_RUN,))
 
 

@@ -4,7 +4,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from functools import partial
 from typing import Final, cast
 
 from plait.web.addresses import Addresses
@@ -29,16 +28,14 @@ class TlsListener:
         make: Callable[[], asyncio.BaseProtocol],
         timeout: float,
         addresses: Addresses,
-        is_proxy: Callable[[str], bool],
         descriptors: Descriptors,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._bound = bound
         self._context = context
-        self._make = make
+        self.make = make
         self._timeout = timeout
-        self._addresses = addresses
-        self._is_proxy = is_proxy
+        self.addresses = addresses
         self._descriptors = descriptors
         self._retry: asyncio.TimerHandle | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -60,7 +57,7 @@ class TlsListener:
             self._retry.cancel()
 
     def close(self) -> None:
-        """Stop accepting connections, and close the ones in the middle of a handshake."""
+        """Stop accepting connections, and close connections in the middle of a handshake."""
         self.stop_accepting()
         for task in self._handshakes:
             task.cancel()
@@ -84,16 +81,15 @@ class TlsListener:
             self._take(connection, address[0])
 
     def _take(self, connection: socket.socket, host: str) -> None:
-        leave: Callable[[], None] = _do_nothing
-        if not self._is_proxy(host):
-            if self._addresses.is_full(host):
+        counted = None if host in self.addresses.proxies else host
+        if counted is not None:
+            if self.addresses.is_full(counted):
                 connection.close()
                 return
-            self._addresses.begin_waiting(host)
-            leave = partial(self._addresses.end_waiting, host)
+            self.addresses.begin_waiting(counted)
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = self._loop.create_task(self._secure(connection, _Handshake(self._make, leave)), name="plait TLS")
+        task = self._loop.create_task(self._secure(connection, _Handshake(self, counted)), name="plait TLS")
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
 
@@ -102,7 +98,7 @@ class TlsListener:
             await self._loop.connect_accepted_socket(
                 lambda: handshake, connection, ssl=self._context, ssl_handshake_timeout=self._timeout
             )
-        except OSError:  # This includes TLS errors.
+        except OSError:  # TLS errors are OSErrors, too.
             pass
         finally:
             if not handshake.is_done:
@@ -113,14 +109,15 @@ class TlsListener:
 class _Handshake(asyncio.Protocol):
     """Represents a connection until its handshake is done."""
 
-    def __init__(self, make: Callable[[], asyncio.BaseProtocol], leave: Callable[[], None]) -> None:
-        self._make = make
-        self._leave = leave
+    def __init__(self, listener: TlsListener, host: str | None) -> None:
+        self._listener = listener
+        # The address that the handshake counts for; None for a proxy.
+        self._host = host
         self.is_done = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.end()
-        protocol = self._make()
+        protocol = self._listener.make()
         cast(asyncio.Transport, transport).set_protocol(protocol)
         protocol.connection_made(transport)
 
@@ -128,8 +125,5 @@ class _Handshake(asyncio.Protocol):
         """Stop counting the handshake."""
         if not self.is_done:
             self.is_done = True
-            self._leave()
-
-
-def _do_nothing() -> None:
-    pass
+            if self._host is not None:
+                self._listener.addresses.end_waiting(self._host)

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from tests.cases import each_case
 
 from plait.actor.connection import Principal
 from plait.errors import Forbidden, Unauthenticated
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait.web.authentication import Action, Identity
 
 KEY = ThreadKey("room", "one")
@@ -32,7 +33,7 @@ def make_identity(
 # Origins
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("origin", "host"),
     [
         ("https://example.com", "example.com"),
@@ -48,7 +49,7 @@ def test_a_page_of_the_same_origin_may_come_in(origin: str, host: str) -> None:
     make_identity().check_origin(request(origin=origin, host=host))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("origin", "host"),
     [
         ("https://evil.example", "example.com"),
@@ -86,7 +87,7 @@ def test_a_star_lets_every_page_in() -> None:
     make_identity("*").check_origin(request(origin="null", host="example.com"))
 
 
-@pytest.mark.parametrize("origin", ["localhost:3000", "example.com", "https://example.com/app", "https://", "", "h"])
+@each_case("origin", ["localhost:3000", "example.com", "https://example.com/app", "https://", "", "h"])
 def test_what_is_no_origin_cannot_be_allowed(origin: str) -> None:
     with pytest.raises(ValueError, match="is not an origin"):
         make_identity(origin)
@@ -107,7 +108,7 @@ async def test_without_authenticate_everybody_is_nobody() -> None:
     assert await make_identity().principal(request()) is None
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@each_case("is_async", [False, True])
 async def test_authenticate_finds_a_principal_or_refuses(is_async: bool) -> None:
     def wrap(value: Principal | None) -> Callable[[Request], Principal | Awaitable[Any] | None]:
         return lambda _: later(value) if is_async else value
@@ -117,8 +118,8 @@ async def test_authenticate_finds_a_principal_or_refuses(is_async: bool) -> None
         await make_identity(authenticate=wrap(None)).principal(request())
 
 
-@pytest.mark.parametrize("found", [False, True, "ada", {"id": "ada"}, 0, ""])
-@pytest.mark.parametrize("is_async", [False, True])
+@each_case("found", [False, True, "ada", {"id": "ada"}, 0, ""])
+@each_case("is_async", [False, True])
 async def test_nobody_comes_in_by_anything_else_that_authenticate_returns(found: object, is_async: bool) -> None:
     identity = make_identity(authenticate=lambda _: later(found) if is_async else found)
     with pytest.raises(TypeError, match=f"authenticate returned a {type(found).__name__}"):
@@ -144,7 +145,7 @@ async def test_without_authorize_everybody_may_do_everything() -> None:
     await make_identity().check(None, KEY, "write")
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@each_case("is_async", [False, True])
 async def test_authorize_decides_about_each_action(is_async: bool) -> None:
     asked: list[tuple[Principal | None, ThreadKey, Action]] = []
 
@@ -165,7 +166,7 @@ async def test_authorize_decides_about_each_action(is_async: bool) -> None:
 # Functions of the app
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "function"),
     [
         ("authenticate", lambda: None),

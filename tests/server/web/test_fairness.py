@@ -15,7 +15,8 @@ class Work:
     def __init__(self) -> None:
         self.now = 0.0
         self.done: list[str] = []
-        self.scheduler = FairScheduler(lambda: self.now)
+        self.scheduler = FairScheduler()
+        self.scheduler.clock = lambda: self.now
 
     def do(self, name: str, seconds: float) -> None:
         """Work for so long."""

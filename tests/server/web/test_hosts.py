@@ -5,6 +5,7 @@ import socket
 import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from tests.cases import each_case
 
 from plait.web.hosts import Hosts
 
@@ -54,9 +55,9 @@ def test_a_server_that_asks_who_it_is_answers_to_every_name() -> None:
     assert takes(Hosts((), is_guarded=True), "example.com")
 
 
-@pytest.mark.parametrize("allowed", [(), ("*",), ("[::1]",)])
-@pytest.mark.parametrize("is_guarded", [False, True])
-@pytest.mark.parametrize("host", ["[::1].evil.example", "[::1]x", "[::1", "[::1]:8000x", "[::1]:80:80", "[[::1]]"])
+@each_case("allowed", [(), ("*",), ("[::1]",)])
+@each_case("is_guarded", [False, True])
+@each_case("host", ["[::1].evil.example", "[::1]x", "[::1", "[::1]:8000x", "[::1]:80:80", "[[::1]]"])
 def test_what_is_no_host_is_a_bad_request(host: str, is_guarded: bool, allowed: tuple[str, ...]) -> None:
     hosts, request = Hosts(allowed, is_guarded=is_guarded), {"type": "http", "headers": [(b"host", host.encode())]}
     with pytest.raises(HTTPException) as refused:
@@ -64,7 +65,7 @@ def test_what_is_no_host_is_a_bad_request(host: str, is_guarded: bool, allowed: 
     assert refused.value.status_code == 400
 
 
-@pytest.mark.parametrize("is_guarded", [False, True])
+@each_case("is_guarded", [False, True])
 def test_the_names_that_are_given_are_all_that_are_answered_to(is_guarded: bool) -> None:
     hosts = Hosts(["Example.com", "*.example.org", "[::1]"], is_guarded=is_guarded)
     hosts.listen("game.lan")
@@ -82,7 +83,7 @@ def test_a_request_without_a_host_is_none_of_a_page() -> None:
     Hosts((), is_guarded=False).check(Request({"type": "http", "headers": []}))
 
 
-@pytest.mark.parametrize("host", ["https://example.com", "example.com:8000", "", "a b", "*.", "**", "a.*.b"])
+@each_case("host", ["https://example.com", "example.com:8000", "", "a b", "*.", "**", "a.*.b"])
 def test_what_is_no_host_is_refused(host: str) -> None:
     with pytest.raises(ValueError, match="is not a host"):
         Hosts([host], is_guarded=False)

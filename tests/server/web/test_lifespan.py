@@ -4,6 +4,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+from tests.cases import each_case
 from tests.running import running
 
 from plait import MemoryStore, Plait, Thread
@@ -43,7 +44,7 @@ async def test_of_two_apps_in_one_process_the_outer_one_restores_the_collector()
     assert state_of_collector() == ((700, 10, 10), False)
 
 
-@pytest.mark.parametrize("own", [(0, 10, 10), (100_000, 10, 10)])
+@each_case("own", [(0, 10, 10), (100_000, 10, 10)])
 async def test_a_process_that_has_set_its_own_thresholds_keeps_them(own: tuple[int, int, int]) -> None:
     gc.set_threshold(*own)
     async with Plait(Note, store=MemoryStore()).lifespan():

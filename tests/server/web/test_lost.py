@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 from starlette.types import Message
+from tests.cases import each_case
 
 import plait
 from plait.cluster.gate import LeaseGate
@@ -38,7 +39,7 @@ STREAMS: Final = {
     "links/calls.py:_Call": "a change that may be stored, and _CallAttempts.handle",
     "relay/requests.py:_RelayedRequest": "make_lost",
     "relay/gateway.py:RelayedSocket": "closes the socket",
-    "relay/remote_request.py:RemoteRequest": "a disconnect",
+    "relay/owner.py:RemoteRequest": "a disconnect",
     "relay/remote_socket.py:RemoteSocket": "a disconnect",
 }
 
@@ -71,7 +72,7 @@ def names(node: ast.AST) -> set[str]:
     return {getattr(each.func, "id", None) or getattr(each.func, "attr", "") for each in calls}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("method", "wanted"),
     [
         *((method, (503, "unavailable", b"1")) for method in ("GET", "HEAD", "OPTIONS")),
@@ -113,7 +114,7 @@ async def test_a_request_that_comes_while_the_gate_is_closed_is_held_and_then_re
         await wait_until_open(gate, 8.0)
 
 
-@pytest.mark.parametrize(("method", "wanted"), [("GET", (503, "unavailable")), ("PUT", (500, "indeterminate"))])
+@each_case(("method", "wanted"), [("GET", (503, "unavailable")), ("PUT", (500, "indeterminate"))])
 async def test_an_answer_that_could_not_leave_for_too_long_is_replaced_by_a_refusal(
     method: str, wanted: tuple[int, str]
 ) -> None:

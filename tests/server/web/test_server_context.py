@@ -1,12 +1,12 @@
 """Answers to requests that fail."""
 
-import pytest
+from tests.cases import each_case
 
 from plait.errors import Busy, PlaitError, StoreError, TooMany, Unavailable
 from plait.web.server_context import error_response
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "seconds"),
     [
         (Unavailable("closed for an hour", retry_after=3600), "3600"),

@@ -6,6 +6,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait.errors import NotFound
 from plait.web.thread_urls import is_run_path, read_address, read_run
@@ -21,7 +22,7 @@ def scope(raw_path: str, *, root_path: str = "", keeps_raw: bool = True) -> dict
     }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "kind", "name", "rest"),
     [
         ("/threads/game-room/room-1", "game-room", "room-1", ""),
@@ -45,7 +46,7 @@ def test_a_path_names_a_kind_a_thread_and_the_rest(path: str, kind: str, name: s
     assert (key.kind, key.name, found) == (kind, name, rest)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "path",
     [
         "/threads",
@@ -75,9 +76,7 @@ def test_a_thread_is_found_below_wherever_the_app_is_mounted() -> None:
             assert address.key == ("room", "one")
 
 
-@pytest.mark.parametrize(
-    "path", ["/other/room/one", "/Threads/room/one", "/x/threads/room/one", "//x/threads/room/one"]
-)
+@each_case("path", ["/other/room/one", "/Threads/room/one", "/x/threads/room/one", "//x/threads/room/one"])
 def test_a_path_below_another_prefix_is_not_found(path: str) -> None:
     with pytest.raises(NotFound):
         read_address(scope(path))
@@ -98,7 +97,7 @@ def test_a_server_that_tells_only_the_decoded_path_does_for_names_without_a_slas
     assert address.key == ("room", name)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "root_path", "found"),
     [
         ("/run/support", "", ("support", "")),
@@ -114,7 +113,7 @@ def test_the_url_of_an_agent_names_it(path: str, root_path: str, found: tuple[st
     assert read_run(asked) == found
 
 
-@pytest.mark.parametrize("path", ["/", "/run", "/runs/support", "/threads/run/support", "/a/run/support"])
+@each_case("path", ["/", "/run", "/runs/support", "/threads/run/support", "/a/run/support"])
 def test_other_urls_name_no_agent(path: str) -> None:
     assert not is_run_path(scope(path))
     with pytest.raises(NotFound):

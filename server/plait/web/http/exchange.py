@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -15,15 +16,14 @@ from plait.actor.rpc import Arguments, Method
 from plait.author_code import Interrupted
 from plait.errors import CallFailed
 from plait.instruments.protocol import TRACE
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait.web.authentication import Action
 from plait.web.fairness import LARGE
-from plait.web.http.streamed import ResponseLines
-from plait.web.http.streamed_call import Encode, StreamedCall
+from plait.web.http.streamed import Encode, ResponseLines, StreamedCall
 from plait.web.server_context import ServerContext, find_lease, find_party
 from plait_schemas.encoding import EncodeError, encode_given
 
-__all__ = ["Exchange", "answer_json", "read_tags"]
+__all__ = ["Exchange", "answer_json", "read_conditions", "read_tags"]
 
 T = TypeVar("T")
 
@@ -39,23 +39,24 @@ class Exchange:
         self.request = request
         self.key = key
         self.principal = principal
+        self.lease = find_lease(request)
+        # The party that the limits charge for the request.
+        self.party = find_party(request, principal)
         # Whether an agent of the thread has been called.
         self.has_called = False
-        # The lines of a streamed answer.
-        self._lines = ResponseLines(context.limits.write_buffer)
 
-    @property
-    def party(self) -> Hashable:
-        """The party that the limits charge for the request."""
-        return find_party(self.request, self.principal)
+    @cached_property
+    def _lines(self) -> ResponseLines:
+        """The lines of a streamed answer."""
+        return ResponseLines(self.context.limits.write_buffer)
 
     async def check(self, action: Action) -> None:
         """Raise Forbidden if the principal may not do something with the thread."""
         await self.context.identity.check(self.principal, self.key, action)
-        find_lease(self.request).check()
+        self.lease.check()
 
     async def check_call(self, method: Method | None) -> bool:
-        """Raise Forbidden if the principal may not call a method; return whether it may approve, if that counts."""
+        """Raise Forbidden if the principal may not call a method; return whether it may approve, if that matters."""
         action = "call" if method is None else method.action
         await self.check("approve" if action == "approve" else "call")
         return action == "approve" or (action == "stop" and await self.may("approve"))
@@ -73,7 +74,7 @@ class Exchange:
     async def raw_body(self) -> bytes:
         """Return the body, which is not decoded."""
         body = await self.request.body()
-        find_lease(self.request).check()
+        self.lease.check()
         return body
 
     async def enter(self, size: int, *, may_approve: bool = False) -> tuple[Actor, Connection]:
@@ -88,13 +89,13 @@ class Exchange:
             f"http-{os.urandom(8).hex()}", self._lines, rights=rights, party=self.party
         )
         connection.trace = self.request.scope.get(TRACE)
-        connection.lease = lease = find_lease(self.request)
+        connection.lease = self.lease
         with actor.usage.keep_awake():
             if await actor.sockets.is_readonly(connection, self.request):
                 connection.readonly = True
             if size >= LARGE:
                 await self.context.scheduler.wait_for_slot()
-        lease.check()
+        self.lease.check()
         return actor, connection
 
     async def outcome(self, future: asyncio.Future[T]) -> T:
@@ -142,7 +143,7 @@ class Exchange:
         """Call a method that streams."""
         call = StreamedCall(self._lines, encode, actor)
         call.begin(method, arguments, connection, self.request)
-        find_lease(self.request).open(call.close, connection_id=connection.id)
+        self.lease.open(call.close, connection_id=connection.id)
         return call
 
     async def _wait_for_disconnect(self, future: asyncio.Future[Any]) -> None:
@@ -155,6 +156,11 @@ def read_tags(request: Request, name: str) -> set[str]:
     """Return the entity tags of a header; for `if-none-match`, weak ones as strong ones."""
     tags = {each.strip() for line in request.headers.getlist(name) for each in line.split(",")} - {""}
     return {each.removeprefix("W/") for each in tags} if name == "if-none-match" else tags
+
+
+def read_conditions(request: Request) -> tuple[set[str], set[str]]:
+    """Return the entity tags of `if-match` and those of `if-none-match`."""
+    return read_tags(request, "if-match"), read_tags(request, "if-none-match")
 
 
 def answer_json(value: object) -> Response:

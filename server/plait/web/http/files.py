@@ -1,9 +1,11 @@
 """The URLs of files, below `/threads/{kind}/{name}/files/`: upload, download, remove."""
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager, nullcontext
 from functools import partial
+from tempfile import SpooledTemporaryFile
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -19,42 +21,42 @@ from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Reado
 from plait.parts.files.file import File
 from plait.parts.files.paths import clean_path
 from plait.parts.files.thread_files import ThreadFiles, check_mime
-from plait.web.http.exchange import Exchange, read_tags
-from plait.web.http.request import BodyLimit
+from plait.web.http.endpoint import BodyLimit
+from plait.web.http.exchange import Exchange, read_conditions
 from plait.web.http.streamed import ResponseAborted, StreamedResponse
-from plait.web.server_context import error_body, find_lease
-from plait.web.uploads import read_whole
+from plait.web.server_context import error_body
 from plait_schemas.codec import encode_json
 
 __all__ = ["answer_file", "parse_range"]
 
-# A download is never a page, a script or a stylesheet of the app's origin: it is saved, and its type is the one that it
-# says.
+# A download is never a page, a script or a stylesheet of the app's origin: browsers save it, and do not guess its type.
 _SAFE: Final = {
     "content-disposition": "attachment",
     "content-security-policy": "default-src 'none'; sandbox",
     "x-content-type-options": "nosniff",
 }
-# The types that pages may show, and that run nothing; other files are bytes to them.
+# Types that pages may show, as they run no code. All other files are sent as bytes.
 _SHOWN: Final = re.compile(
     r"(?:(?:image|audio|video|font)/[\w.+-]+|application/pdf|text/plain)(?:; ?charset=[\w-]+)?(?= ?(?:;|$))",
     re.IGNORECASE,
 )
 _FORM: Final = re.compile("multipart/|application/x-www-form-urlencoded", re.IGNORECASE)
+# Bytes of a body that are kept in memory, or read at once.
+_IN_MEMORY: Final = 1024 * 1024
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
-async def answer_file(exchange: Exchange, path: str) -> Response:
-    """Answer a request to the URL of a file, with its path as in the URL. Raises the error of one that is refused."""
+def answer_file(exchange: Exchange, path: str) -> Awaitable[Response]:
+    """Begin to answer a request to the URL of a file, with its path as in the URL. Raises InvalidArguments."""
     with _refusing():
         path = clean_path(unquote(path, errors="strict"))
     match exchange.request.method:
         case "PUT":
-            return await _put(exchange, path)
+            return _put(exchange, path)
         case "DELETE":
-            return await _delete(exchange, path)
+            return _delete(exchange, path)
         case _:
-            return await _get(exchange, path)
+            return _get(exchange, path)
 
 
 # Uploads
@@ -67,14 +69,15 @@ async def _put(exchange: Exchange, path: str) -> Response:
     mime = _read_mime(request)
     actor, connection, files = await _enter(exchange)
     BodyLimit(context.limits.file, "file").check(_read_length(request))
-    _check_conditions(request, files.find_now(path))
-    with context.uploads.enter(exchange.party), actor.usage.keep_awake():
+    wanted, unwanted = read_conditions(request)
+    _check_conditions(wanted, unwanted, files.find_now(path))
+    with context.requests.upload(exchange.party):
         # A new thread is created for the user of the request, but not for a body that breaks off.
         body, begin = request.stream(), partial(actor.state.store_thread, connection)
-        upload = await files.receive(body if actor.state.is_stored else read_whole(body, begin))
-    find_lease(request).check()
+        upload = await files.receive(body if actor.state.is_stored else _read_whole(body, begin))
+    exchange.lease.check()
     before = files.find_now(path)
-    _check_conditions(request, before)
+    _check_conditions(wanted, unwanted, before)
     with _refusing():
         file = await files.put(path, upload, mime=mime)
     status, headers = 201 if before is None else 200, {"etag": _tag(file)}
@@ -86,13 +89,26 @@ def _read_mime(request: Request) -> str | None:
     mime = request.headers.get("content-type") or None
     if request.headers.get("content-encoding", "identity") != "identity" or (mime and _FORM.match(mime)):
         raise HTTPException(415, "send the bytes of the file as the body: without Content-Encoding, and not as a form")
+    if mime is None:
+        return None
     with _refusing():
-        return check_mime(mime) if mime else None
+        return check_mime(mime)
+
+
+async def _read_whole(body: AsyncIterator[bytes], begin: Callable[[], Awaitable[None]]) -> AsyncGenerator[bytes]:
+    """Yield a body after all of it has arrived and `begin` has returned. A large one waits in a temporary file."""
+    with SpooledTemporaryFile(max_size=_IN_MEMORY) as file:
+        async for data in body:
+            await asyncio.to_thread(file.write, data)
+        await begin()
+        file.seek(0)
+        while data := await asyncio.to_thread(file.read, _IN_MEMORY):
+            yield data
 
 
 async def _delete(exchange: Exchange, path: str) -> Response:
     *_, files = await _enter(exchange, creates=False)
-    _check_conditions(exchange.request, files.find_now(path))
+    _check_conditions(*read_conditions(exchange.request), files.find_now(path))
     with _refusing():
         is_removed = await files.unlink(path)
     if not is_removed:
@@ -111,10 +127,9 @@ async def _enter(exchange: Exchange, *, creates: bool = True) -> tuple[Actor, Co
     return actor, connection, _find_files(exchange, actor)
 
 
-def _check_conditions(request: Request, file: File | None) -> None:
-    """Raise Conflict unless the file is the one that the request expects."""
+def _check_conditions(wanted: set[str], unwanted: set[str], file: File | None) -> None:
+    """Raise Conflict unless the file is one of the wanted ones, and none of the unwanted ones."""
     tags = set() if file is None or file.is_directory else {"*", _tag(file)}
-    wanted, unwanted = (read_tags(request, name) for name in ("if-match", "if-none-match"))
     if wanted and not wanted & tags:
         raise Conflict("the file is not the one in If-Match")
     if unwanted & tags:
@@ -131,7 +146,7 @@ async def _get(exchange: Exchange, path: str) -> Response:
     file = files.find_now(path)
     with nullcontext() if file is None else files.keep(file):
         await wait_for_durable(None, actor.state.after)
-        find_lease(exchange.request).check()
+        exchange.lease.check()
         if file is None or file.is_directory:
             raise NotFound(f"there is no file {path}")
         return _answer(exchange.request, files, file)
@@ -140,9 +155,10 @@ async def _get(exchange: Exchange, path: str) -> Response:
 def _answer(request: Request, files: ThreadFiles, file: File) -> Response:
     headers, tag = request.headers, _tag(file)
     answered = {"etag": tag}
-    if (wanted := read_tags(request, "if-match")) and not wanted & {"*", tag}:
+    wanted, unwanted = read_conditions(request)
+    if wanted and not wanted & {"*", tag}:
         raise Conflict("the file is not the one in If-Match")
-    if read_tags(request, "if-none-match") & {"*", tag}:
+    if unwanted & {"*", tag}:
         return Response(status_code=304, headers=answered)
     answered |= _SAFE | {"accept-ranges": "bytes"}
     answered["content-disposition"] += f"; filename*=UTF-8''{quote(file.name, safe='')}"
@@ -172,7 +188,7 @@ class _FileResponse(StreamedResponse):
     ) -> None:
         self._files = files
         self._file = file
-        # Whether the client has disconnected, or has all.
+        # Whether the client has disconnected, or has received everything.
         self._is_over = False
         super().__init__(
             self._read(start, end),
@@ -206,7 +222,7 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
     Raises ValueError for a range without bytes.
     """
     if header is None or (match := _RANGE.fullmatch(header.strip())) is None:
-        return None  # As for several ranges, which a server need not send.
+        return None  # Send the whole file, as for several ranges: a server may ignore the header.
     first, last = match.groups()
     if not first and not last:
         return None

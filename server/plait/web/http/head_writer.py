@@ -1,4 +1,4 @@
-"""Writes the head of an answer and the beginning of its body together, as each write costs a system call."""
+"""Writes the head of an answer together with the beginning of its body, as each write costs a system call."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _LARGE: Final = 64 * 1024
 class HeadWriter:
     """The transport that uvicorn gets for one answer.
 
-    It holds the first data until the next data, `flush`, or the loop's next iteration. `close` closes the connection.
+    The first data is held until the next data, `flush`, or the loop's next iteration. `close` closes the connection.
     """
 
     __slots__ = ("_close", "_held", "_is_new", "_loop", "_transport")

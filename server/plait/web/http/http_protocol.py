@@ -5,7 +5,6 @@
 
 import asyncio
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
@@ -30,9 +29,9 @@ _LARGEST_HEAD: Final = 64 * 1024
 _PIECE: Final = 1024
 # The deadline is reset after this many bytes of a body.
 _PROGRESS: Final = 4096
-# A peer that is still sending gets time to read why its connection is closed, as closing it with unread data resets it:
-# until it is silent for `_LINGER` seconds, or sends more than `_MOST_DROPPED` bytes or for `_LOOKS` times as long. Only
-# `_MOST_LINGERING` peers get time at once, as a flood of them would use up the file descriptors.
+# Closing a connection with unread data resets it. So a peer that is still sending gets time to read the refusal: until
+# it is silent for `_LINGER` seconds, or has sent more than `_MOST_DROPPED` bytes, or has sent for `_LOOKS` times as
+# long. Only `_MOST_LINGERING` peers get time at once, as a flood of them would use up the file descriptors.
 _LINGER: Final = 1.0
 _LOOKS: Final = 5
 _MOST_DROPPED: Final = 64 * 1024 * 1024
@@ -57,12 +56,10 @@ class HttpProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         half_open: HalfOpen,
-        is_proxy: Callable[[str], bool],
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.host: str | None = None
         self._half_open = half_open
-        self._is_proxy = is_proxy
         # Which part of a request the peer is sending.
         self._part = _IDLE
         # Bytes of a request's URL and headers that the parser has reported.
@@ -79,7 +76,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._rest = b""
         # Bytes of the body since the deadline was set.
         self._progress = 0
-        # Whether further data is dropped, how much was since the connection was refused, and whether it is closed.
+        # Whether further data is dropped; the bytes dropped since the refusal; and whether the connection is closed.
         self._is_done = False
         self._dropped = 0
         self._is_lost = False
@@ -97,7 +94,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         host = self.client[0] if self.client else ""
-        self.host = None if self._is_proxy(host) else host
+        self.host = None if host in self._half_open.addresses.proxies else host
         if not self._half_open.admit(self):
             self._refuse(429, "rate_limited", "too many connections from this address without a request")
 
@@ -135,7 +132,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self._rest = data[at:]
                 self.flow.pause_reading()
                 break
-            # Parse no more at once than the head may still have.
+            # Parse at most as many bytes at once as the head may still have.
             piece = data[at : at + min(max(self._left, _PIECE), _LARGEST_HEAD - self._overhead)]
             at += len(piece)
             self._overhead += len(piece)
@@ -279,13 +276,13 @@ class HttpProtocol(HttpToolsProtocol):
                 if self._half_open.may_log():
                     self._unsupported_upgrade_warning()
             elif self._is_answering:
-                # The earlier answer would be sent into the socket, and would not learn of a disconnect.
+                # The earlier answer would be written into the WebSocket, and would not notice a disconnect.
                 self._refuse(400, "bad_request", "a WebSocket cannot be opened before earlier requests are answered")
             else:
                 self.handle_websocket_upgrade()
         except httptools.HttpParserError:
             if self._has_bad_host:
-                self._refuse(400, "bad_request", "a request must have one Host, which an absolute URL has, too")
+                self._refuse(400, "bad_request", "a request must have one Host, the same as in an absolute URL")
                 return
             if self._head_size <= _LARGEST_HEAD:
                 if self._half_open.may_log():
@@ -343,7 +340,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.loop.call_later(_LINGER, self._look, 1, 0)
 
     def _look(self, looks: int, dropped: int) -> None:
-        """Close the connection if its peer sends no more, or for too long."""
+        """Close the connection if its peer has stopped sending, or sends for too long."""
         if looks < _LOOKS and dropped < self._dropped:
             self.loop.call_later(_LINGER, self._look, looks + 1, self._dropped)
         else:
@@ -352,14 +349,14 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def _abort(cycle: RequestResponseCycle) -> None:
-    """Close the connection before an answer is complete; uvicorn logs nothing, as it takes the peer for gone."""
+    """Close the connection before an answer is complete; uvicorn logs nothing, as it thinks that the peer has gone."""
     if not cycle.response_complete:
         cycle.disconnected = True
         cycle.transport.close()
 
 
 def _names_host(url: bytes, host: bytes) -> bool:
-    """Return whether the target of a request names the host in its header, or none."""
+    """Return whether the target of a request names no host, or the same one as the header."""
     scheme, colon, rest = url.partition(b"://")
     if url.startswith(b"/") or not colon:
         return True

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from plait.actor.connection import Principal
 from plait.errors import InvalidArguments, NotFound, PlaitError
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait.web.http.streamed import ResponseAborted, StreamedResponse, wants_events
 from plait.web.listing import Listing, PageQuery, make_page
 from plait.web.live_listings import ListingReader, LiveListings
@@ -18,7 +18,7 @@ from plait.web.server_context import ServerContext, find_lease
 
 __all__ = ["ListingRequests"]
 
-# A page counts as one more request for each so many threads that are read for it, as most of them may be hidden.
+# Reading this many threads for a page counts as one more request, as most of them may be hidden.
 _THREADS_PER_MESSAGE: Final = 100
 
 
@@ -31,7 +31,7 @@ class ListingRequests:
         context.closers.append(self._live.close)
 
     async def answer(self, request: Request, kind: str) -> Response:
-        """List the threads of a kind. Raises NotFound for one that is unknown or not listed."""
+        """List the threads of a kind. Raises NotFound if the kind is unknown or not listed."""
         context = self._context
         context.check_place(request, kind)
         principal = await context.authenticate(request)
@@ -53,13 +53,13 @@ class ListingRequests:
     # Inside
 
     def _charge(self, request: Request, principal: Principal | None, threads: int) -> None:
-        """Charge a request before so many threads are read for it. Raises TooMany if the rate limit is exceeded."""
+        """Charge a request for `threads` that are about to be read. Raises TooMany if the rate limit is exceeded."""
         if messages := threads // _THREADS_PER_MESSAGE:
             self._context.requests.take(request, principal)
             self._context.requests.charge_messages(request, principal, messages - 1)
 
     async def _stream(self, request: Request, kind: str, principal: Principal | None, query: PageQuery) -> Response:
-        """Return a live listing. It counts as a socket of its address."""
+        """Return a live listing, which counts as a socket of its address."""
         if query.after is not None:
             raise InvalidArguments("an event stream shows the first page, and has no `after`", path="/after")
         host = request.client.host if request.client else ""
@@ -76,5 +76,5 @@ class ListingRequests:
                 yield event
         except Exception as error:
             if not isinstance(error, PlaitError):
-                self._context.failures.explain(error, ThreadKey(kind, ""))  # It is logged.
+                self._context.failures.explain(error, ThreadKey(kind, ""))  # This logs the error.
             raise ResponseAborted from None

@@ -24,7 +24,7 @@ __all__ = ["changes", "event_stream", "state_at", "tag"]
 
 # Maximum number of changes in one answer; fewer if they are large.
 _MOST_CHANGES: Final = 1000
-# Maximum bytes of operations in an answer that has whole texts in place of splices.
+# Maximum bytes of operations in an answer whose splices are replaced by whole texts.
 _MOST_BYTES: Final = 1024 * 1024
 _JSON_PATCH: Final = "rfc6902"
 
@@ -39,9 +39,9 @@ async def state_at(actor: Actor, version: str) -> Response:
 
 
 async def changes(actor: Actor, since: str | None, limit: str | None, patch: str | None = None) -> Response:
-    """Return the first durable changes after a version, or the oldest kept. Raises NotFound if they are not kept.
+    """Return the first durable changes after a version, or the oldest ones. Raises NotFound if they are not kept.
 
-    If `patch` is "rfc6902", they have only operations of JSON Patch.
+    If `patch` is "rfc6902", the changes contain only operations of JSON Patch.
     """
     if patch not in (None, _JSON_PATCH):
         raise InvalidArguments(f"patch={patch[:80]}: must be {_JSON_PATCH}", path="/patch")
@@ -79,7 +79,7 @@ def tag(epoch: str, version: int) -> str:
 async def event_stream(actor: Actor, request: Request, principal: Principal | None, addresses: Addresses) -> Response:
     """Return a live stream of a thread's frames, which resumes from the reader's version if possible.
 
-    It counts as a socket of its address. Raises TooMany, Unavailable, and whatever the thread's hooks raise.
+    The stream counts as a socket of its address. Raises TooMany, Unavailable, and the exceptions of the thread's hooks.
     """
     if "patch" in request.query_params:
         raise InvalidArguments(

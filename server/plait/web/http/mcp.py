@@ -1,4 +1,4 @@
-"""The rpcs of a thread as tools of MCP, with the extra `plait[mcp]`: each request is answered by itself."""
+"""The rpcs of a thread as tools of MCP, without sessions. Needs the extra `plait[mcp]`."""
 
 import asyncio
 import inspect
@@ -26,8 +26,7 @@ from plait.errors import CallFailed, PlaitError
 from plait.instruments.protocol import tell_limit
 from plait.limits import check_json
 from plait.web.http.exchange import Exchange
-from plait.web.http.streamed import ResponseAborted
-from plait.web.http.streamed_call import StreamedCall
+from plait.web.http.streamed import ResponseAborted, StreamedCall
 from plait_schemas.codec import encode_json
 from plait_schemas.encoding import EncodeError, encode_given
 
@@ -40,7 +39,7 @@ async def answer_mcp(exchange: Exchange) -> Response:
     tools = _Tools(exchange, len(body))
     server: Server[Any] = Server(
         exchange.key.kind,
-        # Headers may repeat arguments for proxies if a schema says so: none of these does.
+        # A schema may ask clients to repeat arguments in headers, for proxies: none of these schemas does.
         get_tool_input_schema=lambda name: None,
         on_list_tools=tools.list,
         on_call_tool=tools.call,
@@ -100,13 +99,13 @@ class _Tools:
 
 
 class _Joined:
-    """Joins the chunks of a stream: texts as they are, and each other one as a line of JSON."""
+    """Joins the chunks of a stream: texts stay as they are, and every other chunk becomes a line of JSON."""
 
     def __init__(self) -> None:
-        self._error: PlaitError = CallFailed("the stream has ended without an end")
+        self._error: PlaitError = CallFailed("the stream broke off before its end")
 
     async def read(self, call: StreamedCall, *, most: int) -> str:
-        """Return the text, of at most `most` bytes. Raises what the stream has raised, and TooLarge."""
+        """Return the text, of at most `most` bytes. Raises the error of the stream, and TooLarge."""
         try:
             return (await call.join(most)).decode()
         except ResponseAborted:

@@ -2,34 +2,34 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import cache
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from plait.actor.actor import Actor
+from plait.actor.endpoints import EndpointMethod
+from plait.actor.outcome import make_resolver
 from plait.agents.agent import INTERRUPT
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.instruments.protocol import TRACE
 from plait.parts.tasks.client_methods import show_run
 from plait.session.native.live_tasks import read_newest
 from plait.state.types import parse_json_error
-from plait.web.http.author_requests import answer_by_author, find_limit
-from plait.web.http.endpoint import Headers
+from plait.web.http.endpoint import BodyLimit, Endpoint, Headers, LimitedRequest
 from plait.web.http.exchange import Exchange, answer_json, read_tags
 from plait.web.http.files import answer_file
 from plait.web.http.listings import ListingRequests
 from plait.web.http.log import changes, event_stream, state_at, tag
-from plait.web.http.request import BodyLimit
 from plait.web.http.run_routes import interrupt, run_agent
 from plait.web.http.streamed import wants_events
 from plait.web.server_context import ServerContext
-from plait.web.thread_urls import find_place, read_address, read_kind
+from plait.web.thread_urls import Address, read_address, read_kind
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.encoding import encode_given
 
@@ -45,38 +45,46 @@ class CallBody(msgspec.Struct, forbid_unknown_fields=True):
 
 # The number of runs in a listing that have ended.
 _RUNS: Final = 50
+_NO_CONTENT: Final = 204
 
 _decode_call = msgspec.json.Decoder(CallBody).decode
 
 
-class ThreadRequests:
+class ThreadRequests(Endpoint):
     """Answers the requests below `/threads` and `/agents`."""
 
     def __init__(self, context: ServerContext) -> None:
-        self._context = context
+        super().__init__(context)
         self._listings = ListingRequests(context)
-        # The endpoints of the kinds in which one has a limit of its own.
+        # The endpoints of each kind, if one of them has a limit of its own.
         found = {name: kind.endpoints for name, kind in context.node.kinds.items()}
         self._limited = {name: endpoints for name, endpoints in found.items() if endpoints.has_limits}
 
-    def find_limit(self, scope: Scope) -> BodyLimit | None:
-        """Return the limit of a body that has one of its own: that of a file or of an endpoint."""
-        if scope["method"] != "PUT" and not self._limited:
+    def _find_address(self, scope: Scope) -> Address | None:
+        try:
+            return read_address(scope)
+        except NotFound:
             return None
-        if (place := find_place(scope)) is None:
-            return None
-        kind = place.key.kind
-        if scope["method"] == "PUT" and place.rest.startswith("files/") and kind in self._context.files:
-            return BodyLimit(self._context.limits.file, "file")
-        endpoints = self._limited.get(kind)
-        return None if endpoints is None else find_limit(endpoints, scope["method"], place.rest)
 
-    async def answer(self, request: Request, headers: Headers) -> Response:
-        """Answer a request. Raises the error of one that is refused."""
-        context = self._context
-        if (kind := read_kind(request.scope)) is not None:
-            return await self._listings.answer(request, kind)
-        address = read_address(request.scope)
+    def _find_limit(self, scope: Scope, address: Address | None) -> BodyLimit:
+        """Return the limit of a file, of an endpoint with a limit of its own, or of any other body."""
+        if address is not None:
+            (kind, _), rest = address
+            if scope["method"] == "PUT" and rest.startswith("files/") and kind in self._context.files:
+                return BodyLimit(self._context.limits.file, "file")
+            if (endpoints := self._limited.get(kind)) is not None:
+                with suppress(NotFound):
+                    found = endpoints.find(scope["method"], rest)
+                    if found is not None and found[0].limit is not None:
+                        return BodyLimit(found[0].limit, "endpoint")
+        return super()._find_limit(scope, address)
+
+    async def _answer(self, request: LimitedRequest, headers: Headers) -> Response:
+        context, address = self._context, request.address
+        if address is None:
+            if (kind := read_kind(request.scope)) is not None:
+                return await self._listings.answer(request, kind)
+            address = read_address(request.scope)  # Raises NotFound, with what the URL lacks.
         context.check_place(request, address.key.kind)
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             context.identity.check_origin(request)
@@ -86,36 +94,36 @@ class ThreadRequests:
         context.check_kind(request, address.key.kind)
         return await self._route(_Exchange(context, request, address.key, principal), address.rest.split("/"))
 
-    async def _route(self, exchange: "_Exchange", parts: list[str]) -> Response:
-        """Answer a request by its method and the parts of its path after the thread."""
+    def _route(self, exchange: "_Exchange", parts: list[str]) -> Awaitable[Response]:
+        """Begin to answer a request by its method and the parts of its path after the thread."""
         kind = exchange.key.kind
         has_live_tasks = kind in self._context.tasks and self._context.tasks[kind].is_live
         has_agents = INTERRUPT in self._context.node.kind(kind).methods
         match exchange.request.method, parts:
             case "GET" | "HEAD", [""]:
-                return await exchange.get_state()
+                return exchange.get_state()
             case "GET" | "HEAD", ["changes"]:
-                return await exchange.get_changes()
+                return exchange.get_changes()
             case "PUT", [""]:
-                return await exchange.put_state()
+                return exchange.put_state()
             case "DELETE", [""]:
-                return await exchange.destroy()
+                return exchange.destroy()
             case "POST", ["rpc", method] if method:
-                return await exchange.call_rpc(method)
+                return exchange.call_rpc(method)
             case "POST", ["run", agent] if agent and has_agents:
-                return await run_agent(exchange, unquote(agent))
+                return run_agent(exchange, unquote(agent))
             case "POST", ["interrupt"] if has_agents:
-                return await interrupt(exchange)
+                return interrupt(exchange)
             case "GET" | "POST" | "DELETE", ["mcp"]:
-                return await _answer_mcp(exchange)
+                return _answer_mcp(exchange)
             case "POST", ["stop" | "continue" as what] if f"run:{what}" in self._context.node.kind(kind).methods:
-                return await exchange.call_rpc(f"run:{what}")
+                return exchange.call_rpc(f"run:{what}")
             case "GET" | "HEAD" | "PUT" | "DELETE", ["files", *path] if path and kind in self._context.files:
-                return await answer_file(exchange, "/".join(path))
+                return answer_file(exchange, "/".join(path))
             case "GET" | "HEAD", ["tasks", *id] if has_live_tasks and len(id) < 2:
-                return await (exchange.get_run(unquote(id[0])) if id else exchange.list_runs())
+                return exchange.get_run(unquote(id[0])) if id else exchange.list_runs()
             case _:
-                return await answer_by_author(exchange, "/".join(parts))
+                return exchange.answer_by_author("/".join(parts))
 
 
 class _Exchange(Exchange):
@@ -130,7 +138,7 @@ class _Exchange(Exchange):
         if revision.json is None:
             raise NotFound(f"{self.key} has no state yet")
         current = tag(actor.state.epoch, revision.version)
-        # If the type has gained a field, the same version may have another JSON than before.
+        # After the type has gained a field, the JSON of the same version may differ.
         if revision.is_stored and {"*", current} & read_tags(self.request, "if-none-match"):
             return Response(status_code=304, headers={"etag": current})
         return Response(revision.json, media_type="application/json", headers={"etag": current})
@@ -161,7 +169,7 @@ class _Exchange(Exchange):
         except BaseException as error:  # `validate_state_change` may refuse with any exception.
             raise Reject(str(actor.explain(error, connection))) from None
         version = await commit
-        await actor.state.store_thread(connection)  # The state may be the initial one, which is no change.
+        await actor.state.store_thread(connection)  # Setting the initial state is no change.
         headers = {"etag": tag(epoch, version)}
         return JSONResponse({"epoch": epoch, "version": version}, headers=headers)
 
@@ -199,9 +207,46 @@ class _Exchange(Exchange):
     async def destroy(self) -> Response:
         await self.check("destroy")
         await self.context.node.destroy(self.key, self.request.scope.get(TRACE))
-        return Response(status_code=204)
+        return Response(status_code=_NO_CONTENT)
+
+    async def answer_by_author(self, rest: str) -> Response:
+        """Answer a request at a path below the thread, still encoded, by an endpoint or by `on_request`."""
+        await self.check("request")
+        node, request = self.context.node, self.request
+        request.state.principal = self.principal
+        endpoint, arguments = None, dict[str, Any]()
+        if (found := node.kind(self.key.kind).endpoints.find(request.method, rest)) is not None:
+            endpoint, arguments = found[0], await self._read_arguments(*found)
+            actor = await node.stored_actor(self.key)
+        else:
+            actor = await node.actor(self.key, user=None if self.principal is None else self.principal.id)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        actor.turns.request(
+            request,
+            make_resolver(future),
+            party=self.party,
+            lease=self.lease,
+            endpoint=endpoint,
+            arguments=arguments,
+        )
+        result = await future
+        if isinstance(result, Response):
+            return result
+        if endpoint is None:
+            what = type(result).__name__
+            raise TypeError(f"on_request of {self.key.kind} returned {what}; it must return a Response")
+        return Response(status_code=_NO_CONTENT) if result is None and not endpoint.has_result else answer_json(result)
 
     # Inside
+
+    async def _read_arguments(self, endpoint: EndpointMethod, values: dict[str, Any]) -> dict[str, Any]:
+        body = b""
+        if endpoint.is_json:
+            body = await self.body()
+        elif endpoint.body is not None:
+            body = await self.raw_body()
+        with self.context.scheduler.measure():
+            return endpoint.arguments(values, self.request, body, limits=self.context.limits)
 
     async def _read(self) -> Actor:
         """Return the thread, which must be stored: a request that only reads creates none."""
@@ -224,7 +269,7 @@ async def _answer_mcp(exchange: Exchange) -> Response:
 
 @cache
 def _import_mcp() -> Callable[[Exchange], Awaitable[Response]]:
-    """Import MCP for the first request to it, as that takes a second. Raises HTTPException without the extra."""
+    """Import MCP at the first request to it, as the import takes a second. Raises HTTPException without the extra."""
     try:
         from plait.web.http.mcp import answer_mcp  # noqa: PLC0415
     except ModuleNotFoundError:

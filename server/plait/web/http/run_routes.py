@@ -20,13 +20,13 @@ from plait.agents.thread_ids import ThreadIds
 from plait.errors import Busy, Forbidden, InvalidArguments, NotFound, PlaitError, TooMany, Unavailable
 from plait.limits import Limits, check_json
 from plait.state.types import parse_json_error
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait.web.fairness import LARGE
-from plait.web.http.endpoint import Headers
+from plait.web.http.endpoint import Endpoint, Headers, LimitedRequest
 from plait.web.http.exchange import Exchange, answer_json
-from plait.web.http.streamed_call import Encode
+from plait.web.http.streamed import Encode
 from plait.web.server_context import THREAD, ServerContext, error_body
-from plait.web.thread_urls import read_run
+from plait.web.thread_urls import Address, read_run
 from plait_schemas.codec import NOT_JSON
 from plait_schemas.encoding import encode_given
 
@@ -46,30 +46,31 @@ class InterruptBody(msgspec.Struct, forbid_unknown_fields=True):
 _decode_interrupt = msgspec.json.Decoder(InterruptBody).decode
 
 
-class RunRequests:
+class RunRequests(Endpoint):
     """Answers the requests below `/run`, which name a thread by a signed id or by a user's session."""
 
     def __init__(self, context: ServerContext, ids: ThreadIds) -> None:
-        self._context = context
+        super().__init__(context)
         self._ids = ids
 
-    def find_place(self, scope: Scope) -> ThreadKey | None:
-        """Return the kind of the agent in a URL, with an empty name, as the URL does not tell it."""
+    def _find_address(self, scope: Scope) -> Address | None:
+        """Return the kind of the agent in a URL; the thread's name is empty, as the URL does not contain it."""
         try:
-            agent = self._context.runs.agents.get(read_run(scope)[0])
+            name, rest = read_run(scope)
         except NotFound:
             return None
-        return None if agent is None else ThreadKey(agent.kind.name, "")
+        agent = self._context.runs.agents.get(name)
+        return None if agent is None else Address(ThreadKey(agent.kind.name, ""), rest)
 
-    async def locate(self, request: Request) -> ThreadKey | None:
-        """Return the thread of a request, and keep the name of one without a session; None if it names no agent.
+    async def _locate(self, request: LimitedRequest) -> ThreadKey | None:
+        """Return the thread of a request, and keep its name in the scope if there is no session; None without an agent.
 
-        The user is needed for a session, and if the app finds the ids; then `authenticate` is called here, and once
-        more where the request is answered.
+        A session, or a provider of ids, needs the user. Then `authenticate` is called here, and again by the node that
+        answers the request.
         """
-        context, place = self._context, self.find_place(request.scope)
-        if place is None:
+        if request.address is None:
             return None
+        context, kind = self._context, request.address.key.kind
         self._check(request)
         session_id, principal = _read_session_id(request.scope["query_string"]), None
         if session_id is not None or self._ids.has_provider:
@@ -77,13 +78,12 @@ class RunRequests:
             if isinstance(found, Response):
                 return None
             principal = found
-        name, _ = await self._find_thread(request, principal, session_id, place.kind)
+        name, _ = await self._find_thread(request, principal, session_id, kind)
         if session_id is None:
             request.scope[THREAD] = name
-        return ThreadKey(place.kind, name)
+        return ThreadKey(kind, name)
 
-    async def answer(self, request: Request, headers: Headers) -> Response:
-        """Answer a request. Raises the error of one that is refused."""
+    async def _answer(self, request: LimitedRequest, headers: Headers) -> Response:
         context = self._context
         self._check(request)
         principal = await context.authenticate(request)
@@ -118,17 +118,15 @@ class RunRequests:
     async def _find_thread(
         self, request: Request, principal: Principal | None, session_id: str | None, kind: str
     ) -> tuple[str, Headers]:
-        """Return the name of the thread, and the headers by which a client continues it; this node owns a new one.
+        """Return the name of the thread, and the headers with which a client continues it. This node owns a new thread.
 
-        Raises Forbidden for a session without a principal, which any client could name.
+        Raises Forbidden for a session without a principal, as any client could name it.
         """
         if session_id is None:
-            # A provider of ids finds it as `request.state.principal`.
+            # A provider of ids reads the principal from `request.state.principal`.
             request.scope.setdefault("state", {})["principal"] = principal
             owners = self._context.owners
-            id = request.scope.get(THREAD) or await self._ids.find(
-                request, lambda id: owners.find(ThreadKey(kind, id)) == owners.node
-            )
+            id = request.scope.get(THREAD) or await self._ids.find(request, lambda id: owners.owns(ThreadKey(kind, id)))
             return id, self._ids.make_headers(id, is_secure=request.scope["scheme"] == "https")
         if principal is None:
             raise Forbidden("session_id names a session of a user, and this server does not know who you are")
@@ -151,7 +149,7 @@ async def run_agent(exchange: Exchange, name: str, *, session_id: str | None = N
     with context.scheduler.measure():
         method = agent.kind.method(f"run:{name}")
         (given,), _ = method.arguments([msgspec.Raw(body.strip())], limits=context.limits)
-    # Only for an input that fits, so that no other wakes a thread.
+    # The input is valid: an invalid one must not wake a thread.
     actor, connection = await exchange.enter(0)
     if session_id is not None and exchange.principal is not None:
         given = msgspec.structs.replace(given, session_id=session_id, user_id=exchange.principal.id)

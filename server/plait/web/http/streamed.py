@@ -3,20 +3,32 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from functools import cached_property
-from typing import Final
+from functools import cached_property, partial
+from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection
+from plait.actor.outcome import RunningCall
+from plait.actor.rpc import Arguments, Method
 from plait.actor.transport import HIGH_WATER, Frame, OneWay
+from plait.errors import CallFailed, PlaitError, TooLarge, Unauthenticated
 from plait.web.lost import abort
 
-__all__ = ["ResponseAborted", "ResponseLines", "StreamedResponse", "wants_events"]
+__all__ = ["Encode", "ResponseAborted", "ResponseLines", "StreamedCall", "StreamedResponse", "wants_events"]
 
-# No proxy holds the answer back.
+# Tells nginx not to buffer the answer.
 _HEADERS: Final = {"x-accel-buffering": "no"}
+
+Encode = Callable[[str, Any], tuple[bytes | None, bool]]
+"""Returns the bytes for a "chunk", the "end" or the "error" of a stream, and whether they are the last.
+
+None aborts the response, if its format cannot express an error.
+"""
 
 
 def wants_events(request: Request) -> bool:
@@ -41,7 +53,7 @@ class StreamedResponse(StreamingResponse):
         self._has_ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # For servers of later versions, Starlette would notice only when it sends that the client has disconnected.
+        # For later versions of ASGI, Starlette would notice a disconnect only when it sends.
         asgi = {**scope.get("asgi", {}), "spec_version": "2.3"}
         try:
             await super().__call__({**scope, "asgi": asgi}, receive, send)
@@ -52,7 +64,7 @@ class StreamedResponse(StreamingResponse):
 
     async def listen_for_disconnect(self, receive: Receive) -> None:
         await super().listen_for_disconnect(receive)
-        # Do not leave it to cancellation: anyio never cancels a task that is always ready to run.
+        # Do not rely on cancellation: anyio never cancels a task that is always ready to run.
         self._end()
 
     def _end(self) -> None:
@@ -66,7 +78,7 @@ class ResponseAborted(Exception):
 
 
 class ResponseLines(OneWay):
-    """Keeps the lines of an answer until they are read; is full if more than `limit` bytes wait."""
+    """Keeps the lines of an answer until they are read. It is full if more than `limit` bytes wait."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -77,7 +89,7 @@ class ResponseLines(OneWay):
         # Whether the response ends without its final chunk.
         self._is_broken = False
 
-    # The events are made on first use, as most requests are not answered in lines.
+    # The events are created on first use, as most answers are not streamed.
 
     @cached_property
     def _filled(self) -> asyncio.Event:
@@ -147,3 +159,81 @@ class ResponseLines(OneWay):
 
     def close(self, code: int, reason: str) -> None:
         pass
+
+
+class StreamedCall:
+    """Calls a streaming method, and answers with its chunks; ends with an error if the client reads too slowly."""
+
+    def __init__(self, lines: ResponseLines, encode: Encode, actor: Actor) -> None:
+        self._lines = lines
+        self._encode = encode
+        self._actor = actor
+        self._turn: RunningCall | None = None
+        # Done when there is something to send; the result is the error if the call fails before its first chunk.
+        self.began: asyncio.Future[PlaitError | None] = asyncio.get_running_loop().create_future()
+
+    def begin(self, method: Method, arguments: Arguments, connection: Connection, request: Request) -> None:
+        """Call the method."""
+        self._turn = self._actor.turns.call(
+            method, arguments, self._done, sink=self._sink, connection=connection, request=request, by_client=True
+        )
+
+    def answer(self, media_type: str) -> Response:
+        """Return the answer; it ends when the call ends."""
+        return StreamedResponse(self._lines.read(), media_type=media_type, ended=self.leave)
+
+    async def join(self, most: int) -> bytes:
+        """Return the whole output of the call after its end. Raises TooLarge for more bytes, and ResponseAborted."""
+        found = bytearray()
+        try:
+            async for line in self._lines.read():
+                found += line
+                if len(found) > most:
+                    raise TooLarge(f"the chunks have more than {most} bytes", limit="write_buffer")
+        finally:
+            self.leave()
+        return bytes(found)
+
+    def close(self, _: int, reason: str) -> None:
+        """Abandon the call with a reason, as the client's rights have ended."""
+        self._fail(Unauthenticated(reason))
+        self._abandon()
+
+    def leave(self) -> None:
+        """Abandon the call if it has not ended, as its answer is no longer read."""
+        self._lines.end()
+        self._abandon()
+
+    # Inside
+
+    def _sink(self, what: str, value: object) -> Callable[[], None]:
+        value = None if value is msgspec.UNSET else CallFailed(str(value)) if what == "error" else value
+        return partial(self._put, what, value, self._encode(what, value))
+
+    def _put(self, what: str, value: Any, encoded: tuple[bytes | None, bool]) -> None:
+        lines = self._lines
+        if what == "chunk" and lines.is_full:
+            self._actor.instruments.limit_hit("write_buffer")
+            self._fail(CallFailed("the client reads too slowly"))
+            self._abandon()
+            return
+        if not self.began.done():
+            self.began.set_result(value if what == "error" else None)
+        line, is_last = encoded
+        if line is None:
+            lines.abort()
+        else:
+            lines.put(line, is_last=is_last)
+
+    def _fail(self, error: PlaitError) -> None:
+        self._put("error", error, self._encode("error", error))
+
+    def _done(self, _: object, error: BaseException | None) -> None:
+        self._turn = None
+        if error is not None:
+            self._fail(self._actor.explain(error))
+
+    def _abandon(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.abandon()

@@ -1,4 +1,4 @@
-"""Calls between nodes: carries requests to the owners of threads, and answers those of other nodes."""
+"""Calls between nodes: sends calls to the owners of threads, and answers the calls of other nodes."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -25,7 +25,7 @@ _decode_reply: Final = msgspec.msgpack.Decoder(Reply).decode
 
 
 class Calls:
-    """Carries the calls of one node, and those of the others to it."""
+    """Sends the calls of this node, and answers the calls of the other nodes."""
 
     def __init__(self, links: Links, answers: RemoteCalls) -> None:
         self._links = links
@@ -73,7 +73,7 @@ class Calls:
 
     def _open(self, link: Link, number: int, data: bytes) -> Incoming:
         incoming = Incoming(link, number)
-        # Without the context variables of the code that has opened the link.
+        # The task must not inherit the context variables of the code that opened the link.
         work = self._answers.answer(data, incoming)
         task = asyncio.get_running_loop().create_task(work, context=Context(), name="plait call of another node")
         incoming.on_cancel = task.cancel
@@ -107,24 +107,24 @@ class _CallAttempts(Attempts):
         return self._call
 
     async def handle(self, failure: Lost | Refused) -> None:
-        """Wait before the next attempt. Raises Indeterminate if the call may have been done, else Unavailable."""
+        """Wait before the next attempt. Raises Indeterminate if the call may have been executed, else Unavailable."""
         if isinstance(failure, Refused):
             self.correct(failure.owner)
         elif not self.may_repeat and self.reads:
             raise Unavailable("another process was lost during a call; try again") from None
         elif not self.may_repeat:
-            raise Indeterminate("another process was lost during a call: it is not known if it has done it") from None
+            raise Indeterminate("another process was lost during a call: the call may have been executed") from None
         await self.pause()
 
     def settle(self, *, may_have_stored: bool) -> None:
-        """Tell whether the call has stored something, or may have; the first time counts."""
+        """Report whether the call may have stored something; only the first report counts."""
         if self._settle is not None:
             settle, self._settle = self._settle, None
             settle(may_have_stored)
 
 
 class _Call(Outgoing):
-    """A call at its caller, which learns what it has stored even after the caller has left."""
+    """The caller's end of a call. It reports whether the call may have stored something even if the caller has left."""
 
     def __init__(self, link: Link, request: bytes, attempts: _CallAttempts) -> None:
         super().__init__(link, _CALL, request)
@@ -132,7 +132,7 @@ class _Call(Outgoing):
         self._reply: Reply | None = None
 
     def take_result(self) -> bytes:
-        """Return the result, when the reply has come. Raises the exception that the call has ended with."""
+        """Return the result after the reply has arrived. Raises the exception with which the call has ended."""
         assert self._reply is not None
         if self._reply.is_error:
             raise decode_error(self._reply.data)

@@ -2,11 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from plait.cluster.owners import NodeId
-from plait.web.links.link import Link
+from plait.web.links.link import Answer, Link
 
 __all__ = ["Folder"]
 
@@ -20,11 +19,11 @@ class Folder:
     def __init__(self, node: NodeId, folder: str | Path) -> None:
         self._node = node
         self._folder = Path(folder)
-        # The number of the Plait among those of a server; each has links of its own.
+        # The number of this Plait in its process; each Plait has links of its own.
         self.app = 0
 
-    async def listen(self, answer: Callable[[NodeId | None], Link]) -> asyncio.Server:
-        """Listen for other workers; a former process of this one is replaced."""
+    async def listen(self, answer: Answer) -> asyncio.Server:
+        """Listen for other workers, in the place of an earlier process of this worker."""
         path = self._path(self._node)
         new = path.with_suffix(f".{os.getpid()}")
         new.unlink(missing_ok=True)
@@ -32,10 +31,9 @@ class Folder:
         new.rename(path)
         return server
 
-    async def dial(self, node: NodeId, make: Callable[[], Link]) -> Link:
+    async def dial(self, node: NodeId, link: Link) -> None:
         """Connect with a worker."""
-        _, link = await asyncio.get_running_loop().create_unix_connection(make, str(self._path(node)))
-        return link
+        await asyncio.get_running_loop().create_unix_connection(lambda: link, str(self._path(node)))
 
     def _path(self, node: NodeId) -> Path:
         return self._folder / f"{node}.{self.app}.sock"

@@ -1,6 +1,6 @@
 """A link between two nodes: one stream socket, over which many streams send messages in both directions.
 
-The node that has dialled opens the streams: one for each socket, request or call whose thread the other node owns. A
+The node that dialled opens the streams: one for each socket, request or call whose thread the other node owns. A
 message is a header (the bytes after it, a kind, the number of a stream) and data. Messages of one stream keep their
 order. All messages of one iteration of the loop are written at once, and a frame for many sockets once, with their
 numbers.
@@ -16,13 +16,13 @@ from plait.actor.transport import Frame
 from plait.cluster.gate import OPEN, Gate
 from plait.cluster.owners import NodeId
 
-__all__ = ["AWAY", "LOST", "Link", "LinkStream", "Opener"]
+__all__ = ["AWAY", "LOST", "Answer", "Link", "LinkStream", "Opener"]
 
 LOST: Final = 0
-"""Either node: the stream has ended without its last message."""
+"""Sent by either node: the stream has ended without its last message."""
 
 AWAY: Final = 1
-"""The node that was dialled: it is shutting down, and takes no further streams."""
+"""Sent by the node that was dialled: it is shutting down, and takes no further streams."""
 
 _CAST_TEXT: Final = 2
 _CAST_BINARY: Final = 3
@@ -47,7 +47,7 @@ class LinkStream(Protocol):
     """One socket, request or call on a link."""
 
     def take(self, kind: int, data: bytes) -> None:
-        """Handle a message of the other node."""
+        """Handle a message from the other node."""
         ...
 
     def deliver(self, frame: Frame, payload: bytes | None) -> None:
@@ -55,16 +55,19 @@ class LinkStream(Protocol):
         ...
 
     def set_full(self, *, is_full: bool) -> None:
-        """Put nothing more on the link if possible while it is full."""
+        """Pause or resume sending: while the link is full, add as little as possible."""
         ...
 
     def lose(self) -> None:
-        """End, as the link or the other end is lost. The stream is forgotten already."""
+        """End, as the link or the other end is lost. The link has already removed the stream."""
         ...
 
 
 Opener = Callable[["Link", int, bytes], LinkStream | None]
 """Makes the other end of a stream from the link, the number of the stream, and its first message."""
+
+Answer = Callable[[NodeId | None], "Link"]
+"""Makes the link to a node that has dialled."""
 
 
 class Link(asyncio.Protocol):
@@ -92,8 +95,8 @@ class Link(asyncio.Protocol):
         self._streams: dict[int, LinkStream] = {}
         self._last_number = 0
         self._input = bytearray()
-        # The output of this iteration of the loop, written at its end: messages, and frames with the numbers of their
-        # streams; for each frame its place, and for each stream the place of its last message.
+        # The messages and casts of this iteration of the loop, written at its end. `_casts` has the place of each frame
+        # in `_out`, and `_last_places` the place of the last message of each stream.
         self._out: list[tuple[int, int, bytes] | _Cast] = []
         self._casts: dict[int, int] = {}
         self._last_places: dict[int, int] = {}
@@ -112,7 +115,7 @@ class Link(asyncio.Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is to be put on the link, if possible."""
+        """Whether senders should wait before they put more on the link."""
         return self._is_backed_up or self._is_gated
 
     @property
@@ -127,7 +130,7 @@ class Link(asyncio.Protocol):
         while number in self._streams or number == self._last_number:
             number = (number + 1) % _STREAMS
         self._last_number = number
-        if self._lost.done():  # Since the caller has got the link.
+        if self._lost.done():  # The link was lost after the caller had found it.
             self._loop.call_soon(self._lose, stream)
             return number
         self._streams[number] = stream
@@ -137,7 +140,7 @@ class Link(asyncio.Protocol):
         return number
 
     def forget(self, number: int) -> None:
-        """Drop what the other node still sends to a stream."""
+        """Remove a stream; later messages of the other node for it are dropped."""
         self._streams.pop(number, None)
 
     def put(self, kind: int, number: int, data: bytes = b"") -> None:
@@ -148,11 +151,11 @@ class Link(asyncio.Protocol):
         self._out.append((kind, number, data))
 
     def cast(self, frame: Frame, number: int, payload: bytes | None = None) -> None:
-        """Send a frame to a socket; sockets that get the same frame share it, unless that would change an order."""
+        """Send a frame to a socket. Sockets share it with others that get it, unless that would reorder messages."""
         out, last = self._out, self._last_places
         if not out:
             self._loop.call_soon(self._flush)
-        # The payload belongs to the frame, which may be sent without it, too.
+        # The same frame may be sent with the payload and without it: these are two casts.
         key = id(frame) if payload is None else -id(frame)
         place = self._casts.get(key)
         if place is not None and last.get(number, -1) < place:
@@ -162,7 +165,7 @@ class Link(asyncio.Protocol):
             last[number] = place
             return
         self._casts[key] = last[number] = len(out)
-        # The frame is kept, as its id may be used again when it is gone.
+        # `_out` keeps the frame alive, as Python may otherwise use its id again.
         out.append((_CAST_TEXT if frame.is_text else _CAST_BINARY, [number], frame, payload))
 
     def cast_all(self, frame: Frame, numbers: Sequence[int]) -> None:
@@ -175,7 +178,7 @@ class Link(asyncio.Protocol):
         self._out.append((_CAST_TEXT if frame.is_text else _CAST_BINARY, count, data))
 
     async def close(self) -> None:
-        """Send what was put on the link, and close it; its streams are lost."""
+        """Send the waiting messages, and close the link; its streams are lost."""
         if (transport := self._transport) is None:
             return
         self._flush()
@@ -186,7 +189,7 @@ class Link(asyncio.Protocol):
             await self._lost
 
     def abort(self) -> None:
-        """Close the link, and send nothing of what was put on it."""
+        """Close the link, and drop its unsent messages."""
         self._out = []
         if self._transport is not None:
             self._transport.abort()
@@ -214,7 +217,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.bytes_received += len(data)
-        # Most often one write of the other node arrives whole.
+        # A write of the other node usually arrives as a whole.
         source: bytes | bytearray = data
         if self._input:
             self._input += data
@@ -287,7 +290,7 @@ class Link(asyncio.Protocol):
                     self._fail(number, stream, error)
 
     def _fail(self, number: int, stream: LinkStream, error: Exception) -> None:
-        """End a stream whose end here has raised an exception that is ours."""
+        """End a stream after its end on this node has raised an exception: a fault of plait."""
         log_internal(error)
         self.forget(number)
         self.put(LOST, number)
@@ -296,7 +299,7 @@ class Link(asyncio.Protocol):
     def _lose(self, stream: LinkStream) -> None:
         try:
             stream.lose()
-        except Exception as error:  # The other streams must still be told.
+        except Exception as error:  # The other streams must still learn of the loss.
             log_internal(error)
 
     def _flush(self) -> None:

@@ -1,9 +1,9 @@
-"""The links of a node: those that it has dialled, by node, and those that other nodes have."""
+"""The links of a node: the ones that it dialled, by node, and the ones that other nodes dialled."""
 
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Collection
 from contextlib import suppress
 from contextvars import Context
 from typing import Final, Literal, Protocol, get_args
@@ -11,8 +11,8 @@ from weakref import WeakSet
 
 from plait.cluster.owners import NodeId, Owners
 from plait.errors import Unavailable
-from plait.store.protocol import ThreadKey
-from plait.web.links.link import AWAY, Link, Opener
+from plait.store.thread_rows import ThreadKey
+from plait.web.links.link import AWAY, Answer, Link, Opener
 
 __all__ = ["HOLD", "RETRY", "Attempts", "Links", "Network"]
 
@@ -20,7 +20,7 @@ HOLD: Final = 8.0
 """Seconds that sockets, requests and calls wait for a node that is away, or for a lost owner."""
 
 RETRY: Final = 0.05
-"""Seconds before a node is asked again, or dialled again."""
+"""Seconds before the next attempt to ask or to dial a node."""
 
 _Counted = Literal["sent", "bytes_sent", "bytes_received"]
 
@@ -31,39 +31,39 @@ _GLANCE: Final = 0.25
 class Network(Protocol):
     """Connects this node with the others."""
 
-    async def listen(self, answer: Callable[[NodeId | None], Link]) -> asyncio.Server:
-        """Listen for other nodes; `answer` makes the link of one that has dialled. Raises OSError."""
+    async def listen(self, answer: Answer) -> asyncio.Server:
+        """Listen for other nodes; `answer` makes the link to a node that dials. Raises OSError."""
         ...
 
-    async def dial(self, node: NodeId, make: Callable[[], Link]) -> Link:
-        """Connect with a node. Raises OSError if it is not there, or is another one than expected."""
+    async def dial(self, node: NodeId, link: Link) -> None:
+        """Connect a link with a node. Raises OSError if the node does not answer, or another node does."""
         ...
 
 
 class Links:
-    """Dials the other nodes when their threads are used, and answers those that dial this one."""
+    """Dials the other nodes when their threads are used, and answers nodes that dial this one."""
 
     def __init__(self, owners: Owners, network: Network | None, *, hold: float = HOLD) -> None:
         self._owners = owners
         self._network = network
         # The streams that other nodes may open here, by the kind of their first message.
         self.openers: dict[int, Opener] = {}
-        # Seconds for which something is held whose owner is away.
+        # Seconds for which sockets, requests and calls are held while their owner is away.
         self.hold = hold
         self._server: asyncio.Server | None = None
         self._dialled: dict[NodeId, Link] = {}
-        # Links to nodes that were away, and have come back.
+        # Old links to nodes that were away and have come back.
         self._replaced: set[Link] = set()
         self._dials: dict[NodeId, asyncio.Task[Link | None]] = {}
         self._answered: set[Link] = set()
-        # The counts of links that have ended.
+        # The totals of links that have ended.
         self._carried = Counter[str]()
         # The number of sockets, requests and calls that wait for a node.
         self.held = 0
         _made.add(self)
 
     def count(self, what: _Counted) -> int:
-        """Return how many messages or bytes all links have carried."""
+        """Return the number of messages or bytes that all links have carried."""
         now: int = sum(getattr(each, what) for each in self._all())
         return self._carried[what] + now
 
@@ -78,7 +78,7 @@ class Links:
             self._server = await self._network.listen(self._answer)
 
     def go_away(self) -> None:
-        """Answer no further links and streams, as this node is shutting down; a new process takes its place."""
+        """Accept no further links and streams, as this node is shutting down; a new process takes its place."""
         self._stop_listening()
         for link in self._answered:
             link.put(AWAY, 0)
@@ -99,24 +99,25 @@ class Links:
                 link.abort()
 
     def drop(self) -> None:
-        """Close all links without sending what was put on them, as this node was dead for the others."""
+        """Close all links and drop their unsent messages, as the other nodes took this one for dead."""
         for link in self._all():
             link.abort()
 
     def find(self, node: NodeId, *, may_be_away: bool = False) -> Link | None:
-        """Return the link to a node if it is there and takes streams, or, if it `may_be_away`, is shutting down."""
+        """Return the link to a node; None without one, or if the node is shutting down, unless it `may_be_away`."""
         link = self._dialled.get(node)
         return None if link is None or (link.is_away and not may_be_away) or link.is_closed else link
 
     def begin_hold(self) -> float:
-        """Return the time of the loop until which something may be held that begins to wait now."""
+        """Return the time of the loop at which a wait that begins now has to end."""
         return asyncio.get_running_loop().time() + self.hold
 
     async def reach(self, to: ThreadKey | NodeId, until: float, *, may_be_away: bool = False) -> Link:
-        """Return the link to a node, or to that which owns a thread, which may be this one; wait while there is none.
+        """Return the link to a node, or to the owner of a thread, which may be this node; wait while there is no link.
 
-        One that is shutting down is only returned if it `may_be_away`. Raises Unavailable at a time of the loop,
-        `until`, and after it even if there is a link: it is called again when the node has refused a request.
+        The link to a node that is shutting down is returned only if the node `may_be_away`. Raises Unavailable if the
+        time of the loop has reached `until`, even if there is a link: callers try again when a node has refused a
+        request.
         """
         while asyncio.get_running_loop().time() < until:
             node = self._owners.find(to) if isinstance(to, ThreadKey) else to
@@ -128,7 +129,7 @@ class Links:
         raise _make_away()
 
     def correct(self, key: ThreadKey, owner: NodeId | None) -> None:
-        """Remember what a node has said that does not own a thread: which node does, if it knows."""
+        """Remember the owner of a thread, as told by a node that refused it; None if that node does not know."""
         self._owners.correct(key, owner)
 
     async def find_link(self, key: ThreadKey) -> Link | None:
@@ -145,7 +146,7 @@ class Links:
         return None
 
     def leave_to_parent(self) -> None:
-        """Close the sockets in a forked child, in which the other nodes would take this one for alive after its end."""
+        """Close the sockets in a forked child: they would make this node look alive after its end."""
         sockets = () if self._server is None else self._server.sockets
         numbers = [*(each.fileno() for each in sockets), *(link.descriptor for link in self._all())]
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -165,9 +166,9 @@ class Links:
         return (*self._dialled.values(), *self._replaced, *self._answered)
 
     async def _dial(self, node: NodeId) -> Link | None:
-        """Return a new link; None if there is none soon."""
+        """Return a new link; None if the connection takes too long."""
         if (dial := self._dials.get(node)) is None:
-            # The link keeps no variables of the code that needs it first.
+            # The link must not keep the context variables of its first user.
             work = self._connect(node)
             dial = asyncio.create_task(work, name=f"plait link to {node}", context=Context())
             self._dials[node] = dial
@@ -176,7 +177,7 @@ class Links:
         return dial.result() if dial.done() and not dial.cancelled() else None
 
     async def _pause(self, until: float) -> None:
-        """Wait before the next attempt. Raises Unavailable if the time is over."""
+        """Wait before the next attempt. Raises Unavailable at the deadline."""
         if asyncio.get_running_loop().time() + RETRY >= until:
             raise _make_away()
         await self._wait(asyncio.sleep(RETRY))
@@ -191,8 +192,8 @@ class Links:
     async def _connect(self, node: NodeId) -> Link | None:
         assert self._network is not None
         with suppress(OSError):
-            gate = self._owners.gate
-            link = await self._network.dial(node, lambda: Link({}, self._end, gate=gate, node=node))
+            link = Link({}, self._end, gate=self._owners.gate, node=node)
+            await self._network.dial(node, link)
             if link.is_closed:
                 return None
             if (former := self._dialled.get(node)) is not None:
@@ -214,9 +215,9 @@ class Links:
 
 
 class Attempts:
-    """Finds the node for a request again and again, for as long as it is refused and there is time.
+    """Finds the node for a request; again after each refusal, until the deadline.
 
-    A node that is shutting down may still do what a turn asks for, unless it refuses that.
+    A node that is shutting down may still answer the calls of turns, unless it refuses them.
     """
 
     def __init__(self, links: Links, to: ThreadKey | NodeId, *, is_of_turn: bool = False) -> None:
@@ -226,11 +227,11 @@ class Attempts:
         self._until = links.begin_hold()
 
     async def reach(self) -> Link:
-        """Return the link to the node. Raises Unavailable if there is none in time."""
+        """Return the link to the node. Raises Unavailable if there is no link by the deadline."""
         return await self._links.reach(self._to, self._until, may_be_away=self._may_be_away)
 
     def correct(self, owner: NodeId | None) -> None:
-        """Remember that a node has refused the request, and which one it has said owns the thread."""
+        """Remember that a node has refused the request, and the owner that it named."""
         self._may_be_away = False
         if isinstance(self._to, ThreadKey):
             self._links.correct(self._to, owner)

@@ -1,4 +1,4 @@
-"""A request to another node and its answer: a body goes up, chunks come down, and the reply is the last of them."""
+"""A request to another node and its answer: the body goes up, chunks come down, and the last chunk is the reply."""
 
 import asyncio
 import struct
@@ -25,19 +25,19 @@ __all__ = [
     "unpack_owner",
 ]
 
-# Of both ends: there is room for so many bytes more.
+# Sent by both ends: there is room for this many more bytes.
 _ROOM: Final = 28
 
 WINDOW: Final = 64 * 1024
-"""The bytes that may be on their way."""
+"""Maximum bytes that may be on their way."""
 
 PIECE: Final = WINDOW // 2
-"""The most bytes that a sender sends at once, and after which a receiver makes room for more."""
+"""Maximum bytes of a piece, and the used bytes after which a receiver makes room for more."""
 
 REFUSED: Final = 26
-"""The only answer of a node that has done nothing: it is shutting down, or does not own the thread; with its owner."""
+"""The only answer of a node that did nothing, as it is shutting down or does not own the thread; names the owner."""
 
-# Of both ends: a piece, and the last one. Of the end that asks: that the reply is not needed any longer.
+# Sent by both ends: a piece, and the last piece. Sent by the asking end: the reply is not needed any longer.
 _PIECE: Final = 31
 _LAST: Final = 32
 _CANCEL: Final = 33
@@ -53,7 +53,7 @@ class Lost(Exception):
 
 
 class Refused(Exception):
-    """The other node has done nothing; `owner` owns the thread, if the node knows that."""
+    """The other node did nothing; `owner` is the owner of the thread, if the node knows it."""
 
     def __init__(self, owner: NodeId | None) -> None:
         super().__init__()
@@ -61,19 +61,19 @@ class Refused(Exception):
 
 
 class Pipe:
-    """One end of a request: it sends and gets pieces, the last of them marked, and has `room` for so many bytes.
+    """One end of a request: sends and receives pieces, the last of them marked. It may send `room` bytes.
 
-    That which asks has none at first: the first that it is given says that the other end reads its body.
+    The asking end begins without room: its first room means that the other end reads the body.
     """
 
     def __init__(self, link: Link, number: int = 0, *, room: int = 0) -> None:
         self._link = link
         self._number = number
         self._room = room
-        # What was received: pieces, each with whether it is the last one, and the error that has ended the request.
+        # Received pieces, each with whether it is the last one, and the error that has ended the request.
         self._found: asyncio.Queue[tuple[bytes, bool] | Lost | Refused] = asyncio.Queue()
-        # Whether the other end was given room, which it is by the first `next` that waits; and the bytes that were
-        # received and used up, and are not told yet.
+        # Whether the other end has got its first room, from a `next` that waits; and the bytes used up since the last
+        # room.
         self._has_given = False
         self._used = 0
         self._is_link_full = False
@@ -84,11 +84,11 @@ class Pipe:
         self.on_room: Callable[[], object] = _ignore
 
     def put(self, data: bytes, *, is_last: bool = False) -> None:
-        """Send a piece at once, whether there is room or not."""
+        """Send a piece at once, even without room."""
         self._link.put(_LAST if is_last else _PIECE, self._number, data)
 
     async def send(self, data: bytes, *, is_last: bool = False) -> None:
-        """Send bytes of any length, cut into pieces, as there is room for them."""
+        """Send bytes of any length, cut into pieces; wait for room before each one."""
         for at in range(0, max(len(data), 1), PIECE):
             piece = data[at : at + PIECE]
             await self.wait_for_room(len(piece))
@@ -108,34 +108,34 @@ class Pipe:
             self.give_room()
         found = await self._found.get()
         if isinstance(found, Exception):
-            self._found.put_nowait(Lost())  # For others that wait, and for those that come later.
+            self._found.put_nowait(Lost())  # For other readers, now and later.
             raise found
         return found
 
     def give_room(self, size: int = WINDOW) -> None:
-        """Tell the other end that it may send so many bytes more."""
+        """Tell the other end that it may send this many more bytes."""
         self._link.put(_ROOM, self._number, _SIZE.pack(size))
 
     def use(self, size: int) -> None:
-        """Count bytes that were received and used up, and make room now and then."""
+        """Count received bytes as used up; make room for each `PIECE` of them."""
         self._used += size
         if self._used >= PIECE:
             self.give_room(self._used)
             self._used = 0
 
     def end(self) -> None:
-        """Wait for room no more."""
+        """Stop waiting for room."""
         self._is_over = True
         self._wake()
 
-    # What the other end sends
+    # Messages of the other end
 
     def accept(self, data: bytes, *, is_last: bool) -> None:
         """Take a piece."""
         self._found.put_nowait((data, is_last))
 
     def add_room(self, size: int) -> None:
-        """Send more, as the other end has used up so many bytes."""
+        """Allow this many more bytes, as the other end has used them up."""
         self._room += size
         self._wake()
         self.on_room()
@@ -173,7 +173,7 @@ class Pipe:
 
 
 class Outgoing(Pipe):
-    """The end that asks, which opens the stream with a first message of a `kind`. The last piece is the reply."""
+    """The asking end, which opens the stream with a first message of a `kind`. The last piece is the reply."""
 
     def __init__(self, link: Link, kind: int, request: bytes, *, room: int = 0) -> None:
         super().__init__(link, room=room)
@@ -182,7 +182,7 @@ class Outgoing(Pipe):
         self._number = link.open(kind, request, self)
 
     async def send_body(self, pieces: AsyncIterable[bytes]) -> None:
-        """Send the body, or the rest of it, when the other end reads it. Return early if the request has ended."""
+        """Send the body, or the rest of it, as the other end reads it. Returns early if the request ends."""
         await self.wait_for_room(1)
         if self._is_over:
             return
@@ -193,7 +193,7 @@ class Outgoing(Pipe):
         self.put(b"", is_last=True)
 
     def cancel(self) -> bool:
-        """Tell the other end that the reply is not needed; return whether it is still to come."""
+        """Tell the other end that the reply is not needed; return False if the request has already ended."""
         if not self._is_over and not self._is_cancelled:
             self._is_cancelled = True
             self._link.put(_CANCEL, self._number)
@@ -211,7 +211,7 @@ class Outgoing(Pipe):
 
 
 class Incoming(Pipe):
-    """The end that answers. The first piece of the body may have come with the request."""
+    """The answering end. The first piece of the body may have come with the request."""
 
     def __init__(self, link: Link, number: int, *first: tuple[bytes, bool]) -> None:
         super().__init__(link, number, room=WINDOW)
@@ -232,7 +232,7 @@ class Incoming(Pipe):
             self.use(len(data))
 
     async def send_chunk(self, data: bytes) -> None:
-        """Send a chunk in one piece, when the other end has read those before it, but for a window."""
+        """Send a chunk in one piece, once the other end has read all but a window of the earlier chunks."""
         await self.wait_for_room(1)
         self._room -= len(data)
         self.put(data)

@@ -5,8 +5,8 @@ import socket
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from plait.cluster.cell_directory import find_directory
 from plait.cluster.cluster_owners import ClusterOwners
-from plait.cluster.directories import find_directory
 from plait.cluster.directory import NodeRecord
 from plait.cluster.member import SINGLE
 from plait.cluster.node_config import NodeConfig
@@ -21,12 +21,12 @@ from plait.web.links.tcp import Tcp
 
 __all__ = ["ProcessRole", "find_role"]
 
-# Seconds besides the timeout of the shutdown for which a worker waits for its former process.
+# Seconds, besides the shutdown timeouts, for which a worker waits for its earlier process to end.
 _PATIENCE: Final = 30.0
 
 
 class ProcessRole(NamedTuple):
-    """The store of this process, who owns the threads in it, and how it reaches the others."""
+    """The store of this process, the owners of the threads in it, and the network to the other processes."""
 
     store: Store
     owners: Owners
@@ -38,7 +38,7 @@ class ProcessRole(NamedTuple):
 def find_role(
     settings: Settings, given: Store | None, worker: Worker | None, versions: Mapping[str, int]
 ) -> ProcessRole:
-    """Return the role of this process, as its environment says. `given` is a store that the app has made.
+    """Return the role of this process, as its environment variables say. `given` is a store that the app has made.
 
     `versions` are the `state_version` of each kind. Raises ValueError and StoreError.
     """
@@ -68,12 +68,7 @@ def _join_cluster(
             f"a cluster needs a store that all of its nodes use, such as {shared}; {what} is for one machine"
         )
     owners = ClusterOwners(NodeRecord("", config.name, config.address, versions=versions), directory, workers=count)
-
-    def find_address(node: int | str) -> str | None:
-        found = owners.find_node(node)
-        return None if found is None else found.address
-
-    return ProcessRole(store, owners, Tcp(config, lambda: owners.node, find_address), is_first)
+    return ProcessRole(store, owners, Tcp(config, owners), is_first)
 
 
 def _share_files(settings: Settings, given: Store | None, worker: Worker) -> ProcessRole:
@@ -82,7 +77,7 @@ def _share_files(settings: Settings, given: Store | None, worker: Worker) -> Pro
             f"{worker.count} workers cannot share {type(given).__name__}: pass a URL, such as 'sqlite:///game.db', so "
             "that each worker opens files of its own, or start one worker"
         )
-    # A former process of this worker may still be finishing its turns and `on_stop` hooks.
+    # An earlier process of this worker may still be finishing its turns and `on_stop` hooks.
     patience = _PATIENCE + 2 * settings.shutdown_timeout
     store, files = open_share(settings.store, worker.number, worker.count, patience=patience)
     owners = Workers(worker.number, worker.count, files)

@@ -11,11 +11,11 @@ class Relay(Protocol):
     """A relayed socket or request."""
 
     def leave(self) -> None:
-        """Ask the owner to end it, if it would not end by itself."""
+        """Ask the owner to end the relay, unless it ends by itself."""
         ...
 
     def cut_off(self) -> None:
-        """End it."""
+        """End the relay at once."""
         ...
 
 
@@ -24,22 +24,22 @@ class Relays:
 
     def __init__(self) -> None:
         self._relays: set[Relay] = set()
-        # Done when nothing is relayed; None if that is not waited for.
+        # Done when no relay is left; None if nothing waits for that.
         self._ended: asyncio.Future[None] | None = None
 
     def __contains__(self, relay: Relay) -> bool:
         return relay in self._relays
 
     def count(self, kind: type[Relay]) -> int:
-        """Return how many there are of a kind."""
+        """Return the number of relays of a kind."""
         return sum(isinstance(each, kind) for each in tuple(self._relays))
 
     def add(self, relay: Relay) -> None:
-        """Add one."""
+        """Add a relay."""
         self._relays.add(relay)
 
     def discard(self, relay: Relay) -> None:
-        """Remove one that has ended."""
+        """Remove a relay that has ended."""
         self._relays.discard(relay)
         if not self._relays and self._ended is not None and not self._ended.done():
             self._ended.set_result(None)

@@ -1,7 +1,8 @@
-"""Links between machines: TCP, with TLS or a shared secret by which both nodes prove who they are.
+"""Links between machines: TCP, with TLS or a shared secret, with which both nodes prove their identity.
 
-Before its first message, each link has a greeting of four lines of JSON. The node that dials says which node it is and
-which one it wants; both send a nonce, and a proof: the HMAC-SHA256 of both nonces and ids under the shared secret.
+Before its first message, each link has a greeting of four lines of JSON. The node that dials sends its own id and the
+id of the node that it expects. Both nodes send a nonce, and a proof: the HMAC-SHA256 of both nonces and ids under the
+shared secret.
 """
 
 import asyncio
@@ -10,33 +11,32 @@ import logging
 import secrets
 import socket
 import ssl
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Literal
 
 import msgspec
 
 from plait.cluster.node_config import NodeConfig, split_address
-from plait.cluster.owners import NodeId
-from plait.web.links.link import Link
+from plait.cluster.owners import NodeId, Owners
+from plait.web.links.link import Answer, Link
 
 __all__ = ["VERSION", "Tcp"]
 
 log = logging.getLogger("plait.cluster")
 
-# The version of what nodes send each other.
+# The version of the messages between nodes.
 VERSION: Final = 3
 # Seconds to connect, and for the greeting.
 _TIMEOUT: Final = 2.0
 _LONGEST_LINE: Final = 1024
-# The most connections whose greeting has not ended: the oldest one makes room for another.
+# Maximum number of unfinished greetings: a new one replaces the oldest.
 _MOST_GREETINGS: Final = 64
-# Seconds after which a peer that has vanished without a word counts as lost.
+# Seconds after which a silent peer counts as lost.
 _SILENCE: Final = 4
 
 
 class _Greeting(msgspec.Struct):
-    """A line of the greeting: the first has all members but the proof."""
+    """A line of the greeting. The first line has all members but the proof."""
 
     nonce: str = ""
     source: str = ""
@@ -46,68 +46,56 @@ class _Greeting(msgspec.Struct):
 
 
 class Tcp:
-    """Links the nodes of a cluster. `find_address` returns where a node listens, `find_id` the id of this one."""
+    """Links the nodes of a cluster."""
 
-    def __init__(
-        self, config: NodeConfig, find_id: Callable[[], NodeId], find_address: Callable[[NodeId], str | None]
-    ) -> None:
-        self._config = config
-        self._find_id = find_id
-        self._find_address = find_address
+    def __init__(self, config: NodeConfig, owners: Owners) -> None:
+        self.config = config
+        self.owners = owners
         self._server_tls = None if config.tls is None else config.tls.make_context(ssl.Purpose.CLIENT_AUTH)
         self._client_tls = None if config.tls is None else config.tls.make_context(ssl.Purpose.SERVER_AUTH)
-        # The connections that were dialled, and whose greeting has not ended, the oldest first.
-        self._greetings: dict[_Answer, None] = {}
-        # The addresses that did not answer when they were dialled last.
+        # Accepted connections whose greeting has not ended, the oldest first.
+        self.greetings: dict[_Answer, None] = {}
+        # Addresses that did not answer the last time.
         self._failing: set[str] = set()
 
     @property
     def greeting(self) -> int:
-        """The number of connections whose greeting has not ended."""
-        return len(self._greetings)
+        """The number of accepted connections whose greeting has not ended."""
+        return len(self.greetings)
 
-    async def listen(self, answer: Callable[[NodeId | None], Link]) -> asyncio.Server:
+    async def listen(self, answer: Answer) -> asyncio.Server:
         """Listen for the other nodes."""
 
-        def make() -> _Answer:
-            if len(self._greetings) >= _MOST_GREETINGS:
-                next(iter(self._greetings)).give_up()
-            greeting = _Answer(self._config.secret, self._find_id, answer, self._greetings)
-            self._greetings[greeting] = None
-            return greeting
-
         return await asyncio.get_running_loop().create_server(
-            make,
-            self._config.host,
-            self._config.port,
+            lambda: _Answer(self, answer),
+            self.config.host,
+            self.config.port,
             ssl=self._server_tls,
             ssl_handshake_timeout=None if self._server_tls is None else _TIMEOUT,
             reuse_address=True,
         )
 
-    async def dial(self, node: NodeId, make: Callable[[], Link]) -> Link:
-        """Connect with a node."""
-        address = self._find_address(node)
+    async def dial(self, node: NodeId, link: Link) -> None:
+        """Connect a link with a node."""
+        address = self.owners.find_address(node)
         if address is None:
             raise ConnectionError(f"the node {node} is not in the cluster")
-        link = make()
         try:
             await self._connect(node, address, link)
         except OSError as error:
             why = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
             message = f"there is no link to the node {node} at {address}: {why}"
-            if address not in self._failing:  # It is dialled again and again.
+            if address not in self._failing:  # Log it once, as the address is dialled again and again.
                 self._failing.add(address)
                 log.warning(message)
             raise ConnectionError(message) from None
         self._failing.discard(address)
-        return link
 
     async def _connect(self, node: NodeId, address: str, link: Link) -> None:
         host, port = split_address(address, "the address of a node")
         async with asyncio.timeout(_TIMEOUT):
             transport, dial = await asyncio.get_running_loop().create_connection(
-                lambda: _Dial(self._config.secret, str(self._find_id()), str(node), link),
+                lambda: _Dial(self.config.secret, str(self.owners.node), str(node), link),
                 host,
                 port,
                 ssl=self._client_tls,
@@ -135,7 +123,7 @@ class _Hello(asyncio.Protocol):
         self.begin()
 
     def begin(self) -> None:
-        """Send the first line, if this end does."""
+        """Send the first line, if this end begins."""
 
     def take(self, line: _Greeting) -> Link | None:
         """Handle a line; return the link at the end. Raises ValueError."""
@@ -185,7 +173,7 @@ class _Hello(asyncio.Protocol):
     def check(self, role: Literal["dials", "answers"], first: _Greeting, nonce: str, proof: str) -> None:
         """Raise ValueError for a wrong proof."""
         if not hmac.compare_digest(self.prove(role, first, nonce).encode(), proof.encode()):
-            raise ValueError("the other node has another secret")
+            raise ValueError("the other node has a different secret")
 
     def _fail(self, why: str) -> None:
         assert self._transport is not None
@@ -217,18 +205,13 @@ class _Dial(_Hello):
 class _Answer(_Hello):
     """The end that was dialled."""
 
-    def __init__(
-        self,
-        secret: str,
-        find_id: Callable[[], NodeId],
-        answer: Callable[[NodeId | None], Link],
-        greetings: "dict[_Answer, None]",
-    ) -> None:
-        super().__init__(secret)
-        self._find_id = find_id
+    def __init__(self, network: Tcp, answer: Answer) -> None:
+        super().__init__(network.config.secret)
+        if len(network.greetings) >= _MOST_GREETINGS:
+            next(iter(network.greetings)).give_up()
+        network.greetings[self] = None
+        self._network = network
         self._answer = answer
-        # All greetings that have not ended: this one leaves them at its end.
-        self._greetings = greetings
         self._is_over = False
         self._first: _Greeting | None = None
         self._nonce = secrets.token_hex(16)
@@ -236,15 +219,15 @@ class _Answer(_Hello):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._is_over:  # During the handshake of TLS.
+        if self._is_over:  # Closed during the TLS handshake.
             self.give_up()
 
     def take(self, line: _Greeting) -> Link | None:
         if self._first is None:
             if line.version != VERSION:
                 raise ValueError(f"it speaks version {line.version} of links, and this node version {VERSION}")
-            if line.target != self._find_id():
-                raise ValueError(f"it looks for {line.target!r}, and this is {self._find_id()!r}")
+            if line.target != (own := str(self._network.owners.node)):
+                raise ValueError(f"it looks for {line.target!r}, and this is {own!r}")
             self._first = line
             self.put(_Greeting(self._nonce, proof=self.prove("answers", line, self._nonce)))
             return None
@@ -266,11 +249,11 @@ class _Answer(_Hello):
     def _end(self) -> None:
         self._is_over = True
         self._timer.cancel()
-        self._greetings.pop(self, None)
+        self._network.greetings.pop(self, None)
 
 
 def _keep_alive(connection: socket.socket | None) -> None:
-    """Have the system notice a peer that has vanished."""
+    """Make the system detect a peer that has vanished."""
     if connection is None:
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

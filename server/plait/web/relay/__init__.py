@@ -1,1 +1,1 @@
-"""Moves sockets and requests between the node that has them and the node that owns their thread."""
+"""Relays sockets and requests between the node that a client has reached and the node that owns the thread."""

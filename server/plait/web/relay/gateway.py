@@ -1,12 +1,12 @@
-"""Sockets of this node whose threads other nodes own."""
+"""Relays the sockets of this node whose threads other nodes own."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from plait.actor.transport import Frame
+from plait.actor.transport import Frame, Transport
 from plait.errors import Unavailable
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait.web.links.link import Link
 from plait.web.links.links import Attempts, Links
 from plait.web.links.pipe import REFUSED, unpack_owner
@@ -31,7 +31,6 @@ from plait.web.relay.messages import (
     pack_close,
     unpack_close,
 )
-from plait.web.sockets.pending_join import OpenSocket
 from plait_schemas.codes import GOING_AWAY
 
 __all__ = ["RelayedSocket"]
@@ -42,9 +41,9 @@ _LOST: Final = "the process that owns this thread has stopped; connect again"
 class RelayedSocket:
     """The receiver of a socket whose session is at the owner of its thread.
 
-    Nothing is read from the peer before the owner has taken the socket. Until then it is held, for as long as there is
-    time, and brought to another node if the thread has moved. `left` is called when the socket has ended and its turns,
-    too; `relays` are the sockets of this node that are open.
+    Nothing is read from the peer before the owner has accepted the socket. Until then the socket is held, up to a
+    deadline, and offered to another node if the thread moves. `left` is called after the socket and its turns have
+    ended. `relays` are the open relays of this node.
     """
 
     __slots__ = (
@@ -63,7 +62,7 @@ class RelayedSocket:
         "_socket",
     )
 
-    _socket: OpenSocket
+    _socket: Transport
     _number: int
 
     def __init__(self, links: Links, link: Link, key: ThreadKey, left: Callable[[], None], relays: Relays) -> None:
@@ -74,17 +73,17 @@ class RelayedSocket:
         # The scope of the socket.
         self._data = b""
         self._retry: asyncio.Task[None] | None = None
-        # Whether the owner has taken the socket.
+        # Whether the owner has accepted the socket.
         self._is_taken = False
         # Whether the owner was told that the peer reads too slowly.
         self._is_backed = False
-        # Whether the owner wants to read nothing from the peer, and whether the link is full.
+        # Whether the owner has paused reading from the peer, and whether the link is full.
         self._is_paused = False
         self._is_full = False
-        # Whether there is no stream, or no more.
+        # Whether the socket has no stream on a link: not yet, or no longer.
         self._is_lost = True
 
-    def open(self, socket: OpenSocket, data: bytes) -> None:
+    def open(self, socket: Transport, data: bytes) -> None:
         """Open the stream of a socket that has been accepted, with its scope."""
         self._socket = socket
         self._data = data
@@ -181,13 +180,13 @@ class RelayedSocket:
     # Inside
 
     def _tell_slow(self) -> None:
-        """Tell the owner that the peer reads too slowly, unless it knows."""
+        """Tell the owner that the peer reads too slowly, unless it was told."""
         if not self._is_backed and self._socket.is_backed_up:
             self._is_backed = True
             self._link.put(BACKED, self._number)
 
     def _set_paused(self, *, is_paused: bool | None = None, is_full: bool | None = None) -> None:
-        """Read from the peer unless the owner wants nothing or the link is full."""
+        """Read from the peer, unless the owner has paused it or the link is full."""
         if is_paused is not None:
             self._is_paused = is_paused
         if is_full is not None:

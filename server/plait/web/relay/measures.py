@@ -10,7 +10,7 @@ __all__ = ["measure"]
 
 
 def measure(context: ServerContext) -> Mapping[str, float]:
-    """Return the values of the metrics now. Any OS thread may call it."""
+    """Return the current values of the metrics. Any OS thread may call this function."""
     links, owners = context.links, context.owners
     found: dict[str, float] = {
         "plait_links": len(links.linked),

@@ -35,8 +35,8 @@ __all__ = [
     "unpack_head",
 ]
 
-# A socket. The gateway has accepted it, and sends its messages and how it closes; GONE follows when its connection is
-# lost.
+# From the gateway of a socket that it has accepted: its messages, and its close code; GONE follows when its connection
+# is lost.
 OPEN: Final = 10
 TEXT: Final = 11
 BINARY: Final = 12
@@ -46,22 +46,22 @@ GONE: Final = 15
 # The peer reads too slowly, or has caught up.
 BACKED: Final = 16
 FREE: Final = 17
-# The socket has been given every frame before a MARK.
+# All frames before a MARK have been handed to the socket.
 MARKED: Final = 18
 # The gateway is shutting down: close the socket after its turns.
 LEAVE: Final = 19
-# The owner closes the socket, or reads nothing from it for a while.
+# From the owner: close the socket; pause and resume reading from its peer; answer with MARKED.
 CLOSE: Final = 20
 PAUSE: Final = 21
 RESUME: Final = 22
 MARK: Final = 23
-# The socket is gone, and its turns have ended: the last message.
+# The last message of the owner: the socket is closed, and its turns have ended.
 ENDED: Final = 24
 
-# The first answer of the owner to a socket: it owns the thread.
+# The first answer of the owner: it owns the thread, and accepts the socket.
 TAKEN: Final = 25
 
-# An HTTP request. Its first chunk is the head of the answer, and the others and the reply are its body.
+# An HTTP request. The first chunk of its answer is the head; the other chunks and the reply are the body.
 REQUEST: Final = 30
 
 _CODE: Final = struct.Struct("<H")
@@ -74,7 +74,7 @@ def pack_close(code: int, reason: str) -> bytes:
 
 
 def unpack_close(data: bytes) -> tuple[int, str]:
-    """Decode what `pack_close` has encoded."""
+    """Decode the bytes of `pack_close`."""
     return _CODE.unpack_from(data)[0], data[_CODE.size :].decode()
 
 
@@ -84,7 +84,7 @@ def pack_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def unpack_head(data: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
-    """Decode what `pack_head` has encoded."""
+    """Decode the bytes of `pack_head`."""
     return _decode_head(data)
 
 
@@ -105,11 +105,11 @@ class SentScope(msgspec.Struct, array_like=True, frozen=True):
     subprotocols: list[str]
     # Whether pings reach the peer of a socket.
     can_ping: bool = False
-    # The number of the endpoint that answers an HTTP request, and the kind and name of its thread.
+    # For an HTTP request: the number of its endpoint, and the kind and name of its thread.
     endpoint: int = 0
     kind: str = ""
     thread: str = ""
-    # The body of an HTTP request so far, and whether that is all of it.
+    # The received part of the body of an HTTP request, and whether it is complete.
     body: bytes = b""
     is_whole: bool = True
     # The session that a middleware has found, as JSON.
@@ -117,7 +117,7 @@ class SentScope(msgspec.Struct, array_like=True, frozen=True):
 
     @classmethod
     def of(cls, scope: Scope, **options: Any) -> Self:
-        """Return what travels of a scope, with further members."""
+        """Return the part of a scope that is sent, with further members."""
         return cls(
             scope["type"],
             scope.get("http_version", "1.1"),
@@ -141,7 +141,7 @@ class SentScope(msgspec.Struct, array_like=True, frozen=True):
 
     @staticmethod
     def decode(data: bytes) -> "SentScope":
-        """Decode what `encode` has encoded."""
+        """Decode the bytes of `encode`."""
         return _decode(data)
 
     def make(self) -> Scope:
@@ -167,16 +167,16 @@ class SentScope(msgspec.Struct, array_like=True, frozen=True):
         else:
             scope["method"] = self.method
         if self.session is not None:
-            # A change would not reach the middleware.
+            # Read-only, as a change would not reach the middleware.
             scope["session"] = MappingProxyType(msgspec.json.decode(self.session))
         return scope
 
 
 def _encode_session(session: Any) -> bytes | None:
-    """Return a session as JSON; None if there is none that JSON has."""
+    """Return a session as JSON; None without one, or if JSON cannot express it."""
     if not isinstance(session, dict):
         return None
-    getattr(session, "mark_accessed", bool)()  # For Starlette, the answer depends on it.
+    getattr(session, "mark_accessed", bool)()  # Tells Starlette that the answer depends on the session.
     try:
         return encode_given(session)
     except EncodeError:

@@ -9,7 +9,7 @@ __all__ = ["NodeMoves"]
 
 
 class NodeMoves(Moves):
-    """The moves of a node. Turns of threads that move may take `timeout` seconds."""
+    """The moves of a node. Turns of threads that move get `timeout` seconds to end."""
 
     def __init__(self, context: ServerContext, timeout: float) -> None:
         self._context = context
@@ -20,16 +20,16 @@ class NodeMoves(Moves):
         await self._context.node.moving.vacate(shards, self._timeout)
 
     def lose(self) -> None:
-        """Drop all threads, and what waits to be sent, and close all sockets and links."""
+        """Drop all threads and all waiting output, and close all sockets and links."""
         context = self._context
-        # First, as the close frames come after it.
+        # Drop the output first, so that the close frames are kept.
         context.write_batcher.drop()
         context.node.lose()
         context.relays.cut_off()
         context.links.drop()
 
     def gain(self) -> None:
-        """Look after the threads of new shards."""
+        """Check the threads of new shards."""
         self._context.node.gain()
 
     def find_busy(self) -> frozenset[int]:

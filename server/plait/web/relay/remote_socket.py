@@ -30,12 +30,12 @@ from plait.web.relay.messages import (
 )
 from plait.web.sockets.frame_reader import FrameReader, FrameTransport
 from plait.web.sockets.pending_join import SocketResources
-from plait.web.sockets.socket import ABNORMAL, AT_ONCE
+from plait.web.sockets.socket import AT_ONCE
 from plait_schemas.codes import GOING_AWAY, INTERNAL_ERROR
 
 __all__ = ["RemoteSocket"]
 
-# After each of this many bytes the gateway is asked whether it has them, and this often before it counts as slow.
+# A mark is sent after each of this many bytes. With this many unanswered marks, the gateway counts as slow.
 _MOST_MARKS: Final = 4
 _MARKED: Final = AT_ONCE // _MOST_MARKS
 _LEAVING: Final = "the server is shutting down"
@@ -65,22 +65,13 @@ class RemoteSocket(FrameTransport, LinkedTransport):
         self.can_ping = can_ping
         self.resources = SocketResources(self._finish)
         self._messages = _Messages()
-        disconnected = partial(self._end, ABNORMAL, "")
-        self._reader = FrameReader(
-            self,
-            self._messages,
-            bucket=None,
-            scheduler=scheduler,
-            handle=self._handle,
-            parsed=_return_true,
-            disconnected=disconnected,
-        )
-        # Whether the gateway was told to read nothing from the peer.
+        self._reader = FrameReader(self, self, self._messages, bucket=None, scheduler=scheduler)
+        # Whether the gateway was told to pause reading from the peer.
         self._is_paused = False
         # Whether the peer reads too slowly, and whether the link is full.
         self._is_backed = False
         self._is_held_up = False
-        # Bytes that were sent after the last mark, and how many marks the gateway has not answered.
+        # Bytes sent after the last mark, and the number of marks that the gateway has not answered.
         self._unmarked = 0
         self._marks = 0
 
@@ -117,7 +108,7 @@ class RemoteSocket(FrameTransport, LinkedTransport):
     def close(self, code: int, reason: str) -> None:
         if not self._is_closing:
             self._link.put(CLOSE, self._number, pack_close(code, reason))
-            self._end(code, reason)
+            self.end(code, reason)
 
     # The Peer of the reader
 
@@ -173,7 +164,7 @@ class RemoteSocket(FrameTransport, LinkedTransport):
         self._tell_drained()
 
     def _answer_mark(self) -> None:
-        """Continue, as the gateway has everything before a mark."""
+        """Continue, as the gateway has received everything before a mark."""
         was_backed_up = self.is_backed_up
         self._marks -= 1
         if was_backed_up:
@@ -186,7 +177,7 @@ class RemoteSocket(FrameTransport, LinkedTransport):
         if connection is None:
             self.close(GOING_AWAY, _LEAVING)
         else:
-            # The answer of the last turn is given directly after its end.
+            # The answer of the last turn is sent directly after its end.
             close = partial(connection.close, GOING_AWAY, _LEAVING)
             connection.call_when_turns_end(partial(asyncio.get_running_loop().call_soon, close))
 
@@ -201,7 +192,7 @@ class RemoteSocket(FrameTransport, LinkedTransport):
         self._link.put(MARK, self._number)
         self._leave_group()
 
-    def _handle(self, opcode: Opcode, data: bytes) -> None:
+    def handle(self, opcode: Opcode, data: bytes) -> None:
         receiver = self._receiver
         if self._is_closing or receiver is None:
             return
@@ -211,12 +202,12 @@ class RemoteSocket(FrameTransport, LinkedTransport):
             elif opcode is Opcode.PONG:
                 receiver.pong(data)
             else:
-                self._end(*unpack_close(data))
+                self.end(*unpack_close(data))
         except BaseException as error:
             self.close(INTERNAL_ERROR, log_internal(error))
 
     def _leave_group(self) -> None:
-        """Receive no changes together with others while the peer reads too slowly."""
+        """Leave the group of connections that share frames while the peer reads too slowly."""
         if self.is_backed_up and (connection := self.resources.connection) is not None:
             connection.leave_group()
 
@@ -229,7 +220,7 @@ class RemoteSocket(FrameTransport, LinkedTransport):
 
 
 class _Messages:
-    """The parser of a reader whose frames come whole."""
+    """The parser of a reader whose frames arrive parsed."""
 
     __slots__ = ("frames", "received")
 
@@ -249,7 +240,3 @@ class _Messages:
         self.frames += reversed(self.received)
         self.received.clear()
         return True
-
-
-def _return_true() -> bool:
-    return True

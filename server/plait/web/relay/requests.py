@@ -1,4 +1,4 @@
-"""HTTP requests of this node whose threads other nodes own: the gateway's end."""
+"""The gateway's end of relayed HTTP requests: requests of this node whose threads other nodes own."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait.web.links.link import Link
 from plait.web.links.links import Attempts, Links
 from plait.web.links.pipe import PIECE, Lost, Outgoing, Refused
@@ -52,7 +52,7 @@ async def relay_request(
 
 
 class _RelayedRequest(Outgoing):
-    """One request at its gateway."""
+    """The gateway's end of one request."""
 
     def __init__(self, link: Link, scope: Scope, receive: Receive, send: Send, sent: SentScope) -> None:
         super().__init__(link, REQUEST, sent.encode(), room=-len(sent.body))
@@ -75,7 +75,7 @@ class _RelayedRequest(Outgoing):
             nonlocal upload
             upload = loop.create_task(self._upload(rest, is_whole=is_whole), name="plait upload")
 
-        # A client that has sent all can only disconnect.
+        # A client that has sent its whole request can only disconnect.
         timer = loop.call_later(_SOON if self._sent.is_whole else 0, begin)
         try:
             await self._answer()
@@ -116,7 +116,7 @@ class _RelayedRequest(Outgoing):
             self.use(len(data))
 
     async def _fail(self) -> None:
-        """End the answer; one that has begun without its last part."""
+        """End the answer with an error, or, if it has begun, without its last part."""
         if self._is_left:
             await self._send({"type": "http.response.body", "body": b""})
         elif self._has_begun:
@@ -125,7 +125,7 @@ class _RelayedRequest(Outgoing):
             raise make_lost(self._scope["method"], "the process that owns this thread has stopped")
 
     async def _upload(self, rest: bytes, *, is_whole: bool) -> None:
-        """Send the rest of the body, and whether the client disconnects."""
+        """Send the rest of the body; cancel the request if the client disconnects."""
         try:
             if not self._sent.is_whole:
                 await self.send_body(self._read_body(rest, is_whole=is_whole))

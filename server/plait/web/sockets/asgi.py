@@ -17,7 +17,7 @@ __all__ = ["AsgiSocket"]
 
 
 _CLOSE_TIMEOUT: Final = 5.0
-# If a message takes this many seconds, others are handled before the next one.
+# After a message that took this many seconds, other work is done before the next message.
 _NOTICED: Final = 0.001
 _NO_CODE: Final = 1005
 _TOO_BIG: Final = 1009

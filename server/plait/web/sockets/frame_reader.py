@@ -12,7 +12,10 @@ from plait.actor.transport import Receiver
 from plait.limits import TokenBucket
 from plait.web.fairness import AT_ONCE, LARGE, FairScheduler, Ticket
 
-__all__ = ["FrameReader", "FrameTransport", "Parser", "Peer"]
+__all__ = ["ABNORMAL", "FrameReader", "FrameTransport", "Parser", "Peer"]
+
+ABNORMAL: Final = 1006
+"""The code of a socket that is closed without a close frame."""
 
 # Maximum number of frames of one peer that are handled in one iteration of the loop.
 _FRAMES: Final = 96
@@ -23,7 +26,7 @@ _LONGEST_PAUSE: Final = 1.0
 
 
 class Peer(Protocol):
-    """The connection of a peer, as far as it is read."""
+    """The connection of a peer, with the methods that a reader needs."""
 
     def is_closing(self) -> bool:
         """Return whether the connection is closed or closing."""
@@ -57,23 +60,19 @@ class Parser(Protocol):
 class FrameReader:
     """Hands over the messages and control frames of one peer, and reads no more until they are handled.
 
-    The caller gives the received data to the parser, and then calls `read`, or `read_soon`.
-    `handle` is called with each frame, and `parsed` after some frames; it returns whether more frames may follow.
-    `disconnected` is called when the peer has disconnected and its last frame is handled.
+    The `owner` gives the received data to the parser, and then calls `read`, or `read_soon`.
     """
 
     __slots__ = (
         "_bucket",
         "_costly_until",
-        "_disconnected",
-        "_handle",
         "_is_closed",
         "_is_disconnected",
         "_is_held",
         "_is_stopped",
         "_loop",
         "_next",
-        "_parsed",
+        "_owner",
         "_parser",
         "_transport",
         "_watched_until",
@@ -82,28 +81,25 @@ class FrameReader:
 
     def __init__(
         self,
+        owner: "FrameTransport",
         transport: Peer,
         parser: Parser,
         *,
         bucket: TokenBucket | None,
         scheduler: FairScheduler,
-        handle: Callable[[Opcode, bytes], None],
-        parsed: Callable[[], bool],
-        disconnected: Callable[[], None],
     ) -> None:
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._parser = parser
         # While it has no tokens, the peer is not read.
         self._bucket = bucket
-        # The queue for costly work, the time until which all frames of the peer count as costly, and the time until
-        # which their processor time is measured: only after frames that took long by the clock, as it is slow to read.
+        # The queue for costly work; the time until which all frames of the peer count as costly; and the time until
+        # which their processor time is measured. This is slow, so it is done only after frames that took long by the
+        # clock.
         self.scheduler = scheduler
         self._costly_until = -math.inf
         self._watched_until = -math.inf
-        self._handle = handle
-        self._parsed = parsed
-        self._disconnected = disconnected
         # Continues with the received data, after other work.
         self._next: asyncio.Handle | Ticket | None = None
         # Whether reading is paused, as it is at first, or stopped for good.
@@ -157,7 +153,7 @@ class FrameReader:
             self._go_on()
 
     def end(self) -> None:
-        """Call `disconnected` when everything received is handled, as the peer has disconnected."""
+        """End the owner when everything received is handled, as the peer has disconnected."""
         self._is_disconnected = True
         if self._is_closed and self._next is not None:
             self._next.cancel()
@@ -170,7 +166,7 @@ class FrameReader:
         """Handle some of the received frames; costly ones only if `is_scheduled`."""
         self._next = None
         parser, scheduler = self._parser, self.scheduler
-        frames, handle, clock = parser.frames, self._handle, scheduler.clock
+        frames, handle, clock = parser.frames, self._owner.handle, scheduler.clock
         start = now = clock()
         if start < self._costly_until and not is_scheduled and not scheduler.is_free:
             self._go_on(is_costly=True)
@@ -200,7 +196,7 @@ class FrameReader:
             if is_watched and scheduler.work_clock() - worked > AT_ONCE:
                 self._costly_until = now + _REMEMBERED
                 is_costly = True
-        if frames or self._parsed():
+        if frames or self._owner.send_replies():
             self._go_on(is_costly=is_costly)
 
     def _go_on(self, *, is_costly: bool = False) -> None:
@@ -209,7 +205,7 @@ class FrameReader:
             return
         wait = 0.0 if self._bucket is None else min(self._bucket.seconds_until(0, self._loop.time()), _LONGEST_PAUSE)
         if self._is_disconnected and (self._is_held or not self._parser.is_waiting):
-            self._disconnected()
+            self._owner.end(ABNORMAL, "")
         elif self._is_held:
             pass
         elif self._parser.is_waiting or wait:
@@ -273,7 +269,17 @@ class FrameTransport:
                 self._drained = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._drained)
 
-    def _end(self, code: int, reason: str) -> None:
+    # Called by the reader
+
+    def handle(self, opcode: Opcode, data: bytes) -> None:
+        """Handle a frame of the peer."""
+        raise NotImplementedError
+
+    def send_replies(self) -> bool:
+        """Send the protocol's own answers; return whether the peer may send more."""
+        return True
+
+    def end(self, code: int, reason: str) -> None:
         """Close the receiver."""
         if self._is_closing:
             return

@@ -1,4 +1,4 @@
-"""Encodes and parses WebSocket frames, and has each socket write its frames once in an iteration of the loop."""
+"""Encodes and parses WebSocket frames, and makes each socket write once in an iteration of the loop."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from plait.web.fairness import AT_ONCE
 
 try:
     from websockets.speedups import apply_mask
-except ImportError:  # It is not built for all platforms.
+except ImportError:  # The extension is not built for all platforms.
     from websockets.utils import apply_mask
 
 __all__ = ["FrameParser", "WriteBatcher", "is_utf8", "serialize", "serialize_pinged", "shorten"]
@@ -65,7 +65,7 @@ def shorten(reason: str) -> str:
 _SLICE: Final = 2048
 _LARGEST_SLICE: Final = 8192
 _FEW: Final = 8
-# The number of messages and pongs, and the bytes, after which no more are taken at once, and the largest message taken.
+# Maximum messages and pongs, and maximum bytes, that are taken at once; and the largest message that is taken directly.
 _MESSAGES: Final = 64
 _BYTES: Final = 128 * 1024
 _LARGEST_MESSAGE: Final = 256 * 1024
@@ -76,7 +76,7 @@ _MASKED: Final = 0x80
 
 
 class _Protocol(ServerProtocol):
-    """Answers a close inside of a fragmented message like any other, where websockets finds a violation."""
+    """Accepts a close frame between the fragments of a message, which websockets takes for a violation."""
 
     def recv_frame(self, frame: WebSocketFrame) -> None:
         if frame.opcode is Opcode.CLOSE:
@@ -112,17 +112,17 @@ class FrameParser:
         self._protocol: ServerProtocol | None = None
         self._max_size = max_size
         self._largest = min(max_size, _LARGEST_MESSAGE)
-        # The received bytes, and how many of them have been parsed.
+        # The received bytes, and the number of them that have been parsed.
         self._unread: bytes | bytearray = b""
         self._at = 0
-        # If they are the beginning of a message or a pong, the number of bytes that must come before it can be parsed.
+        # If they begin a message or a pong: the number of bytes that are missing before it can be parsed.
         self._missing = 0
         # Bytes that the protocol has received since its last frame; 0 only between frames.
         self._pending = 0
         self._slice = _SLICE
         # Parsed frames, the last first, until they are taken. A list, since an empty deque is large.
         self.frames: list[tuple[Opcode, bytes]] = []
-        # Whether the protocol may have answers to what it parsed, or has ended the connection.
+        # Whether the protocol may have answers to the parsed frames, or has ended the connection.
         self.has_replies = False
         # The fragments of an incomplete message, and its opcode; None if there is none.
         self._begun: bytearray | None = None
@@ -148,7 +148,7 @@ class FrameParser:
             if self._at or not isinstance(self._unread, bytearray):
                 self._unread = bytearray(self._unread[self._at :])
                 self._at = 0
-            self._unread += data  # This does not copy what is there.
+            self._unread += data  # This does not copy the earlier bytes.
             self._missing = max(0, self._missing - len(data))
 
     def drop(self) -> None:
@@ -259,8 +259,8 @@ class BatchedSocket(Protocol):
 class WriteBatcher:
     """Calls sockets to write at the end of an iteration of the loop, or later, when the gate is open.
 
-    It ends an iteration after 10 ms, and continues in the next one: a large frame for many sockets takes longer, as the
-    kernel copies it to the buffer of each.
+    The batcher pauses after 10 ms, and continues in the next iteration: a large frame for many sockets takes longer, as
+    the kernel copies it to the buffer of each socket.
     """
 
     def __init__(self, gate: Gate = OPEN) -> None:
@@ -288,6 +288,9 @@ class WriteBatcher:
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
+        if len(waiting) == 1:
+            waiting[0].flush()
+            return
         end = perf_counter() + AT_ONCE
         for number, socket in enumerate(waiting, 1):
             socket.flush()

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -20,7 +20,8 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 from websockets.utils import accept_key
 
-from plait.web.sockets.socket import ABNORMAL, Socket
+from plait.web.sockets.frame_reader import ABNORMAL
+from plait.web.sockets.socket import Socket
 from plait_schemas.messages import ANSWER_HEADER, SUBPROTOCOL
 
 __all__ = ["EXTENSION", "Handshake"]
@@ -30,9 +31,6 @@ EXTENSION: Final = "plait.handshake"
 log = logging.getLogger("plait.sockets")
 
 RawHeaders = list[tuple[bytes, bytes]]
-
-Make = Callable[[asyncio.Transport, Callable[[Socket], None]], Socket]
-"""Returns the socket over a transport, which calls the function when it is closed."""
 
 
 class Handshake(asyncio.Protocol):
@@ -47,12 +45,15 @@ class Handshake(asyncio.Protocol):
     ) -> None:
         self._config = config
         self._server = server_state
+        # The open connections, which the server closes when it stops.
+        self.connections = cast(set[object], server_state.connections)
         self._app_state = app_state
-        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._key = ""
         # Data that the peer sent before the answer.
         self._early = b""
-        self._is_over = False
+        # Whether the request is answered, or the peer has disconnected.
+        self.is_over = False
         # Whether the app has received `websocket.connect`, and whether the peer has disconnected.
         self._is_connected = False
         self._lost = asyncio.Event()
@@ -60,32 +61,27 @@ class Handshake(asyncio.Protocol):
         self._denial: tuple[int, RawHeaders] = (500, [])
         self._body = b""
 
-    def accept(self, make: Make, subprotocol: str | None = None) -> Socket | None:
-        """Accept the request and return the open socket; None if the peer has disconnected."""
-        if self._is_over:
-            return None
-        self._is_over = True
-        connections = cast(set[object], self._server.connections)
-        socket = make(self._transport, connections.discard)
-        connections.discard(self)
-        connections.add(socket)
-        self._transport.set_protocol(socket)
+    def accept(self, socket: Socket, subprotocol: str | None = None) -> None:
+        """Accept the request; `socket` continues with the transport."""
+        self.is_over = True
+        self.connections.discard(self)
+        self.connections.add(socket)
+        self.transport.set_protocol(socket)
         chosen = b"" if subprotocol is None else b"Sec-WebSocket-Protocol: %b\r\n" % subprotocol.encode()
         socket.greet(_SWITCHING % (accept_key(self._key).encode(), chosen))
         if self._early:
             socket.data_received(self._early)
-        return socket
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._server.connections.add(cast(Any, self))
+        self.transport = cast(asyncio.Transport, transport)
+        self.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Receive the request, which uvicorn has parsed and serialized again."""
+        """Receive the request; uvicorn has parsed it and serialized it again."""
         if self._key:
-            self._transport.pause_reading()
+            self.transport.pause_reading()
             self._early += data
             return
         line, *lines = data.partition(b"\r\n\r\n")[0].split(b"\r\n")
@@ -95,9 +91,9 @@ class Handshake(asyncio.Protocol):
             method,
             target,
             headers,
-            is_secure=is_ssl(self._transport),
-            server=get_local_addr(self._transport),
-            client=get_remote_addr(self._transport),
+            is_secure=is_ssl(self.transport),
+            server=get_local_addr(self.transport),
+            client=get_remote_addr(self.transport),
         )
 
     def open(
@@ -117,14 +113,14 @@ class Handshake(asyncio.Protocol):
             return
         scope = self._scope(target, headers)
         scope.update(scheme="wss" if is_secure else "ws", server=server, client=client)
-        task = asyncio.get_running_loop().create_task(self._run(scope), name="plait handshake")
+        task = asyncio.Task(self._run(scope), name="plait handshake")
         self._server.tasks.add(task)
         task.add_done_callback(self._server.tasks.discard)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_over = True
+        self.is_over = True
         self._lost.set()
-        self._server.connections.discard(cast(Any, self))
+        self.connections.discard(self)
 
     def shutdown(self) -> None:
         """Called by uvicorn when the server shuts down."""
@@ -207,14 +203,14 @@ class Handshake(asyncio.Protocol):
 
     def _answer(self, status: int, headers: RawHeaders, body: bytes) -> None:
         """Answer the request with an HTTP response, unless it is already answered."""
-        if self._is_over:
+        if self.is_over:
             return
-        self._is_over = True
+        self.is_over = True
         lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode()]
         lines += [b"%b: %b" % header for header in headers if header[0].lower() != b"content-length"]
         lines += [_HEADERS, b"content-length: %d" % len(body), b"connection: close", b"", body]
-        self._transport.write(b"\r\n".join(lines))
-        self._transport.close()
+        self.transport.write(b"\r\n".join(lines))
+        self.transport.close()
 
 
 _HEADERS: Final = f"{ANSWER_HEADER}: {SUBPROTOCOL}\r\ncache-control: no-store".encode()

@@ -28,7 +28,7 @@ class WatchedSocket(Protocol):
 
 
 class Heartbeat:
-    """Pings silent sockets, and drops those that do not answer."""
+    """Pings silent sockets, and drops sockets that do not answer."""
 
     def __init__(self, interval: float, timeout: float) -> None:
         self._interval = interval
@@ -39,8 +39,9 @@ class Heartbeat:
 
     def add(self, socket: WatchedSocket) -> None:
         """Watch a socket."""
+        if not self._sockets:
+            self._has_sockets.set()
         self._sockets[socket] = None
-        self._has_sockets.set()
 
     def discard(self, socket: WatchedSocket) -> None:
         """Stop watching a socket."""
@@ -64,7 +65,7 @@ class Heartbeat:
                 self._has_sockets.clear()
                 await self._has_sockets.wait()
             due = self._check(loop.time())
-            # A socket that is added while this sleeps is not due before.
+            # A socket that is added during the sleep is due later.
             await asyncio.sleep(max(step, due - loop.time()))
 
     def _check(self, now: float) -> float:

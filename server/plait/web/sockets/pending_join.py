@@ -1,8 +1,8 @@
-"""A socket that has been accepted, what it holds, and its time until it joins."""
+"""A socket that has been accepted: the wait for its join, and its resources."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from starlette.types import Receive
 
@@ -14,7 +14,7 @@ from plait_schemas.codes import BAD_FRAME, GOING_AWAY
 from plait_schemas.frames import decode_client, encode
 from plait_schemas.messages import Error, Join
 
-__all__ = ["OpenSocket", "PendingJoin", "SocketResources", "run_unless_disconnected"]
+__all__ = ["PendingJoin", "SocketResources", "run_unless_disconnected"]
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class PendingJoin:
             return None
 
     def hand_over(self, session: Receiver) -> None:
-        """Pass the later messages to a session."""
+        """Pass later messages to a session."""
         for data, is_text in self._kept:
             session.receive(data, is_text=is_text)
         self._transport.resume()
@@ -120,14 +120,6 @@ class PendingJoin:
     def _refuse(self, message: str) -> None:
         self._transport.send(Frame(encode(Error("bad_frame", message))))
         self._transport.close(BAD_FRAME, message)
-
-
-class OpenSocket(Transport, Protocol):
-    """A socket that has been accepted, here or at a gateway."""
-
-    def attach(self, receiver: Receiver) -> None:
-        """Pass the peer's messages to `receiver` from now on; nothing is read before the first call."""
-        ...
 
 
 class SocketResources:

@@ -5,7 +5,6 @@ Frames to the peer are written directly to the asyncio transport, and encoded on
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from websockets.frames import Opcode
@@ -16,22 +15,21 @@ from plait.actor.transport import Frame
 from plait.cluster.gate import OPEN
 from plait.limits import TokenBucket
 from plait.web.fairness import FairScheduler
-from plait.web.sockets.frame_reader import FrameReader, FrameTransport
+from plait.web.sockets.frame_reader import ABNORMAL, FrameReader, FrameTransport
 from plait.web.sockets.framing import FrameParser, WriteBatcher, is_utf8, serialize, serialize_pinged, shorten
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 
-__all__ = ["ABNORMAL", "AT_ONCE", "Socket"]
+__all__ = ["AT_ONCE", "Socket"]
 
 _CLOSE_TIMEOUT: Final = 5.0
 AT_ONCE: Final = 256 * 1024
-"""If more bytes wait in one iteration of the loop, changes are held back, and then sent as one."""
+"""If more bytes wait in one iteration of the loop, changes are held back and then sent as one change."""
 
-ABNORMAL: Final = 1006
 _NO_CODE: Final = 1005
 _PONG_BYTE: Final = 0x8A
 _INVALID_DATA: Final = 1007
 _TOO_BIG: Final = 1009
-# The frames that are frequent: it takes longer to look up a member of an enumeration.
+# The frequent opcodes, as looking up a member of an enumeration takes longer.
 _TEXT: Final = Opcode.TEXT
 _PONG: Final = Opcode.PONG
 # Frames that no session counts: heartbeats, and all but the last fragment of a message.
@@ -79,7 +77,7 @@ class Socket(FrameTransport, asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._write_batcher = write_batcher
-        # Limits the frames that no session counts: pings, pongs that were not asked for, and fragments.
+        # Limits frames that no session counts: pings, unsolicited pongs, and fragments.
         self._bucket = bucket
         # Frames to write at the end of this iteration of the loop; None if there are none.
         self._out: list[bytes] | None = None
@@ -90,20 +88,12 @@ class Socket(FrameTransport, asyncio.Protocol):
         self._ended = ended
         self._shutdown = shutdown
         self._parser = FrameParser(max_size)
-        self._reader = FrameReader(
-            transport,
-            self._parser,
-            bucket=bucket,
-            scheduler=scheduler,
-            handle=self._handle,
-            parsed=self._send_replies,
-            disconnected=partial(self._end, ABNORMAL, ""),
-        )
+        self._reader = FrameReader(self, transport, self._parser, bucket=bucket, scheduler=scheduler)
         # Whether the receiver wants to read, and whether frames wait for the gate. Nothing is read while they wait, as
         # each message may have an answer.
         self._wants_to_read = self._is_gated = False
         self.code = ABNORMAL
-        # The exceeded limit, if that is why it is closed.
+        # The exceeded limit, if the socket is closed for that reason.
         self.hit: str | None = None
         # Whether the transport's buffer is full.
         self._is_paused = False
@@ -153,7 +143,7 @@ class Socket(FrameTransport, asyncio.Protocol):
         self._take_output()
         self.flush()
         self._abort_later()
-        self._end(code, reason)
+        self.end(code, reason)
 
     def ping(self) -> None:
         """Ping the peer, to find out whether it still answers."""
@@ -164,7 +154,7 @@ class Socket(FrameTransport, asyncio.Protocol):
 
     def give_up(self) -> None:
         """Drop the socket, as its peer does not answer."""
-        self._end(ABNORMAL, "no answer to a ping")
+        self.end(ABNORMAL, "no answer to a ping")
         self._transport.abort()
 
     def pause(self) -> None:
@@ -208,7 +198,7 @@ class Socket(FrameTransport, asyncio.Protocol):
 
     # Inside
 
-    def _handle(self, opcode: Opcode, data: bytes) -> None:
+    def handle(self, opcode: Opcode, data: bytes) -> None:
         if self._bucket is not None and opcode in _COUNTED:
             self._bucket.charge(1)
         if self._is_closing:
@@ -227,14 +217,13 @@ class Socket(FrameTransport, asyncio.Protocol):
                 receiver.receive(data, is_text=False)
             elif opcode is Opcode.CLOSE:
                 close = self._parser.protocol.close_rcvd
-                self._end(close.code if close else _NO_CODE, close.reason if close else "")
+                self.end(close.code if close else _NO_CODE, close.reason if close else "")
             elif opcode is Opcode.PING:
                 self._write(serialize(data, _PONG_BYTE))
         except BaseException as error:
             self.close(INTERNAL_ERROR, log_internal(error))
 
-    def _send_replies(self) -> bool:
-        """Send the protocol's own answers; return whether the peer may send more."""
+    def send_replies(self) -> bool:
         if not self._parser.has_replies:
             return True
         self._take_output()
@@ -257,7 +246,7 @@ class Socket(FrameTransport, asyncio.Protocol):
         close = self._parser.protocol.close_sent
         if close is not None and close.code == _TOO_BIG:
             self.hit = "frame"
-        self._end(close.code if close else ABNORMAL, close.reason if close else "")
+        self.end(close.code if close else ABNORMAL, close.reason if close else "")
         self.flush()
         if self._transport.is_closing():
             return

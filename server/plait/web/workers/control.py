@@ -10,7 +10,7 @@ from typing import Final
 __all__ = ["BEAT", "BEAT_EVERY", "LOADED", "READY", "RETIRE", "SILENCE", "Control"]
 
 LOADED: Final = b"l"
-"""Worker: the app is imported; its store is opened as soon as the former process has closed it."""
+"""Worker: the app is imported; its store is opened as soon as the earlier process has closed it."""
 
 READY: Final = b"r"
 """Worker: it accepts connections."""
@@ -31,12 +31,12 @@ _STALL: Final = SILENCE - 1.0
 
 
 class Control:
-    """Tells the parent of this worker how far it is and that its loop runs, and hears when it is to end."""
+    """Tells the parent how far this worker has started and that its loop runs; learns when the worker has to end."""
 
     def __init__(self, connected: socket.socket, *, is_restart: bool = False) -> None:
         connected.setblocking(False)
         self._socket = connected
-        # Whether this process follows another one of the same worker.
+        # Whether this worker has had an earlier process.
         self.is_restart = is_restart
         self._beat: asyncio.TimerHandle | None = None
         # Whether the parent is gone.
@@ -48,7 +48,7 @@ class Control:
             self._socket.send(message)
 
     def start(self, retire: Callable[[], None]) -> None:
-        """Send beats while the event loop runs; call `retire` when this worker is to end, or the parent has ended."""
+        """Send beats while the event loop runs; call `retire` when this worker has to end or its parent has ended."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._socket, self._read, loop, retire)
         self._send_beat(loop)

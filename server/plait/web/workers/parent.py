@@ -1,4 +1,4 @@
-"""The parent of the workers: it holds the listening socket, starts them, and starts them again when they end."""
+"""The parent of the workers: holds the listening socket, and starts each worker, again whenever it ends."""
 
 import asyncio
 import logging
@@ -25,7 +25,8 @@ log = logging.getLogger("plait.workers")
 _RAN_WELL: Final = 30.0
 # Seconds before a worker is started again, from the second failure on.
 _BACKOFF: Final = Backoff(1.0, 30.0)
-# The name of the folder of the sockets that link the workers; Unix sockets have short paths.
+# The prefix of the folder with the sockets that link the workers, and the longest path above it, as Unix sockets have
+# short paths.
 _PREFIX: Final = "plait-workers-"
 _LONGEST_FOLDER: Final = 60
 
@@ -45,7 +46,7 @@ class Parent:
         self._listener = listener
         self._kills_silent = kills_silent
         self._folder = ""
-        # The process of each worker, and those that replace one when it ends.
+        # The process of each worker, and the processes that are to replace them.
         self._processes: dict[int, WorkerProcess] = {}
         self._replacements: dict[int, WorkerProcess] = {}
         # The tasks that keep workers running.
@@ -55,7 +56,7 @@ class Parent:
         self._hurry = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
         self._wants_reload = False
-        # The exit code of a worker that could not start, or has not ended well.
+        # The exit code of a worker that could not start or has failed.
         self._code = 0
 
     async def run(self, started: Callable[[], None]) -> int:
@@ -66,7 +67,7 @@ class Parent:
         with self._handle_signals():
             watching = asyncio.create_task(self._watch(), name="plait watch")
             try:
-                # The first one makes the files of a new store, and tells what is wrong with the app.
+                # The first worker creates the files of a new store, and reports errors of the app, once.
                 if await self._begin(0):
                     await asyncio.gather(*(self._begin(number) for number in range(1, self._count)))
                     if not self._is_ending.is_set():
@@ -160,7 +161,7 @@ class Parent:
                 loop.remove_signal_handler(each)
 
     def _end(self, by: signal.Signals) -> None:
-        """Pass a signal on to all workers; those that start end at once."""
+        """Pass a signal on to all workers; workers that are starting end at once."""
         self._is_ending.set()
         for each in (*self._processes.values(), *self._replacements.values()):
             each.signal(by if each.is_ready else signal.SIGTERM)
@@ -189,7 +190,7 @@ class Parent:
         """Replace the process of a worker; return False if the new one has not started, in which case it continues."""
         former = self._processes.get(number)
         if former is None or not former.is_ready or former.exited.done():
-            return True  # It is starting, with the changed app.
+            return True  # The worker is already starting, with the changed app.
         new = self._replacements[number] = await self._start(number)
         if not await new.loaded():
             if self._replacements.get(number) is new:

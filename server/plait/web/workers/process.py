@@ -24,16 +24,16 @@ class WorkerProcess:
 
     def __init__(self, number: int, process: asyncio.subprocess.Process | None, connected: socket.socket) -> None:
         self.number = number
-        # None if the system could not start it.
+        # None if the system could not start the process.
         self._process = process
         self._socket = connected
         self._loop = asyncio.get_running_loop()
         self.exited: asyncio.Task[int] = asyncio.create_task(self._wait(), name=f"plait worker {number}")
         self._is_loaded = asyncio.Event()
         self._is_ready = asyncio.Event()
-        # When it accepted connections first, by the loop's clock.
+        # The time at which the process first accepted connections, by the loop's clock.
         self.ready_since: float | None = None
-        # The seconds since its last sign of life, without the time in which the parent itself did not run.
+        # Seconds since its last sign of life, without the time in which the parent itself did not run.
         self.silence = 0
         self._loop.add_reader(connected, self._read)
 
@@ -44,7 +44,7 @@ class WorkerProcess:
         with theirs:
             ours.setblocking(False)
             numbers = listener.fileno(), theirs.fileno()
-            # Ctrl+C in a terminal is for the parent alone, which passes it on: so a session of its own.
+            # The process gets a session of its own, so that Ctrl+C reaches only the parent, which passes it on.
             process = None
             try:
                 process = await asyncio.create_subprocess_exec(
@@ -54,30 +54,30 @@ class WorkerProcess:
                     env={**os.environ, **worker.to_environment()},
                     start_new_session=True,
                 )
-            except OSError as error:  # There are too many processes, or no memory for one more.
+            except OSError as error:  # Too many processes, or no memory for another one.
                 log.error("worker %d could not be started: %s", worker.number, error)
         return cls(worker.number, process, ours)
 
     @property
     def is_ready(self) -> bool:
-        """Whether it accepts connections, or did."""
+        """Whether the process accepts connections, or has done so."""
         return self._is_ready.is_set()
 
     async def loaded(self) -> bool:
-        """Wait until it has imported the app; return False if it has ended before."""
+        """Wait until the process has imported the app; return False if it ends before."""
         return await self._until(self._is_loaded)
 
     async def ready(self) -> bool:
-        """Wait until it accepts connections; return False if it has ended before."""
+        """Wait until the process accepts connections; return False if it ends before."""
         return await self._until(self._is_ready)
 
     def retire(self) -> None:
-        """Have it accept no further connections, and end when what runs has ended."""
+        """Tell the process to accept no further connections, and to end after its running work."""
         with suppress(OSError):
             self._socket.send(RETIRE)
 
     def signal(self, by: signal.Signals) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal to the process, unless it has ended."""
         with suppress(ProcessLookupError):
             if self._process is not None:
                 self._process.send_signal(by)

@@ -8,9 +8,9 @@ from typing import Any, Final, NoReturn
 from weakref import ref
 
 import httpx
-import pytest
 from starlette.requests import Request
 from starlette.responses import Response
+from tests.cases import each_case
 
 from plait import Plait, Reject, Source, Thread, rpc
 
@@ -54,10 +54,9 @@ def request(method: str, path: str, json: Any = None) -> Callable[[Plait, httpx.
     return go
 
 
-@pytest.mark.parametrize(
+@each_case(
     "fails",
     [request("POST", "/rpc/work", {}), request("GET", "/other"), request("PUT", "", {"n": 1}), call_handle],
-    ids=["rpc", "on_request", "PUT", "handle"],
 )
 async def test_what_a_failed_request_has_used_is_freed_at_once(
     fails: Callable[[Plait, httpx.AsyncClient], Awaitable[None]],

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from tests.cases import each_case
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http, open_socket
 from tests.running import Process, running
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -164,7 +165,7 @@ ROOM = b"GET /threads/room/one HTTP/1.1\r\n"
 ABSOLUTE = b"GET http://%b/healthz HTTP/1.1\r\nHost: %b\r\n\r\n"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sent", "status"),
     [
         (ROOM + HOST + HOST + b"\r\n", 400),
@@ -331,7 +332,7 @@ async def test_an_answer_that_takes_longer_than_a_request_may_is_waited_for() ->
             assert (await _read_answer(bare)).endswith(b"\r\n\r\n4")
 
 
-@pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"])
+@each_case("header", [b"", b"Connection: close\r\n"])
 async def test_an_answer_that_is_read_slowly_but_steadily_is_sent_to_its_end(header: bytes) -> None:
     async with running(Plait(Library, store=MemoryStore()), request_timeout=0.2) as address:
         with bare_socket(address) as bare:
@@ -345,8 +346,8 @@ async def test_an_answer_that_is_read_slowly_but_steadily_is_sent_to_its_end(hea
     assert received > LONG
 
 
-@pytest.mark.parametrize("header", [b"", b"Connection: close\r\n"])
-@pytest.mark.parametrize("book", [b"whole", b"pages"])
+@each_case("header", [b"", b"Connection: close\r\n"])
+@each_case("book", [b"whole", b"pages"])
 async def test_a_peer_that_does_not_read_its_answer_counts_and_is_given_up(book: bytes, header: bytes) -> None:
     app = Plait(Library, store=MemoryStore(), limits=Limits(connections_per_address=1))
     async with running(app, request_timeout=0.2) as address:
@@ -438,9 +439,7 @@ async def test_a_connection_that_is_answered_does_not_count() -> None:
         assert (await web.get("/threads/room/one")).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "later", [b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n", UPGRADE + b"\r\n"], ids=["a request", "a socket"]
-)
+@each_case("later", [b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n", UPGRADE + b"\r\n"])
 async def test_an_event_stream_with_another_request_after_it_ends_with_its_peer(later: bytes) -> None:
     app = serve(limits=Limits(connections_per_address=1))
     async with running(app) as address:

@@ -9,11 +9,26 @@ from contextlib import asynccontextmanager
 import pytest
 
 from plait.cluster.node_config import NodeConfig
-from plait.cluster.owners import NodeId
+from plait.cluster.owners import NodeId, Owners
 from plait.web.links.link import Link
 from plait.web.links.tcp import VERSION, Tcp
 
 SECRET = "one secret of all nodes"
+
+
+class _Place(Owners):
+    """A node with an id, which finds every other node at one address."""
+
+    def __init__(self, id: str, address: str | None = None) -> None:
+        self._id = id
+        self._address = address
+
+    @property
+    def node(self) -> NodeId:
+        return self._id
+
+    def find_address(self, node: NodeId) -> str | None:
+        return self._address
 
 
 class Listening:
@@ -22,7 +37,7 @@ class Listening:
     def __init__(self, secret: str = SECRET) -> None:
         self.answered: list[NodeId | None] = []
         self.port = 0
-        self.network = Tcp(NodeConfig("a", "127.0.0.1", 0, "127.0.0.1:1", secret), lambda: "a-1", lambda node: None)
+        self.network = Tcp(NodeConfig("a", "127.0.0.1", 0, "127.0.0.1:1", secret), _Place("a-1"))
 
     def answer(self, node: NodeId | None) -> Link:
         self.answered.append(node)
@@ -30,8 +45,10 @@ class Listening:
 
     async def dial(self, secret: str = SECRET, node: str = "a-1") -> Link:
         """Dial it as the node `b-1`."""
-        other = Tcp(NodeConfig("b", "127.0.0.1", 0, "127.0.0.1:2", secret), lambda: "b-1", lambda _: self.address)
-        return await other.dial(node, lambda: Link({}, lambda link: None))
+        other = Tcp(NodeConfig("b", "127.0.0.1", 0, "127.0.0.1:2", secret), _Place("b-1", self.address))
+        link = Link({}, lambda link: None)
+        await other.dial(node, link)
+        return link
 
     @property
     def address(self) -> str:

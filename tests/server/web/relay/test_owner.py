@@ -10,6 +10,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message
+from tests.cases import each_case
 from tests.server.nodes import open_nodes
 
 from plait import Plait, Thread, ThreadKey
@@ -106,7 +107,7 @@ async def test_a_relayed_answer_that_has_begun_is_sent_whole_when_its_node_shuts
         assert (reader.status, len(reader.body)) == (200, COUNT * len(PIECE))
 
 
-@pytest.mark.parametrize(("method", "wanted"), [("GET", (503, "unavailable")), ("POST", (500, "indeterminate"))])
+@each_case(("method", "wanted"), [("GET", (503, "unavailable")), ("POST", (500, "indeterminate"))])
 async def test_a_gateway_that_ends_before_the_answer_says_what_is_known(method: str, wanted: tuple[int, str]) -> None:
     def make() -> Plait:
         return Plait(Page, store="memory://", shutdown_timeout=0.2)
@@ -168,7 +169,7 @@ async def test_the_session_of_a_middleware_travels_and_is_read_only() -> None:
         assert session["user"] == "ada"
 
 
-@pytest.mark.parametrize("type", ["http", "websocket"])
+@each_case("type", ["http", "websocket"])
 def test_a_session_is_in_the_scope_of_the_owner_if_json_has_it(type: str) -> None:
     scope = {"type": type, "scheme": "http", "path": "/", "headers": []}
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from tests.cases import each_case
 from tests.schedules import play_seeds
 from tests.server.holding import MOST_HELD, measure_held
 from tests.server.session.guests import until
@@ -64,7 +65,7 @@ def make_some(random: Random, largest: int) -> tuple[bytes, Frames]:
             return frame(opcode, data), [(opcode, data)]
 
 
-@pytest.mark.parametrize("most", [1, 3, 50, 5000, 10**9], ids=lambda most: f"up to {most} bytes")
+@each_case("most", [1, 3, 50, 5000, 10**9])
 @play_seeds(1)
 def test_frames_are_the_same_however_their_bytes_are_cut(seed: int, most: int) -> None:
     random = Random(seed)
@@ -82,7 +83,7 @@ def test_frames_are_the_same_however_their_bytes_are_cut(seed: int, most: int) -
     assert peer.refused is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sent", "code"),
     [
         pytest.param(frame(Opcode.TEXT, b"x", mask=False), 1002, id="an unmasked message"),
@@ -166,7 +167,7 @@ class Closed(Gate):
         self.open = callback
 
 
-@pytest.mark.parametrize("is_held", [False, True])
+@each_case("is_held", [False, True])
 async def test_writes_to_many_sockets_do_not_hold_the_loop_and_keep_their_order(is_held: bool) -> None:
     async def write() -> None:
         gate, written = Closed(), list[int]()

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.server.session.guests import until
 from tests.server.web.sockets.test_socket import Peer, Received
 from websockets.frames import Frame as WireFrame
@@ -238,7 +238,7 @@ class Kept(Received):
         self.messages.append(data.decode() if is_text else data)
 
 
-@pytest.mark.parametrize("step", [1, 4096])
+@each_case("step", [1, 4096])
 def test_the_beginning_of_a_message_takes_no_more_memory_than_its_bytes_however_few_come_at_a_time(step: int) -> None:
     size = 2**16
     data = encode(2, bytes(size))

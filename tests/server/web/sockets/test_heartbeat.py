@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.cases import each_case
 
 from plait.testing.clock import Clock
 from plait.web.sockets.heartbeat import Heartbeat
@@ -50,7 +51,7 @@ async def beating(interval: float, timeout: float) -> AsyncIterator[tuple[Clock,
             await heartbeat.stop()
 
 
-@pytest.mark.parametrize(("interval", "timeout"), [(20, 20), (20, 5), (5, 20)])
+@each_case(("interval", "timeout"), [(20, 20), (20, 5), (5, 20)])
 async def test_a_silent_peer_is_pinged_and_then_dropped_at_its_time(interval: float, timeout: float) -> None:
     async with beating(interval, timeout) as (clock, heartbeat):
         for seconds in (0, 1, 7, 19, 33):
@@ -96,7 +97,7 @@ async def test_a_peer_that_is_not_read_from_is_not_pinged() -> None:
         assert [name for name, _ in peer.told[:2]] == ["ping", "give up"]
 
 
-@pytest.mark.parametrize("count", [0, 3])
+@each_case("count", [0, 3])
 async def test_it_looks_only_when_a_peer_may_be_due(count: int) -> None:
     looks: list[float] = []
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-import pytest
+from tests.cases import each_case
 from tests.server.fakes import FakeTransport
 
 from plait.web.sockets.pending_join import PendingJoin
@@ -56,7 +56,7 @@ async def test_a_join_that_comes_later_is_waited_for() -> None:
     assert await waiting == Join("a", ("e", 1))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "is_text"),
     [
         (b"nonsense", True),

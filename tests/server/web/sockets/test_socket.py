@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.cases import each_case
 from tests.server.session.guests import until
 from websockets.client import ClientProtocol
 from websockets.frames import Frame as WireFrame
@@ -143,7 +144,7 @@ async def test_what_one_peer_sends_at_once_is_handled_in_turns_between_which_the
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(TICK)
-    peer = Peer(scheduler=FairScheduler(clock, clock))
+    peer = Peer(scheduler=make_scheduler(clock, clock))
     parsed = 0
     recv_frame = ServerProtocol.recv_frame
 
@@ -170,7 +171,7 @@ async def test_what_one_peer_sends_at_once_is_handled_in_turns_between_which_the
 
 async def test_small_frames_after_large_ones_are_handled_in_turns_too() -> None:
     clock = Clock(TICK)
-    peer = Peer(scheduler=FairScheduler(clock, clock))
+    peer = Peer(scheduler=make_scheduler(clock, clock))
     large = frame(Opcode.TEXT, b"x" * 100_000)
     peer.socket.data_received(large + frame(Opcode.PING) * MANY + large + frame(Opcode.PING) * MANY)
     before, most = 0, 0
@@ -250,7 +251,7 @@ async def test_a_session_that_fails_closes_its_socket_with_1011_and_is_read_to_i
     assert peer.pipe.is_closed
 
 
-@pytest.mark.parametrize("end", ["eof", "lost"])
+@each_case("end", ["eof", "lost"])
 async def test_the_end_of_a_peer_comes_after_what_it_has_said(end: str) -> None:
     peer = Peer()
     peer.socket.data_received(texts(1000))
@@ -350,7 +351,7 @@ async def test_a_message_in_fragments_within_the_limit_is_read_as_a_whole() -> N
     assert peer.session.received == ["a" + "b" * 500 + "c"]
 
 
-@pytest.mark.parametrize("has_frame", [True, False])
+@each_case("has_frame", [True, False])
 async def test_answers_to_pings_of_the_server_do_not_count_to_the_limit(*, has_frame: bool) -> None:
     peer = Peer(bucket=TokenBucket(0.001, 10, asyncio.get_running_loop().time()))
     for _ in range(1000):
@@ -363,8 +364,8 @@ async def test_answers_to_pings_of_the_server_do_not_count_to_the_limit(*, has_f
     assert peer.session.pongs == 1000
 
 
-@pytest.mark.parametrize("size", [0, 10, 16_384, 16_385, 300_000])
-@pytest.mark.parametrize("is_text", [True, False])
+@each_case("size", [0, 10, 16_384, 16_385, 300_000])
+@each_case("is_text", [True, False])
 async def test_a_ping_is_directly_before_the_last_byte_of_its_frame(size: int, *, is_text: bool) -> None:
     peers = [Peer(), Peer()]
     data = b"x" * size
@@ -417,6 +418,13 @@ class Clock:
         return self.now
 
 
+def make_scheduler(clock: Clock, working: Clock) -> FairScheduler:
+    """Return a scheduler with its own time, and its own processor time."""
+    scheduler = FairScheduler()
+    scheduler.clock, scheduler.work_clock = clock, working
+    return scheduler
+
+
 class Worker(Received):
     """A receiver that takes a while for each message, and tells everybody's order."""
 
@@ -441,7 +449,7 @@ class Office:
         self.order: list[str] = []
         self._clock = Clock()
         self._working = Clock()
-        self._scheduler = FairScheduler(self._clock, self._working)
+        self._scheduler = make_scheduler(self._clock, self._working)
 
     def peer(self, name: str, seconds: float, *, works: bool = True) -> Peer:
         """Return a socket whose messages take that long, or only seem to, because of other processes."""

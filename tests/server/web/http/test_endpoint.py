@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Scope
 
 from plait import TooLarge
-from plait.web.http.request import BodyLimit, LimitedRequest
+from plait.web.http.endpoint import BodyLimit, LimitedRequest
 
 SCOPE: Scope = {"type": "http", "method": "POST", "headers": []}
 BODY = b'{"a":1}'
