@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from plait.cli.awake_commands import print_table
 from plait.cli.options import fail
-from plait.cluster.directories import find_directory
+from plait.cluster.cell_directory import find_directory
 from plait.cluster.directory import DirectoryView, NodeRecord
 from plait.cluster.member import SINGLE
 from plait.errors import PlaitError, operator_message

@@ -67,7 +67,7 @@ def restore(backup: Path, folder: Path) -> str:
 
 @contextmanager
 def _new_folder(path: Path) -> Iterator[Path]:
-    """Leave nothing at a path, neither of this command nor of one that was killed."""
+    """Remove the folder at a path after the block, and before it the one that a killed command has left."""
     shutil.rmtree(path, ignore_errors=True)
     try:
         yield path

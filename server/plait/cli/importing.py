@@ -31,7 +31,7 @@ _MEDIA: Final = ("image", "audio", "video", "data")
 
 
 class _Session(NamedTuple):
-    """A session and what is stored of it, by the keys there."""
+    """A session, and the stored values by their keys."""
 
     user: str | None
     id: str
@@ -49,7 +49,7 @@ def agentscope(
     kind: Annotated[str | None, Parameter(help="The kind of the threads, if the app has several.")] = None,
     prefix: Annotated[str, Parameter(help="The keyPrefix of a RedisAgentStateStore.")] = "agentscope:session:",
 ) -> None:
-    """Store the sessions of AgentScope as threads, unless they are there. No server may have the store open."""
+    """Store the sessions of AgentScope as threads; skip those already stored. No server may have the store open."""
     try:
         app = load_lasting(target)
         cls, part = _find_values(app, kind)
@@ -76,7 +76,7 @@ def _find_values(app: Plait, kind: str | None) -> tuple[type[Any], Values]:
 
 
 async def _store(app: Plait, cls: type[Any], part: Values, sessions: Iterator[_Session]) -> tuple[int, int]:
-    """Return how many sessions are stored, and how many were there. Raises PlaitError and LoadError."""
+    """Store sessions, and return how many were stored, and how many were there. Raises PlaitError and LoadError."""
     made = there = 0
     async with app:
         for session in sessions:
@@ -114,7 +114,7 @@ def _read_folder(root: Path) -> Iterator[_Session]:
 
 
 def _find_id(folder: Path, id: object) -> str:
-    """Return the id that a folder has the name of, or the base64 of: only the state tells which."""
+    """Return the id whose text or base64 is the name of a folder: only the state tells which it is."""
     if isinstance(id, str) and urlsafe_b64encode(id.encode()).rstrip(b"=").decode() == folder.name:
         return id
     return folder.name
@@ -151,13 +151,13 @@ def _read_java(redis: Any, prefix: str) -> Iterator[_Session]:
                 (values[key],) = _decode([data], name)
         user, _, id = slot.removeprefix(prefix).partition("/")
         known_user, known_id = _read_ids(values)
-        if slot == f"{prefix}{known_user}/{known_id}":  # Both may have a slash.
+        if slot == f"{prefix}{known_user}/{known_id}":  # Both ids may have a slash.
             user, id = known_user, known_id
         yield _Session(None if user == _ANONYMOUS else user, id, values)
 
 
 def _read_ids(values: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the ids of the user and the session that the state has, whatever it is."""
+    """Return the ids of the user and the session in a state, in whatever form the state is."""
     state = values.get(_STATE)
     return (state.get("user_id"), state.get("session_id")) if isinstance(state, dict) else (None, None)
 

@@ -1,4 +1,4 @@
-"""The address and the TLS certificate of a server, and what is wrong with them."""
+"""Checks and opens the address of a server, and checks its TLS certificate."""
 
 import errno
 import ssl

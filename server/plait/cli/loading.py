@@ -48,7 +48,7 @@ def load_plait(target: str) -> Plait:
 
 
 def load_lasting(target: str) -> Plait:
-    """Return the Plait that `module:attribute` names, if it keeps what is imported. Raises LoadError."""
+    """Return the Plait that `module:attribute` names, if imported data survives in its store. Raises LoadError."""
     app = load_plait(target)
     if isinstance(app._store, MemoryStore):
         raise LoadError(f"{target} keeps its threads in memory, where an import would be lost")
@@ -58,7 +58,7 @@ def load_lasting(target: str) -> Plait:
 def find_plaits(target: str, app: object) -> list[Plait]:
     """Return the app if it is a Plait, otherwise the Plaits that are mounted in it or wrapped by it.
 
-    If it shows none, as a function that calls one does, all Plaits that were made count. Raises LoadError.
+    If the app shows none, as a function that calls one does, all Plaits that were made count. Raises LoadError.
     """
     found: dict[int, Plait] = {}
     seen: set[int] = set()

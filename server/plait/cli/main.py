@@ -28,7 +28,7 @@ from plait.errors import MigrationFailed, PlaitError, operator_message
 from plait.spelling import count, hide_password
 from plait.state.state_history import StateHistory
 from plait.state.types import StateType
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait.store.whole import WholeStore
 from plait_schemas.export import find_differing, write
 

@@ -1,7 +1,7 @@
 """Checks, backs up and restores a store's file, and shows or deletes one of its threads."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -10,10 +10,10 @@ import msgspec
 
 from plait.agents.session_names import find_session
 from plait.errors import CorruptThread, NotFound, StoreError
-from plait.spelling import count
+from plait.spelling import count, read_time
 from plait.state.state_history import replay_document, replay_json
 from plait.store.deletion import delete_thread
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import Store, StoredThread
 from plait.store.shards import find_file
 from plait.store.sqlite.backup import back_up, check_restore, restore
 from plait.store.sqlite.file_place import FilePlace
@@ -21,6 +21,7 @@ from plait.store.sqlite.files import Files
 from plait.store.sqlite.inspection import Inspection
 from plait.store.sqlite.lock import StoreLock
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.patch import PatchError, decode_ops
 
@@ -32,7 +33,7 @@ def check_store(path: Path) -> Iterator[tuple[str, bool]]:
 
     Raises StoreError.
     """
-    inspection = Inspection(path, replay=replay_document, decode=_decode)
+    inspection = _Inspection(path)
     damaged = 0
     for line in inspection.run():
         damaged += 1
@@ -48,7 +49,7 @@ def back_up_store(files: Files, target: Path) -> str:
         if path.exists():
             raise StoreError(f"{path} exists: name another file, or remove this one")
     pairs = zip(files.paths, copies.paths, strict=True)
-    # The last one first: a backup that was interrupted has no first file, so that it is not taken for a whole one.
+    # The last file comes first: an interrupted backup has no first file, and so is not taken for a whole one.
     threads = sum(back_up(path, copy) for path, copy in reversed(list(pairs)))
     return f"{target} has the {count(threads, 'thread')} of {files.path}"
 
@@ -64,7 +65,7 @@ def restore_store(backup: Files, files: Files) -> str:
         )
     pairs = list(zip(backup.paths, files.paths, strict=True))
     check_restore(pairs)
-    # The first one last, as new files are made.
+    # The first file comes last, as in a new store.
     found = [restore(*pair) for pair in reversed(pairs)]
     line = f"{files.path} has the {count(sum(threads for threads, _ in found), 'thread')} of {backup.path}"
     line = f"{line}, with new epochs"
@@ -116,7 +117,7 @@ def _read_value(value: bytes) -> Any:
 
 
 def _read_time(at: int | None) -> datetime | None:
-    return datetime.fromtimestamp(at / 1e6, UTC) if at else None
+    return read_time(at) if at else None
 
 
 async def destroy_in_file(files: Files, key: ThreadKey) -> str:
@@ -142,8 +143,12 @@ async def destroy_thread(store: Store, key: ThreadKey, where: str) -> str:
     return f"{key} is deleted; its on_destroyed was not called"
 
 
-def _decode(key: ThreadKey, ops: bytes) -> None:
-    try:
-        decode_ops(ops)
-    except (*NOT_JSON, PatchError) as error:
-        raise CorruptThread(f"{key} cannot be read", detail=str(error)) from error
+class _Inspection(Inspection):
+    def replay(self, key: ThreadKey, stored: StoredThread) -> None:
+        replay_document(key, stored)
+
+    def decode(self, key: ThreadKey, ops: bytes) -> None:
+        try:
+            decode_ops(ops)
+        except (*NOT_JSON, PatchError) as error:
+            raise CorruptThread(f"{key} cannot be read", detail=str(error)) from error

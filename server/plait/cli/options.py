@@ -60,7 +60,7 @@ def show_store(show: Callable[[WholeStore], Coroutine[Any, Any, None]], store: s
 
 
 def open_shared(store: str) -> WholeStore | None:
-    """Return the store of a URL that is not a file's, not opened; None for a file."""
+    """Return the store of a URL, not opened; None for the URL of a file."""
     try:
         return open_engine(engine, store) if (engine := find_engine(store)) is not None else None
     except ValueError as error:

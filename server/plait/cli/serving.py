@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from socket import socket
@@ -25,7 +24,7 @@ from plait.settings import SettingError, Settings
 from plait.store.sqlite.files import MOST_FILES
 from plait.web.log_config import LogFormat, LogLevel, configure_logging
 from plait.web.serve import serve
-from plait.web.workers.control import LOADED, Control
+from plait.web.workers.control import LOADED, READY, Control
 from plait.web.workers.parent import Parent
 
 __all__ = ["Service", "demo", "dev", "serve_command"]
@@ -68,27 +67,23 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         several = f" with {workers} workers" if workers > 1 else ""
         return f"plait serves {self.target} at {url}{several} (press Ctrl+C to stop)"
 
-    def run(
-        self, listen: Callable[[], socket], started: Callable[[int], None], *, control: Control | None = None
-    ) -> None:
-        """Serve the app in this process until it is told to stop; exit with 3 if the app cannot start.
-
-        `listen` returns the listening socket, and `started` is called with its port after the start.
-        """
+    def run(self, at: int | socket, *, control: Control | None = None) -> None:
+        """Serve the app at a port, or a listening socket, until told to stop; exit with 3 if the app cannot start."""
         app, plaits = self._load()
         if NodeConfig.from_environment() is not None and len(plaits) > 1:
             fail("a node of a cluster serves one Plait: give each a server of its own")
         if control is not None:
-            # What the app starts, such as a `plait` command, is not this worker.
+            # Commands that the app starts, such as `plait`, are not this worker.
             Worker.leave_environment()
             control.tell(LOADED)
         settings = self._check(plaits, is_restart=control is not None and control.is_restart)
-        bound = listen()
-        port = bound.getsockname()[1]
+        bound = bind(self.host, at) if isinstance(at, int) else at
+        line = self.describe(bound.getsockname()[1])
+        started = partial(print, line, flush=True) if control is None else partial(control.tell, READY)
         is_started = serve(
             app,
             bound,
-            started=lambda: started(port),
+            started=started,
             ending=lambda: asyncio.gather(*(each.drain() for each in plaits)),
             log_level=self.log_level,
             shutdown_timeout=settings.shutdown_timeout,
@@ -221,7 +216,7 @@ def _serve(service: Service, port: int, workers: int) -> None:
     """Serve in this process, or in several workers."""
     configure_logging(service.log_level, service.log_format)
     if workers == 1:
-        service.run(partial(bind, service.host, port), lambda port: print(service.describe(port), flush=True))
+        service.run(port)
         return
     if sys.platform == "win32":
         fail("--workers must be 1 on Windows, whose processes cannot share a listening socket")
@@ -234,5 +229,5 @@ def _serve(service: Service, port: int, workers: int) -> None:
         # Without -P, modules of the working directory would replace those that plait imports.
         command = [sys.executable, "-P", "-m", "plait.cli.worker", msgspec.json.encode(service).decode()]
         parent = Parent(command, workers, bound, kills_silent=not service.in_development)
-        code = asyncio.run(parent.run(lambda: print(line, flush=True)))
+        code = asyncio.run(parent.run(partial(print, line, flush=True)))
     raise SystemExit(code)

@@ -1,19 +1,21 @@
-"""`plait store`: copies a store."""
+"""`plait store`: copies, exports and imports a whole store."""
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from cyclopts import App, Parameter
 
-from plait.cli.options import fail, find_existing, find_folder, find_store, open_shared
+from plait.cli.options import StoreName, fail, find_existing, find_folder, find_store, open_shared
+from plait.cli.output import open_output
 from plait.cluster.use import check_unused
 from plait.errors import PlaitError, StoreError, operator_message
 from plait.spelling import count, hide_password
-from plait.store.copying import copy_store
+from plait.store.copying import copy_store, copy_threads
+from plait.store.export_store import ExportedStore, export_store
 from plait.store.sqlite.failures import explain
 from plait.store.sqlite.files import Files
 from plait.store.sqlite.lock import StoreLock
@@ -22,7 +24,7 @@ from plait.store.whole import WholeStore
 
 __all__ = ["store_commands"]
 
-store_commands = App(name="store", help="Copy a store.")
+store_commands = App(name="store", help="Copy, export and import a whole store.")
 
 _WIDTH: Final = 40
 
@@ -45,14 +47,48 @@ def copy(
     source, target = _find(from_, find_existing), _find(to, find_store)
     if source.name == target.name:
         fail(f"{source} cannot be copied to itself: name another store")
+    copied = _run(_copy(source, target))
+    print(f"{target} has the {count(copied, 'thread')} of {source}{target.tell_files()}")
+
+
+@store_commands.command
+def export(
+    store: StoreName = "plait.db",
+    *,
+    out: Annotated[Path | None, Parameter(help="The file to write. By default it is printed.")] = None,
+) -> None:
+    """Write everything that a store has as lines of JSON, which any build of plait imports. No server may have it open.
+
+    The file is put in place when all of it is written.
+    """
+    source = _find(store, find_existing)
     try:
-        copied = asyncio.run(_copy(source, target))
+        with open_output(out) as target:
+            exported = _run(_export(source, target.write))
+    except OSError as error:
+        fail(f"cannot write to {out or 'the standard output'}: {error.strerror or error}")
+    if out is not None:
+        print(f"{out} has the {count(exported, 'thread')} of {source}")
+
+
+@store_commands.command(name="import")
+def import_(
+    file: Annotated[Path, Parameter(help="A file made by `plait store export`.")],
+    to: Annotated[str, Parameter(name="TO", help="The store to create, as in `plait store copy`.")],
+) -> None:
+    """Make a new store from an exported one, with new epochs. No server may have it open.
+
+    The whole file is checked first. If the import is interrupted, the same command goes on.
+    """
+    target = _find(to, find_store)
+    try:
+        source = ExportedStore(file)
     except PlaitError as error:
         fail(operator_message(error))
-    except KeyboardInterrupt:
-        fail("interrupted; the same command goes on")
-    files = "" if target.files is None else f", in {count(target.files.count, 'file')}"
-    print(f"{target} has the {count(copied, 'thread')} of {source}{files}")
+    except OSError as error:
+        fail(f"cannot read {file}: {error.strerror or error}")
+    imported = _run(_import(source, target))
+    print(f"{target} has the {count(imported, 'thread')} of {file}, with new epochs{target.tell_files()}")
 
 
 class _Copied(NamedTuple):
@@ -62,7 +98,7 @@ class _Copied(NamedTuple):
     files: Files | None
     # Not opened.
     open: Callable[[], WholeStore]
-    # Identifies it, and is what an operator sees.
+    # Identifies the store, and is shown to operators.
     name: str
     shown: str
     # A server locks these.
@@ -71,11 +107,23 @@ class _Copied(NamedTuple):
     def __str__(self) -> str:
         return self.shown
 
+    def tell_files(self) -> str:
+        """Return the end of a line that tells in how many files it is."""
+        return "" if self.files is None else f", in {count(self.files.count, 'file')}"
+
+    def lock(self, locks: ExitStack) -> None:
+        """Lock the files against servers. Raises StoreError."""
+        for path in self.paths:
+            try:
+                locks.enter_context(closing(StoreLock(path)))
+            except (StoreError, OSError) as error:
+                raise StoreError(f"cannot lock the store {path}: {explain(error, path)}") from error
+
 
 def _find(store: str, find_files: Callable[[str], Files]) -> _Copied:
     """Return a store by its path or URL; `find_files` finds it if it is in files."""
     if (shared := open_shared(store)) is not None:
-        # Without the password, which is not the store's.
+        # The name leaves out the password, which is no part of the store.
         shown, folder = hide_password(store), find_folder(store)
         if folder is not None:
             return _Copied(None, lambda: shared, str(folder.resolve()), shown, [folder / "threads"])
@@ -87,16 +135,39 @@ def _find(store: str, find_files: Callable[[str], Files]) -> _Copied:
 async def _copy(source: _Copied, target: _Copied) -> int:
     """Copy a store that no server may write to, and return the number of threads. Raises StoreError."""
     with ExitStack() as locks:
-        for path in source.paths:
-            try:
-                locks.enter_context(closing(StoreLock(path)))
-            except (StoreError, OSError) as error:
-                raise StoreError(f"cannot lock the store {path}: {explain(error, path)}") from error
-        # A copy that is interrupted goes on later, and at its end closing the target writes everything to its files.
+        source.lock(locks)
+        # An interrupted copy goes on later; at the end, closing the target writes everything to its files.
         async with source.open().reader() as original, target.open() as copied:
             for store in (original, copied):
                 await check_unused(store)
             return await copy_store(original, copied, source.name, _show)
+
+
+async def _export(source: _Copied, put: Callable[[bytes], object]) -> int:
+    """Export a store that no server may write to, and return the number of threads. Raises StoreError and OSError."""
+    with ExitStack() as locks:
+        source.lock(locks)
+        async with source.open().reader() as store:
+            await check_unused(store)
+            return await export_store(store, put, _show)
+
+
+async def _import(source: ExportedStore, target: _Copied) -> int:
+    """Store a file in a store that no server has open, and return the number of threads. Raises StoreError."""
+    async with target.open() as store:
+        await check_unused(store)
+        name = f"the export {source.checksum[:16]}"
+        return await copy_threads(source, source.keys, store, name, _show, has_new_epochs=True)
+
+
+def _run(work: Coroutine[Any, Any, int]) -> int:
+    """Run a command to its end."""
+    try:
+        return asyncio.run(work)
+    except PlaitError as error:
+        fail(operator_message(error))
+    except KeyboardInterrupt:
+        fail("interrupted; the same command goes on")
 
 
 def _show(done: int, total: int) -> None:

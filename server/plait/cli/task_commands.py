@@ -14,8 +14,8 @@ from plait.parts.tasks.ended import ENDED, FAILED, decode_failed
 from plait.parts.tasks.rows import TaskRun, decode_ended, decode_row
 from plait.parts.tasks.running import ROWS
 from plait.spelling import format_time
-from plait.store.protocol import Store, ThreadKey, ThreadQuery, ThreadRow
-from plait.store.thread_rows import RecordRange
+from plait.store.protocol import Store, ThreadQuery, ThreadRow
+from plait.store.thread_rows import RecordRange, ThreadKey
 from plait.store.whole import WholeStore
 from plait.web.operators import ChangedRun, ChangeRun
 
@@ -104,6 +104,6 @@ async def _find_failed(store: Store, kind: str, part: str) -> AsyncIterator[tupl
 
 def _describe(key: ThreadKey, run: TaskRun) -> tuple[str, ...]:
     told = run.error or ("" if run.value is None else msgspec.json.encode(run.value).decode())
-    # A terminal would obey what is not printable.
+    # A terminal would obey unprintable characters.
     told = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in " ".join(told.split())[:_MOST_SHOWN])
     return str(key), run.id, run.name, run.status, format_time(run.created_at), told

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated
 
@@ -13,11 +13,14 @@ from plait.cli.awake_commands import awake, kick
 from plait.cli.loading import load_lasting
 from plait.cli.maintenance import describe_thread, destroy_in_file, destroy_thread
 from plait.cli.options import LoadError, StoreName, Target, fail, find_store, give_up, open_shared, show_store
+from plait.cli.output import open_output
 from plait.errors import NotFound, PlaitError, operator_message
-from plait.node.export_file import export_thread
+from plait.node.importing import LEFT_OUT
 from plait.node.listing import INNER_KINDS
 from plait.spelling import format_time, hide_password
-from plait.store.protocol import ThreadKey, ThreadQuery, ThreadRow
+from plait.store.export_file import export_thread
+from plait.store.protocol import ThreadQuery, ThreadRow
+from plait.store.thread_rows import ThreadKey
 from plait.store.whole import WholeStore
 
 __all__ = ["threads"]
@@ -45,7 +48,7 @@ def list_threads(
         bool, Parameter(help="Also list the threads in which plait keeps kv and users.", negative="")
     ] = False,
 ) -> None:
-    """List the threads of a store: version, when it was created and changed, name. A server may have it open."""
+    """List the threads of a store: version, when it was created and changed, name. A server may have the store open."""
 
     async def show(file: WholeStore) -> None:
         after: ThreadRow | None = None
@@ -79,16 +82,15 @@ def export(
     *,
     out: Annotated[Path | None, Parameter(help="The file to write. By default it is printed.")] = None,
 ) -> None:
-    """Write all of a thread but its history, as lines of JSON. A server may have the store open."""
+    """Write all of a thread, with its history, as lines of JSON. A server may have the store open."""
 
     async def write(file: WholeStore) -> None:
-        async with file as opened, aclosing(export_thread(opened, ThreadKey(kind, name))) as lines:
+        async with file as opened, aclosing(export_thread(opened, ThreadKey(kind, name), leave_out=LEFT_OUT)) as lines:
             first = await anext(lines)  # Before the file is made: there may be no such thread.
-            with nullcontext(sys.stdout.buffer) if out is None else out.open("wb") as target:
+            with open_output(out) as target:
                 target.write(first)
                 async for some in lines:
                     target.write(some)
-                target.flush()
 
     try:
         show_store(write, store)

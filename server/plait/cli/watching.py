@@ -35,7 +35,7 @@ def run_and_watch(command: Sequence[str]) -> None:
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a process that ignores Ctrl+C until it serves: while it imports, that would show a traceback."""
+    """Start a process that ignores Ctrl+C until it serves: during its imports, Ctrl+C would show a traceback."""
     former = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return subprocess.Popen(command)

@@ -13,7 +13,7 @@ from plait.cli.serving import Service
 from plait.cluster.owners import Worker
 from plait.store.held_folder import hold_folder, remove_folder
 from plait.web.log_config import configure_logging
-from plait.web.workers.control import READY, Control
+from plait.web.workers.control import Control
 
 __all__: list[str] = []
 
@@ -27,14 +27,14 @@ def main() -> None:
     bound, connected = (socket(fileno=int(number)) for number in (listener, control))
     for each in (bound, connected):
         each.set_inheritable(False)
-        # A forked child would hold them open after the end of this process.
+        # A forked child would hold the sockets open after the end of this process.
         os.register_at_fork(after_in_child=partial(_close, each))
     # The parent replaces its workers when it gets this signal; a worker that gets it, too, continues.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
     configure_logging(service.log_level, service.log_format, worker=worker.number, is_first=worker.is_first)
     held = hold_folder(Path(worker.folder))
     told = Control(connected, is_restart=worker.is_restart)
-    service.run(lambda: bound, lambda port: told.tell(READY), control=told)
+    service.run(bound, control=told)
     if told.is_orphaned:
         # The last worker to end removes the folder, as the parent would have done.
         os.close(held)

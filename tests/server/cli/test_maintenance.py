@@ -9,9 +9,12 @@ from tests.server.store.sqlite.test_store import change_file, database, hide_roo
 from plait.cli.maintenance import check_store
 from plait.errors import StoreError
 from plait.store.protocol import Write
-from plait.store.sqlite.checksums import checksum_change, checksum_snapshot
+from plait.store.rows.engine import Key
 from plait.store.sqlite.store import SqliteStore
-from plait.store.thread_rows import ChangeRow
+from plait.store.sqlite.table import make_values, write_one
+
+SET = "value = json_set(value,"
+ONE = "WHERE part = '~thread/room' AND key = 'one'"
 
 
 @pytest.fixture
@@ -45,17 +48,23 @@ async def test_a_sound_store_is_all_read_also_while_a_server_has_it_open(path: P
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("UPDATE changes SET at = at + 1 WHERE version = 2", "change 2 is damaged"),
-        ("DELETE FROM changes WHERE version = 2", "changes are missing between versions 1 and 3"),
-        ("DELETE FROM changes WHERE version = 5", "changes are missing after version 4, up to 5"),
-        ("UPDATE snapshots SET state = x'35' WHERE version = 4", "the snapshot of version 4 is damaged"),
-        ("DELETE FROM snapshots WHERE thread = 2", "room/two cannot be read: neither a snapshot nor changes"),
-        ("UPDATE clients SET ref = 9", "the record of a client's pushes is damaged"),
-        ("UPDATE clients SET client = 'd'", "the record of a client's pushes is damaged"),
-        ("UPDATE threads SET state_version = 7 WHERE id = 1", "the thread's own record is damaged"),
-        ("UPDATE threads SET name = 'three' WHERE id = 1", "room/three cannot be read: the thread's own record"),
-        ("UPDATE threads SET name = CAST(x'ff' AS TEXT) WHERE id = 1", "room/\ufffd cannot be read"),
-        ("DELETE FROM threads WHERE id = 2", "1 snapshots belong to threads that do not exist"),
+        ("UPDATE rows SET value = value || ' ' WHERE part = '~c' AND key = 2", "change 2 is damaged"),
+        ("DELETE FROM rows WHERE part = '~c' AND key = 2", "changes are missing between versions 1 and 3"),
+        ("DELETE FROM rows WHERE part = '~c' AND key = 5", "changes are missing after version 4, up to 5"),
+        ("UPDATE rows SET value = '5' WHERE part = '~s' AND key = 4", "the snapshot of version 4 is damaged"),
+        (
+            "DELETE FROM rows WHERE part = '~s' AND thread = 2",
+            "room/two cannot be read: neither a snapshot nor changes",
+        ),
+        (f"UPDATE rows SET {SET} '$.ref', 9) WHERE part = '~p'", "the record of a client's pushes is damaged"),
+        ("UPDATE rows SET key = 'd' WHERE part = '~p'", "the record of a client's pushes is damaged"),
+        (f"UPDATE rows SET {SET} '$.state_version', 7) {ONE}", "room/one cannot be read: the thread's own record is"),
+        (f"UPDATE rows SET key = 'three' {ONE}", "room/three cannot be read: the thread's own record"),
+        (f"UPDATE rows SET key = CAST(x'ff' AS TEXT) {ONE}", "room/\ufffd cannot be read"),
+        ("DELETE FROM rows WHERE part = '~thread/room' AND key = 'two'", "1 row belongs to no thread"),
+        ("DELETE FROM rows WHERE part = '~created/room' AND key LIKE '%one'", "room/one is missing in ~created/room"),
+        ("UPDATE rows SET value = 1 WHERE part = '~changed/room' AND key LIKE '%one'", "of ~changed/room is damaged"),
+        ("UPDATE rows SET value = '1' WHERE part = '~number'", "the row 'next' of ~number is damaged"),
     ],
 )
 async def test_what_is_damaged_is_said_and_nothing_else(path: Path, damage: str, said: str) -> None:
@@ -64,28 +73,20 @@ async def test_what_is_damaged_is_said_and_nothing_else(path: Path, damage: str,
     assert said in line
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE changes SET ops = x'7b', checksum = :change WHERE version = 2",
-        "UPDATE snapshots SET state = x'7b', checksum = :snapshot WHERE version = 0 AND thread = 1",
-    ],
-)
-async def test_a_row_that_is_not_json_is_damage_though_its_checksum_is_right(path: Path, damage: str) -> None:
+@pytest.mark.parametrize("row", [(1, "~c", 2, b'{"at":1,"source":"server","ops":{}'), (1, "~s", 0, b"{")])
+async def test_a_row_that_is_not_json_is_damage_though_its_checksum_is_right(
+    path: Path, row: tuple[int, str, Key, bytes]
+) -> None:
     with database(path) as db:
-        source, at = db.execute("SELECT source, at FROM changes WHERE version = 2").fetchone()
-        checksums = {
-            "change": checksum_change(1, ChangeRow(2, b"{", source, at)),
-            "snapshot": checksum_snapshot(1, 0, b"{"),
-        }
-        assert db.execute(damage, checksums).rowcount == 1
+        db.execute("DELETE FROM rows WHERE thread = ? AND part = ? AND key = ?", row[:3])
+        write_one(db, make_values(row))
     (line,) = problems(path)
     assert "room/one cannot be read: " in line
     assert "is damaged" not in line
 
 
 async def test_all_damage_is_said(path: Path) -> None:
-    change_file(path, "UPDATE changes SET at = at + 1")
+    change_file(path, "UPDATE rows SET value = value || ' ' WHERE part = '~c'")
     assert len(problems(path)) == 5
 
 
