@@ -87,8 +87,9 @@ from plait.state.retention import Retention
 from plait.state.texts import Text
 from plait.state.transaction import Transaction
 from plait.store.memory import MemoryStore
-from plait.store.protocol import Store, ThreadKey, ThreadRow
+from plait.store.protocol import Store, ThreadRow
 from plait.store.sqlite.store import SqliteStore
+from plait.store.thread_rows import ThreadKey
 from plait.web.authentication import Action
 
 __all__ = [

@@ -49,7 +49,7 @@ from plait.store.urls import open_shares
 from plait.web.addresses import Addresses
 from plait.web.authentication import Authenticate, Authorize, Identity
 from plait.web.hosts import Hosts
-from plait.web.lifespan import collect_rarely, run_lifespan
+from plait.web.lifespan import StartupFunctions, collect_rarely, run_lifespan
 from plait.web.links.calls import Calls
 from plait.web.links.folder import Folder
 from plait.web.links.links import Links
@@ -62,14 +62,13 @@ from plait.web.server_context import ServerContext
 from plait.web.site import Site
 from plait.web.socket_endpoint import SocketEndpoint
 from plait.web.sockets.heartbeat import Heartbeat
-from plait.web.startup import StartupFunctions
 
 __all__ = ["Plait", "made_plaits"]
 
 log = logging.getLogger("plait")
 log.addFilter(escape_traceback)
 
-# The Plaits of this process, by the order in which they were made.
+# The Plaits of this process, in the order of their creation.
 _made: Final[WeakValueDictionary[int, "Plait"]] = WeakValueDictionary()
 _numbers: Final = itertools.count()
 
@@ -84,7 +83,7 @@ class Plait(AgentHost, ThreadHost):
     variables (`PLAIT_STORE` and so on) override the keywords. Raises TypeError or ValueError for an invalid setting.
     """
 
-    # Gives all threads away, after `drain`.
+    # The task that gives all threads away, after `drain`.
     _leaving: asyncio.Task[None] | None = None
 
     def __init__(
@@ -195,7 +194,7 @@ class Plait(AgentHost, ThreadHost):
             await self._store.__aexit__(None, None, None)
 
     async def check_store(self) -> None:
-        """Open and close the store; the first worker also creates the others' files. Raises StoreError."""
+        """Open and close the store; the first worker also creates the files of the others. Raises StoreError."""
         if isinstance(self._owners, Workers) and self._is_first and self.settings.store:
             async with open_shares(self.settings.store, self._owners.count) as store:
                 await check_finished(store)
@@ -203,7 +202,7 @@ class Plait(AgentHost, ThreadHost):
             await self._check_finished()
 
     def check_settings(self) -> None:
-        """Raise SettingError if there is no folder `static`, or agents but no secret, which signs ids of threads."""
+        """Raise SettingError if the folder `static` is missing, or a secret to sign the thread ids of agents."""
         if (at := self.settings.static) is not None and not Path(at).is_dir():
             raise make_setting_error("static", f"{at!r} is not a folder: make it with `mkdir {Path(at).resolve()}`")
         if self._runs.agents and not self._thread_ids.has_secret:
@@ -216,8 +215,8 @@ class Plait(AgentHost, ThreadHost):
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
         """Run while `app` runs: pass this as `lifespan=` to the Starlette or FastAPI app in which it is mounted.
 
-        Until it ends, the garbage collector of the process runs less often, unless the process has set its thresholds.
-        Raises SettingError if the app has agents but no secret, or no folder `static`.
+        Until the app ends, the garbage collector of the process runs less often, unless the process has set its
+        thresholds. Raises SettingError if the app has agents but no secret, or the folder `static` does not exist.
         """
         self.check_settings()
         with collect_rarely():
@@ -234,11 +233,11 @@ class Plait(AgentHost, ThreadHost):
             await self._site.answer(scope, receive, send)
 
     async def disconnect(self, user: str | None = None, *, connection_id: str | None = None) -> int:
-        """Close the sockets and streams of a user, by the id of its `Principal`, or those with a connection id.
+        """Close the sockets and streams of a user, by the id of its `Principal`, or of a connection id.
 
-        They are closed with 4401, at all workers and nodes, and one that is being authenticated when it joins. Returns
-        how many were open. This is no ban: revoke first what `authenticate` accepts. Raises Unavailable if a worker or
-        node does not answer, and StoreError.
+        They are closed with 4401, at all workers and nodes; a socket that is being authenticated is closed when it
+        joins. Returns the number of open ones. This is not a ban: first revoke the credentials that `authenticate`
+        accepts. Raises Unavailable if a worker or node does not answer, and StoreError.
         """
         if not isinstance(user if connection_id is None else connection_id, str) or None not in (user, connection_id):
             raise TypeError("disconnect takes the id of a user or a connection_id, which is a str")
@@ -248,7 +247,7 @@ class Plait(AgentHost, ThreadHost):
         """Begin to shut down: refuse requests and sockets, finish running turns and runs, then close the sockets.
 
         A server calls this when it is told to stop, and keeps listening until the returned awaitable is done, so that
-        clients are told to try again. You need not await it. Leaving the app ends everything else.
+        clients are told to try again. You need not await it. Leaving the app ends all remaining work.
         """
         owners = self._owners
         if owners.is_alone or not isinstance(owners, ClusterOwners):
@@ -265,9 +264,9 @@ class Plait(AgentHost, ThreadHost):
     def on_startup(self, function: F | None = None, *, once: bool = False) -> F | Callable[[F], F]:
         """Run a function when the app starts, before it accepts connections: `@app.on_startup`.
 
-        It takes no arguments, and may be async. If it raises, the app does not start. With several workers it runs in
-        each of them, whenever one starts; with `once=True`, only in worker 0, before the other workers start, and not
-        again when worker 0 is started again or replaced: `@app.on_startup(once=True)`.
+        The function takes no arguments, and may be async. If it raises, the app does not start. With several workers it
+        runs in each of them, at every start. With `@app.on_startup(once=True)` it runs only in worker 0, before the
+        other workers start, and not again when worker 0 is started again or replaced.
         """
 
         def add(function: F) -> F:
@@ -277,7 +276,7 @@ class Plait(AgentHost, ThreadHost):
         return add if function is None else add(function)
 
     def prepare_serving(self, host: str, *, number: int = 0, in_development: bool = False) -> None:
-        """Allow the host that a server listens on. `number` is that of this Plait, if the server has several.
+        """Allow the host that a server listens on. `number` is the number of this Plait, if the server has several.
 
         In development, 404 answers list the kinds, errors contain the text of every exception, changes in place are
         found in states of any size, and agents need no secret.
@@ -294,7 +293,7 @@ class Plait(AgentHost, ThreadHost):
 
     @property
     def addresses(self) -> Addresses:
-        """The number of connections of each address. A server adds those that have not sent a request yet."""
+        """The number of connections of each address. A server adds connections that have not sent a request yet."""
         return self._context.addresses
 
     def mount(self, path: str, app: ASGIApp) -> None:
@@ -306,7 +305,7 @@ class Plait(AgentHost, ThreadHost):
     # Inside
 
     def _warn_of_queues(self) -> None:
-        """Log a warning for messages that name an agent which cannot be called for them."""
+        """Log a warning if a conversation names an agent that cannot answer its messages."""
         for kind in self._kinds:
             for name, part in find_parts(kind.cls).items():
                 if isinstance(part, Messages) and part.agent is not None:
@@ -314,15 +313,15 @@ class Plait(AgentHost, ThreadHost):
                         self._runs.find(part.agent, kind.name).convert(msgspec.UNSET)
                     except (ValueError, PlaitError) as error:
                         place = f"{kind.cls.__name__}.{name}"
-                        log.warning("what is queued in %s will not be handled: %s", place, error)
+                        log.warning("messages queued in %s will not be handled: %s", place, error)
 
     async def _check_finished(self) -> None:
-        # Among workers, only one has the file in which that is stored. A node owns nothing before it has joined.
-        if isinstance(self._owners, ClusterOwners) or self._owners.find(UNFINISHED) == self._owners.node:
+        # Only one worker has the file with this mark. A node owns nothing before it has joined.
+        if isinstance(self._owners, ClusterOwners) or self._owners.owns(UNFINISHED):
             await check_finished(self._store)
 
     async def _listen(self) -> None:
-        """Answer other nodes, and get threads of them. Raises Unavailable."""
+        """Answer other nodes, and accept their threads. Raises Unavailable."""
         if not self._owners.is_alone:
             try:
                 await self._context.links.start()
@@ -347,7 +346,7 @@ class Plait(AgentHost, ThreadHost):
     def _make_context(self, authenticate: Authenticate | None, authorize: Authorize | None) -> ServerContext:
         settings = self.settings
         with as_setting_error("allowed_origins"):
-            identity = Identity(settings.allowed_origins, authenticate, authorize, by_default=self._may_by_default)
+            identity = Identity(settings.allowed_origins, authenticate, authorize, self._node.kinds)
         with as_setting_error("allowed_hosts"):
             hosts = Hosts(settings.allowed_hosts, is_guarded=authenticate is not None)
         context = ServerContext(

@@ -6,7 +6,7 @@ __all__ = ["Backoff"]
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """The seconds between attempts: `first`, doubled after each further failure, at most `longest`."""
+    """The seconds between attempts: `first` after one failure, doubled after each further failure, up to `longest`."""
 
     first: float
     longest: float

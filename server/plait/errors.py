@@ -233,7 +233,7 @@ class Outdated(PlaitError):
 
 
 class TurnTimeout(PlaitError):
-    """A hook or an rpc ran longer than the thread's `turn_timeout`; or a run, a step or a tool than its own timeout."""
+    """A hook or an rpc exceeded the thread's `turn_timeout`, or a run, a step or a tool its own timeout."""
 
     code = "turn_timeout"
     status = 504
@@ -255,7 +255,7 @@ class Unavailable(PlaitError):
 
 
 class SqlError(PlaitError):
-    """A statement failed that a thread ran on its tables; `detail`, which clients do not see, is why, and which one."""
+    """A statement on a thread's tables has failed; `detail`, hidden from clients, has the reason and the statement."""
 
     code = "sql_error"
     status = 500
@@ -323,19 +323,19 @@ class RolledBack(StoreError):
 
 
 def admit_change(error: E, name: str) -> E | Indeterminate:
-    """Return the error of something of whose changes a part is stored, or may be.
+    """Return the error of work that may have stored a part of its changes.
 
-    An Indeterminate replaces one that says that nothing was done.
+    An Indeterminate replaces an error that says that nothing was done.
     """
     if isinstance(error, Indeterminate) or not isinstance(error, StoreError | Unavailable):
         return error
-    made = Indeterminate(f"a part of the changes of {name} is stored, or may be: {error}")
+    made = Indeterminate(f"some changes of {name} are stored, or may be: {error}")
     made.__cause__ = error
     return made
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether an error says that the store or the server was away, and nothing about the code that it ended."""
+    """Whether an error means only that the store or the server was away, and is no fault of the code that it ended."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_outage, error.exceptions))
     if isinstance(error, Indeterminate) and error.__cause__ is not None:
@@ -353,7 +353,7 @@ def operator_message(error: BaseException) -> str:
 def escape_traceback(record: logging.LogRecord) -> bool:
     """Escape halves of surrogate pairs in the traceback of a log record, as UTF-8 cannot encode them.
 
-    A filter for loggers of exceptions from the author's code, which may quote what a client has sent.
+    A filter for loggers of exceptions from the author's code, which may quote data of a client.
     """
     if record.exc_info:
         traceback = logging.Formatter().formatException(record.exc_info)

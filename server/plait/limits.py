@@ -1,4 +1,4 @@
-"""Limits on what clients may send, and the token buckets that enforce rates."""
+"""Limits on the data that clients may send, and the token buckets that enforce rates."""
 
 import math
 from collections.abc import Hashable
@@ -28,7 +28,7 @@ _HUGE: Final = 2**62
 _FEW_BUCKETS: Final = 1_000
 # The limits that may be fractions.
 _RATES: Final = frozenset({"messages_per_second"})
-# The lowest values with which clients can still be served; for the other limits it is 1.
+# The lowest values with which clients can still be served; 1 for all other limits.
 _LEAST: Final[dict[str, float]] = {
     "frame": 1_000,
     "state": 64,
@@ -40,14 +40,14 @@ _LEAST: Final[dict[str, float]] = {
 }
 
 WEIGHT_PER_BYTE: Final = 10
-"""The most weight of JSON for each byte, which is that of long integers."""
+"""The maximum weight of JSON for each byte: the weight of long integers."""
 
-# A message counts as one more for each full 16 KiB of its bytes and its weight together.
+# A message counts as one more message for each full 16 KiB of its bytes and its weight together.
 _BYTES_PER_MESSAGE: Final = 16 * 1024
 
 
 def explain_limit(name: str, value: object) -> str | None:
-    """Return why the value is not valid for this limit, None if it is."""
+    """Return the reason why a value is not valid for a limit; None if it is valid."""
     is_rate = name in _RATES
     if isinstance(value, bool) or not isinstance(value, int | float if is_rate else int):
         return "must be a number" if is_rate else "must be a whole number"
@@ -64,10 +64,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     frame: int = 1024 * 1024
     # Bytes of a state as JSON, whether a client or the server sets it.
     state: int = 1024 * 1024
-    # Commas of a message, a body or a state as JSON, plus 2 for each list, 6 for each object and 2,000 for 200 digits
-    # of an integer in it: what decoding it costs.
+    # The cost of decoding a message, a body or a state: its commas as JSON, plus 2 for each list, 6 for each object and
+    # 2,000 for 200 digits of an integer in it.
     weight: int = 512 * 1024
-    # How deep objects and arrays may be nested in a state or an argument.
+    # The maximum depth of objects and arrays in a state or an argument.
     depth: int = 64
     # Open sockets per thread, and per address.
     connections_per_thread: int = 5_000
@@ -108,23 +108,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_frame(self) -> int | None:
-        """The `frame` limit that is sent to clients, None if frames are not limited."""
+        """The `frame` limit that is sent to clients; None if frames are not limited."""
         return self.frame if self.frame < _HUGE else None
 
     def make_bucket(self, now: float) -> "TokenBucket | None":
-        """Return a bucket for the message rate, None if it is not limited."""
+        """Return a bucket for the message rate; None if the rate is not limited."""
         if math.isinf(self.messages_per_second):
             return None
         return TokenBucket(self.messages_per_second, self.message_burst, now)
 
     def make_buckets(self) -> "TokenBuckets | None":
-        """Return the buckets for the request rate of each client, None if it is not limited."""
+        """Return the buckets for the request rate of each client; None if the rate is not limited."""
         if math.isinf(self.messages_per_second):
             return None
         return TokenBuckets(self.messages_per_second, self.message_burst)
 
     def make_limiter(self, now: float) -> "RateLimiter | None":
-        """Return the rate limiter of one connection, None if the rate is not limited."""
+        """Return the rate limiter of one connection; None if the rate is not limited."""
         if math.isinf(self.messages_per_second):
             return None
         return RateLimiter(self.messages_per_second, self.message_burst, now)
@@ -159,20 +159,20 @@ UNLIMITED: Final = Limits(
 
 
 def check_weight(what: str, data: bytes, limits: Limits, times: int = 1) -> None:
-    """Raise TooLarge for JSON that would cost too much when it is decoded: `times` as much as JSON without a type."""
-    most = limits.weight // times
-    if len(data) * WEIGHT_PER_BYTE > most and (weight := weigh(data, most)) > most:
+    """Raise TooLarge for JSON that would cost too much to decode; a type costs `times` as much as JSON without one."""
+    most = limits.weight
+    if len(data) * WEIGHT_PER_BYTE * times > most and (weight := times * weigh(data, most // times)) > most:
         parts = "its commas, 2 for each list, 6 for each object and 2,000 for 200 digits of an integer"
         model = f", {times} times for a model" if times > 1 else ""
-        text = f"the {what} has a weight of {times * weight} ({parts}{model}), the limit is {limits.weight}"
+        text = f"the {what} has a weight of {weight} ({parts}{model}), the limit is {limits.weight}"
         raise TooLarge(text, limit="weight")
 
 
 def check_json(what: str, data: bytes | msgspec.Raw, limits: Limits, times: int = 1, *, path: str = "") -> None:
-    """Check JSON that is to be decoded as a type. Raises InvalidArguments if it is too deep, and TooLarge."""
+    """Check JSON before it is decoded as a type. Raises InvalidArguments if it is too deep, and TooLarge."""
     if len(data) > (depth := limits.depth) and nests_deeper(bytes(data), depth):
         raise InvalidArguments(f"{what} is nested more than {depth} deep", path=path)
-    if times > 1:  # The message that it is a part of was weighed.
+    if times > 1:  # For others, the whole message was weighed.
         check_weight(what, bytes(data), limits, times)
 
 
@@ -188,7 +188,7 @@ class TokenBucket:
         self._seen = now
 
     def take(self, now: float) -> float:
-        """Take a token and return 0, or return how many seconds to wait for the next one."""
+        """Take a token and return 0, or return the seconds to wait for the next token."""
         wait = self.seconds_until(1, now)
         if not wait:
             self._tokens -= 1
@@ -196,7 +196,8 @@ class TokenBucket:
 
     def seconds_until(self, count: float, now: float) -> float:
         """Return the seconds until there are `count` tokens. After a charge, the number of tokens may be negative."""
-        # The time is an earlier one when an app is started again in another loop, after a test has turned its clock.
+        # The time may be earlier than before: an app is started again in another loop, after a test has turned its
+        # clock.
         if (passed := now - self._seen) > 0:
             self._tokens = min(self._burst, self._tokens + passed * self._rate)
         self._seen = now
@@ -251,7 +252,7 @@ class RateLimiter:
         self.is_exceeded = False
 
     def take(self, now: float) -> float:
-        """Accept a message and return 0, or refuse it and return how many seconds to wait.
+        """Accept a message and return 0, or refuse it and return the seconds to wait.
 
         After that time, all refused messages can be sent again without another refusal.
         """
@@ -273,7 +274,7 @@ class RateLimiter:
 
 
 def count_extra_messages(data: bytes) -> float:
-    """Return how many extra messages a message counts as, for reading, decoding and comparing it."""
+    """Return the number of extra messages that a message counts as, for reading, decoding and comparing it."""
     if len(data) < _BYTES_PER_MESSAGE:
         return 0.0
     return (len(data) + weigh(data, _HUGE)) / _BYTES_PER_MESSAGE

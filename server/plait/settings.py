@@ -47,15 +47,15 @@ COMMAND_VARIABLES: Final = frozenset(
         "PLAIT_WORKERS",
     }
 )
-"""The variables that the commands read, in addition to those of the settings."""
+"""The variables that the commands read, in addition to the variables of the settings."""
 
-# The settings whose variables are lists, separated by commas.
+# The settings whose variables are lists separated by commas.
 _LISTS: Final = ("allowed_origins", "allowed_hosts", "secret")
 
 # The settings that are never shown.
 _SECRETS: Final = ("secret", "operator_token")
 
-# The smallest values of settings in seconds; for the others it is 0.1.
+# The smallest values of settings in seconds; 0.1 for all others.
 _LEAST: Final = {"shutdown_timeout": 0.0}
 
 
@@ -87,7 +87,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # The secrets that sign the ids of agents' threads and encrypt variables: the first signs and encrypts, all verify
     # and decrypt.
     secret: tuple[str, ...] = ()
-    # What operators show to see which threads are awake, and to close sockets; without it they cannot.
+    # The token with which operators list awake threads and close sockets; without a token, neither works.
     operator_token: str = ""
     # `PLAIT_LIMITS=none` switches the limits off; each has a variable of its own, such as `PLAIT_LIMITS_FRAME`.
     limits: Limits | None = Limits()
@@ -130,7 +130,7 @@ def make_setting_error(name: str, why: str) -> ValueError:
 
 
 def find_unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """Return the variables that begin with `PLAIT_` and are not known, each with the most similar known one."""
+    """Return the unknown variables that begin with `PLAIT_`, each with the most similar known one."""
     known = {
         *COMMAND_VARIABLES,
         *(f"PLAIT_{field.name.upper()}" for field in msgspec.structs.fields(Settings)),
@@ -142,7 +142,7 @@ def find_unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[
 
 @contextmanager
 def as_setting_error(name: str) -> Iterator[None]:
-    """Replace a ValueError of the block by one that names the setting, from `make_setting_error`."""
+    """Replace a ValueError of the block by the error of `make_setting_error`, which names the setting."""
     try:
         yield
     except ValueError as error:
@@ -152,7 +152,7 @@ def as_setting_error(name: str) -> Iterator[None]:
 def read_settings(
     store: object, *, allowed_origins: Any, allowed_hosts: Any, static: object, secret: Any, **others: Any
 ) -> Settings:
-    """Return the settings of an app from its keywords and the environment; log variables that are not known.
+    """Return the settings of an app from its keywords and the environment; log unknown variables.
 
     `store` is "" for a Store. Raises TypeError and ValueError.
     """
@@ -187,7 +187,7 @@ def check_functions(**functions: object) -> None:
 
 
 def _explain(name: str, value: object) -> str | None:
-    """Return why a value of the right type is not valid for this setting, None if it is valid."""
+    """Return the reason why a value of the right type is not valid for a setting; None if it is valid."""
     if not isinstance(value, float):
         return None
     least = _LEAST.get(name, 0.1)
@@ -195,7 +195,7 @@ def _explain(name: str, value: object) -> str | None:
 
 
 def _explain_given(field: msgspec.structs.FieldInfo, value: object) -> str | None:
-    """Return why a value that was passed in code is not valid for this setting, None if it is valid."""
+    """Return the reason why a value that was passed in code is not valid for a setting; None if it is valid."""
     if field.name == "limits":
         return None if value is None or isinstance(value, Limits) else "must be a Limits, or None for no limits"
     try:

@@ -1,18 +1,29 @@
-"""Words for messages: the known name that a misspelt one probably means, numbers with their nouns, times and URLs."""
+"""Words for messages: corrections of misspelt names, numbers with their nouns, times and URLs."""
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 
-__all__ = ["count", "find_misspelt", "find_nearest", "format_time", "hide_password", "is_camel_case", "suggest"]
+__all__ = [
+    "count",
+    "find_misspelt",
+    "find_nearest",
+    "format_time",
+    "hide_password",
+    "is_camel_case",
+    "read_time",
+    "suggest",
+]
 
-# Endings that do not make another word: `closed` and `closing` count as `close`.
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# Endings that do not change a word: `closed` and `closing` count as `close`.
 _ENDINGS = ("ing", "ed", "es", "s", "d", "e")
 
 
 def find_nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to `name`, None if none is similar."""
+    """Return the known name that is most similar to `name`; None if none is similar."""
     matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
 
@@ -24,7 +35,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def find_misspelt(name: str, known: Iterable[str], *, inflected: bool) -> str | None:
-    """Return the known name that `name` misspells, None if there is none.
+    """Return the known name that `name` misspells; None if there is none.
 
     Stricter than `find_nearest`: `on_conect` means `on_connect`, but `on_step` does not mean `on_stop`, nor
     `on_start_game` `on_start`. With `inflected`, the last word may have another ending: `on_closed` means `on_close`.
@@ -53,7 +64,7 @@ def _is_misspelling(name: str, known: str, inflected: bool) -> bool:
 
 
 def _is_same_word(word: str, other: str) -> bool:
-    """Whether one word is the other with a typing mistake; in short words, any changed letter makes another word."""
+    """Whether one word is the other with a typing mistake; in short words, a changed letter makes another word."""
     if word == other:
         return True
     if min(len(word), len(other)) < 4:
@@ -96,7 +107,12 @@ def count(number: int, noun: str) -> str:
 
 def format_time(at: int) -> str:
     """Return a time in microseconds since the epoch as text, in UTC."""
-    return datetime.fromtimestamp(at / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return read_time(at).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def read_time(at: int) -> datetime:
+    """Return the time of microseconds since the epoch, even of the last one of the year 9999."""
+    return _EPOCH + timedelta(microseconds=at)
 
 
 def hide_password(url: str) -> str:
@@ -105,9 +121,9 @@ def hide_password(url: str) -> str:
     if not separator:
         return url
     rest = re.sub(r"([?&][^=&]*password[^=&]*=)[^&]*", r"\1***", rest, flags=re.IGNORECASE)
-    # Up to the last @, as a password that is not quoted may have any character.
+    # Up to the last @, as an unquoted password may contain any character.
     user, at, host = rest.rpartition("@")
     name, colon, _ = user.partition(":")
-    if not colon and user and scheme.lower() == "nats":  # It is a token.
+    if not colon and user and scheme.lower() == "nats":  # The user is a token.
         user = "***"
     return f"{scheme}://{f'{name}:***' if colon else user}{at}{host}"

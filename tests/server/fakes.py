@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self
@@ -16,13 +16,12 @@ from plait.store.protocol import (
     DueThread,
     StoredThread,
     ThreadHeader,
-    ThreadKey,
     ThreadQuery,
     ThreadRow,
     ThreadView,
     Write,
 )
-from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange
+from plait.store.thread_rows import ChangeRow, ClientRow, Record, RecordRange, ThreadKey
 from plait.web.fairness import FairScheduler, Ticket
 
 __all__ = ["FakeTransport", "TroubledStore"]
@@ -170,6 +169,9 @@ class TroubledStore:
     def fail_load(self) -> None:
         """Make the next load fail."""
         self._load_failure = StoreError("the disk is broken")
+
+    def export(self, key: ThreadKey, *, view: ThreadView | None = None) -> AsyncGenerator[Write]:
+        return self.inner.export(key, view=view)
 
     def resume(self, count: int | None = None) -> None:
         """Carry out waiting writes: the first `count`, or all, and those to come."""

@@ -12,7 +12,8 @@ from unittest.mock import patch
 from plait import Plait
 from plait.actor.thread import Thread
 from plait.cluster.owners import Worker
-from plait.store.protocol import Store, ThreadKey
+from plait.store.protocol import Store
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["Nodes", "open_nodes"]
 

@@ -7,7 +7,8 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from plait.store.protocol import Store, ThreadKey, Write
+from plait.store.protocol import Store, Write
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["claim_now", "own", "owned", "submit"]
 

@@ -16,7 +16,7 @@ from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node.node import Node
 from plait.session.cloudflare.departures import Departures
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["Client", "House", "make_request", "open_house"]
 

@@ -1,10 +1,8 @@
 """Where tests make their sessions: a connection to a thread and what serves it, of either protocol."""
 
-from typing import Protocol
-
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Principal, Rights, Wire
-from plait.actor.transport import Receiver, Transport
+from plait.actor.transport import Transport
 from plait.errors import Unauthenticated
 from plait.session.cloudflare.cloudflare_session import CLOUDFLARE, CloudflareSession
 from plait.session.cloudflare.departures import Departures
@@ -15,12 +13,6 @@ from plait.session.native.tokens import Renew, Tokens
 from plait_schemas.messages import Join
 
 __all__ = ["make_cloudflare", "make_connection", "make_native", "nobody"]
-
-
-class AttachedTransport(Transport, Protocol):
-    """A transport that passes what its peer sends to a receiver."""
-
-    def attach(self, receiver: Receiver) -> None: ...
 
 
 async def nobody(token: str) -> Rights:
@@ -55,13 +47,13 @@ def make_cloudflare(
 
 
 async def make_native(
-    actor: Actor, connection: Connection, transport: AttachedTransport, join: Join, *, renew: Renew = nobody
+    actor: Actor, connection: Connection, transport: Transport, join: Join, *, renew: Renew = nobody
 ) -> Joining:
     """Return the join of a connection of the native protocol, which is to be opened or closed."""
     lease = Leases().begin()
     lease.principal = connection.principal
     lease.open(connection.close, connection_id=connection.id)
     tokens = Tokens(actor, connection, transport, lease, renew=renew)
-    joining = Joining(actor, connection, transport, join, tokens=tokens, attach=transport.attach)
+    joining = Joining(actor, connection, transport, join, tokens=tokens)
     await joining.prepare()
     return joining

@@ -12,7 +12,8 @@ from plait.app import Plait
 from plait.errors import NotFound, Unavailable
 from plait.limits import Limits
 from plait.store.memory import MemoryStore
-from plait.store.protocol import ThreadKey, ThreadRow
+from plait.store.protocol import ThreadRow
+from plait.store.thread_rows import ThreadKey
 
 
 class Game(msgspec.Struct, frozen=True):

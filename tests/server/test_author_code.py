@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import pytest
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from tests.cases import each_case
 from tests.server.parts.workshop import until
 
 from plait import (
@@ -476,6 +477,12 @@ async def join(t: Served) -> None:
     await t.clock.advance(0.1)
 
 
+async def come_and_go(t: Served) -> None:
+    async with t.connect(Room, "x"):
+        pass
+    await t.clock.advance(0.1)
+
+
 async def message(t: Served, text: str = "hello") -> None:
     async with t.connect(Room, "x") as room:
         room.send(text)
@@ -568,8 +575,8 @@ PLACES: dict[str, tuple[tuple[str, ...], int, Callable[[Served], Awaitable[None]
     "on_startup": (LATER, 1, start),
     "connection_tags": (LATER, 0, join),
     "should_be_readonly": (LATER, 0, join),
-    "on_connect": (LATER, 1, join),
-    "on_close": (TURN, 1, join),
+    "on_connect": (LATER, 1, come_and_go),
+    "on_close": (TURN, 1, come_and_go),
     "on_error": (TURN, 1, lambda t: message(t, "fail")),
     "authenticate": (LATER, 0, refused),
     "authorize": (LATER, 0, refused),
@@ -598,27 +605,29 @@ PLACES: dict[str, tuple[tuple[str, ...], int, Callable[[Served], Awaitable[None]
 # What these have done is stored or sent when they return; that they have cancelled their task changes nothing.
 DONE = ("stream", "effect", "agent of a queue")
 
-CASES = [
-    (place, way) for place, (ways, _, _) in PLACES.items() for way in ways if way != "returned" or place not in DONE
-]
 
+@pytest.mark.parametrize("place", PLACES)
+async def test_code_that_ends_itself_has_failed(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    ways, count, provoke = PLACES[place]
 
-@pytest.mark.parametrize(("place", "way"), CASES)
-async def test_code_that_ends_itself_has_failed(place: str, way: str, caplog: pytest.LogCaptureFixture) -> None:
-    _, count, provoke = PLACES[place]
-    async with serve(make_app()) as t:
-        trouble.place, trouble.way, trouble.count, trouble.is_told = place, way, 0, False
-        try:
-            await provoke(t)
-        finally:
-            trouble.place = ""
-        assert trouble.count == count or (trouble.count and not count)  # Clients connect again.
-        logged = [each for each in caplog.records if each.levelno >= logging.WARNING and each.exc_info]
-        assert logged or trouble.is_told
-        # The server and the thread go on.
-        for cls in (Room, Chat):
-            name = "y" if place == "on_terminated" else "x"
-            assert await t.app.thread(cls, name).call(cls.ping) == 1
+    @each_case("way", [way for way in ways if way != "returned" or place not in DONE])
+    async def play(way: str) -> None:
+        caplog.clear()
+        async with serve(make_app()) as t:
+            trouble.place, trouble.way, trouble.count, trouble.is_told = place, way, 0, False
+            try:
+                await provoke(t)
+            finally:
+                trouble.place = ""
+            assert trouble.count == count or (trouble.count and not count)  # Clients connect again.
+            logged = [each for each in caplog.records if each.levelno >= logging.WARNING and each.exc_info]
+            assert logged or trouble.is_told
+            # The server and the thread go on.
+            for cls in (Room, Chat):
+                name = "y" if place == "on_terminated" else "x"
+                assert await t.app.thread(cls, name).call(cls.ping) == 1
+
+    await play()
 
 
 @pytest.mark.parametrize("how", ["by plait", "by the loop"])

@@ -5,6 +5,7 @@ import logging
 
 import pytest
 from benchmarks.chains import MODULES
+from tests.cases import each_case
 from tests.clocks import Clock
 
 from plait.clock import Clock as ClockOfProcess
@@ -48,9 +49,7 @@ def find_reads(tree: ast.AST) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "text", ["time.time()", "datetime.now(UTC)", "datetime.datetime.utcnow()", "from time import time_ns"]
-)
+@each_case("text", ["time.time()", "datetime.now(UTC)", "datetime.datetime.utcnow()", "from time import time_ns"])
 def test_what_reads_the_time_of_day_is_found(text: str) -> None:
     assert find_reads(ast.parse(text))
 
@@ -109,7 +108,7 @@ def test_a_clock_that_is_set_back_is_an_error_in_the_log_until_it_is_right_again
     clock.jump(-HOUR)
     assert (watch.look(), watch.look()) == (True, False)
     assert [(each.levelno, each.getMessage()) for each in caplog.records] == [
-        (logging.WARNING, "the clock was set back by 3600.000 s; what is due goes on by the time before"),
+        (logging.WARNING, "the clock was set back by 3600.000 s; due times are not affected"),
         (
             logging.ERROR,
             "if the clock was wrong before, cron and at run 3600 s early until the server is restarted",

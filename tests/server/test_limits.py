@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait.errors import TooLarge
 from plait.limits import (
@@ -72,7 +73,7 @@ def test_a_time_that_goes_back_takes_no_tokens() -> None:
     assert bucket.take(11) == 0
 
 
-@pytest.mark.parametrize("now", [0.0, 1e-9, 1.0, 1e9])
+@each_case("now", [0.0, 1e-9, 1.0, 1e9])
 def test_without_a_limit_everything_goes_through(now: float) -> None:
     bucket = TokenBucket(UNLIMITED.messages_per_second, UNLIMITED.message_burst, 0.0)
     assert all(bucket.take(now) == 0 for _ in range(10_000))
@@ -134,7 +135,7 @@ def test_what_is_sent_again_when_told_is_taken_in_the_main() -> None:
     assert taken > 0.9 * 200 * now
 
 
-@pytest.mark.parametrize("speed", [500, 3_000, 30_000, 1_000_000])
+@each_case("speed", [500, 3_000, 30_000, 1_000_000])
 def test_who_goes_on_regardless_is_found_out_though_one_message_after_the_other_is_taken(speed: int) -> None:
     limiter = RateLimiter(200, 1000, 0.0)
     count, refused = 0, 0
@@ -194,7 +195,7 @@ def repeat(element: object) -> bytes:
     return b"[%b]" % b",".join([one] * ((MIB - 1) // (len(one) + 1)))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "element",
     [
         pytest.param(7, id="digits"),
@@ -211,9 +212,7 @@ def test_1_mib_of_what_people_store_is_not_too_heavy(element: object) -> None:
     check_weight("state", data, DEFAULT_LIMITS)
 
 
-@pytest.mark.parametrize(
-    ("element", "count"), [({}, 100_000), ([], 180_000), ([[]], 110_000), ({"a": {}}, 45_000)], ids=repr
-)
+@each_case(("element", "count"), [({}, 100_000), ([], 180_000), ([[]], 110_000), ({"a": {}}, 45_000)])
 def test_many_tiny_objects_and_lists_are_too_heavy(element: object, count: int) -> None:
     data = msgspec.json.encode([element] * count)
     assert len(data) < MIB

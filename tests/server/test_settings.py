@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases import each_case
 
 from plait.actor.thread import Thread
 from plait.app import Plait
@@ -27,7 +28,7 @@ def test_an_empty_environment_changes_nothing() -> None:
     assert settings.with_environment({"PATH": "/bin", "PLAITS": "3"}) == settings
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("variable", "text", "name", "value"),
     [
         ("PLAIT_STORE", "memory://", "store", "memory://"),
@@ -69,7 +70,7 @@ def test_the_limits_can_be_switched_off_and_single_ones_left() -> None:
     assert Settings(limits=None).with_environment({}).limits is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     "environment",
     [
         {"PLAIT_SHUTDOWN_TIMEOUT": "soon"},
@@ -85,7 +86,7 @@ def test_a_variable_that_makes_no_sense_is_an_error_that_names_it(environment: d
         Settings().with_environment(environment)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("variable", "text", "says"),
     [
         ("PLAIT_PING_INTERVAL", "0", "must be a number of seconds, at least 0.1"),
@@ -135,7 +136,7 @@ def test_the_least_of_each_limit_may_be_set() -> None:
     assert settings.with_environment({}) == settings
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "says"),
     [
         ({"ping_interval": "5"}, "ping_interval='5': Expected `float`, got `str`"),
@@ -190,7 +191,7 @@ def test_the_variables_that_are_not_read_are_those_that_no_setting_limit_or_comm
 # Stores
 
 
-@pytest.mark.parametrize("url", ["", "nonsense://"])
+@each_case("url", ["", "nonsense://"])
 def test_a_store_that_is_none_is_an_error_that_names_the_setting(url: str) -> None:
     with pytest.raises(ValueError, match=f"^store: unknown store URL '{url}'"):
         Plait(Room, store=url)
@@ -204,7 +205,7 @@ def test_a_store_is_named_by_its_url() -> None:
     assert absolute.path == Path("/data/my game.db")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         "",

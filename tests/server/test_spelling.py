@@ -1,14 +1,14 @@
 """Names that are nearly another."""
 
-import pytest
+from tests.cases import each_case
 
-from plait.spelling import find_misspelt, find_nearest
+from plait.spelling import find_misspelt, find_nearest, format_time, read_time
 
 HOOKS = ("on_state_changed", "on_start", "on_stop", "on_connect", "on_message", "on_close", "validate_state_change")
 OPTIONS = ("initial_state", "idle_timeout", "conflict", "retention", "events", "kind")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "meant"),
     [
         ("on_state_change", "on_state_changed"),
@@ -32,7 +32,7 @@ def test_a_name_with_a_mistake_or_another_ending_is_the_one_that_was_meant(name:
     assert find_misspelt(name, HOOKS, inflected=True) == meant
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     [
         *HOOKS,
@@ -58,7 +58,7 @@ def test_a_name_of_its_own_is_no_mistake(name: str) -> None:
     assert find_misspelt(name, HOOKS, inflected=True) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "meant"),
     [
         ("initialState", "initial_state"),
@@ -79,3 +79,8 @@ def test_another_ending_is_another_name_unless_it_is_asked_for(name: str, meant:
 def test_the_nearest_name_is_found_if_one_is_near() -> None:
     assert find_nearest("ap", ["app", "api_key", "Room"]) == "app"
     assert find_nearest("xyz", ["app", "Room"]) is None
+
+
+def test_the_last_time_of_the_year_9999_is_not_rounded() -> None:
+    assert str(read_time(253_402_300_799_999_999)) == "9999-12-31 23:59:59.999999+00:00"
+    assert format_time(253_402_300_799_999_999) == "9999-12-31 23:59:59"

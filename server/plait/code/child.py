@@ -33,7 +33,7 @@ class Child:
         self.stdin: StreamWriter
 
     async def connect(self) -> None:
-        """Connect to its pipes, before anything else; it is killed if that fails. Raises OSError."""
+        """Connect to the pipes of the process, before anything else; kill it if that fails. Raises OSError."""
         loop, process = asyncio.get_running_loop(), self._process
         try:
             self._reading, _ = await loop.connect_read_pipe(lambda: StreamReaderProtocol(self.stdout), process.stdout)
@@ -47,13 +47,13 @@ class Child:
         self.stdin = StreamWriter(transport, protocol, None, loop)
 
     async def wait(self) -> int:
-        """Wait until it has ended, and return its exit code."""
+        """Wait until the process has ended, and return its exit code."""
         return await asyncio.to_thread(self._process.wait)
 
     async def end(self, grace: float) -> None:
-        """Close its input, and kill it with all of its group when it has ended, or after `grace` seconds.
+        """Close its input, and kill it with its group when it has ended, or after `grace` seconds.
 
-        Waits until it is gone.
+        Waits until the process is gone.
         """
         self.stdin.close()
         ended = asyncio.ensure_future(self.wait())
@@ -63,7 +63,7 @@ class Child:
                     while await self.stdout.read(_AT_ONCE):
                         pass
                     await asyncio.shield(ended)
-        finally:  # Also if all tasks are cancelled, as at the end of a loop.
+        finally:  # This also runs if all tasks are cancelled, as at the end of a loop.
             with suppress(ProcessLookupError, PermissionError):  # macOS raises the latter if all have ended.
                 os.killpg(self.pid, signal.SIGKILL)
             # A process that has left the group may keep the pipes open.
@@ -84,7 +84,7 @@ async def open_child(
 ) -> AsyncIterator[Child]:
     """Start a command with pipes to its stdin and stdout, whose lines have at most `limit` bytes. Raises OSError.
 
-    Leaving the block ends it: it is killed if it has not ended by itself within `grace` seconds.
+    Leaving the block ends the process: it is killed if it has not ended by itself within `grace` seconds.
     """
     child = Child(
         Popen(  # noqa: ASYNC220
@@ -126,12 +126,12 @@ def open_program(
 def forbid_files(child: Child) -> None:
     """Keep a process from opening files and sockets from here on, where the system can do that."""
     if sys.platform == "linux":
-        with suppress(ProcessLookupError):  # It has ended.
+        with suppress(ProcessLookupError):  # The process has ended.
             resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (0, 0))
 
 
 async def finish(work: "asyncio.Future[Any]") -> None:
-    """Wait for work that ends soon; if this task is cancelled, it is so after that."""
+    """Wait for work that ends soon; if this task is cancelled, the cancellation takes effect after that."""
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:

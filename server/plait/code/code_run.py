@@ -31,7 +31,7 @@ __all__ = [
 log = logging.getLogger("plait.code")
 
 MOST_OUTPUT: Final = 1024 * 1024
-"""Bytes of what a program logs and reports, and of each value that it sends."""
+"""Bytes of a program's log and reports, and of each value that it sends."""
 
 # Programs that run at once in a process of plait; others wait.
 _AT_ONCE: Final = 8
@@ -40,7 +40,7 @@ Memory = Annotated[float, msgspec.Meta(gt=0, le=1 << 40)]
 """Bytes of memory that a program may be given."""
 
 Report = Callable[[Any], object]
-"""Is told of each value that a program reports."""
+"""Is called with each value that a program reports."""
 
 
 CodeStatus = Literal["success", "error", "link_error", "memory", "terminated"]
@@ -55,7 +55,7 @@ class CodeLog(msgspec.Struct, frozen=True):
 
 
 class CodeResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The outcome of a program: its value, or the text of its error, and what it has logged."""
+    """The outcome of a program: its value, or the text of its error, and its log."""
 
     status: CodeStatus
     value: Any = None
@@ -81,7 +81,7 @@ class Program(Protocol):
     """A program with its options."""
 
     async def run(self, run: "CodeRun") -> CodeResult:
-        """Run it, and return its outcome, without what it has logged.
+        """Run the program, and return its outcome, without its log.
 
         Raises TooMuchOutput, ModuleNotFoundError if its language is not installed, and OSError.
         """
@@ -103,7 +103,7 @@ class CodeRun:
         report: Report | None = None,
     ) -> None:
         self._loop = loop = asyncio.get_running_loop()
-        # What the program has reported so far.
+        # The values that the program has reported so far.
         self.reports: list[Any] = []
         self._logs: list[CodeLog] = []
         self._output = 0
@@ -112,7 +112,14 @@ class CodeRun:
         self._began: float | None = None
         self._ended: float | None = None
         self._result: asyncio.Future[CodeResult] = loop.create_future()
-        self._task = loop.create_task(self._run(_make(make, timeout), host.gate, timeout), name="plait code")
+        program: Program | str
+        try:
+            if timeout is not None and not timeout > 0:
+                raise ValueError(f"timeout must be above 0, or None, not {timeout!r}")
+            program = make()
+        except UNENCODABLE as error:
+            program = f"InvalidCodeExecutionOptions: {error}"
+        self._task = loop.create_task(self._run(program, host.gate, timeout), name="plait code")
         self._task.add_done_callback(self._end)
 
     def __await__(self) -> Generator[Any, None, CodeResult]:
@@ -120,12 +127,12 @@ class CodeRun:
 
     @property
     def running(self) -> bool:
-        """Whether the program has not ended; it may still wait until others have."""
+        """Whether the program has not ended; it may still wait until other programs have."""
         return not self._result.done()
 
     @property
     def duration(self) -> float:
-        """The seconds that it has run so far, or ran."""
+        """The seconds that the program has run."""
         if self._began is None:
             return 0.0
         return (self._ended or self._loop.time()) - self._began
@@ -145,15 +152,15 @@ class CodeRun:
             await finish(self._task)
             raise
 
-    # For what runs the program
+    # For the code that runs the program
 
     def add_log(self, level: str, text: str, *, size: int) -> None:
-        """Keep what the program logs. Raises TooMuchOutput."""
+        """Add to the log of the program. Raises TooMuchOutput."""
         self._count(size)
         self._logs.append(CodeLog(level, text))
 
     def add_report(self, value: Any, *, size: int) -> None:
-        """Keep what the program reports. Raises TooMuchOutput."""
+        """Add a value that the program reports. Raises TooMuchOutput."""
         self._count(size)
         self.reports.append(value)
         if self._report is not None:
@@ -201,16 +208,6 @@ class CodeRun:
         except asyncio.CancelledError:
             self.terminate("the task that waited for the program was cancelled")
             raise
-
-
-def _make(make: Callable[[], Program], timeout: float | None) -> Program | str:
-    """Return the program, or why its options are not valid."""
-    try:
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be above 0, or None, not {timeout!r}")
-        return make()
-    except UNENCODABLE as error:
-        return f"InvalidCodeExecutionOptions: {error}"
 
 
 async def answer_call(function: Callable[[], Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ __all__ = ["MEMORY", "JavaScript", "find_deno"]
 MEMORY: Final = 128 * 1024 * 1024
 """Bytes of memory that a program has by default."""
 
-# Seconds of processor time, and what Deno itself needs of memory.
+# Seconds of processor time, and the memory that Deno itself needs.
 _SECONDS: Final = 60
 _RUNTIME_MEMORY: Final = 64 * 1024 * 1024
 # Bytes that are read at once, so that frames of a program never hold the loop for long; and calls that wait.
@@ -32,7 +32,7 @@ _LIMITS: Final = Limits(weight=100_000)
 
 _RUNNER: Final = str(Path(__file__).with_name("runner.js"))
 _FLAGS: Final = ("--no-prompt", "--no-remote", "--no-npm", "--no-config", "--no-lock", "--cached-only")
-# It has no folder, and so it stores nothing.
+# Deno has no folder, and so it stores nothing.
 _ENVIRONMENT: Final = {"DENO_DIR": "/dev/null", "DENO_NO_UPDATE_CHECK": "1", "NO_COLOR": "1"}
 _BARE: Final = "^[^./:][^:]*$"
 
@@ -110,7 +110,7 @@ class JavaScript:
         return lent
 
     async def run(self, run: CodeRun) -> CodeResult:
-        """Run the program, and return its outcome, without what it has logged. Raises TooMuchOutput and OSError."""
+        """Run the program, and return its outcome, without its log. Raises TooMuchOutput and OSError."""
         megabytes = max(1, self.memory >> 20)
         v8 = f"--v8-flags=--jitless,--disallow-code-generation-from-strings,--max-old-space-size={megabytes}"
         command = [find_deno(), "run", *_FLAGS, v8, _RUNNER]
@@ -138,7 +138,7 @@ class JavaScript:
                                 await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
                 return self._explain(await child.wait())
         finally:
-            # After the end of the process, as the functions that it has called may take their time.
+            # This comes after the end of the process, because the called functions may take their time.
             for task in calls:
                 task.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
@@ -148,7 +148,7 @@ class JavaScript:
         await _write(child, _encode({"id": call.id, **answer}))
 
     def _explain(self, exit_code: int) -> CodeResult:
-        """Return the outcome of a program whose process has ended before it has."""
+        """Return the outcome of a program whose process has ended before the program."""
         if exit_code == -signal.SIGXCPU:
             return CodeResult("terminated", error=f"the program took more than {_SECONDS} s of processor time")
         if exit_code < 0:

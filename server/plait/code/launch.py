@@ -9,7 +9,7 @@ from typing import Final
 
 __all__ = ["main"]
 
-# What prctl(2) calls it on Linux.
+# The number of the call on Linux, for prctl(2).
 _PR_SET_PDEATHSIG: Final = 1
 
 # The soft limit of a thread's stack that systems set; a server may have been started with another one.

@@ -16,7 +16,7 @@ from plait_schemas.encoding import EncodeError, encode_given
 __all__ = ["PYTHON_MEMORY", "Python"]
 
 PYTHON_MEMORY: Final = 16 * 1024 * 1024
-"""Bytes of memory that a program has by default: what it returns as a whole never holds the loop for long."""
+"""Bytes of memory that a program has by default, so few that its result never holds the loop for long."""
 
 # Seconds of running and of sleeping, and the calls of functions.
 _SECONDS: Final = 60.0
@@ -44,7 +44,7 @@ class Python:
         self._values = {name: decode_json(encode_given(each)) for name, each in given.items() if not callable(each)}
 
     async def run(self, run: CodeRun) -> CodeResult:
-        """Run the program, and return its outcome, without what it has logged. Raises what `Program.run` raises."""
+        """Run the program, and return its outcome, without its log. Raises what `Program.run` raises."""
         monty, loop = await asyncio.to_thread(_load), asyncio.get_running_loop()
         calls = set[asyncio.Task[Any]]()
         excess: list[TooMuchOutput] = []
@@ -63,7 +63,7 @@ class Python:
                 excess.append(error)
                 feed.cancel()
 
-        # Monty calls both in threads of its own.
+        # Monty calls both functions in threads of its own.
         def log(stream: str, text: str) -> None:
             level, size = "log" if stream == "stdout" else "error", len(text.encode())
             loop.call_soon_threadsafe(partial(count, run.add_log, level, text, size=size))

@@ -4,7 +4,7 @@ import { registerHooks, stripTypeScriptTypes } from "node:module";
 const { stdin, stdout, exit } = Deno;
 const [Encoder, Decoder, Url] = [TextEncoder, TextDecoder, URL];
 
-// What stays of the globals: those of the language itself.
+// The globals that stay: those of the language itself.
 const LANGUAGE = new Set(
   `Object Function Array Number parseFloat parseInt Infinity NaN undefined Boolean String Symbol Date Promise RegExp Error
   AggregateError EvalError RangeError ReferenceError SyntaxError TypeError URIError SuppressedError globalThis JSON Math Intl
@@ -38,7 +38,7 @@ async function* readLines() {
   exit(0);
 }
 
-// JSON.stringify leaves out or changes what JSON does not have.
+// JSON.stringify leaves out or changes values that JSON does not have.
 function check(_, value) {
   const type = typeof value;
   if (["function", "symbol", "bigint"].includes(type) || (type === "number" && !Number.isFinite(value))) {
@@ -57,7 +57,7 @@ function send(frame) {
   while (bytes.length > 0) bytes = bytes.subarray(stdout.writeSync(bytes));
 }
 
-// What the program is given
+// The values that the program is given
 
 const waiting = new Map();
 let calls = 0;
@@ -95,14 +95,14 @@ function show(error) {
   try {
     text = error instanceof Error ? error.stack || `${error.name}: ${error.message}` : `${format(error)} was thrown`;
   } catch {
-    // Its getters throw.
+    // The getters of the error throw.
   }
   return String(text).replaceAll("sandbox:", "").slice(0, LONGEST_ERROR);
 }
 
 // Modules
 
-// The source of each URL. It has no prototype, by which a program could change what is found.
+// The source of each URL. The object has no prototype, by which a program could change what is found.
 const sources = Object.create(null);
 
 const locate = (name) => new Url(`sandbox:${name}`).href;
@@ -122,7 +122,7 @@ function resolve(specifier, { parentURL }) {
 
 function load(url) {
   const source = sources[url];
-  // Deno makes a TypeError of it, with its name in the message.
+  // Deno makes a TypeError of this error, with its name in the message.
   if (source === undefined) throw Object.assign(new Error(`there is no module "${url.slice(8)}"`), { name: "" });
   return { format: "module", source, shortCircuit: true };
 }

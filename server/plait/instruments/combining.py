@@ -12,7 +12,7 @@ __all__ = ["combine_instruments"]
 log = logging.getLogger("plait.instruments")
 
 _METHODS: Final = tuple(name for name in vars(Instruments) if not name.startswith("_"))
-# The methods that get a parent as their last argument, and those that get a trace as their first.
+# The methods with a parent as their last argument, and the methods with a trace as their first.
 _WITH_PARENT: Final = frozenset({"turn_began", "step_began", "change_made"})
 _WITH_TRACE: Final = frozenset(
     name for name in _METHODS if "trace" in inspect.signature(vars(Instruments)[name]).parameters
@@ -69,55 +69,40 @@ def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Several(NoInstruments):
-    """Calls several instruments; its traces consist of one of each."""
+    """Calls several instruments; its traces are tuples of their traces."""
 
     def __init__(self, instruments: Sequence[Instruments]) -> None:
         class Traces(tuple[Any, ...]):
-            """The traces of these instruments: those of another app are of another class."""
+            """The traces of these instruments. Traces of another app are of another class."""
 
             __slots__ = ()
 
         nothing = Traces([None] * len(instruments))
         for name in _METHODS:
-            methods = tuple(getattr(each, name) for each in instruments)
-            make = _pass_parent if name in _WITH_PARENT else _pass_trace if name in _WITH_TRACE else _pass_all
-            if name == "make_traceparent":
-                make = _find_first
-            setattr(self, name, make(methods, nothing))
+            setattr(self, name, _combine(name, instruments, nothing))
 
 
-def _pass_all(methods: Sequence[Callable[..., Any]], nothing: tuple[Any, ...]) -> Callable[..., Any]:
-    traces = type(nothing)
-    return lambda *args: traces([method(*args) for method in methods])
+def _combine(name: str, instruments: Sequence[Instruments], nothing: tuple[Any, ...]) -> Callable[..., Any]:
+    """Return a method that calls those of several instruments, each with its own trace or parent."""
+    methods, traces = tuple(getattr(each, name) for each in instruments), type(nothing)
 
-
-def _pass_parent(methods: Sequence[Callable[..., Any]], nothing: tuple[Any, ...]) -> Callable[..., Any]:
-    traces = type(nothing)
-
-    def call(*args: Any) -> Any:
-        *rest, parent = args
-        parents = parent if type(parent) is traces else nothing
-        return traces([method(*rest, own) for method, own in zip(methods, parents, strict=True)])
-
-    return call
-
-
-def _find_first(methods: Sequence[Callable[..., Any]], nothing: tuple[Any, ...]) -> Callable[..., Any]:
-    traces = type(nothing)
-
-    def call(trace: Any) -> Any:
+    def find_first(trace: Any) -> Any:
         own = trace if type(trace) is traces else nothing
         found = (method(each) for method, each in zip(methods, own, strict=True))
         return next((each for each in found if each is not None), None)
 
-    return call
+    def pass_parent(*args: Any) -> Any:
+        *rest, parent = args
+        parents = parent if type(parent) is traces else nothing
+        return traces([method(*rest, own) for method, own in zip(methods, parents, strict=True)])
 
-
-def _pass_trace(methods: Sequence[Callable[..., Any]], nothing: tuple[Any, ...]) -> Callable[..., Any]:
-    traces = type(nothing)
-
-    def call(trace: Any, *args: Any) -> None:
+    def pass_trace(trace: Any, *args: Any) -> None:
         for method, own in zip(methods, trace if type(trace) is traces else nothing, strict=True):
             method(own, *args)
 
-    return call
+    def pass_all(*args: Any) -> Any:
+        return traces([method(*args) for method in methods])
+
+    if name == "make_traceparent":
+        return find_first
+    return pass_parent if name in _WITH_PARENT else pass_trace if name in _WITH_TRACE else pass_all

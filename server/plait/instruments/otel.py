@@ -41,8 +41,8 @@ class _Trace:
 class OpenTelemetry(NoInstruments):
     """Makes spans of requests, messages, turns, steps of tasks, changes and their sending.
 
-    `Plait(instruments=OpenTelemetry())` uses it. Each span is a child of what caused it. During a turn, its span is the
-    current one, so spans of the author's code are its children. Without `tracer_provider`, the global one is used.
+    Use it as `Plait(instruments=OpenTelemetry())`. Each span is a child of its cause. During a turn, the turn's span is
+    the current one, so spans of the author's code are its children. Without `tracer_provider`, the global one is used.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
@@ -134,7 +134,7 @@ class OpenTelemetry(NoInstruments):
 
 
 def _read(traceparent: str | None) -> Context:
-    """Return the context of a `traceparent` header; an empty one if there is none, or it is not valid."""
+    """Return the context of a `traceparent` header; an empty context for a missing or invalid header."""
     return Context() if traceparent is None else _PROPAGATOR.extract({"traceparent": traceparent}, Context())
 
 

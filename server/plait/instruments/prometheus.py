@@ -1,8 +1,9 @@
 """Metrics for Prometheus, with the extra `plait[metrics]`.
 
-prometheus-client's own counters lock and look up their labels each time, which would cost as much as a small rpc. These
-are plain numbers, as only the event loop changes them, and become prometheus-client's metrics when they are read, which
-any OS thread may do: it reads copies. prometheus-client is imported when it is used, as an app may be without it.
+prometheus-client's own counters take a lock and look up their labels each time, which would cost as much as a small
+rpc. The counters here are plain numbers, which only the event loop changes. They become prometheus-client's metrics
+when they are read; any OS thread may read them, as it reads copies. prometheus-client is imported on first use, as it
+is optional.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ class Family(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Metric(NamedTuple):
-    """One metric: its name, type and labels, and what it measures."""
+    """One metric: its name, its type, its labels, and its help text."""
 
     name: str
     type: Literal["counter", "gauge", "histogram"]
@@ -58,7 +59,7 @@ METRICS: Final = (
     Metric("plait_sockets", "gauge", ("protocol",), "Open sockets"),
     Metric("plait_sockets_opened_total", "counter", ("protocol",), "Sockets that were opened"),
     Metric("plait_sockets_closed_total", "counter", ("protocol", "code"), "Sockets that were closed"),
-    Metric("plait_joins_total", "counter", ("kind", "protocol", "sent"), "Joins, by what was sent"),
+    Metric("plait_joins_total", "counter", ("kind", "protocol", "sent"), "Joins, by the data sent"),
     Metric("plait_messages_total", "counter", ("kind", "type", "outcome"), "Messages on sockets"),
     Metric("plait_message_seconds", "histogram", ("kind", "type"), "Time until a message was answered", _SECONDS),
     Metric("plait_pushes_total", "counter", ("kind", "outcome"), "Pushes, by their answers"),
@@ -93,14 +94,14 @@ METRICS: Final = (
     Metric("plait_limits_hit_total", "counter", ("limit",), "Times that a client exceeded a limit"),
 )
 
-# The codes of sockets, which a peer may choose: others are counted together.
+# Known close codes. A peer may choose any code: all others are counted together.
 _CODES: Final = frozenset({*range(1000, 1016), *(value for value in vars(codes).values() if isinstance(value, int))})
 
 
 class _OfKind:
-    """The series of one kind that are used for each message, turn and change.
+    """The series of one kind that every message, turn and change uses.
 
-    One look-up costs less than several with all labels.
+    One look-up by kind costs less than several with all labels.
     """
 
     __slots__ = ("commits", "messages", "sizes", "turns", "waits")
@@ -115,9 +116,9 @@ class _OfKind:
 
 
 class Metrics(NoInstruments):
-    """Counts what happens in one app; `Plait(metrics=True)` makes one and serves it at `/metrics`.
+    """Counts the events of one app; `Plait(metrics=True)` makes an instance and serves it at `/metrics`.
 
-    With `Plait(instruments=Metrics(registry))`, the metrics are read with the others of that registry instead.
+    With `Plait(instruments=Metrics(registry))`, the metrics are read together with the others of that registry instead.
     """
 
     def __init__(self, registry: Registry | None = None) -> None:
@@ -125,15 +126,15 @@ class Metrics(NoInstruments):
 
         self._counters = {each.name: Counter(int) for each in METRICS if each.type != "histogram"}
         self._histograms = {each.name: make_histogram(each.bounds) for each in METRICS if each.type == "histogram"}
-        # Attributes, as these are used for each message, turn and change. Of the counters that have an outcome, only
-        # those other than `ok` are counted: the others are in the histograms.
+        # Attributes, as every message, turn and change uses these. Counters by outcome count only outcomes other than
+        # `ok`, as the histograms contain the rest.
         self._messages, self._message_seconds = self._get("plait_messages_total", "plait_message_seconds")
         self._turns, self._turn_seconds = self._get("plait_turns_total", "plait_turn_seconds")
         self._changes, self._commit_seconds = self._get("plait_changes_total", "plait_commit_seconds")
         self._pushes, self._waits = self._get("plait_pushes_total", "plait_turn_wait_seconds")
         self._steps, self._step_seconds = self._get("plait_task_steps_total", "plait_task_step_seconds")
         self._writes = self._histograms["plait_commit_writes"][()]
-        # The counts of other functions.
+        # Functions with further values.
         self._measures: list[Callable[[], Mapping[str, float]]] = []
         self._kinds = Made[str, _OfKind](lambda kind: _OfKind(kind, self._histograms))
         if registry is None:
@@ -147,7 +148,8 @@ class Metrics(NoInstruments):
     ) -> tuple[bytes, str]:
         """Return the metrics as text, in the format that a scraper accepts, and its content type.
 
-        With `workers`, they are those of several processes, each with the label `worker`; None for one that is away.
+        With `workers`, the metrics come from several processes, with the label `worker`; None for a worker that is
+        away.
         """
         from prometheus_client import exposition  # noqa: PLC0415
 
@@ -194,9 +196,9 @@ class Metrics(NoInstruments):
         return self._counters[counter], self._histograms[histogram]
 
     def _derive(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
-        """Return the counters that follow from histograms, and what others measure."""
+        """Return the counters that follow from histograms, and the values of other functions."""
         running = Counter(int)
-        # Those that have ended are counted first, so that none of them is missing among those that have begun.
+        # Ended turns are counted first, so that none of them is missing among the begun turns.
         for (kind, _), ran in self._turn_seconds.copy().items():
             running[kind,] -= ran.count
         for labels, waited in self._waits.copy().items():
@@ -242,7 +244,7 @@ class Metrics(NoInstruments):
         waiting = found.waits.waiting
         waiting.append(waited)
         if len(waiting) >= AT_ONCE:
-            # The turns of the kind that ended are an upper bound.
+            # The number of ended turns of the kind is an upper bound.
             for each in (found.waits, *found.turns.values()):
                 each.flush()
         return found.turns[turn]
@@ -275,7 +277,7 @@ class Metrics(NoInstruments):
         waiting = found.sizes.waiting
         waiting.append(size)
         if len(waiting) >= AT_ONCE:
-            # The committed changes of the kind are an upper bound.
+            # The number of committed changes of the kind is an upper bound.
             for each in (found.sizes, found.commits, self._writes):
                 each.flush()
         return found.commits

@@ -19,21 +19,22 @@ __all__ = [
 ]
 
 HTTP_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"})
-"""The methods that are counted separately; all others, which a client may make up, are counted together."""
+"""HTTP methods that are counted separately; all others, which a client may invent, are counted together."""
 
 TRACE: Final = "plait.trace"
-"""The member of an HTTP request's scope that has its trace."""
+"""The key of the trace in the scope of an HTTP request."""
 
 
 class Instruments(Protocol):
-    """Methods that plait calls to measure and trace a server. Subclass `NoInstruments` and override what you need.
+    """Methods that plait calls to measure and trace a server. Subclass `NoInstruments` and override some.
 
     The methods run in the event loop, so they must not wait for anything; their arguments are positional. The first
     exception of each method is logged; otherwise exceptions are ignored.
 
-    Requests, messages, turns and changes have a trace: any value that `…_began` or `change_made` returns. It is passed
-    to the methods that mark the end, and is the `parent` of everything that the request or turn causes. `traceparent`
-    is the W3C header of the request, or of the request that opened the socket, unless it is longer than any valid one.
+    Requests, messages, turns and changes have a trace: any value that `…_began` or `change_made` returns. The trace is
+    passed to the methods that mark the end, and is the `parent` of everything that the request or turn causes.
+    `traceparent` is the W3C header of the request, or of the request that opened the socket, unless it is longer than
+    any valid one.
 
     An outcome is `ok`, the code of an error, `error` for an exception that is not plait's, `timeout` or `cancelled`.
     """
@@ -45,14 +46,14 @@ class Instruments(Protocol):
     def request_ended(self, trace: Any, status: int) -> None:
         """Called when the answer to a request is sent, or when its client has disconnected, with the status 499.
 
-        The status is 500 if there is no answer for another reason, such as an exception while it was made.
+        The status is 500 if there is no answer for another reason, such as an exception.
         """
         return
 
     def message_began(self, kind: str, name: str, type: str, traceparent: str | None) -> Any:
         """Called for a `join`, `push`, `call` or `message` on a socket, and returns its trace.
 
-        For a `join`, it is called when the client is authenticated and the thread is awake; not if that fails.
+        For a `join`, this is called when the client is authenticated and the thread is awake, and not if either fails.
         """
         return None
 
@@ -64,7 +65,7 @@ class Instruments(Protocol):
         """Called when a turn begins after it has waited for some seconds, and returns its trace.
 
         `turn` is the name of a hook, `rpc` and the name of a method, or `destroy`. `on_start`, `on_stop` and `on_close`
-        have no parent, and neither has a turn that code outside of turns causes, unless `find_parent` returns one.
+        have no parent. A turn that is caused by code outside of turns has only the parent that `find_parent` returns.
         """
         return None
 
@@ -73,7 +74,7 @@ class Instruments(Protocol):
         return
 
     def make_traceparent(self, trace: Any) -> str | None:
-        """Called when a turn calls a thread of another node; returns the W3C header for its trace, if there is one."""
+        """Called when a turn calls a thread of another node; returns the W3C header for the trace, if there is one."""
         return None
 
     def enter_trace(self, traceparent: str) -> None:
@@ -93,7 +94,7 @@ class Instruments(Protocol):
         return
 
     def task_slept(self, kind: str, task: str, seconds: float) -> None:
-        """Called when a run of a task goes on that has slept, or waited for an event or for its next attempt."""
+        """Called when a run of a task goes on after it has slept, or waited for an event or its next attempt."""
         return
 
     def task_ended(self, kind: str, task: str, status: str) -> None:
@@ -101,7 +102,7 @@ class Instruments(Protocol):
         return
 
     def change_made(self, kind: str, name: str, size: int, parent: Any) -> Any:
-        """Called when a change is made, before it is durable, with its bytes, and returns its trace."""
+        """Called when a change of `size` bytes is made, before it is durable; returns its trace."""
         return None
 
     def change_committed(self, trace: Any, seconds: float, batch: int) -> None:
@@ -115,7 +116,7 @@ class Instruments(Protocol):
     def change_sent(self, trace: Any, connections: int) -> None:
         """Called when a durable change is sent, with the number of connections that follow the state.
 
-        Connections that read too slowly get the change later, together with others. Its source is not counted.
+        Connections that read too slowly get the change later, together with others. The source is not counted.
         """
         return
 
@@ -130,7 +131,7 @@ class Instruments(Protocol):
     def joined(self, kind: str, protocol: str, sent: str) -> None:
         """Called when a socket or an event stream (`events`) has joined.
 
-        `sent` is what the client needed: `snapshot`, `changes` or `nothing`.
+        `sent` is the data that the client got: `snapshot`, `changes` or `nothing`.
         """
         return
 
@@ -143,7 +144,7 @@ class Instruments(Protocol):
         return
 
     def push_answered(self, kind: str, outcome: str) -> None:
-        """Called for each push: `accepted`, `rebased`, `repeated`, or the code of the error that refused it."""
+        """Called for each push: `outcome` is `accepted`, `rebased`, `repeated`, or the code of its error."""
         return
 
     def reader_lagged(self, kind: str) -> None:
@@ -159,7 +160,7 @@ class Instruments(Protocol):
         return
 
     def measure_cluster(self, read: Callable[[], Mapping[str, float]]) -> None:
-        """A function that any OS thread may call, for the values now of the metrics of a node and its links."""
+        """Called once with a function that returns the current metrics of a node and its links, in any OS thread."""
         return
 
     def store_failed(self, code: str) -> None:
@@ -176,7 +177,7 @@ NO_INSTRUMENTS: Final = NoInstruments()
 
 @contextmanager
 def telling_store_errors(instruments: Instruments) -> Iterator[None]:
-    """Report a StoreError of the block to the instruments, for reads and writes that are not a thread's own."""
+    """Report a StoreError of the block to the instruments, for reads and writes outside of awake threads."""
     try:
         yield
     except StoreError as error:
@@ -185,7 +186,7 @@ def telling_store_errors(instruments: Instruments) -> Iterator[None]:
 
 
 def tell_limit(instruments: Instruments, error: BaseException) -> None:
-    """Tell which limit an error is about, if it is about one."""
+    """Report the limit that an error is about, if there is one."""
     if isinstance(error, PlaitError) and error.limit is not None:
         instruments.limit_hit(error.limit)
 

@@ -15,9 +15,9 @@ AT_ONCE: Final = 1000
 
 
 class _Counted(NamedTuple):
-    """Values of a histogram, counted by bucket, and those that wait to be counted."""
+    """Values of a histogram, counted by bucket, and values that wait to be counted."""
 
-    # The number of values up to each bound, the number of all, and their sum.
+    # The number of values up to each bound, the number of all values, and their sum.
     below: tuple[int, ...]
     number: int
     sum: float
@@ -25,9 +25,9 @@ class _Counted(NamedTuple):
 
 
 class Series:
-    """The values of one histogram; many are counted by bucket at once, which costs the least.
+    """The values of one histogram. They are counted by bucket in batches, which costs the least.
 
-    Another OS thread may read it: what belongs together is replaced together, and reading changes nothing.
+    Another OS thread may read a series: values that belong together are replaced together, and reading changes nothing.
     """
 
     __slots__ = ("_bounds", "_counted", "failed", "labels", "sent", "waiting")
@@ -35,11 +35,11 @@ class Series:
     def __init__(self, labels: tuple[str, ...], bounds: Sequence[float]) -> None:
         self.labels = labels
         self._bounds = bounds
-        # Values to count later, by `flush`, which the code that appends to it calls now and then.
+        # Values to count later, by `flush`; the code that appends values calls it now and then.
         self.waiting: list[float] = []
         # The values so far, with the same list.
         self._counted = _Counted((0,) * len(bounds), 0, 0.0, self.waiting)
-        # The values with another outcome than `ok`, if there are any.
+        # The values with an outcome other than `ok`, if there are any.
         self.failed: Series | None = None
         # The number of connections to which changes were sent.
         self.sent = 0
@@ -62,7 +62,7 @@ class Series:
             self.flush()
 
     def add_failed(self, value: float) -> None:
-        """Add a value with another outcome than `ok`."""
+        """Add a value with an outcome other than `ok`."""
         if self.failed is None:
             self.failed = Series(self.labels, self._bounds)
         self.failed.add(value)
@@ -76,20 +76,20 @@ class Series:
         return buckets, sum(each.sum for each in parts)
 
     def read(self) -> _Counted:
-        """Count all values so far, including those that wait."""
+        """Count all values so far, including the waiting ones."""
         below, number, total, waiting = self._counted
         values = sorted(waiting)
         counts = [known + bisect_right(values, bound) for known, bound in zip(below, self._bounds, strict=True)]
         return _Counted(tuple(counts), number + len(values), total + sum(values), [])
 
     def flush(self) -> None:
-        """Count the values that wait."""
+        """Count the waiting values."""
         self._counted = self.read()
         self.waiting = self._counted.waiting
 
 
 class Made(dict[K, V]):
-    """Makes the value of a key that is missing."""
+    """Makes the values of missing keys."""
 
     def __init__(self, make: Callable[[K], V]) -> None:
         self._make = make
@@ -107,7 +107,7 @@ Counter = defaultdict[tuple[str, ...], int]
 
 
 def add_fine(others: Counter, histogram: Histogram) -> Counter:
-    """Return counts by outcome: `others`, and as `ok` those of a histogram."""
+    """Return counts by outcome: `others`, and the values of a histogram as `ok`."""
     counts = Counter(int, others.copy())
     for labels, series in histogram.copy().items():
         counts[*labels, "ok"] = series.fine

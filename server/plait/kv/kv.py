@@ -17,8 +17,8 @@ from plait.errors import NotFound, PlaitError, TooLarge, operator_message
 from plait.kv.namespace import DUE, NAMESPACE, Description, Namespace, escape, read_due, unescape
 from plait.limits import Limits
 from plait.parts.encoding import encode_named
-from plait.store.protocol import Store, ThreadKey, ThreadQuery, ThreadRow
-from plait.store.thread_rows import RecordRange
+from plait.store.protocol import Store, ThreadQuery, ThreadRow
+from plait.store.thread_rows import RecordRange, ThreadKey
 from plait_schemas.codec import decode_json
 
 __all__ = ["KV", "KVEntry", "KVStats"]
@@ -30,7 +30,7 @@ _LONGEST_KEY: Final = 1024
 _LONGEST_TYPE: Final = 255
 # Seconds, about a hundred years.
 _LONGEST_TTL: Final = 3_200_000_000.0
-_SWEEP_INTERVAL: Final = 30.0
+_SWEEP_INTERVAL: Final = 60.0
 _PAGE: Final = 1000
 
 _TYPES: Final = {
@@ -57,19 +57,13 @@ class KVStats(msgspec.Struct, frozen=True):
 
 
 class Threads(Protocol):
-    """The threads of all nodes."""
+    """The threads of all nodes; `Everywhere` describes the methods."""
 
-    async def call_part(self, key: ThreadKey, part: str, method: str, *args: Any) -> Any:
-        """Call a method of a part of a thread."""
-        ...
+    async def call_part(self, key: ThreadKey, part: str, method: str, *args: Any) -> Any: ...
 
-    async def destroy(self, key: ThreadKey) -> None:
-        """Destroy a thread. Raises NotFound."""
-        ...
+    async def destroy(self, key: ThreadKey) -> None: ...
 
-    def list_names(self, kind: str) -> AsyncIterator[str]:
-        """Iterate over the names of the stored threads of a kind."""
-        ...
+    def list_names(self, kind: str) -> AsyncIterator[str]: ...
 
 
 class KV:
@@ -123,7 +117,7 @@ class KV:
     ) -> Awaitable[None]:
         """Set an entry to a str, bytes, or anything that encodes as JSON.
 
-        It expires after `ttl` seconds, or never with None; without `ttl`, after the namespace's default. Raises
+        The entry expires after `ttl` seconds, or never with None; without `ttl`, after the namespace's default. Raises
         TypeError for a value that cannot be JSON, ValueError for an infinite number or NaN, and TooLarge for a value
         over `Limits.record`.
         """

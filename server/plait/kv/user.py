@@ -11,7 +11,7 @@ from plait.parts.env.app_env import AppEnv
 from plait.parts.env.env import Env
 from plait.parts.env.user_env import UserEnv
 from plait.parts.values import Values
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_schemas.codec import decode_json
 
 __all__ = ["USER", "User", "UserThread"]
@@ -133,5 +133,5 @@ class User:
 
 
 def _copy(name: str, value: object) -> Any:
-    """Return a value as it is now, as the caller may change it before the user's thread has it."""
+    """Return a copy of a value, because the caller may change it before the user's thread has it."""
     return decode_json(encode_named(name, value))

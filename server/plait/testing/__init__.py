@@ -1,4 +1,4 @@
-"""For tests of an app: clients without a port, and a clock that a test turns."""
+"""Tools for tests of an app: clients without a port, and a clock that a test turns."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,10 +33,10 @@ class Served:
     def connect(
         self, thread: type[Thread[S]], name: str, *, principal: Principal | None = None, **options: Unpack[Options]
     ) -> Connecting[S]:
-        """Connect to a thread as the Python client does: `async with t.connect(GameRoom, "x") as room:`.
+        """Connect to a thread, as the Python client does: `async with t.connect(GameRoom, "x") as room:`.
 
-        The client has a `principal` without being asked for it; with None, the app's `authenticate` is, and gets the
-        `token` and `headers`. Other options are those of `plait_client.connect`.
+        The client has the given `principal`, without authentication. With None, the app's `authenticate` gets the
+        `token` and `headers`. The other options are the options of `plait_client.connect`.
         """
         kind = thread._kind
         path = f"{self._path}/threads/{quote(kind.name)}/{quote(check_name(name), safe='')}"
@@ -49,8 +49,8 @@ class Served:
 async def serve(app: Plait, *, asgi: ASGIApp | None = None, path: str = "") -> AsyncIterator[Served]:
     """Run an app in a test, with a store in memory, which is emptied first: `async with serve(app) as t:`.
 
-    `asgi` is the application that it is mounted in at `path`, if clients are to come through that. Raises ValueError
-    if the app has another store, and RuntimeError if the event loop is not asyncio's own.
+    If clients should come through an application in which the app is mounted, `asgi` is that application and `path` the
+    path there. Raises ValueError if the app has another store, and RuntimeError if the event loop is not asyncio's own.
     """
     if not isinstance(app, Plait):
         what = f"serve takes a Plait, not {app!r}; pass the application that it is mounted in as `asgi=`"

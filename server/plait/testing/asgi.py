@@ -1,4 +1,4 @@
-"""A socket of the Python client to an application in the same process."""
+"""Connects the Python client to an application in the same process."""
 
 import asyncio
 import logging
@@ -22,13 +22,13 @@ log = logging.getLogger("plait.testing")
 HOST: Final = "localhost"
 """The host of all requests."""
 
-# Seconds in which the application ends after its socket was closed.
+# Seconds that the application gets to end after its socket was closed.
 _ENDING: Final = 2.0
 _CLOSED: Final = 1000
 
 
 class AsgiTarget(Target, frozen=True, kw_only=True):
-    """The target of a connection to an application in this process, which gets the principal in the scope."""
+    """The target of a connection to an application in this process. The application gets the principal in the scope."""
 
     app: Any
     principal: Principal | None
@@ -81,7 +81,7 @@ class _AsgiSocket:
         self._task = asyncio.create_task(self._run(app, scope), name="plait testing socket")
 
     async def wait_until_accepted(self) -> None:
-        """Wait for the application to accept it. Raises NotOpened, and ClientError if the application raises."""
+        """Wait until the application accepts the socket. Raises NotOpened, and ClientError for its exceptions."""
         message = await self._received.get()
         if message["type"] == "websocket.accept":
             self.subprotocol = message.get("subprotocol")
@@ -123,7 +123,7 @@ class _AsgiSocket:
             await asyncio.wait([task])
 
     def abort(self) -> None:
-        """Close it as a connection that is lost."""
+        """Close the socket like a lost connection."""
         self._end(ABNORMAL)
 
     # Inside
@@ -137,6 +137,6 @@ class _AsgiSocket:
         self._received.put_nowait({"type": "websocket.close", "code": ABNORMAL})
 
     def _end(self, code: int) -> None:
-        """Tell both sides that it is closed."""
+        """Tell both sides that the socket is closed."""
         self._sent.put_nowait({"type": "websocket.disconnect", "code": code})
         self._received.put_nowait({"type": "websocket.close", "code": code})

@@ -16,11 +16,11 @@ from plait.clock import CLOCK
 
 __all__ = ["Clock"]
 
-# Seconds between two looks at OS threads that work.
+# Seconds between two looks at working OS threads.
 _LOOK: Final = 0.001
-# The most seconds that pass at once: a hundred years.
+# Maximum seconds that pass at once: a hundred years.
 _LONGEST: Final = 100 * 365 * 86_400.0
-# Seconds by which a timer may be late, from rounding, and still be due.
+# Seconds by which a timer may be late, because of rounding, and still count as due.
 _SAME: Final = 5e-7
 
 
@@ -35,19 +35,19 @@ class Clock:
         if not isinstance(loop, asyncio.BaseEventLoop):
             kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
             raise RuntimeError(f"plait.testing turns the clock of asyncio's own event loop, and this is {kind}")
-        # Any, as its timers and what it runs next are no public attributes.
+        # Any, as the timers and the next callbacks of a loop are not public attributes.
         self._loop: Any = loop
         self._real: Callable[[], float] = loop.time
-        # The seconds by which it is ahead of the loop's own time, and where it stands while it is turned.
+        # The seconds by which this clock is ahead of the loop's own time, and its time while it is turned.
         self._ahead = 0.0
         self._standing: float | None = None
-        # The timers that go by real time, and when they are due by that; by their ids, as a timer is equal to others.
+        # The timers that go by real time, with their due times, by id, as timers may be equal.
         self._outer: dict[int, tuple[Any, float]] = {}
         # The calls that run in OS threads.
         self._working: dict[asyncio.Future[Any], str] = {}
-        # Seconds of real time in which what is due at one time must be done; a test may set it.
+        # Seconds of real time in which the work that is due at one time must be done. A test may set it.
         self.patience = 10.0
-        # How many apps use it, and how the loop becomes as it was.
+        # The number of apps that use this clock, and the patches to undo at the end.
         self._users = 0
         self._patches = ExitStack()
 
@@ -57,9 +57,10 @@ class Clock:
         return CLOCK.read_wall() / 1e6
 
     async def advance(self, seconds: float) -> None:
-        """Turn the clock forward, as fast as possible: what becomes due is done at its time, in order.
+        """Turn the clock forward, as fast as possible; due work is done at its time, in order.
 
-        It jumps from one timer to the next, and waits at each until nothing more happens, as `settle` does.
+        The clock jumps from one timer to the next, and waits at each timer until nothing more happens, as `settle`
+        does.
         """
         if isinstance(seconds, bool) or not isinstance(seconds, int | float):
             raise TypeError(f"seconds must be a number, not {seconds!r}")
@@ -74,17 +75,16 @@ class Clock:
             self._turn_to(end)
 
     async def settle(self) -> None:
-        """Wait until nothing more happens without time passing, also in OS threads of `asyncio.to_thread`.
+        """Wait until nothing more happens before time passes, even in OS threads of `asyncio.to_thread`.
 
-        Raises RuntimeError if that takes more than `patience` seconds. What comes from other processes is not waited
-        for.
+        Raises RuntimeError if this takes more than `patience` seconds. Does not wait for other processes.
         """
-        until = time.monotonic() + self.patience
+        until, threads = time.monotonic() + self.patience, current_default_thread_limiter()
         while True:
             self._follow_real_time()
             await asyncio.sleep(0)
             if not self._loop._ready and self._find_due() >= self._time():
-                if not (self._working or current_default_thread_limiter().borrowed_tokens):
+                if not (self._working or threads.borrowed_tokens):
                     return
                 time.sleep(_LOOK)  # noqa: ASYNC251 - The loop has nothing to do, and its timers may stand still.
             if time.monotonic() > until:
@@ -95,7 +95,7 @@ class Clock:
     @classmethod
     @contextmanager
     def turning(cls) -> Iterator[Self]:
-        """Have the running loop and plait follow the clock that they follow already, or a new one, during the block."""
+        """Make the running loop and plait follow a clock during the block: their current one, or a new one."""
         loop = asyncio.get_running_loop()
         found = getattr(loop.time, "__self__", None)
         clock = found if isinstance(found, cls) else cls(loop)
@@ -122,14 +122,15 @@ class Clock:
         self._patches.callback(CLOCK.use)
         # In debug mode, a callback that turns the clock would be logged as a slow one.
         self._patches.enter_context(patch.object(self._loop, "slow_callback_duration", math.inf))
-        # The loop calls timers that much too early. One that waits again would be called forever, as the clock stands.
+        # The loop calls timers early by this resolution. A timer that then waits again would be called forever, as the
+        # clock stands still.
         self._patches.enter_context(patch.object(self._loop, "_clock_resolution", 0.0))
         run = self._loop.run_in_executor
         self._patches.enter_context(patch.object(self._loop, "time", self._time))
         self._patches.enter_context(patch.object(self._loop, "run_in_executor", partial(self._run_in_executor, run)))
 
     def _end(self) -> None:
-        """Give the loop its own time again; its timers wait as long as they would have."""
+        """Give the loop its own time back; its timers keep their remaining time."""
         self._patches.close()
         for each in self._loop._scheduled:
             _, each._when = self._outer.get(id(each), (each, each._when - self._ahead))
@@ -150,11 +151,11 @@ class Clock:
             self._follow_real_time()
 
     def _turn_to(self, when: float) -> None:
-        # A bit later: the loop calls the timers that are before its time.
+        # A bit later, as the loop calls timers that are before its time.
         self._standing = max(self._time(), math.nextafter(when, math.inf))
 
     def _find_due(self) -> float:
-        """Return when the next timer is due that follows this clock."""
+        """Return the due time of the next timer that follows this clock."""
         timers = self._loop._scheduled
         if timers and self._follows(timers[0]):
             return float(timers[0].when())
@@ -164,7 +165,7 @@ class Clock:
         return not timer.cancelled() and id(timer) not in self._outer
 
     def _follow_real_time(self) -> None:
-        """Have the timers that go by real time wait for that."""
+        """Make the timers that go by real time wait for it."""
         if self._outer:
             ahead = self._time() - self._real()
             for timer, due in self._outer.values():
@@ -178,7 +179,7 @@ class Clock:
         return future
 
     def _describe(self) -> str:
-        """Return what still has something to do."""
+        """Return a description of the unfinished work."""
         ready = (getattr(each._callback, "__self__", None) for each in self._loop._ready)
         tasks = {str(each.get_coro()) for each in ready if isinstance(each, asyncio.Task)}
         calls = {f"{name} in an OS thread" for name in self._working.values()}
@@ -188,7 +189,7 @@ class Clock:
 
 
 def _name_call(call: Any) -> str:
-    """Return the name of a function for people, also within that of `asyncio.to_thread`."""
+    """Return a readable name of a function, even inside of a call of `asyncio.to_thread`."""
     while isinstance(call, partial):
         call = call.args[0] if call.args else call.func
     return str(getattr(call, "__qualname__", call))

@@ -17,8 +17,8 @@ from plait.errors import StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS
 from plait.node.remote_chain import Chains
 from plait.node.remote_nodes import Ask, RemoteNodes
-from plait.store.protocol import ThreadKey
 from plait.store.shards import SHARDS, find_shard
+from plait.store.thread_rows import ThreadKey
 
 # More than a test takes: nothing is read again without a cause.
 NEVER = 60.0
@@ -151,7 +151,7 @@ async def test_an_error_of_plait_ends_neither_the_beats_nor_the_looks(caplog: py
         beats = directory.nodes[str(a.node)].beats
         await until(lambda: directory.nodes[str(a.node)].beats > beats)
         directory.nodes["b"] = NodeRecord("b", "b", "b:1")
-        await until(lambda: a.find_node("b") is not None)
+        await until(lambda: a.find_address("b") is not None)
     assert caplog.text.count("Traceback") == 3
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 from plait.code.code_run import CodeHost, CodeRun
 from plait.code.javascript import JavaScript
@@ -110,7 +111,7 @@ async def test_a_program_finds_no_way_out(source: str, outcome: str, tmp_path: P
     assert result.status in (("success",) if outcome in ("", "0", "mine") else ("error", "link_error"))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "source",
     [
         "export default await given().catch((error) => error.stack)",

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from plait import Reject
 from plait.code.code_run import CodeHost, CodeLog, CodeResult, CodeRun
@@ -68,7 +69,7 @@ async def test_modules_import_each_other_by_relative_names() -> None:
     assert (await run("export default (await import('./lengths')).side", modules=modules)).value == 5
 
 
-@pytest.mark.parametrize("name", ["größe und form.ts", "/srv/agents/main.ts", "agents/main.ts", "a#b?c", "./shapes"])
+@each_case("name", ["größe und form.ts", "/srv/agents/main.ts", "agents/main.ts", "a#b?c", "./shapes"])
 async def test_a_program_and_its_modules_may_have_any_names(name: str) -> None:
     source = "import { side } from './größe 2'; import { b } from 'größe'; export default () => fail(side + b)"
     source += "; function fail(sum: number) { throw new Error(`${sum}`) }"
@@ -95,7 +96,7 @@ async def test_logs_and_reports_are_kept_in_order() -> None:
     assert program.duration > 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("source", "status", "error"),
     [
         ("\n\nfunction f() { throw new TypeError('hi') }\nf()", "error", "TypeError: hi\n    at f (<runCode>:3:22)"),
@@ -161,7 +162,7 @@ async def test_a_call_that_the_program_does_not_await_is_finished() -> None:
     assert done.is_set()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "error"),
     [
         ({"language": "cobol"}, "Invalid enum value 'cobol' - at `$.language`"),

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 
 from plait import Reject
 from plait.code.code_run import CodeHost, CodeLog, CodeResult, CodeRun
@@ -38,7 +39,7 @@ report({"sums": sums})
     assert program.reports == told == [{"sums": [3, 4]}]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("source", "status", "error"),
     [
         ("x = (", "link_error", "SyntaxError: unexpected EOF"),
@@ -78,7 +79,7 @@ async def test_what_fails_is_told_with_its_place(source: str, status: str, error
     assert "secret" not in result.error
 
 
-@pytest.mark.parametrize("source", ["while True: pass", "await never()", "import time\nwhile True: time.sleep(5)"])
+@each_case("source", ["while True: pass", "await never()", "import time\nwhile True: time.sleep(5)"])
 async def test_a_program_is_terminated_in_each_phase(source: str) -> None:
     begun, cancelled = asyncio.Event(), asyncio.Event()
 

@@ -16,6 +16,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
+from tests.cases import each_case
 
 from plait import MemoryStore, Plait, Thread, rpc
 from plait.instruments.prometheus import METRICS, Metrics
@@ -139,7 +140,7 @@ async def test_metrics_are_switched_on_by_their_variable(monkeypatch: pytest.Mon
         assert (await web.get("/metrics")).status_code == 200
 
 
-@pytest.mark.parametrize("authenticate", [None, nobody])
+@each_case("authenticate", [None, nobody])
 async def test_metrics_are_not_shown_by_the_name_of_another_site(authenticate: Authenticate | None) -> None:
     app = make_app(authenticate=authenticate)
     app.prepare_serving("plait.example")
@@ -201,7 +202,7 @@ def test_another_os_thread_may_read_while_the_loop_counts() -> None:
     assert last["plait_changes_total", "room", "ok"] == last["plait_commit_writes_bucket", "1.0"] == count
 
 
-@pytest.mark.parametrize("version", ["abc", "2.x", "9.9.9"])
+@each_case("version", ["abc", "2.x", "9.9.9"])
 async def test_a_scraper_may_ask_for_a_version_that_there_is_not(version: str) -> None:
     async with serve(make_app()) as web:
         answer = await web.get("/metrics", headers={"accept": f"application/openmetrics-text; version={version}"})

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.server.recorder import Event, Raising, Recorder
 from tests.server.rooms import House, open_house
 from tests.server.session.guests import Guest, SlowReads, add, change, joined, put, until
@@ -219,9 +220,7 @@ async def test_a_change_of_server_code_outside_of_turns_has_no_cause() -> None:
         assert recorder.find("change_made").parent is None
 
 
-@pytest.mark.parametrize(
-    ("method", "outcome"), [("fail", "error"), ("hang", "timeout"), ("set", "rejected"), ("generate", "ok")]
-)
+@each_case(("method", "outcome"), [("fail", "error"), ("hang", "timeout"), ("set", "rejected"), ("generate", "ok")])
 async def test_a_turn_and_its_call_have_the_same_outcome(method: str, outcome: str) -> None:
     async with told() as (house, recorder):
         actor = await house.actor(Room)
@@ -244,7 +243,7 @@ async def test_a_call_that_is_cancelled_ends_as_cancelled() -> None:
         assert recorder.of("turn_ended", "message_ended")[-2:] == [("cancelled",), ("cancelled",)]
 
 
-@pytest.mark.parametrize(("method", "outcome"), [("nothing", "method_not_found"), ("set", "invalid_arguments")])
+@each_case(("method", "outcome"), [("nothing", "method_not_found"), ("set", "invalid_arguments")])
 async def test_a_call_that_makes_no_turn_ends_with_its_error(method: str, outcome: str) -> None:
     async with told() as (house, recorder):
         guest = await joined(await house.actor(Room), "one")

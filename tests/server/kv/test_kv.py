@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.clocks import Clock
+from tests.schedules import in_soak
 from tests.server.fakes import TroubledStore
 
 from plait import Context, Interruption, Limits, MemoryStore, Plait, SqliteStore, StoreError, Thread, TooLarge, Values
@@ -17,8 +19,8 @@ from plait.kv.kv import KV, KVStats
 from plait.kv.namespace import Namespace
 from plait.limits import DEFAULT_LIMITS
 from plait.node.node import Node
-from plait.store.protocol import Store, ThreadKey
-from plait.store.thread_rows import Record, RecordRange
+from plait.store.protocol import Store
+from plait.store.thread_rows import Record, RecordRange, ThreadKey
 
 ODD_KEYS = [
     "a b",
@@ -42,7 +44,7 @@ ODD_KEYS = [
 ]
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """Return a closed store."""
     return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "kv.db")
@@ -71,10 +73,9 @@ async def count_records(store: Store, namespace: str) -> int:
 # Entries
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     ["", "text", "é😀\n\x00", "\ud83d", 0, -1.5, True, None, [1, "a", None], {"a": {"b": [1]}}, b"", b"\x00\xff\n{}"],
-    ids=repr,
 )
 async def test_what_was_set_is_found_with_its_type_also_after_a_restart(
     store: Store, tmp_path: Path, value: Any
@@ -227,7 +228,7 @@ async def test_the_ttl_of_the_namespace_holds_where_none_is_given_also_after_a_r
         assert await kv.keys("ns") == ["later", "never"]
 
 
-@pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), 1e300, True, "60", b""], ids=repr)
+@each_case("ttl", [0, -1, float("nan"), float("inf"), 1e300, True, "60", b""])
 async def test_any_other_ttl_is_refused(store: Store, ttl: Any) -> None:
     async with open_kv(store) as kv:
         with pytest.raises(ValueError, match="ttl"):
@@ -350,7 +351,7 @@ async def test_a_value_of_the_limit_is_kept_and_one_more_byte_is_refused(store: 
         assert (await kv.get("ns", "key")).data == ["x" * (2**20 - 4)]
 
 
-@pytest.mark.parametrize("name", ["", "x" * 257, 1, None], ids=repr)
+@each_case("name", ["", "x" * 257, 1, None])
 async def test_a_namespace_that_cannot_be_one_is_refused(name: Any) -> None:
     async with open_kv(MemoryStore()) as kv:
         for call in (kv.get, kv.delete, kv.keys, partial(kv.set, value=1)):
@@ -360,7 +361,7 @@ async def test_a_namespace_that_cannot_be_one_is_refused(name: Any) -> None:
             await kv.delete_namespace(name)
 
 
-@pytest.mark.parametrize("key", ["", "x" * 1025, 1, None], ids=repr)
+@each_case("key", ["", "x" * 1025, 1, None])
 async def test_a_key_that_cannot_be_one_is_refused(key: Any) -> None:
     async with open_kv(MemoryStore()) as kv:
         for call in (kv.get, kv.delete, partial(kv.set, value=1)):

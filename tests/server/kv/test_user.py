@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.schedules import in_soak
 from tests.server.fakes import TroubledStore
 
 from plait import (
@@ -30,7 +31,7 @@ class Hall(Thread[Any]):
     values = Values()
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", *in_soak(["memory"])])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """Return a closed store."""
     return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "users.db")

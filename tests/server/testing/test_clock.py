@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
+from tests.cases import each_case
 from tests.clocks import Clock as StoppedClock
 
 from plait.clock import CLOCK, ClockWatch, read_due_clock, read_wall_clock
@@ -65,7 +66,7 @@ async def test_rounding_errors_make_nothing_late() -> None:
             task.cancel()
 
 
-@pytest.mark.parametrize("gap", [1, 2, 3, 100, 1000])
+@each_case("gap", [1, 2, 3, 100, 1000])
 async def test_timers_that_are_due_moments_apart_are_called_at_their_times(gap: int) -> None:
     with Clock.turning() as clock:
         clock.patience, loop, seen = 0.5, asyncio.get_running_loop(), list[float]()

@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pydantic import BaseModel, Field
+from tests.cases import each_case
 
 from plait import (
     Connection,
@@ -263,7 +264,7 @@ class CountingLoop(asyncio.SelectorEventLoop):
         return super().call_at(*args, **kwargs)
 
 
-@pytest.mark.parametrize(("ticks", "clients", "most"), [(0, 0, 300), (0, 3, 300), (60, 0, 850)])
+@each_case(("ticks", "clients", "most"), [(0, 0, 300), (0, 3, 300), (60, 0, 850)])
 def test_an_hour_sets_few_timers(ticks: int, clients: int, most: int) -> None:
     async def count() -> int:
         loop = asyncio.get_running_loop()
@@ -614,7 +615,7 @@ async def test_requests_in_the_loop_of_the_test_reach_an_app_that_is_mounted() -
         assert (await web.get("/live/threads/tower/x")).json()["ticks"] == 7
 
 
-@pytest.mark.parametrize("path", ["/ticks/x", "/live/threads/tower/x"])
+@each_case("path", ["/ticks/x", "/live/threads/tower/x"])
 async def test_a_test_client_in_another_loop_gets_an_error(path: str) -> None:
     api = make_api(app := make_app())
     async with serve(app):
