@@ -93,7 +93,7 @@ class Lists(Protocol):
         ...
 
     def outlines(self, old: Sequence[int], new: Sequence[int]) -> tuple[Sequence[bytes | None], Sequence[bytes | None]]:
-        """Return what `is_same` compares of each object; None for an element that is not an object."""
+        """Return the outlines that `is_same` compares; None for an element that is not an object."""
         ...
 
     def shares_ids(self, old: int, new: int) -> bool:

@@ -128,7 +128,7 @@ def decode_head(data: bytes) -> ClientFrame | None:
 def decode_broken(data: bytes) -> ClientFrame | None:
     """Decode a frame that has half of a surrogate pair, with U+FFFD in its place.
 
-    Returns None if that was not the reason why the frame could not be decoded. Raises what `decode_client` raises.
+    Returns None if the frame could not be decoded for another reason. Raises what `decode_client` raises.
     """
     completed = complete_pairs(data)
     return None if completed is None else decode_client(completed)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ __all__ = [
     "decoded",
     "encode_json",
     "encode_whole",
+    "find_decoder",
     "is_large",
     "make_decoder",
     "nests_deeper",
@@ -67,7 +68,7 @@ _MOST_MEMBERS: Final = 1_000
 _DIGITS: Final = bytes(ord("0") if 48 <= at < 58 else ord("e") if at in b"eE" else ord(" ") for at in range(256))
 _LONG_EXPONENT: Final = b"0e000"
 _LONG_NUMBER: Final = b"0" * 200
-# What they weigh in JSON text that may have enough of them to matter.
+# The weight of a long number in JSON text that may have enough of them to matter.
 _LONG_NUMBER_WEIGHT: Final = 2_000
 _LONG_TEXT: Final = 16 * 1024
 _COLONS: Final = bytes.maketrans(b":", b",")
@@ -82,16 +83,20 @@ def check_json(data: bytes) -> None:
     if _LONG_EXPONENT in digits or _LONG_NUMBER in digits:
         try:
             decode_json(b"[%b]" % _without_structure(data))
-        except msgspec.ValidationError as error:  # Its place is one in another text: leave it out.
+        except msgspec.ValidationError as error:  # The place of the error is in another text: leave it out.
             raise msgspec.ValidationError(str(error).partition(" - at ")[0]) from None
 
 
 def make_decoder(type_: Any) -> Callable[[bytes | msgspec.Raw], Any]:
-    """Return what decodes JSON as a type, and validates Pydantic models. Raises TypeError for some types."""
+    """Return a function that decodes JSON as a type, and validates Pydantic models. Raises TypeError for some types."""
     models.check_type(type_)
     return (
         partial(_decode_model, type_) if models.is_model(type_) else msgspec.json.Decoder(type_, dec_hook=_read).decode
     )
+
+
+find_decoder: Final[Callable[[Any], Callable[[bytes | msgspec.Raw], Any]]] = lru_cache(1024)(make_decoder)
+"""Returns what `make_decoder` makes, once for each type."""
 
 
 def convert(value: Any, type_: Any, *, str_keys: bool = False, strict: bool = True) -> Any:
@@ -118,7 +123,7 @@ def _read(type_: Any, value: Any) -> Any:
 
 
 def is_large(text: bytes | msgspec.Raw) -> bool:
-    """Tell whether JSON text is that of a large object or array."""
+    """Tell whether JSON text holds a large object or array."""
     return len(text) >= LARGE and bytes(memoryview(text)[:1]) in (b"{", b"[")
 
 
@@ -142,7 +147,7 @@ def read_parts(data: bytes) -> Any:
 
 
 def read_large(text: msgspec.Raw) -> Any:
-    """Decode a part of JSON that a client sent, unless it is large: then check it, and remove the spaces in it.
+    """Decode a part of JSON that a client sent; if it is large, only check it, and remove the spaces in it.
 
     Raises one of NOT_JSON.
     """
@@ -170,8 +175,8 @@ def _without_strings(data: bytes) -> bytes:
 def weigh(data: bytes, most: int) -> int:
     """Return the weight of JSON text: 1 for each comma, 2 for each list, 6 for each object and 2,000 for 200 digits.
 
-    It tells what the decoded value costs, in time and in memory: for long integers, the square of their length. If it
-    would exceed `most`, it leaves out what is in strings, which takes longer.
+    It tells what the decoded value costs, in time and in memory: for long integers, the square of their length. If the
+    weight would exceed `most`, the content of strings is left out, which takes longer.
     """
     weight = _count_weight(data)
     return weight if weight <= most else _count_weight(_without_strings(data))
@@ -179,7 +184,7 @@ def weigh(data: bytes, most: int) -> int:
 
 def _count_weight(data: bytes) -> int:
     long = 0
-    if len(data) > _LONG_TEXT and _LONG_NUMBER in data.translate(_DIGITS):  # Perhaps only in strings.
+    if len(data) > _LONG_TEXT and _LONG_NUMBER in data.translate(_DIGITS):  # The digits may be only in strings.
         long = _without_strings(data).translate(_DIGITS).count(_LONG_NUMBER)
     return data.count(b",") + 2 * data.count(b"[") + 6 * data.count(b"{") + _LONG_NUMBER_WEIGHT * long
 

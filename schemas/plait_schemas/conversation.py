@@ -18,7 +18,7 @@ A message that a client has sent is "sending" there until the server has it; the
 
 
 class Item(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One message. `position` orders those of the history, and those of the queue; `created_at` is in microseconds.
+    """One message. `position` orders the messages of the history, and of the queue; `created_at` is in microseconds.
 
     While it is streaming, `taken` has the ids of the pending messages that it is an answer to: it is shown after them.
     """

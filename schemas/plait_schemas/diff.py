@@ -5,8 +5,9 @@ array. It does not look into parts that are the same object on both sides, or th
 """
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress, repeat
+from itertools import compress, count, islice, repeat
 from operator import eq, is_, is_not, not_
 from typing import Any, Final
 
@@ -101,22 +102,17 @@ class TooManyOps(Exception):
 class BoundedOps(list[Op]):
     """A list of operations that raises TooManyOps rather than growing beyond `most`."""
 
-    __slots__ = ("_left", "_most")
+    __slots__ = ("_most", "left")
 
     def __init__(self, most: int | None) -> None:
         self._most: float = math.inf if most is None else most
         # The number of differences that may still be searched; those on the way to a deep operation count, too.
-        self._left: float = math.inf if most is None else _MOST_LOOKED_INTO
+        self.left = sys.maxsize if most is None else _MOST_LOOKED_INTO
 
     def expect(self, count: int) -> None:
         """Count differences that are to be looked into. Raises TooManyOps if they exceed the limit."""
-        self._left -= count
-        if len(self) + count > self._most or self._left < 0:
-            raise TooManyOps
-
-    def check(self, count: int) -> None:
-        """Raise TooManyOps if so many differences may not be looked into."""
-        if count > self._left:
+        self.left -= count
+        if len(self) + count > self._most or self.left < 0:
             raise TooManyOps
 
     def append(self, op: Op) -> None:
@@ -158,8 +154,7 @@ def replace(old: Any, new: Any, path: str, keys: Keys | None, texts: TextCompari
 def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops: BoundedOps, how: _Comparison) -> None:
     if not old.keys() <= new.keys():
         ops.extend(Op("remove", f"{path}/{_part(key)}") for key in old if key not in new)
-    changed = new.items() if len(new) <= _FEW_MEMBERS else list(_find_changed_members(old, new))
-    ops.check(len(changed))
+    changed = new.items() if len(new) <= _FEW_MEMBERS else _find_changed_members(old, new, ops.left)
     for key, value in changed:
         if key not in old:
             ops.append(Op("add", f"{path}/{_part(key)}", value))
@@ -167,18 +162,24 @@ def _diff_objects(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str, ops
             _diff(old[key], value, f"{path}/{_part(key)}", ops, how)
 
 
-def _find_changed_members(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
-    """Return the members of a large object that may differ; equal values are compared all at once."""
+def _find_changed_members(old: Mapping[Any, Any], new: Mapping[Any, Any], most: int) -> Iterable[tuple[Any, Any]]:
+    """Return the members of a large object that may differ; equal values are compared all at once.
+
+    Raises TooManyOps if they are more than `most`.
+    """
     before, after = list(map(old.get, new, repeat(msgspec.UNSET))), list(new.values())
     differs = bytes(map(is_not, before, after))
     members = compress(new.items(), differs)
     if differs.count(True) <= _FEW_MEMBERS:
         return members
     before, after = list(compress(before, differs)), list(compress(after, differs))
-    alike = bytes(map(bool, map(eq, before, after)))
-    if encode_json(list(compress(before, alike))) != encode_json(list(compress(after, alike))):
-        return members
-    return compress(members, map(not_, alike))
+    if (alike := _find_alike(before, after, most)) is None:
+        raise TooManyOps
+    if encode_json(list(compress(before, alike))) == encode_json(list(compress(after, alike))):
+        return compress(members, map(not_, alike))
+    if len(alike) > most:
+        raise TooManyOps
+    return members
 
 
 def _part(key: object) -> str:
@@ -256,8 +257,7 @@ class _Lists:
 
     def find_different(self, most: int) -> list[int] | None:
         old, new = self._old, self._new
-        alike = bytes(map(bool, map(eq, old, new)))
-        if len(alike) - sum(alike) > most:
+        if (alike := _find_alike(old, new, most)) is None:
             return None
         if encode_json(list(compress(old, alike))) == encode_json(list(compress(new, alike))):
             return [at for at, is_alike in enumerate(alike) if not is_alike]
@@ -302,6 +302,17 @@ def _repeats(elements: Sequence[Any]) -> bool:
 
 
 # Equal values
+
+
+def _find_alike(old: Sequence[Any], new: Sequence[Any], most: int) -> Sequence[int] | None:
+    """Tell of each pair of values whether they are equal in Python; None if more than `most` are not."""
+    unlike = list(islice(compress(count(), map(not_, map(eq, old, new))), min(most, len(old)) + 1))
+    if len(unlike) > most:
+        return None
+    alike = bytearray(b"\1") * len(old)
+    for at in unlike:
+        alike[at] = False
+    return alike
 
 
 def _common(old: Sequence[Any], new: Sequence[Any]) -> int:

@@ -36,7 +36,7 @@ def id_of(element: Any, key: str | None = None) -> Id | None:
 
 
 def ids_of(elements: Sequence[Any], key: str | None = None) -> list[Id | None]:
-    """Return what `id_of` returns for each element; faster if all are of one type."""
+    """Return the result of `id_of` for each element; faster if all are of one type."""
     kinds = set(map(type, elements))
     if len(kinds) == 1:
         first = ID_KEYS[0] if key is None else key

@@ -1,4 +1,4 @@
-"""Encodes values that code hands over as JSON, or tells where they have what JSON does not have."""
+"""Encodes values that code hands over as JSON, or finds the values that JSON does not have."""
 
 import json
 import math
@@ -46,7 +46,7 @@ class EncodeTypeError(EncodeError, TypeError):
 
 
 def encode_given(value: Any, encode: Encode = encode_json) -> bytes:
-    """Return a value as JSON that says the same.
+    """Return a value as JSON with the same meaning.
 
     Raises EncodeError for numbers that are infinite or NaN, values that contain themselves, half surrogates, and equal
     keys such as 1 and "1"; EncodeTypeError for values of other types.
@@ -169,7 +169,7 @@ def _is_suspect(value: Any, encode: Encode) -> bool:
 
 
 def _members(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a value consists of, each with its name in JSON."""
+    """Yield the members of a value, each with its name in JSON."""
     if isinstance(value, Mapping):
         for key, member in value.items():
             name = key

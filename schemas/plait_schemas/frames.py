@@ -49,14 +49,14 @@ def decode_partly(data: bytes) -> ClientMessage:
             ops = [read_op(text, read_large) for text in push.ops]
             return Push(push.ref, push.base, ops, push.made, push.answered)
     except NOT_JSON:
-        pass  # It is another message, or the decoder of all messages says what is wrong.
+        pass  # This is another message, or the decoder of all messages raises the error.
     return _client.decode(data)
 
 
 def decode_broken(data: bytes) -> ClientMessage | None:
     """Decode a client's frame that has half of a surrogate pair, with U+FFFD in its place.
 
-    Returns None if that was not the reason why the frame could not be decoded.
+    Returns None if the frame could not be decoded for another reason.
     """
     completed = complete_pairs(data)
     try:

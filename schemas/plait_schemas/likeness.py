@@ -1,6 +1,7 @@
 """Tells whether two values have the same JSON, and whether two elements look like one that was changed."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, Final
 
 import msgspec
@@ -22,8 +23,8 @@ SCALARS: Final = NUMBERS | {str}
 def is_same_element(old: Any, new: Any) -> bool:
     """Tell whether two elements without ids at one place of a list look like one element that was changed.
 
-    Objects do if their own values are the same, so that only deeper values have changed. Rows do if they have most of
-    their values, or an element with an id, in common.
+    Objects look so if their own values are the same, so that only deeper values have changed. Rows look so if they have
+    most of their values, or an element with an id, in common.
     """
     match members_of(old), members_of(new):
         case dict() as before, dict() as after:
@@ -113,9 +114,11 @@ def members_of(value: Any) -> Any:
     # The elements of a set have no places, so it changes as a whole.
     if type(value) in SCALARS or isinstance(value, (set, frozenset)):
         return value
+    names = attributes(value)
+    if is_dataclass(value) and names is not None and getattr(value, "__dict__", {}).keys() == names.keys():
+        return {key: item for key, item in vars(value).items() if item is not msgspec.UNSET}
     members = to_builtins(value)
     # Keep the members as they are: a set, above all, as a list would give it an arbitrary order.
-    names = attributes(value)
     if names is None:
         return members
     if isinstance(members, list):

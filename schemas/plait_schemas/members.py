@@ -9,7 +9,7 @@ import msgspec
 
 from plait_schemas.models import allows_extra, is_model, is_root
 
-__all__ = ["attributes", "is_frozen"]
+__all__ = ["attributes", "find_attributes", "is_frozen"]
 
 
 def attributes(value: object) -> Mapping[str, str] | None:
@@ -18,11 +18,12 @@ def attributes(value: object) -> Mapping[str, str] | None:
     These are Structs, dataclasses, classes of attrs, and Pydantic models that have no other members than their fields.
     """
     cls: Any = type(value)
-    return _attributes(cls)
+    return find_attributes(cls)
 
 
 @lru_cache(maxsize=1024)
-def _attributes(cls: type[Any]) -> Mapping[str, str] | None:
+def find_attributes(cls: type[Any]) -> Mapping[str, str] | None:
+    """Return the attributes of a class of such objects, by their names in JSON."""
     if issubclass(cls, msgspec.Struct):
         return dict(zip(cls.__struct_encode_fields__, cls.__struct_fields__, strict=True))
     if dataclasses.is_dataclass(cls):

@@ -134,7 +134,7 @@ class Ping(_Frame, frozen=True):
 
 
 class Open(_Frame, frozen=True):
-    """Asks for a part of the thread, such as its messages: for the newest page, or what was missed since a revision.
+    """Asks for a part of the thread, such as its messages: for the newest page, or the changes since a revision.
 
     From then on the client is told of changes of the part. With `before`, a position, it asks for an older page.
     """
@@ -146,7 +146,7 @@ class Open(_Frame, frozen=True):
 
 
 class Close(_Frame, frozen=True):
-    """The client wants to be told no more of a part."""
+    """The client stops following a part."""
 
     part: str
 
@@ -302,7 +302,7 @@ class Pong(_Frame, frozen=True):
 class Page(_Frame, frozen=True):
     """The answer to an Open: messages of a part, oldest first, as they are at `revision` or later.
 
-    With `reset` it has the newest ones, and the client forgets what it has. With `before`, it has those before that
+    With `reset` it has the newest ones, and the client forgets its own. With `before`, it has those before that
     position. Otherwise it has the messages that were added or changed since the client's revision, and the ids of those
     that were removed. `more` tells whether there are older ones; without `reset` and `before`, that is not known.
 
@@ -324,8 +324,8 @@ class Part(_Frame, frozen=True):
 
     "insert" and "update" have the whole `message`, "delete" its `id`, "take" the ids of pending messages that became
     history with their positions there, "chunk" a text that follows the first `at` characters of the streaming message
-    `id`, "end" the `status` with which that ends. "missed": changes were left out, and the client opens the part again.
-    Of tasks, "update" has the whole `run`.
+    `id`, "end" the final `status` of that message. "missed": changes were left out, and the client opens the part
+    again. Of tasks, "update" has the whole `run`.
     """
 
     part: str

@@ -88,14 +88,14 @@ def dump_python(value: Any) -> Any:
 
 
 def fields(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a model consists of, with the names in JSON; that of a root is empty."""
+    """Yield the values of a model, with their names in JSON; the name of a root value is empty."""
     names = {name: field.serialization_alias or name for name, field in type(value).model_fields.items()}
     for name, each in chain(vars(value).items(), (value.__pydantic_extra__ or {}).items()):
         yield "" if is_root(type(value)) else names.get(name, name), each
 
 
 def validate(model: Any, data: bytes) -> Any:
-    """Return the model that JSON is. Raises ModelError."""
+    """Read a model from JSON. Raises ModelError."""
     found = _try_to_validate(model, data)
     if type(found) is not ModelError:
         return found
@@ -106,7 +106,7 @@ def validate(model: Any, data: bytes) -> Any:
 
 
 def _try_to_validate(model: Any, data: bytes) -> Any:
-    """Return the model that JSON is, or a ModelError, without those of Pydantic."""
+    """Read a model from JSON; return a ModelError if it is invalid, without the errors of Pydantic."""
     try:
         return model.model_validate_json(data)
     except ValueError as failure:
@@ -122,7 +122,7 @@ def _try_to_validate(model: Any, data: bytes) -> Any:
 
 
 def _find_place(location: Sequence[str | int], data: bytes, *, is_missing: bool) -> list[str]:
-    """Return the parts of an error's location that are members in the JSON; those such as the tag of a union are none.
+    """Return the parts of an error's location that are members in the JSON, without those such as the tag of a union.
 
     The last part for a missing field is its name.
     """
@@ -176,7 +176,7 @@ def find_times(type_: Any) -> int:
     try:
         parts = [*types_in(inspect.type_info(type_), expands=True)]
     except (TypeError, NameError, NotImplementedError):
-        return 1  # Decoding the type says what is wrong with it.
+        return 1  # Decoding the type raises the error.
     is_plain = not any(is_model(getattr(each, "cls", None)) for each in parts)
     return 1 if is_plain else MODEL_TIMES * max(map(_count_models, parts))
 
@@ -192,7 +192,7 @@ def check_type(type_: Any) -> None:
         info = inspect.type_info(type_)
         outside, inside = [*types_in(info)], [*types_in(info, expands=True)]
     except (TypeError, NameError, NotImplementedError):
-        return  # Decoding the type says what is wrong with it.
+        return  # Decoding the type raises the error.
     for why in (*map(_explain_dataclass, outside), *map(_explain_loss, inside)):
         if why is not None:
             raise TypeError(why)
@@ -257,7 +257,7 @@ def inner_types(info: inspect.Type) -> list[inspect.Type]:
 
 
 def types_in(info: inspect.Type, *, expands: bool = False) -> Iterator[inspect.Type]:
-    """Yield a type and all that it consists of, each class once; what models consist of only if it `expands` them."""
+    """Yield a type and all types in it, each class once; the types in models only if it `expands` them."""
     waiting, seen = [info], set[Any]()
     while waiting:
         each = expand(waiting.pop()) if expands else waiting.pop()
@@ -271,13 +271,13 @@ def types_in(info: inspect.Type, *, expands: bool = False) -> Iterator[inspect.T
 @lru_cache(maxsize=1024)
 def _lenient_serializer(model: Any) -> Any:
     """Return a serializer that keeps NaN also in fields of any type, where that of the model makes it None."""
-    model.model_rebuild()  # Its building may be deferred.
+    model.model_rebuild()  # The building of the model may be deferred.
     return type(model.__pydantic_serializer__)(model.__pydantic_core_schema__, {"ser_json_inf_nan": "constants"})
 
 
 @lru_cache(maxsize=1024)
 def _describe(model: Any) -> inspect.Type:
-    model.model_rebuild()  # Its types may have been defined after it.
+    model.model_rebuild()  # The types in it may have been defined after it.
     if is_root(model):
         root = _describe_root(model)
         return inspect.AnyType() if _leads_to(model, root, set()) else root

@@ -54,7 +54,7 @@ def _read_function(function: Callable[..., Any]) -> Rpc:
 
 
 def _find_returned(function: Callable[..., Any]) -> Any:
-    """Return what a function is annotated to return; Any if that has a name that only type checkers import."""
+    """Return the annotated return type of a function; Any if that has a name that only type checkers import."""
     annotated = {"return": getattr(function, "__annotations__", {}).get("return", Any)}
     try:
         return get_type_hints(
@@ -65,12 +65,12 @@ def _find_returned(function: Callable[..., Any]) -> Any:
 
 
 def is_stream_type(returned: Any) -> bool:
-    """Whether a function that is annotated to return this streams what it returns."""
+    """Whether a function with this return annotation streams its values."""
     return get_origin(returned) in _STREAMS
 
 
 def find_result_type(returned: Any, *, is_stream: bool = False) -> Any:
-    """Return the type of what is awaited, or of each chunk, by what a method is annotated to return."""
+    """Return the type of an awaited value, or of each chunk, from the return annotation of a method."""
     if is_stream:
         return get_args(returned)[0] if is_stream_type(returned) else Any
     origin = get_origin(returned) or returned
@@ -81,7 +81,7 @@ def find_result_type(returned: Any, *, is_stream: bool = False) -> Any:
 
 
 def _find_awaited(cls: type) -> Any:
-    """Return what awaiting an object of a class returns, such as a subclass of Result[str]."""
+    """Return the type of the awaited value for a class, such as a subclass of Result[str]."""
     for base in getattr(cls, "__orig_bases__", ()):
         if get_args(base):
             return get_args(base)[0]

@@ -58,7 +58,7 @@ def _describe(types: list[Any], names: str) -> tuple[list[dict[str, Any]], list[
 
 
 def schema_hash(schema: dict[str, Any]) -> str:
-    """Return 16 hex digits. Schemas that differ only in order, titles and comments have the same ones."""
+    """Return a schema's hash: 16 hex digits. Schemas that differ only in order, titles and comments share it."""
     return hashlib.sha256(_encode(_bare(schema))).hexdigest()[:16]
 
 

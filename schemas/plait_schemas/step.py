@@ -45,29 +45,30 @@ class Step:
 
     def __init__(self, op: Op) -> None:
         self._value = op.value
-        # Whether it inserts, at its new place, the element that the operation before it has removed.
+        # Whether the operation inserts, at its new place, the element that the operation before it has removed.
         self.is_moved = op.moved is True
         # The containers of the value that were copied, and may be changed in place.
         self._owned: Owned | None = None
         self.name: Literal["add", "remove", "replace", "splice"] = op.op
         self._op = op
-        # Its place, at first that of the given operation. The list is replaced, and never changed.
+        # The place of the step, at first the place of the given operation. The list is replaced, and never changed.
         self.parts = self._place = parse(op.path)
-        # Whether its place is an element of an array, and whether it inserts or removes one, so that the elements after
-        # it move. If the array is unknown, a part that looks like an index counts as one. A splice is inside of an
-        # element.
+        # Whether the place is an element of an array, and whether the operation inserts or removes one, so that the
+        # elements after it move. If the array is unknown, a part that looks like an index counts as one. A splice is
+        # inside of an element.
         is_splice = op.op == "splice"
         self.is_element = not is_splice and bool(self.parts) and is_place(self.parts[-1])
         self.moves = self.is_element and op.op in ("add", "remove")
         # The regions of a splice: several if others have written in between.
         self.regions: Sequence[Region] = (region_of(op),) if is_splice else ()
         self._given = self.regions
-        # Whether it continues what the same client has inserted, and so stays before what others insert at its place.
+        # Whether the operation continues an insertion of the same client, and so stays before others' insertions at its
+        # place.
         self.is_own = op.own is True
         self.is_contested = False
-        # Whether it has no effect any longer, because its place is gone or was overwritten.
+        # Whether the operation has no effect any longer, because its place is gone or was overwritten.
         self.is_gone = False
-        # Whether it has none because others have done exactly the same.
+        # Whether the operation has no effect because others have done exactly the same.
         self.is_done = False
 
     @property

@@ -1,4 +1,4 @@
-"""Longest subsequences: what two sequences have in common, and what is in order in both of two orders."""
+"""Longest subsequences: common to two sequences, or in order by both numbers of pairs."""
 
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence

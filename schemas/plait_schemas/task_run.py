@@ -13,7 +13,7 @@ RunStatus = Literal["waiting", "running", "sleeping", "done", "failed", "cancell
 class TaskRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A run of a task: `value` is its last status, and `created_at` is in microseconds.
 
-    `result` is what it has returned, if clients may begin the task.
+    `result` is its return value, if clients may begin the task.
     """
 
     id: str

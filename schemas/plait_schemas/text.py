@@ -149,7 +149,7 @@ class _Cursor:
         return self._count == len(self._regions)
 
     def find_place(self, at: int, *, yields: bool) -> int:
-        """Return where an insertion at `at` goes; if it `yields`, that is after what the other change inserts there."""
+        """Return where an insertion at `at` goes; if it `yields`, that is after the other change's insertion there."""
         while not self.is_at_end:
             start, removed, inserted = self._regions[self._count]
             if start > at or (start == at and not yields):
@@ -160,7 +160,7 @@ class _Cursor:
         return at + self.shift
 
     def find_rest(self, at: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the places and lengths of what the other change has left from `at` to `end`."""
+        """Yield the places and lengths of the parts that the other change has left from `at` to `end`."""
         while at < end:
             start, removed, _ = (end, 0, "") if self.is_at_end else self._regions[self._count]
             if start > at:

@@ -51,7 +51,8 @@ class TextDiff:
 
     def __init__(self, keys: Keys | None = None) -> None:
         self._keys = keys
-        # By JSON pointer: a text, and its members or elements. First those of the previous text, then of this one.
+        # By JSON pointer: a text, and its members or elements. `_known` is of the previous text, and `_kept` of this
+        # one.
         self._known: dict[str, tuple[bytes, Any]] = {}
         self._kept: dict[str, tuple[bytes, Any]] = {}
         # The budgets that are left for comparing texts and aligning lists; None before the first text or list.

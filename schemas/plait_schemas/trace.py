@@ -78,9 +78,9 @@ class _Trace:
     def __init__(self, step: Step) -> None:
         self._parts: list[str] | None = list(step.parts)
         self._now: list[str] | None = None
-        # Whether it is a place between elements, and not an element.
+        # Whether the place is between elements, and not an element.
         self._inserts = step.moves and step.name == "add"
-        # Whether it is inside a text, which others may change, too.
+        # Whether the place is inside a text, which others may change, too.
         self._is_splice = step.name == "splice"
         self._is_contested = False
         # Whether the client has seen the value here, so that earlier changes do not matter.

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.schemas.test_patch import text
 
 from plait_schemas.codec import decode_json, encode_json
@@ -145,7 +146,7 @@ def test_elements_are_known_by_any_of_the_usual_members(name: str) -> None:
     assert both(old, [{name: "b", "n": 1}]) == [Op("remove", "/0"), Op("replace", "/0/n", 1)]
 
 
-@pytest.mark.parametrize("id", [None, True, 1.5, [], {}])
+@each_case("id", [None, True, 1.5, [], {}])
 def test_what_is_neither_a_text_nor_an_integer_is_no_id(id: Any) -> None:
     assert id_of({"id": id}) is None
     assert id_of({"id": id, "key": "a"}) == "a"
@@ -227,7 +228,7 @@ def test_an_element_that_has_moved_is_not_replaced_in_its_place() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("old", "new", "ops"),
     [
         pytest.param([1.5, 2], [1.5, 3], [Op("replace", "/1", 3)], id="a number"),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait_schemas.cloudflare import (
     MCP_SERVERS,
@@ -56,7 +57,7 @@ def test_a_call_carries_its_arguments_as_json(more: str) -> None:
     assert [json.loads(bytes(each)) for each in found.args] == [{"x": 1}, None]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         b"",
@@ -81,7 +82,6 @@ def test_a_call_carries_its_arguments_as_json(more: str) -> None:
         b'{"type":"rpc","state":1,"type":"cf_agent_state"}',
         b'{"type":"cf_agent_state","state":1,"type":"rpc"}',
     ],
-    ids=lambda data: data[:40].decode(),
 )
 def test_anything_else_is_an_ordinary_message(data: bytes) -> None:
     assert decode_client(data) is None
@@ -135,7 +135,7 @@ def test_a_state_error_has_one_of_two_texts() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("result", "fields"),
     [
         (Result("1", True, 5, done=True), {"success": True, "result": 5, "done": True}),

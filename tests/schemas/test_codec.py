@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait_schemas.codec import (
     NOT_JSON,
@@ -88,7 +89,7 @@ def test_many_values_side_by_side_are_not_deep() -> None:
     assert nests_deeper(data, 3)
 
 
-@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e400", "[-1e999]", '{"a": 1e309}'])
+@each_case("text", ["NaN", "Infinity", "1e400", "[-1e999]", '{"a": 1e309}'])
 def test_json_with_a_number_that_is_not_finite_is_not_decoded(text: str) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_json(text.encode())
@@ -115,7 +116,7 @@ def test_json_of_any_text_that_javascript_has_can_be_decoded_once_its_pairs_are_
     assert decode_json(data if completed is None else completed) == whole
 
 
-@pytest.mark.parametrize("text", ["", "hello", "Grüße 😀", "\ud83d", "a\ude00b"])
+@each_case("text", ["", "hello", "Grüße 😀", "\ud83d", "a\ude00b"])
 def test_what_is_printable_is_utf_8_and_says_the_same(text: str) -> None:
     assert printable(text) == text.encode(errors="backslashreplace").decode()
     assert printable(printable(text)) == printable(text)
@@ -138,8 +139,8 @@ _BROKEN = [b"", b"-", b"1.", b"01", b"nul", b"NaN", b"1 2", b"1,", b"'a'"]
 _AROUND = [b"%b", b"[%b]", b"[[], %b ,[ 1 ]]", b'{"a":[{"b\\"":%b}], "c":"1"}', b"[%b,1e999]", b'["1e999",%b]']
 
 
-@pytest.mark.parametrize("part", [*_NUMBERS, *_TEXTS, *_BROKEN, b"[[],[]]", b"{}", b"true"])
-@pytest.mark.parametrize("around", _AROUND)
+@each_case("part", [*_NUMBERS, *_TEXTS, *_BROKEN, b"[[],[]]", b"{}", b"true"])
+@each_case("around", _AROUND)
 def test_text_is_found_to_be_json_exactly_if_it_can_be_decoded(part: bytes, around: bytes) -> None:
     data = around % part
     found = [_refusal(check, data) for check in (check_json, decode_json)]
@@ -154,7 +155,7 @@ def _refusal(check: Callable[[bytes], object], data: bytes) -> type[Exception] |
     return None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "is_so"),
     [
         ([10**199] * 251, True),

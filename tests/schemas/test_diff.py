@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.schemas.test_patch import ANY_JSON, SMALL, as_json, read, sent, text
 
 from plait_schemas.diff import diff
@@ -73,9 +74,7 @@ def test_what_has_moved_is_what_was_taken_out_of_the_same_list_right_before(old:
         old = apply(old, [op])
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [(1, True), (True, 1), (0, False), (1, 1.0), (1.0, 1), (None, False), ("1", 1)]
-)
+@each_case(("old", "new"), [(1, True), (True, 1), (0, False), (1, 1.0), (1.0, 1), (None, False), ("1", 1)])
 def test_values_that_only_python_holds_equal_differ(old: object, new: object) -> None:
     assert diff(old, new) == [Op("replace", "", new)]
     assert diff({"a": old}, {"a": new}) == [Op("replace", "/a", new)]
@@ -107,7 +106,7 @@ def test_a_change_deep_inside_costs_one_small_operation() -> None:
     assert diff(old, new) == [Op("replace", "/rows/50/cells/1", 9)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("old", "new", "ops"),
     [
         ([1, 2], [1, 2, 3], [Op("add", "/2", 3)]),
@@ -133,7 +132,7 @@ MANY: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new"), MANY)
+@each_case(("old", "new"), MANY)
 def test_where_a_diff_has_more_operations_than_are_wanted_the_whole_is_replaced(old: Any, new: Any) -> None:
     assert diff(old, new, most=9) == diff(old, new)
     assert len(diff(old, new)) == 9
@@ -283,7 +282,7 @@ class Size(enum.IntEnum):
     LARGE = 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("one", "other"),
     [
         (Color.RED, Color.BLUE),
@@ -295,7 +294,6 @@ class Size(enum.IntEnum):
         (Decimal("1.50"), Decimal(2)),
         (b"key", b"other"),
     ],
-    ids=lambda key: type(key).__name__,
 )
 def test_keys_that_are_not_strings_are_written_as_in_json(one: Any, other: Any) -> None:
     old = {one: 1, other: [1, 2]}

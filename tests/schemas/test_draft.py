@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.schedules import play_seeds
 
 from plait_schemas.codec import decode_json, encode_json
@@ -67,7 +68,7 @@ def test_a_member_that_has_the_name_of_a_method_is_an_item() -> None:
     assert changed({"items": [1]}, change)[0] == {"items": [1, 2], "keys": 5, "_private": 1}
 
 
-@pytest.mark.parametrize("name", ["_container", "_ops", "_parent", "__dict__", "missing"])
+@each_case("name", ["_container", "_ops", "_parent", "__dict__", "missing"])
 def test_a_member_that_is_not_there_is_an_error_of_attributes(name: str) -> None:
     made = draft({"a": 1})
     if name == "missing":
@@ -105,7 +106,7 @@ def test_a_member_that_is_not_there_is_an_error_of_keys_and_nothing_is_recorded(
     assert recorded(made) == []
 
 
-@pytest.mark.parametrize("value", [1, "x", None, True, 1.5])
+@each_case("value", [1, "x", None, True, 1.5])
 def test_a_scalar_that_is_set_to_what_it_is_is_no_change(value: Any) -> None:
     made: Any = draft({"a": value})
     made["a"] = value
@@ -137,7 +138,7 @@ def test_the_methods_of_a_list_are_there() -> None:
     assert changed([1, [2]], lambda made: made.clear())[0] == []
 
 
-@pytest.mark.parametrize("index", [0, 1, 2, 3, 99, -1, -2, -3, -4, -99])
+@each_case("index", [0, 1, 2, 3, 99, -1, -2, -3, -4, -99])
 def test_an_insertion_goes_where_that_into_a_list_goes(index: int) -> None:
     expected = [1, 2, 3]
     expected.insert(index, 0)
@@ -156,7 +157,7 @@ def test_an_element_that_is_not_there_is_an_error_of_indices(index: int) -> None
     assert recorded(made) == []
 
 
-@pytest.mark.parametrize("slice_", [slice(1, 3), slice(None), slice(None, None, 2), slice(3, 1), slice(-2, None)])
+@each_case("slice_", [slice(1, 3), slice(None), slice(None, None, 2), slice(3, 1), slice(-2, None)])
 def test_slices_are_read_set_and_taken_out(slice_: slice) -> None:
     values = [[n] for n in range(5)]
     made: Any = draft(values)
@@ -259,7 +260,7 @@ def test_a_draft_whose_operations_have_been_taken_refuses_more() -> None:
     assert made == {"a": {"b": {}, "n": 1}, "list": [{}, 1]}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "replace",
     [
         lambda made: made.__setitem__("a", {"n": 1}),
@@ -332,7 +333,7 @@ def test_a_part_of_the_draft_can_be_put_elsewhere_as_a_copy() -> None:
     }
 
 
-@pytest.mark.parametrize("value", [object(), {"a": object()}, [lambda: None], {1: object()}])
+@each_case("value", [object(), {"a": object()}, [lambda: None], {1: object()}])
 def test_what_is_not_json_is_refused_and_nothing_is_recorded(value: Any) -> None:
     made: Any = draft({"a": 1, "list": [1]})
     changes: list[Callable[[], object]] = [
@@ -352,7 +353,7 @@ class Point(msgspec.Struct, frozen=True):
     x: float
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "inside"),
     [(math.nan, ""), (math.inf, ""), (-math.inf, ""), ([None, {"x": math.nan}], "/1/x"), (Point(math.nan), "/x")],
 )
@@ -383,7 +384,7 @@ def test_null_and_large_numbers_are_put_in_as_they_are() -> None:
     assert recorded(made) == [Op("add", "/a", [None, 1e308, "null"])]
 
 
-@pytest.mark.parametrize("document", [None, 1, "text", True])
+@each_case("document", [None, 1, "text", True])
 def test_only_objects_and_arrays_can_be_edited(document: Any) -> None:
     with pytest.raises(TypeError, match="object or an array"):
         draft(document)
@@ -586,9 +587,7 @@ def test_a_struct_is_edited_as_the_object_that_it_is_in_json() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "value", [GAME, Sparse(), Sparse(GAME, ("a",)), Tagged(3), [GAME, (1, 2)], {"a": Sparse(tags=("b",))}]
-)
+@each_case("value", [GAME, Sparse(), Sparse(GAME, ("a",)), Tagged(3), [GAME, (1, 2)], {"a": Sparse(tags=("b",))}])
 def test_a_draft_of_structs_is_that_of_their_json(value: Any) -> None:
     document = plain(value)
     assert draft(value) == document
@@ -656,7 +655,7 @@ def test_a_list_that_is_reversed_moves_its_elements() -> None:
     assert recorded(made) == [Op("remove", "/0"), Op("add", "/1", {"n": 1}, moved=True)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "use",
     [
         lambda draft: draft.items["x"],

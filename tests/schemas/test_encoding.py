@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from pydantic import BaseModel, ConfigDict, RootModel
+from tests.cases import each_case
 from tests.schemas.test_codec import DOCUMENTS
 
 from plait_schemas.codec import HALF_PAIR, decode_json, encode_json
@@ -85,8 +86,8 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "why"), FAULTS)
-@pytest.mark.parametrize(("outer", "wrap"), WRAPS)
+@each_case(("fault", "why"), FAULTS)
+@each_case(("outer", "wrap"), WRAPS)
 def test_what_json_does_not_have_is_refused_with_its_place(fault: Any, why: str, outer: str, wrap: Any) -> None:
     for inner, inside in [("", lambda each: each), *WRAPS]:
         value = wrap(inside(fault))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait_schemas.align import Budget, edits
 from plait_schemas.codec import decode_json, encode_json, nests_deeper
@@ -82,7 +83,7 @@ def test_a_large_list_in_which_another_element_is_in_a_place_is_replaced() -> No
     assert both(old, new) == [Op("replace", "", new)]
 
 
-@pytest.mark.parametrize("element", [1, "a", [1, 2], {"a": 1}, None])
+@each_case("element", [1, "a", [1, 2], {"a": 1}, None])
 def test_a_large_list_without_ids_is_changed_in_few_places(element: Any) -> None:
     old: list[Any] = [*range(30_000)]
     new = [*old]

@@ -5,9 +5,9 @@ from string import ascii_letters, ascii_lowercase, digits
 from typing import Any, cast
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait_schemas.diff import diff
 from plait_schemas.elements import Keys
@@ -84,7 +84,7 @@ def test_a_text_that_has_moved_is_changed_where_it_is() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("letters", "length", "deleted", "between", "stays"),
     [
         # Others have typed in it, and deleted a little.

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from tests.cases import each_case
 
 from plait_schemas import frames
 from plait_schemas.codec import LARGE, NOT_JSON
@@ -128,9 +129,7 @@ SERVER: list[Any] = [
     Unsent(1, "forbidden", "no"),
 ]
 FRAMES = [(decode_client, frame) for frame in CLIENT] + [(decode_server, frame) for frame in SERVER]
-each_frame = pytest.mark.parametrize(
-    ("decode", "frame"), FRAMES, ids=[f"{decode.__name__}-{type(frame).__name__}" for decode, frame in FRAMES]
-)
+each_frame = each_case(("decode", "frame"), FRAMES)
 
 Decode = Callable[[bytes], Any]
 
@@ -201,7 +200,7 @@ def test_a_field_of_another_type_is_an_error(decode: Decode, frame: Any) -> None
             decode(wire({**fields(frame), field.encode_name: other}))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("decode", "other"),
     [
         (decode_client, Pong()),
@@ -217,8 +216,8 @@ def test_the_frames_of_the_one_side_are_none_of_the_other(decode: Decode, other:
         decode(encode(other))
 
 
-@pytest.mark.parametrize("decode", [decode_client, decode_server])
-@pytest.mark.parametrize(
+@each_case("decode", [decode_client, decode_server])
+@each_case(
     "data",
     [
         b"",
@@ -237,14 +236,13 @@ def test_the_frames_of_the_one_side_are_none_of_the_other(decode: Decode, other:
         b'{"type":"\xff"}',
         b'{"type":"message","more":' + b"[" * 100_000,
     ],
-    ids=lambda data: repr(data[:30]) if isinstance(data, bytes) else data.__name__,
 )
 def test_what_is_no_frame_is_an_error_of_one_of_three_kinds(decode: Decode, data: bytes) -> None:
     with pytest.raises(NOT_JSON):
         decode(data)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "op",
     [
         {"op": "move", "path": "/a", "from": "/b"},
@@ -260,7 +258,7 @@ def test_an_operation_that_is_none_is_an_error_with_its_place(op: Any) -> None:
         decode_client(wire({"type": "push", "ref": 1, "base": ["e", 1], "ops": [good, op]}))
 
 
-@pytest.mark.parametrize("base", [["e"], ["e", 1, 2], [1, "e"], ["e", 1.5], "e", {"epoch": "e", "version": 1}])
+@each_case("base", [["e"], ["e", 1, 2], [1, "e"], ["e", 1.5], "e", {"epoch": "e", "version": 1}])
 def test_a_version_is_an_epoch_and_a_number(base: Any) -> None:
     with pytest.raises(msgspec.ValidationError, match="base"):
         decode_client(wire({"type": "push", "ref": 1, "base": base, "ops": []}))

@@ -21,6 +21,7 @@ from pydantic import (
     create_model,
 )
 from pydantic.dataclasses import dataclass as pydantic_dataclass
+from tests.cases import each_case
 
 from plait_schemas.codec import convert, encode_json, make_decoder, to_builtins
 from plait_schemas.diff import diff
@@ -95,7 +96,7 @@ def test_a_model_is_written_as_what_it_reads() -> None:
     assert to_builtins({"a": card}) == {"a": {"title": "a", "size": "1", "of": None, "madeBy": "bo"}}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("type_", "data", "parts"),
     [
         (Board, b'{"cards": {"a.b/c": {"title": ""}}}', ["cards", "a.b/c", "title"]),
@@ -116,9 +117,7 @@ def test_an_error_has_its_place_in_the_model(type_: Any, data: bytes, parts: lis
         assert refused.value.__cause__.parts == parts
 
 
-@pytest.mark.parametrize(
-    "data", [b'{"title": "a", "of": NaN}', b'{"title": "a", "of": 1e400}', b'{"title": "a"', b"\xff"]
-)
+@each_case("data", [b'{"title": "a", "of": NaN}', b'{"title": "a", "of": 1e400}', b'{"title": "a"', b"\xff"])
 def test_a_model_is_not_made_of_what_is_no_json(data: bytes) -> None:
     with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)):
         make_decoder(Card)(data)

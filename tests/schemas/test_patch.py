@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait_schemas.diff import diff
 from plait_schemas.patch import Op, PatchError, apply, escape, parse
@@ -74,7 +75,7 @@ def test_apply_of_nothing_returns_the_document_itself() -> None:
     assert apply(document, []) is document
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("document", "ops", "result"),
     [
         ({}, [("add", "/a", 1)], {"a": 1}),
@@ -105,7 +106,7 @@ def test_operations_do_what_rfc_6902_says(document: Any, ops: list[tuple[Any, ..
     assert text(apply(document, [Op(*op) for op in ops])) == text(result)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("document", "op"),
     [
         ({}, ("remove", "/a")),

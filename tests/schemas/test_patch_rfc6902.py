@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases import each_case
 
 from plait_schemas.patch import Op, PatchError, apply
 
@@ -124,20 +125,20 @@ FAILS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", WORKS)
+@each_case("case", WORKS)
 def test_a_patch_does_what_it_says(case: str) -> None:
     document, patch, result = WORKS[case]
     assert patched(document, patch) == json.dumps(result, sort_keys=True)
 
 
-@pytest.mark.parametrize("case", FAILS)
+@each_case("case", FAILS)
 def test_a_patch_that_does_not_fit_fails(case: str) -> None:
     document, op = FAILS[case]
     with pytest.raises(PatchError):
         patched(document, [op])
 
 
-@pytest.mark.parametrize("case", FAILS)
+@each_case("case", FAILS)
 def test_a_patch_is_carried_out_as_a_whole_or_not_at_all(case: str) -> None:
     document, op = FAILS[case]
     whole = {"same": document, "n": 1}

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.schemas.test_patch import sent, text
 from tests.schemas.test_rebase_laws import DOCUMENTS, draw_ops
 
@@ -19,7 +20,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 UNSET = msgspec.UNSET
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("document", "op", "result"),
     [
         ({"note": "abc"}, splice("/note", 1, 1, "xy"), {"note": "axyc"}),
@@ -39,7 +40,7 @@ def test_a_splice_changes_a_part_of_a_text(document: Any, op: Op, result: Any) -
     assert apply(result, invert(document, [op])) == document
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("op", "message"),
     [
         (splice("/note", 12, 0, "x"), "splice '/note': position 12 is past the end of a text of 9"),
@@ -71,7 +72,7 @@ def test_a_splice_that_fits_no_text_says_why(op: Op, message: str) -> None:
 NOT_AN_INTEGER: list[Any] = [True, 1.0, "1", None]
 
 
-@pytest.mark.parametrize("given", NOT_AN_INTEGER)
+@each_case("given", NOT_AN_INTEGER)
 def test_a_place_and_a_count_are_integers(given: Any) -> None:
     for op in (Op("splice", "", at=given), Op("splice", "", at=0, remove=given)):
         with pytest.raises(PatchError, match="are integers"):
@@ -157,7 +158,7 @@ def test_what_is_typed_or_streamed_is_one_splice() -> None:
     assert compact([splice("/note", 9, 3), splice("/note", 7, 2)]) == [splice("/note", 7, 5)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "ops",
     [
         [splice("/a", 5, 0, "x"), splice("/b", 6, 0, "y")],

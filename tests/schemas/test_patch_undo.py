@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.schemas.test_diff import Untouchable
 from tests.schemas.test_patch import DOCUMENTS, OPS, SMALL, text
 
@@ -59,7 +60,7 @@ def test_find_finds_nothing_where_apply_replaces_nothing(document: Any, op: Op) 
         assert find(document, parse(op.path)) is not UNSET
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("document", "pointer", "found"),
     [
         ({"a": [1, {"b": None}]}, "", {"a": [1, {"b": None}]}),
@@ -111,7 +112,7 @@ def test_the_inverse_of_the_inverse_leads_on(old: Any, new: Any) -> None:
     assert text(apply(old, invert(new, invert(old, ops)))) == text(new)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("document", "op", "inverse"),
     [
         ({}, Op("add", "/a", 1), Op("remove", "/a")),

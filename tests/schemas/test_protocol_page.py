@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 import pytest
+from tests.cases import each_case
 
 from plait_schemas.codes import BAD_FRAME, DESTROYED, FORBIDDEN, NOT_FOUND, OUTDATED, REPLACED, UNAUTHENTICATED
 from plait_schemas.frames import decode_client, decode_server
@@ -35,7 +36,7 @@ class Example(NamedTuple):
 EXAMPLES = [
     Example(*found) for found in re.findall(r"^```json (client|server)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 ]
-each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"{example.side}-{example.text[:40]}")
+each_example = each_case("example", EXAMPLES)
 
 
 def defaults(frame: msgspec.Struct) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.schemas.test_patch import text
 
 from plait_schemas.inverse import taking_back
@@ -177,7 +178,7 @@ LOST: dict[str, tuple[Given, Given]] = {
 }
 
 
-@pytest.mark.parametrize("case", FREE)
+@each_case("case", FREE)
 def test_operations_at_other_places_are_carried_out_in_theirs(case: str) -> None:
     mine, over, expected = FREE[case]
     found = rebased(DOCUMENT, [mine], [over])
@@ -185,7 +186,7 @@ def test_operations_at_other_places_are_carried_out_in_theirs(case: str) -> None
     apply(apply(DOCUMENT, [Op(*over)]), found.ops)
 
 
-@pytest.mark.parametrize("case", CONTESTED)
+@each_case("case", CONTESTED)
 def test_operations_at_the_same_place_say_so(case: str) -> None:
     mine, over, *changed = CONTESTED[case]
     expected = changed[0] if changed else mine
@@ -193,7 +194,7 @@ def test_operations_at_the_same_place_say_so(case: str) -> None:
     assert (found.ops, found.conflicts, found.is_lost) == ([Op(*expected)], [expected[1]], False)
 
 
-@pytest.mark.parametrize("case", LOST)
+@each_case("case", LOST)
 def test_operations_into_what_is_gone_are_lost(case: str) -> None:
     mine, over = LOST[case]
     found = rebased(DOCUMENT, [mine], [over])
@@ -328,7 +329,7 @@ def test_a_state_of_structs_is_looked_into_like_its_json() -> None:
     assert found.ops == [Op("add", "/rows/1/by_key/2", 5)]
 
 
-@pytest.mark.parametrize("path", ["/list/" + "9" * 5_000, "/list/-/0", "/list/01", "/list/0/-", "/none/0", "/list/99"])
+@each_case("path", ["/list/" + "9" * 5_000, "/list/-/0", "/list/01", "/list/0/-", "/none/0", "/list/99"])
 def test_a_path_that_leads_nowhere_is_left_to_whoever_carries_it_out(path: str) -> None:
     overs: list[list[Given]] = [
         [("add", "/list/0", 1)],

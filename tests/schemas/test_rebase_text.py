@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.schemas.test_rebase_laws import moved_lists
 
 from plait_schemas.diff import diff
@@ -129,7 +130,7 @@ OVERWRITTEN: dict[str, tuple[Op, Op]] = {
 }
 
 
-@pytest.mark.parametrize("case", FREE)
+@each_case("case", FREE)
 def test_a_splice_is_done_where_its_place_has_moved_to(case: str) -> None:
     mine, over, expected = FREE[case]
     newer = apply(DOCUMENT, over)
@@ -138,7 +139,7 @@ def test_a_splice_is_done_where_its_place_has_moved_to(case: str) -> None:
     assert apply(apply(DOCUMENT, mine), found.over) == apply(newer, found.ops)
 
 
-@pytest.mark.parametrize("case", LOST)
+@each_case("case", LOST)
 def test_a_splice_of_a_text_that_is_another_or_gone_is_lost(case: str) -> None:
     mine, over = LOST[case]
     found = rebase([mine], [over], apply(DOCUMENT, [over]))
@@ -146,7 +147,7 @@ def test_a_splice_of_a_text_that_is_another_or_gone_is_lost(case: str) -> None:
     assert found.over[-1] == over
 
 
-@pytest.mark.parametrize("case", OVERWRITTEN)
+@each_case("case", OVERWRITTEN)
 def test_what_others_did_in_a_text_that_is_overwritten_is_gone_and_contests_it(case: str) -> None:
     mine, over = OVERWRITTEN[case]
     found = rebase([mine], [over], apply(DOCUMENT, [over]))

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 import pytest
+from tests.cases import each_case
 
 from plait_schemas.schema import is_additive, schema_hash, schema_of
 
@@ -258,13 +259,13 @@ BREAKING = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new"), SAME)
+@each_case(("old", "new"), SAME)
 def test_what_says_the_same_is_additive_both_ways(old: Any, new: Any) -> None:
     assert grows(old, new)
     assert grows(new, old)
 
 
-@pytest.mark.parametrize(("old", "new"), ADDITIVE)
+@each_case(("old", "new"), ADDITIVE)
 def test_optional_properties_may_come_but_not_go(old: Any, new: Any) -> None:
     assert grows(old, new)
     assert (
@@ -274,7 +275,7 @@ def test_optional_properties_may_come_but_not_go(old: Any, new: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(("old", "new"), BREAKING)
+@each_case(("old", "new"), BREAKING)
 def test_an_older_client_is_told_of_anything_else(old: Any, new: Any) -> None:
     assert not grows(old, new)
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import example, given
+from tests.cases import each_case
 from tests.schemas.test_patch_undo import places
 from tests.schemas.test_rebase_laws import Case, cases
 
@@ -104,8 +104,8 @@ def test_a_state_of_structs_is_looked_into_like_its_json() -> None:
     assert shape.look(["1"]) is msgspec.UNSET
 
 
-@pytest.mark.parametrize("path", ["/nowhere/0", "/list/x", "/object/a/b", "/list/7/1"])
-@pytest.mark.parametrize("name", ["add", "remove", "replace"])
+@each_case("path", ["/nowhere/0", "/list/x", "/object/a/b", "/list/7/1"])
+@each_case("name", ["add", "remove", "replace"])
 def test_what_leads_nowhere_changes_nothing(path: str, name: str) -> None:
     document = {"list": [[]], "object": {"a": 1}}
     shape = Shape(document)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait_schemas.text import Region, compose, in_order, invert, spliced, transform, transform_both
 
@@ -129,7 +129,7 @@ def test_nothing_is_left_of_what_is_inserted_and_removed_again(case: tuple[str, 
     assert compose(insertions, invert(text, insertions)) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "first", "second", "both"),
     [
         ("", [(0, 0, "a")], [(0, 0, "b")], "ab"),

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.schemas.test_text import TEXTS
 
 from plait_schemas.codec import decode_json, encode_json
@@ -37,7 +38,7 @@ def test_the_same_text_has_no_difference() -> None:
     assert diff_texts("🔑", "🔑") == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("old", "new", "expected"),
     [
         ("", "abc", [(0, 0, "abc")]),
@@ -86,7 +87,7 @@ def test_the_lines_of_a_long_text_stay_where_there_are_no_sentences() -> None:
     assert sum(remove for _, remove, _ in regions) < 50
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("old", "new", "removed", "inserted"),
     [
         ("我们今天去北京看长城然后回家吃饭", "我们昨天去北京看长城然后在家吃饭", ["今", "回"], ["昨", "在"]),
@@ -110,7 +111,7 @@ def test_what_others_have_deleted_does_not_come_back_with_two_edits() -> None:
     assert apply(document, found.ops) == {"note": "我们昨天去北京然后在家吃饭"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("part", "separator", "count"),
     [
         ("line {} of a text with some words", "\n", 25_000),
@@ -200,7 +201,7 @@ def test_a_whole_state_may_be_a_text() -> None:
     assert TextDiff(keys).diff(b'"ab"', b'"axb"', lambda text, _: decode_json(text)) == [splice("", 1, 0, "x")]
 
 
-@pytest.mark.parametrize(("old", "new"), [(None, "abc"), ("abc", None), ("abc", 3), ("abc", {"a": "b"})])
+@each_case(("old", "new"), [(None, "abc"), ("abc", None), ("abc", 3), ("abc", {"a": "b"})])
 def test_what_is_no_string_on_one_side_is_replaced(old: object, new: object) -> None:
     ops = diff({"note": old}, {"note": new}, TEXT_KEYS)
     assert ops == [Op("replace", "/note", new)]
@@ -227,7 +228,7 @@ def test_two_states_that_were_compared_whole_merge_inside_a_text() -> None:
     assert apply(theirs, found.ops) == {"note": "one big two three"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("patterns", "path", "is_text"),
     [
         (["/note"], "/note", True),

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait_schemas.patch import Op, apply, find, parse, splice
 from plait_schemas.trace import Origin, trace
@@ -87,7 +87,7 @@ def test_operations_after_each_other_come_from_where_they_would_alone(
         state = apply(state, [op])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("op", "over", "contested"),
     [
         (Op("replace", "/n", 1), Op("replace", "/n", 2), True),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, Ty
 from uuid import UUID
 
 import msgspec
-import pytest
+from tests.cases import each_case
 
 from plait_schemas.typescript import Member, TypeScript, alias, comment, identifier, interface, key
 
@@ -92,7 +92,7 @@ def declared(type_: Any, *, is_input: bool = False) -> dict[str, str]:
     return typescript.declarations
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("type_", "text"),
     [
         (None, "null"),
@@ -137,7 +137,7 @@ def test_a_type_is_written_as_its_json(type_: Any, text: str) -> None:
     assert TypeScript().type(type_) == text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("type_", "text"),
     [
         (list[int], "readonly number[]"),
@@ -157,7 +157,7 @@ def test_what_nobody_changes_is_readonly_and_what_may_be_any_json_has_the_type_t
     assert TypeScript(json="Json", is_readonly=True).type(type_) == text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("type_", "text"),
     [
         (Cat, 'export interface Cat {\n  readonly type: "Cat";\n  readonly lives: number;\n}\n'),
@@ -232,7 +232,7 @@ def test_a_class_that_refers_to_one_that_is_read_otherwise_is_so_itself() -> Non
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("type_", "text"),
     [
         (Color, '/** The color of a card. */\nexport type Color = "red" | "dark blue";\n'),
@@ -257,7 +257,7 @@ def test_a_key_that_may_be_missing_is_optional() -> None:
     assert "  n: number;\n" in declared(Options)["Options"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("type_", "text"),
     [
         (Row, 'export type RowInput = ["row", number, (string | null)?];\n'),
@@ -305,9 +305,7 @@ def test_nothing_to_say_is_no_comment() -> None:
     assert comment("\n  \n") == ""
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("a", "a"), ("$_9", "$_9"), ("9a", '"9a"'), ("a-b", '"a-b"'), ("", '""'), ('"', '"\\""')]
-)
+@each_case(("name", "text"), [("a", "a"), ("$_9", "$_9"), ("9a", '"9a"'), ("a-b", '"a-b"'), ("", '""'), ('"', '"\\""')])
 def test_names_that_are_no_identifiers_are_quoted(name: str, text: str) -> None:
     assert key(name) == text
 

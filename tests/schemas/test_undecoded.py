@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each_case
 from tests.schemas.test_patch_undo import places
 from tests.schemas.test_rebase_laws import DOCUMENTS, LEAVES, Case, Draw, draw_ops
 
@@ -103,7 +103,7 @@ def test_they_are_rebased_to_the_same(case: Case, data: st.DataObject) -> None:
     assert decoded == undecoded
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("document", "mine", "theirs"),
     [
         ({"0": {"a": 1}}, Op("replace", "/0/a", 3), Op("replace", "/0", {"a": 2})),
