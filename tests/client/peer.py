@@ -16,14 +16,14 @@ __all__ = ["Entry", "Link", "Peer"]
 
 
 class Entry(NamedTuple):
-    """One version: what was done, and by which client."""
+    """One version: its operations, and the client that made them."""
 
     ops: Sequence[Op]
     client: str
 
 
 class Link:
-    """A socket as the server sees it. `out` is what it has been sent."""
+    """A socket as the server sees it. `out` has the frames that were sent to it."""
 
     def __init__(self, send: Callable[[ServerMessage], None]) -> None:
         self.send = send
@@ -83,7 +83,7 @@ class Peer:
         link.send(frame)
 
     def catch_up(self, link: Link, *, whole: bool) -> None:
-        """A slow reader has room again: it gets everything at once, and then what had to wait for that."""
+        """A slow reader has room again: it gets everything at once, and then the frames that had to wait."""
         link.is_slow = False
         if link not in self.links:
             return

@@ -72,7 +72,7 @@ class Server:
                 await self._news.wait()
 
     def release(self) -> None:
-        """Answer what was kept back."""
+        """Answer the requests that were held back."""
         self.is_holding = False
         held, self._held = self._held, []
         for link, frame in held:

@@ -1,12 +1,12 @@
-"""What was typed in one go is rebased all at once as it would be letter by letter."""
+"""Text that was typed without a pause is rebased at once, with the same result as letter by letter."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.cases import each_case
 
 from plait_client.burst import Burst
 from plait_schemas.patch import Op, apply, region_of, splice, splices
@@ -34,7 +34,7 @@ def typed(state: Any, path: str, keys: Sequence[tuple[float, int, str]], owns: I
 
 
 KEYS = st.tuples(st.floats(0, 1), st.integers(0, 3), st.text("xy🔑", max_size=2))
-"""Where something is typed, how much is removed there, and what is inserted."""
+"""The place of typing, the number of removed characters, and the inserted text."""
 
 CARETS = st.lists(
     st.tuples(st.floats(0.4, 0.6), st.integers(0, 1), st.text("xy🔑", max_size=2)), min_size=1, max_size=9
@@ -99,8 +99,8 @@ def test_what_is_typed_and_deleted_at_a_caret_is_one_burst() -> None:
     assert [region_of(op)[0] for ops in found.ops for op in ops] == [6, 7, 7, 5, 6]
 
 
-@pytest.mark.parametrize("places", [200, 298, 299, 300, 301, 320])
-@pytest.mark.parametrize("is_elsewhere", [False, True])
+@each_case("places", [200, 298, 299, 300, 301, 320])
+@each_case("is_elsewhere", [False, True])
 def test_it_is_lost_where_its_splices_would_be(places: int, is_elsewhere: bool) -> None:
     start = {"note": "ab" * places + "..."}
     mine = [splice("/note", 0, 2 * places, "m"), splice("/note", 1, 0, "e")]
@@ -116,7 +116,7 @@ def test_it_is_lost_where_its_splices_would_be(places: int, is_elsewhere: bool) 
     assert found is not None or places > 200
 
 
-@pytest.mark.parametrize(
+@each_case(
     "other",
     [
         Op("replace", "/note", "abcdefghi"),

@@ -1,4 +1,4 @@
-"""What carries the frames: TLS, and what goes wrong around it."""
+"""The transport of frames: TLS, and its failures."""
 
 import asyncio
 import ssl

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.client.serving import TIMEOUT, Server, serve
 from tests.ports import hold_port
 
@@ -40,7 +41,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
-    """Return what comes, in time."""
+    """Return the result of an awaitable, within a timeout."""
     async with asyncio.timeout(TIMEOUT):
         return await awaitable
 
@@ -928,7 +929,7 @@ async def test_who_cannot_connect_in_time_is_told_why() -> None:
             pass
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "reason"),
     [
         ("nowhere", "scheme isn't ws or wss"),

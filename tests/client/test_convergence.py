@@ -24,7 +24,7 @@ def validate(state: Any) -> str | None:
 
 
 class Member:
-    """A session, the pushes that its user has made, and what lies between it and the server."""
+    """A session, the pushes of its user, and the frames between the session and the server."""
 
     def __init__(self, name: str, world: "World") -> None:
         self.name = name
@@ -37,7 +37,7 @@ class Member:
         self._names: dict[Pending, str] = {}
 
     def edit(self, kind: str, at: int) -> None:
-        """Change what is shown, each time in a way that can be recognized."""
+        """Change the shown state, each time in a recognizable way."""
         if self.session.epoch is None:
             return
         name = f"{self.name}{len(self._names)}"
@@ -48,7 +48,7 @@ class Member:
         self.outcomes[name] = []
 
     def gather(self) -> None:
-        """Note the outcomes of pushes, and check what is shown."""
+        """Note the outcomes of pushes, and check the shown state."""
         for event in self.session.take_events():
             if isinstance(event, Acked | Nacked):
                 self.outcomes[self._names[event.push]].append(type(event).__name__)

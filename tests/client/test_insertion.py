@@ -1,8 +1,8 @@
-"""What a client inserts goes on where it has inserted last, wherever others have moved that."""
+"""An insertion of a client continues its last one, wherever others have moved that."""
 
 from collections.abc import Sequence
 
-import pytest
+from tests.cases import each_case
 
 from plait_client.insertion import LastInsertion
 from plait_schemas.patch import Op, apply, splice
@@ -21,7 +21,7 @@ def goes_on(path: str, at: int, *, own: Sequence[Op], others: Sequence[Op] = (),
     return insertion.add(splice(path, at, remove, "x")).own is True
 
 
-@pytest.mark.parametrize(("at", "expected"), [(3, False), (4, False), (5, True), (7, True), (8, False)])
+@each_case(("at", "expected"), [(3, False), (4, False), (5, True), (7, True), (8, False)])
 def test_after_the_first_character_of_the_last_insertion_up_to_its_end(at: int, expected: bool) -> None:
     assert goes_on("/note", at, own=[splice("/note", 4, 0, "big")]) is expected
     assert goes_on("/note", at, own=[splice("/note", 4, 2, "big")], remove=2) is expected
@@ -58,7 +58,7 @@ OTHERS: dict[str, tuple[Op, Sequence[int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@each_case("name", OTHERS)
 def test_it_moves_with_what_others_do(name: str) -> None:
     op, expected = OTHERS[name]
     typed = [splice("/note", 4, 0, "big")]

@@ -1,4 +1,4 @@
-"""What ends a client, and that no caller then waits forever."""
+"""The ends of a client, after which no caller waits forever."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
-    """Return what comes, in time."""
+    """Return the result of an awaitable, within a timeout."""
     async with asyncio.timeout(TIMEOUT):
         return await awaitable
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-import pytest
+from tests.cases import each_case
 
 from plait_client.room import Room
 from plait_client.room_files import RoomFiles
@@ -122,7 +122,7 @@ def find_python_names(thing: object) -> set[str]:
     return {name for name in dir(thing) if not name.startswith("_")}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("python", "file", "script", "only_in_python", "only_in_script"),
     [
         (Session("c1", now=lambda: 0.0), "session.ts", "Session", SESSION_ONLY_IN_PYTHON, SESSION_ONLY_IN_SCRIPT),
@@ -130,7 +130,6 @@ def find_python_names(thing: object) -> set[str]:
         (RoomMessages, "thread-messages.ts", "ThreadMessages", MESSAGES_ONLY_IN_PYTHON, MESSAGES_ONLY_IN_SCRIPT),
         (RoomTasks, "thread-tasks.ts", "ThreadTasks", TASKS_ONLY_IN_PYTHON, TASKS_ONLY_IN_SCRIPT),
     ],
-    ids=["session", "room", "messages", "tasks"],
 )
 def test_both_clients_have_the_same_names_but_for_those_with_a_reason(
     python: object, file: str, script: str, only_in_python: dict[str, str], only_in_script: dict[str, str]

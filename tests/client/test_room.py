@@ -23,7 +23,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
-    """Return what comes, in time."""
+    """Return the result of an awaitable, within a timeout."""
     async with asyncio.timeout(TIMEOUT):
         return await awaitable
 

@@ -44,7 +44,7 @@ def refusal(refused: str, taken: int | None = None, wait: float = 3.0) -> messag
 
 
 def answer(session: Session, taken: int) -> list[Any]:
-    """Answer all pings that are sent, as the server does that has taken so many messages."""
+    """Answer all sent pings, like a server that has accepted this many messages."""
     frames = session.take_frames()
     for frame in frames:
         if isinstance(frame, Ping):

@@ -1,4 +1,4 @@
-"""A session without sockets: what no script of a conversation says."""
+"""A session without sockets: rules that no script of a conversation covers."""
 
 import sys
 import tracemalloc
@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.client.peer import Link, Peer
 
 from plait_client.errors import TooLarge
@@ -48,7 +49,7 @@ def join(session: Session, version: int, **fields: Any) -> None:
 
 
 def take(session: Session) -> list[Any]:
-    """Return the frames that are sent, without those that count messages."""
+    """Return the sent frames, without frames that count messages."""
     frames = [frame for frame in session.take_frames() if not is_count(frame)]
     return [frame if isinstance(frame, bytes) else decode_json(encode(frame)) for frame in frames]
 
@@ -202,7 +203,7 @@ def test_a_call_ends_at_the_same_cost_however_many_wait() -> None:
 
 
 def throttled(*delays: float) -> tuple[Session, Clock]:
-    """Return a session whose pushes have come too fast, each with what it was told to wait."""
+    """Return a session whose pushes came too fast; each was told its time to wait."""
     session = build_session(clock=(clock := Clock()))
     for n in range(len(delays)):
         set_n(session, 2 + n)
@@ -605,8 +606,8 @@ def test_a_pending_push_is_moved_over_a_whole_state() -> None:
     assert session.shown == {"items": ["x", "a", "B"]}
 
 
-@pytest.mark.parametrize("items", [["x", "a"], ["b", "x", "a"], ["x"], []])
-@pytest.mark.parametrize("is_join", [False, True])
+@each_case("items", [["x", "a"], ["b", "x", "a"], ["x"], []])
+@each_case("is_join", [False, True])
 def test_a_pending_removal_hits_its_own_element_in_a_whole_state_or_none(items: list[str], is_join: bool) -> None:
     session = build_session({"items": ["a", "b", "c"]})
     session.push([Op("remove", "/items/1")])
@@ -619,8 +620,8 @@ def test_a_pending_removal_hits_its_own_element_in_a_whole_state_or_none(items: 
     assert session.shown == {"items": [item for item in items if item != "b"]}
 
 
-@pytest.mark.parametrize("is_join", [False, True])
-@pytest.mark.parametrize("texts", [["/note"], []])
+@each_case("is_join", [False, True])
+@each_case("texts", [["/note"], []])
 def test_what_is_typed_keeps_its_place_in_a_whole_state_that_others_have_changed_around_it(
     texts: list[str], is_join: bool
 ) -> None:

@@ -1,11 +1,11 @@
-"""The session does what every script of a conversation in schemas/vectors says."""
+"""The session follows every script of a conversation in schemas/vectors."""
 
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.cases import each_case
 
 from plait_client.conversations import Delivered, Undelivered
 from plait_client.events import Acked, Changed, Nacked, SessionEvent
@@ -160,7 +160,7 @@ def _outcomes(events: Iterable[SessionEvent]) -> Iterator[tuple[str, str]]:
                 yield message.key, f"unsent {answer.code}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@each_case("path", FILES)
 def test_the_session_does_as_the_script_says(path: Path) -> None:
     script = json.loads(path.read_text())
     replay = Replay(script["client"])

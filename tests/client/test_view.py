@@ -1,4 +1,4 @@
-"""The states that a program reads: its own, and what it has changed in them."""
+"""The states that a program reads: copies of its own, and the changes that it makes to them."""
 
 import logging
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
+from tests.cases import each_case
 
 from plait_client.view import View
 
@@ -65,7 +66,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("state_type", "document"),
     [
         (Any, {"n": [1, {"a": 1}]}),

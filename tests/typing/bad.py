@@ -2,7 +2,7 @@
 
 from tests.typing.rooms import Arena, Cart, CartThread, Game, GameRoom, Lobby, Question, app, count, support, tick
 
-from plait import Context, Handle, Thread
+from plait import Context, Handle, Step, Thread
 from plait.testing import Served
 from plait_client import Room, SyncRoom
 
@@ -179,6 +179,13 @@ async def misuse_served(t: Served) -> None:
     room.state.scor  # attr-defined, reportAttributeAccessIssue
     # a number for a text, from a client of a test
     await room.call(GameRoom.add_player, 5)  # call-overload, reportArgumentType
+
+
+async def misuse_steps(step: Step) -> None:
+    # a misspelt option of a step
+    await step.do("count", dict, atempts=3)  # call-overload, reportCallIssue
+    # a text for a number that a step returns
+    (await step.do("count", dict, once=True, type=int)).upper()  # attr-defined, reportAttributeAccessIssue
 
 
 class Wrong(Thread[Game]):

@@ -1,4 +1,4 @@
-/** Queues that closed tabs have left in a storage: sends each as the client that it belongs to. */
+/** Queues that closed tabs have left in a storage: sends each queue as the client that made it. */
 
 import type { SessionEvent } from "./events.js";
 import { Link } from "./link.js";
@@ -14,14 +14,14 @@ export class AbandonedQueues {
   readonly #links = new Set<Link>();
   #isClosed = false;
 
-  /** `onEvent` is told of their pushes that the server refuses. */
+  /** `onEvent` is told of the queues' pushes that the server refuses. */
   constructor(storage: StorageLike, options: ThreadOptions<unknown>, onEvent: (event: SessionEvent) => void) {
     this.#storage = storage;
     this.#options = options;
     this.#onEvent = onEvent;
   }
 
-  /** Finds such queues and sends their pushes. */
+  /** Finds abandoned queues and sends their pushes. */
   async send(): Promise<void> {
     const locks = pageLocks();
     // A client id that the app has set belongs to no other tab.

@@ -1,4 +1,4 @@
-/** Compares lists closely: also elements without ids, and within bounds. */
+/** Compares lists closely: elements without ids, too, and within bounds. */
 
 import { idOf, namesOf, numberRepeated } from "./elements.js";
 import { canonical, isEqual, originOf } from "./json.js";
@@ -14,11 +14,11 @@ const WITHOUT_ID = 3;
 /** Two lists that have more elements together are not compared: the new one replaces the old one. */
 const MOST_ELEMENTS = 200_000;
 
-/** What one diff may still spend on aligning lists, in elements that have an id. */
+/** The rest of one diff's budget for aligning lists, in elements that have an id. */
 export class ListBudget {
   left = MOST_COMPARED;
 
-  /** Spends so much and returns true, or nothing if less is left. */
+  /** Spends `count` and returns true, or nothing if less is left. */
   spend(count: number): boolean {
     if (count > this.left) return false;
     this.left -= count;
@@ -27,13 +27,13 @@ export class ListBudget {
 }
 
 /**
- * Returns the edits between two lists in order; undefined where the list is to be replaced whole.
+ * Returns the edits between two lists in order; undefined if the list must be replaced whole.
  *
  * The same as `edits` of `align.py`: elements are the same if they have the same id, or without ids the same JSON; a
  * repeated id does not count. A longest sequence that is in order in both lists stays. In a gap with equally many
- * elements on both sides, elements without ids that have not moved are changed in their places: inside where they are
+ * elements on both sides, elements without ids that have not moved are changed in their places: inside if they are
  * certainly the same, else replaced whole; only a text that is not repeated is removed and added instead. `key` is the
- * member that holds the ids, where one is declared. Lists that are too large for the budget are not aligned: only a few
+ * member that holds the ids, if one is declared. Lists that are too large for the budget are not aligned: only a few
  * elements that have changed are found in them.
  */
 export function edits(
@@ -123,12 +123,12 @@ class Lists {
     return (this.#hasRepeated ??= this.#whole.some((list) => new Set(list.map(canonical)).size < list.length));
   }
 
-  /** Returns the edits where one of the lists is empty. */
+  /** Returns the edits if one of the lists is empty. */
   #ends(): Edit[] {
     return [...this.#old.map((_, at) => remove(this.#old.length - 1 - at)), ...this.#next.map((_, at) => add(at))];
   }
 
-  /** Returns the edits where each list has one element. */
+  /** Returns the edits if each list has one element. */
   #one(): Edit[] {
     const [old, next] = [this.#old[0] as Json, this.#next[0] as Json];
     const id = idOf(old, this.#key);
@@ -137,7 +137,7 @@ class Lists {
     return kind ? [{ kind, index: 0, old: 0, next: 0 }] : [remove(0), add(0)];
   }
 
-  /** Returns how elements change in their places; of one that looks like others, the content is not compared. */
+  /** Returns how elements change in their places; if an element looks like others, its content is not compared. */
   #placesBeside({ pairs, moved }: Common): InPlace {
     let twins: ReadonlySet<number> | undefined = undefined;
     return (old, next) => {
@@ -148,7 +148,7 @@ class Lists {
     };
   }
 
-  /** Returns the edit of an element into the one in its place, both without ids; undefined where it is removed. */
+  /** Returns the edit of an element into the one in its place, both without ids; undefined if it is removed. */
   #inPlace(old: number, next: number): "change" | "replace" | undefined {
     if (this.#isSame(old, next)) return "change";
     // A text that is not repeated is an element of its own, such as a tag; a number has a place, as in a point.

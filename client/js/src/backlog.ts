@@ -1,4 +1,4 @@
-/** What a client keeps in a storage for the next page, and the check of what was read from there. */
+/** The data that a client keeps in a storage for the next page, and the check of data that was read from there. */
 
 import { parse as parseJson } from "./exact.js";
 import { newPush } from "./fold.js";
@@ -28,15 +28,15 @@ interface KeptFold extends Places {
 
 interface KeptPush extends Pick<Pending, "ref" | "made" | "ops">, Partial<Answerable> {
   /**
-   * Whether it may have been sent under this ref, perhaps by a copy of the page; true unless set. False for a push made
-   * before the page had joined: another page may have used the ref.
+   * Whether the push may have been sent under this ref, perhaps by a copy of the page; true unless set. False for a
+   * push made before the page had joined: another page may have used the ref.
    */
   isSent?: boolean;
 }
 
 type Answerable = Pick<Pending, "lostOn" | "isOrphan" | "isSettled">;
 
-/** Returns what to keep of a session, if it has changed since the last time; undefined else. */
+/** Returns the data to keep of a session, if it has changed since the last call; undefined otherwise. */
 export function takeBacklog({ queue }: Session): Backlog | undefined {
   const { client, next, fold } = queue;
   // Pushes are kept together with the state that they are based on.
@@ -47,14 +47,14 @@ export function takeBacklog({ queue }: Session): Backlog | undefined {
   return { client, next, fold: keptOf(fold) };
 }
 
-/** Returns what leads on from here; undefined when there is nothing that the server will not tell. */
+/** Returns the state with which the next page can continue; undefined if the server will send all of it. */
 function keptOf({ at, confirmed, pushes, hasJoined, places }: Fold): KeptFold | undefined {
   if (at === undefined || pushes.length === 0) return undefined;
   const kept = pushes.map(({ sent, isShown: _, ...push }) => ({ ...push, isSent: hasJoined || sent !== undefined }));
   return { at, confirmed, pushes: kept, ...places };
 }
 
-/** Makes a session go on where another life has ended. Only before the first socket opens. */
+/** Continues in a session the state of an earlier page. Only before the first socket opens. */
 export function restore(session: Session, { client, next, fold: kept }: Backlog): void {
   const { queue } = session;
   Object.assign(queue, { client, next });
@@ -73,7 +73,7 @@ export function restore(session: Session, { client, next, fold: kept }: Backlog)
   session.tell({ type: "restored" });
 }
 
-/** Returns the backlog in a text; undefined where it is invalid. */
+/** Returns the backlog in a text; undefined if it is invalid. */
 export function readBacklog(text: string): Backlog | undefined {
   try {
     const value: unknown = parseJson(text);
@@ -112,7 +112,7 @@ function isPush(push: JsonObject): push is JsonObject & { ref: number } {
   return Array.isArray(ops) && ops.every(isOp);
 }
 
-/** Tells whether a value is an operation. Throws where its path or value cannot be sent. */
+/** Tells whether a value is an operation. Throws if its path or value cannot be sent. */
 function isOp(value: unknown): boolean {
   if (!isObject(value)) return false;
   const { op, path } = value;

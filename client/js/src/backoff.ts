@@ -11,7 +11,7 @@ export class Backoff {
   #joinedAt = Infinity;
   #hasRetriedAtOnce = false;
 
-  /** The thread is joined, which alone is no success: the client's next frame may be what closes it each time. */
+  /** The thread is joined; that alone is not a success: the client's next frame may close the socket each time. */
   joined(now: number): void {
     this.#joinedAt = now;
   }
@@ -23,8 +23,8 @@ export class Backoff {
   }
 
   /**
-   * Returns how long to wait after a socket was closed or did not open; `random` is from 0 to 1. It is 0 where the
-   * server allows to reconnect at once, but only once until a socket is a success.
+   * Returns how long to wait after a socket was closed or did not open; `random` is from 0 to 1. It is 0 if the server
+   * allows to reconnect at once, but only once until a socket is a success.
    */
   delay(now: number, random: number, mayRetryAtOnce = false): number {
     if (now - this.#joinedAt >= STEADY) this.reset();

@@ -1,4 +1,4 @@
-/** Shows a text of a thread in an element of the page, and what is typed there to all others. */
+/** Shows a text of a thread in an element of the page, and sends what is typed there. */
 
 import type { ThreadClient } from "./client.js";
 import { fieldOf, positionIn } from "./fields.js";
@@ -12,8 +12,8 @@ import { endOf, follow, toEdits, toRegions, typed } from "./typing.js";
 
 /**
  * Binds a `<textarea>`, an `<input>` or an element with `contenteditable="plaintext-only"` to the string at a JSON
- * pointer. What is typed is sent at once; what others type is shown without moving the caret from its place in the
- * text, and after a composition of an input method. Undo and redo are those of the client for this text. As long as
+ * pointer. Typed text is sent at once; the text that others type is shown without moving the caret from its place in
+ * the text, and after a composition of an input method. Undo and redo are those of the client for this text. While
  * there is no text, or it may not be changed, the element is readonly.
  */
 export function bindText(
@@ -34,10 +34,10 @@ class Binding {
   readonly #closing = new AbortController();
   // The text that the element shows.
   #text = "";
-  // What others have made of it since, while an input method composes.
+  // The changes of others since then, while an input method composes.
   #held: readonly Region[] = [];
   #isComposing = false;
-  // An edit is under way that the element shows, or that takes its caret along.
+  // The edit under way: one that the element shows, or one that takes its caret along.
   #doing: "type" | "jump" | undefined;
 
   constructor(element: TextElement, client: ThreadClient, pointer: string) {
@@ -65,7 +65,7 @@ class Binding {
     this.#allow();
   }
 
-  /** Ends the binding; the element keeps what it shows. */
+  /** Ends the binding; the element keeps its text. */
   close(): void {
     this.#closing.abort();
     if (this.#isComposing) this.#client.resumeHistory();
@@ -82,9 +82,9 @@ class Binding {
     this.#field.allow(!readonly && status !== "closed" && this.#shared !== undefined);
   }
 
-  // What is typed
+  // Typing
 
-  /** Sends what is different in the element. */
+  /** Sends the differences in the element. */
   #read(): void {
     const { value, selection } = this.#field;
     const edits = typed(this.#field.show(this.#text), value, selection?.[1], this.#client.editsBetween).map(
@@ -96,7 +96,7 @@ class Binding {
     this.#edit(edits);
   }
 
-  /** Sends edits of what the element showed. */
+  /** Sends edits of the text that the element showed. */
   #edit(edits: readonly TextEdit[]): void {
     const shared = this.#shared;
     if (edits.length > 0 && shared !== undefined) {
@@ -110,7 +110,7 @@ class Binding {
     this.#show();
   }
 
-  /** Tells whether edits go on after what was typed last, so that what others have typed there comes after them. */
+  /** Tells whether edits continue the last typed text, so that others' text at that place comes after them. */
   #goesOn(edits: readonly TextEdit[]): boolean {
     const first = edits.find(({ insert }) => insert !== "");
     return first !== undefined && this.#client.goesOn(this.#pointer, first.at);
@@ -125,7 +125,7 @@ class Binding {
     }
   }
 
-  // What is shown
+  // Showing
 
   #handleText({ text, edits }: TextChange): void {
     if (this.#doing === "type") return;
@@ -135,7 +135,7 @@ class Binding {
     this.#allow();
   }
 
-  /** Shows the text as it is; the caret stays in its place, or goes where the text has changed. */
+  /** Shows the current text; the caret stays in its place, or goes to the place of the change. */
   #show(goesThere = false): void {
     if (this.#isComposing) return;
     const text = this.#shared ?? "";
@@ -149,7 +149,7 @@ class Binding {
     if (edits.length === 0 && field.value === next) return;
     const there = field.selection;
     const moved: Selection | undefined = there && [
-      // What is inserted at either end of a selection is not selected.
+      // Text that is inserted at either end of a selection is not selected.
       follow(there[0], edits, there[0] < there[1]),
       follow(there[1], edits),
     ];
@@ -157,7 +157,7 @@ class Binding {
     field.write(edits, next, goesThere && there && edits.length > 0 ? [end, end] : moved);
   }
 
-  /** Returns edits of the text as those of what is shown of it. */
+  /** Returns edits of the text as edits of the shown text. */
   #shownEdits(edits: readonly TextEdit[]): TextEdit[] {
     const show = (text: string) => this.#field.show(text);
     if (show(this.#text).length === this.#text.length && edits.every(({ insert }) => show(insert) === insert))
@@ -195,14 +195,14 @@ class Binding {
     else if (!this.#isInput && event.cancelable) this.#handleInsertion(event);
   }
 
-  /** Inserts what an element with `contenteditable` would get in a way of each browser's own: lines. */
+  /** Inserts lines, which each browser would insert into a `contenteditable` element in its own way. */
   #handleInsertion(event: InputEvent): void {
     const isBreak = event.inputType === "insertParagraph" || event.inputType === "insertLineBreak";
     const isPaste = event.inputType === "insertFromPaste";
     const text = isBreak ? "\n" : (event.dataTransfer?.getData("text/plain") ?? event.data);
     if (text === null || !(isPaste || /[\r\n]/.test(text))) return;
     event.preventDefault();
-    // It may be a part of something larger, and the element has the part before it.
+    // The insertion may be a part of a larger one, whose earlier part is in the element.
     this.#read();
     const { selection } = this.#field;
     if (!selection || this.#shared === undefined) return;

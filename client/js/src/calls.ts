@@ -1,4 +1,4 @@
-/** Calls of the thread's methods, and the streams of what they return. */
+/** Calls of the thread's methods, and the streams of their values. */
 
 import { Deferred, onAbortBefore } from "./deferred.js";
 import type { EarlyQueue } from "./early.js";
@@ -31,7 +31,7 @@ export class Calls {
     return this.#settled(this.stream(method, options).result, options);
   }
 
-  /** Calls a method as `call` does; of one that streams, the result is a list of its chunks. */
+  /** Calls a method as `call` does; for a method that streams, the result is a list of its chunks. */
   gather(method: string, options: CallOptions): Promise<unknown> {
     return this.#settled(gather(this.stream(method, options)), options);
   }
@@ -46,7 +46,7 @@ export class Calls {
     return result.promise;
   }
 
-  /** Calls a method after what was asked for before it. Never throws: the stream ends with any error. */
+  /** Calls a method, after all earlier requests. Never throws: the stream ends with any error. */
   stream(method: string, { args = [], kwargs = {}, signal }: CallOptions): RpcStream<unknown, unknown> {
     let ref = 0;
     const chunks = new Chunks<unknown, unknown>(() => cancel(new PlaitError("cancelled", `${method} was cancelled`)));
@@ -84,14 +84,14 @@ export class Calls {
     else chunks?.fail(event.error);
   }
 
-  /** Ends all calls with an error, as no answer will come. */
+  /** Ends all calls with an error, because no answer will come. */
   failAll(error: Error): void {
     for (const chunks of this.#open.values()) chunks.fail(error);
     this.#open.clear();
   }
 }
 
-/** Returns what a stream ends with, or else its chunks. */
+/** Returns the final value of a stream, or else its chunks. */
 async function gather(stream: RpcStream<unknown, unknown>): Promise<unknown> {
   const chunks: unknown[] = [];
   for await (const chunk of stream) chunks.push(chunk);
@@ -100,8 +100,8 @@ async function gather(stream: RpcStream<unknown, unknown>): Promise<unknown> {
 }
 
 /**
- * An async iterator over what a method streams; leaving the loop cancels the call. `result` is what the method returns
- * at its end; it rejects with the error that the loop throws.
+ * An async iterator over the chunks of a method; leaving the loop cancels the call. `result` is the method's return
+ * value at the end; it rejects with the error that the loop throws.
  */
 export interface RpcStream<Chunk, Final = undefined> {
   readonly result: Promise<Final>;
@@ -148,7 +148,7 @@ class Chunks<Chunk, Final = undefined> implements RpcStream<Chunk, Final> {
     return end();
   }
 
-  // Filling it
+  // Filling the stream
 
   get isEnded(): boolean {
     return this.#end !== undefined;
@@ -170,7 +170,7 @@ class Chunks<Chunk, Final = undefined> implements RpcStream<Chunk, Final> {
   /** Ends the stream with an error. */
   fail(error: unknown): void {
     this.#final.reject(error);
-    // The error is thrown once; after it the iterator is done, as any other.
+    // The error is thrown once; after it the iterator is done, like any other.
     this.#close(() => {
       this.#end = () => ended(undefined);
       return Promise.reject(error as Error);

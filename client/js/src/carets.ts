@@ -11,13 +11,13 @@ import type { Json, JsonObject } from "./json.js";
 import type { PresenceRecord } from "./presence.js";
 
 /**
- * Returns the extension that shows the selections of others in the text at a pointer, and tells them where the editor's
- * own is.
+ * Returns the extension that shows the selections of others in the text at a pointer, and tells them the editor's own
+ * selection.
  */
 export function remoteCarets(client: ThreadClient, pointer: string, key: string): Extension {
   const carets = ViewPlugin.define((view) => new Carets(view, client, pointer, key), {
     eventObservers: {
-      // Before another editor gets the focus, and sets the same member.
+      // This comes before another editor gets the focus, and sets the same member.
       blur() {
         this.leave();
       },
@@ -34,7 +34,7 @@ const shown = StateField.define<DecorationSet>({
   provide: (field) => EditorView.decorations.from(field),
 });
 
-/** What the member of the presence says: in which text, and from where to where. */
+/** The content of the member of the presence: in which text, and from where to where. */
 interface Selection {
   pointer: string;
   anchor: number;
@@ -49,7 +49,7 @@ class Carets implements PluginValue {
   readonly #unsubscribe: () => void;
   #presence: PresenceRecord | undefined;
   #connection: string | undefined;
-  // The others are told of a selection in this editor, not in another one of the page.
+  // Whether the others know of a selection in this editor, not in another one of the page.
   #isTold = false;
   #isClosed = false;
 
@@ -68,7 +68,7 @@ class Carets implements PluginValue {
     this.leave();
   }
 
-  /** Tells the others where the selection is, and that there is none without the focus. */
+  /** Tells the others where the selection is; without the focus, that there is none. */
   update({ view, docChanged, selectionSet, focusChanged }: ViewUpdate): void {
     if (!docChanged && !selectionSet && !focusChanged) return;
     if (!view.hasFocus) return this.leave();
@@ -91,13 +91,13 @@ class Carets implements PluginValue {
     this.#client.setPresence({ ...own, [this.#key]: selection });
   }
 
-  /** Returns what another's presence says of this text, if anything. */
+  /** Returns another's selection in this text, if any. */
   #selectionOf(data: Json): JsonObject | undefined {
     const selection = isObject(data) ? data[this.#key] : undefined;
     return isObject(selection) && selection["pointer"] === this.#pointer ? selection : undefined;
   }
 
-  /** Shows when the editor, which may be in the middle of an update, can be changed. */
+  /** Shows the selections as soon as the editor can be changed, which may be in the middle of an update. */
   #showLater(): void {
     queueMicrotask(() => this.#isClosed || this.#show());
   }
@@ -114,7 +114,7 @@ class Carets implements PluginValue {
   }
 }
 
-/** Returns the decorations of a connection: its caret, and what it has selected. */
+/** Returns the decorations of a connection: its caret, and its selected text. */
 function rangesOf(id: string, data: Json, selection: JsonObject | undefined, length: number): Range<Decoration>[] {
   if (!isObject(data) || !selection) return [];
   const [anchor, head] = [selection["anchor"], selection["head"]].map((position) => {
@@ -131,7 +131,7 @@ function rangesOf(id: string, data: Json, selection: JsonObject | undefined, len
   return [mark.range(Math.min(anchor, head), Math.max(anchor, head)), caret];
 }
 
-/** Returns a color that others have chosen, if it is one, or one for their id. */
+/** Returns a color that others have chosen, if it is valid, or one for their id. */
 function colorOf(color: Json | undefined, id: string): string {
   if (typeof color === "string" && /^[\w#(),.% -]+$/.test(color)) return color;
   const hue = [...id].reduce((sum, letter) => (sum * 31 + letter.charCodeAt(0)) % 360, 0);
@@ -157,7 +157,7 @@ class Caret extends WidgetType {
     caret.className = "cm-plait-caret";
     caret.ariaHidden = "true";
     caret.style.color = this.#color;
-    // Without a character between, a browser would take the line for one that ends here.
+    // Without a character between, a browser would draw the line as ending here.
     caret.append("\u2060");
     if (this.#name) {
       const label = caret.appendChild(document.createElement("span"));

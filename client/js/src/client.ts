@@ -35,7 +35,7 @@ export type Unsubscribe = () => void;
 export interface ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents>
   extends TextMethods, UndoMethods, HasFiles, HasTasks<Rpcs> {}
 
-/** `subscribe` tells when one of these has changed; what a join says of the connection changes with the status. */
+/** `subscribe` reports changes of these values; the data of a join about the connection changes with the status. */
 const COMPARED = ["state", "confirmed", "version", "status", "trouble", "pending", "presence"] as const;
 
 type Methods = TextMethods & UndoMethods;
@@ -73,7 +73,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     this.#options = options;
     for (const [option, names] of Object.entries(METHODS))
       for (const name of names) {
-        // That of a subclass comes first.
+        // A method of a subclass comes first.
         (this as Record<string, unknown>)[name] ??= (...args: any[]) =>
           (this.#methods[name] ?? missing(name, `the option ${option}`))(...args);
       }
@@ -160,7 +160,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#session.presence;
   }
 
-  /** What `setPresence` has set last, null for nothing. */
+  /** The last value of `setPresence`, null for nothing. */
   get ownPresence(): Json {
     return this.#session.ownPresence;
   }
@@ -173,7 +173,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   // Changing the state
 
   /**
-   * Sets the state, to a value or to what a function returns for it; only the difference is sent. It is shown at once.
+   * Sets the state, to a value or to the result of a function for it; only the difference is sent. It is shown at once.
    * Resolves to the version that has it, and rejects with a PlaitError when the server refuses it.
    */
   set(next: DeepReadonly<State> | ((state: DeepReadonly<State>) => DeepReadonly<State>)): Promise<number> {
@@ -181,7 +181,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   /**
-   * Sets the state to what the function makes of a draft by changing it in place. An object that the function returns
+   * Sets the state to the result of a function that changes a draft in place. An object that the function returns
    * without having changed the draft is the next state.
    */
   edit<Result>(
@@ -191,8 +191,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   /**
-   * Sets the value at a JSON pointer; `-` after an array's pointer appends an element. Of a text of the thread only
-   * what is different is sent, as with `set` and `edit`, so that what others write in it at the same time stays.
+   * Sets the value at a JSON pointer; `-` after an array's pointer appends an element. In a text of the thread only the
+   * differences are sent, as with `set` and `edit`, so that others' typing in it at the same time stays.
    */
   update<Pointer extends string>(
     pointer: Pointer & PlaceIn<State, Pointer>,
@@ -204,8 +204,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   // Undo and redo
 
   /**
-   * Makes all changes of this page until `resumeHistory` one for `undo`, as those of a drag are, however long it lasts.
-   * Each pause needs a call of `resumeHistory`.
+   * Makes one step for `undo` of all changes of this page until `resumeHistory`, such as those of a drag, however long
+   * it lasts. Each pause needs a call of `resumeHistory`.
    */
   pauseHistory(): void {
     this.#history?.pause();
@@ -217,7 +217,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   // Calling methods
 
-  /** Calls a method, while offline at the next join. A call under way when the connection is lost rejects. */
+  /** Calls a method; while offline, at the next join. A call under way when the connection is lost rejects. */
   call<Name extends keyof Rpcs & string>(method: Name, ...args: ArgsOf<Rpcs, Name>): Promise<ResultOf<Rpcs, Name>> {
     return this.callWith(method, { args });
   }
@@ -238,8 +238,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   // Running agents
 
   /**
-   * Runs an agent in this thread, as `call` calls a method. Resolves to its output; of one that streams, to a list. Of a
-   * run that was interrupted it is an Interruption, which is the last element of such a list.
+   * Runs an agent in this thread, as `call` calls a method. Resolves to its output; for an agent that streams, to a
+   * list. The output of an interrupted run is an Interruption; in a list, it is the last element.
    */
   run<Name extends AgentOf<Rpcs>>(agent: Name, ...input: InputOf<Rpcs, Name>): Promise<OutputOf<Rpcs, Name>> {
     return this.#calls.gather(`run:${agent}`, { args: input }) as Promise<OutputOf<Rpcs, Name>>;
@@ -253,7 +253,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#calls.stream(`run:${agent}`, { args: input }) as RpcStream<YieldOf<Rpcs, Name>, undefined>;
   }
 
-  /** Interrupts the agent that runs in this thread, also one that another client began; resolves to whether one runs. */
+  /** Interrupts the agent that runs in this thread, even for another client; resolves to whether one runs. */
   interrupt(message?: unknown): Promise<boolean> {
     const args = message === undefined ? [] : [message];
     return this.#calls.call("run:interrupt", { args }) as Promise<boolean>;
@@ -262,8 +262,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   // Messages and presence
 
   /**
-   * Sends a message to the thread's `on_message`, bytes as a binary one; while offline, at the next join. Throws a
-   * PlaitError when it is larger than the server takes, or when the client is closed.
+   * Sends a message to the thread's `on_message`; bytes become a binary message. While offline, it is sent at the next
+   * join. Throws a PlaitError if the message is larger than the server takes, or the client is closed.
    */
   send<Data>(data: Data & Sendable<Data>): void {
     this.#checkOpen();
@@ -275,8 +275,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   /**
-   * Sets what others see of this client; null removes it. It is sent again after a reconnect. Throws as `send` does,
-   * and changes nothing then.
+   * Sets the presence that others see of this client; null removes it. It is sent again after a reconnect. Throws as
+   * `send` does, and then changes nothing.
    */
   setPresence<Data>(data: Data & Sendable<Data>): void {
     this.#checkOpen();
@@ -292,8 +292,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   // Listeners
 
   /**
-   * Calls `fn` with each refused change of any client that is not awaited and whose client has no listener of its own.
-   * Without such a function, it is logged to the console.
+   * Calls `fn` with each refused change that is not awaited and whose client has no listener of its own. Without such a
+   * function, the change is logged to the console.
    */
   static onRefused(fn: (refusal: Refusal, client: ThreadClient) => void): Unsubscribe {
     return ThreadClient.#onUnhandled.add(fn);
@@ -305,8 +305,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   }
 
   /**
-   * Calls `fn` with each change by others, after it is in `state`; with several as one where the server sent them so.
-   * Changes that were missed while offline are not told.
+   * Calls `fn` with each change by others, after it is in `state`; several changes that the server sent as one are one
+   * call. Missed changes while offline are not reported.
    */
   onChange(fn: (change: ThreadChange) => void): Unsubscribe {
     return this.#listeners.change.add(fn);
@@ -342,7 +342,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 
   // Connecting and closing
 
-  /** Connects, where the options had `connect: false`; a second call does nothing. */
+  /** Connects, if the options had `connect: false`; a second call does nothing. */
   connect(): void {
     this.#link.connect();
   }
@@ -388,10 +388,10 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     if (event.type === "joined" || event.type === "restored") this.#early.run();
     if (event.type === "joined") {
       this.#ready.resolve();
-      // A page that is denied the locks cannot send them.
+      // A page without access to the locks cannot send them.
       this.#abandoned?.send().catch(() => undefined);
     } else if (event.type === "dropped") raise(event.error);
-    // A page that awaits nothing would otherwise stop without a word.
+    // A page that awaits nothing would otherwise stop silently.
     else if (event.type === "stopped" && this.error) console.error(this.error);
   }
 
@@ -423,7 +423,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
 function bindMethods(object: object, prototype: object): void {
   for (const [name, descriptor] of Object.entries(Object.getOwnPropertyDescriptors(prototype))) {
     if (name === "constructor" || !descriptor.value) continue;
-    // That of a subclass comes first.
+    // A method of a subclass comes first.
     const method = (object as Record<string, () => unknown>)[name] as () => unknown;
     Object.defineProperty(object, name, { ...descriptor, value: method.bind(object) });
   }

@@ -14,15 +14,15 @@ import { typed } from "./typing.js";
 
 export interface PlaitTextOptions {
   /**
-   * The member of each connection's presence that says where its selection is: `{ pointer, anchor, head }`. The members
-   * `name` and `color` beside it are shown with it. Without this option, no selections are sent or shown.
+   * The member of each connection's presence that holds its selection: `{ pointer, anchor, head }`. The members `name`
+   * and `color` beside it are shown with it. Without this option, no selections are sent or shown.
    */
   presence?: string | undefined;
 }
 
 /**
- * Returns the extension that keeps an editor's document the same as the string at a JSON pointer. What others do is left
- * out of the editor's own history, so that its undo takes back only what was typed in it. As long as there is no text,
+ * Returns the extension that keeps an editor's document the same as the string at a JSON pointer. Changes of others are
+ * left out of the editor's own history, so that its undo takes back only what was typed in it. While there is no text,
  * or it may not be changed, the editor is readonly.
  */
 export function plaitText(
@@ -33,7 +33,7 @@ export function plaitText(
   return [
     // A line end of another kind is two characters of the text, and must be in the document, too.
     EditorState.lineSeparator.of("\n"),
-    // Those of what is pasted or dropped are the clipboard's.
+    // The line ends in pasted or dropped text are those of the clipboard.
     EditorView.clipboardInputFilter.of((pasted) => pasted.replace(/\r\n?/g, "\n")),
     isLocked,
     ViewPlugin.define((view) => new Binding(view, client, pointer)),
@@ -58,7 +58,7 @@ class Binding implements PluginValue {
   readonly #pointer: string;
   readonly #parts: readonly string[];
   readonly #unsubscribes: (() => void)[];
-  // The editor's own change is being told to the thread.
+  // Whether the editor's own change is being passed to the thread.
   #isTyping = false;
   #isClosed = false;
 
@@ -79,7 +79,7 @@ class Binding implements PluginValue {
     this.#unsubscribes.forEach((unsubscribe) => unsubscribe());
   }
 
-  /** Tells the thread what was done in the editor. */
+  /** Passes the changes of the editor to the thread. */
   update({ transactions }: ViewUpdate): void {
     for (const transaction of transactions) {
       if (!transaction.docChanged || transaction.annotation(fromThread)) continue;
@@ -90,7 +90,7 @@ class Binding implements PluginValue {
       this.#isTyping = true;
       void this.#client.splice(this.#pointer, edits);
       this.#isTyping = false;
-      // It may have been refused at once.
+      // The change may have been refused at once.
       this.#syncLater();
     }
   }
@@ -103,12 +103,12 @@ class Binding implements PluginValue {
     this.#sync();
   }
 
-  /** Syncs when the editor, which may be in the middle of an update, can be changed. */
+  /** Syncs as soon as the editor can be changed, which may be in the middle of an update. */
   #syncLater(): void {
     queueMicrotask(() => this.#isClosed || this.#sync());
   }
 
-  /** Brings the editor to what is shown of the thread, where it differs. */
+  /** Brings the editor to the shown text of the thread, if it differs. */
   #sync(): void {
     const { readonly, status, state } = this.#client;
     const text = textAt(state as Document, this.#parts);

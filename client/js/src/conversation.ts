@@ -1,5 +1,5 @@
 /**
- * The messages of one part of a thread as a client has them: no I/O.
+ * The messages of one part of a thread in a client: no I/O.
  *
  * The same as `conversation.py` of the Python client, with the same names.
  */
@@ -11,25 +11,25 @@ import type { SentMessage } from "./sent-messages.js";
 
 export type MessageStatus = NonNullable<Item["status"]>;
 
-/** A message as it is shown, which stays the same object as long as it does not change. */
+/** A message as it is shown; it stays the same object while it does not change. */
 export interface ThreadMessage extends Item {
   readonly content: string | null;
   readonly position: number;
   readonly depth: number;
   readonly metadata: JsonObject;
   readonly attachments: readonly JsonObject[];
-  /** "sending" for one that was sent here, and that the server is not known to have. */
+  /** "sending" for a message that was sent here, and is not known to have reached the server. */
   readonly status: MessageStatus;
 }
 
-/** What is known of the messages of a part, from when it is opened. */
+/** The known messages of a part, from when it is opened. */
 export class Conversation extends OpenedPart {
-  /** Whether there are older messages than those that are known. */
+  /** Whether there are messages older than the known ones. */
   hasMore = false;
-  /** Why an older page cannot be read, which stops nothing else. */
+  /** Why an older page cannot be read; this stops nothing else. */
   olderError: Unopened | undefined;
   #items = new Map<string, ThreadMessage>();
-  // How many code points messages have that are streaming, so that a chunk need not count them again.
+  // The number of code points of streaming messages, so that a chunk need not count them again.
   #lengths = new WeakMap<ThreadMessage, number>();
   // The size of the older page that is wanted.
   #older: number | undefined;
@@ -40,7 +40,7 @@ export class Conversation extends OpenedPart {
     return this.#older !== undefined;
   }
 
-  /** Returns the messages as they are shown: the history, what is pending, and what is being sent. */
+  /** Returns the messages to show: the history, the pending messages, and the messages that are being sent. */
   show(sent: readonly SentMessage[]): ThreadMessage[] {
     this.#shown ??= order(this.#items.values());
     const known = new Set([...this.#items.values()].map(({ metadata }) => metadata["key"]));
@@ -48,7 +48,7 @@ export class Conversation extends OpenedPart {
     return [...this.#shown, ...own.map(asItem)];
   }
 
-  /** Wants an older page, if there is one. */
+  /** Asks for an older page, if there is one. */
   loadOlder(limit?: number): void {
     this.error = this.olderError = undefined;
     if (this.isReady && this.hasMore) this.#older ??= limit ?? this.limit;
@@ -103,7 +103,7 @@ export class Conversation extends OpenedPart {
     return true;
   }
 
-  /** Adds to a message that is streaming, unless the text is there already. */
+  /** Adds to a streaming message, unless the text is there already. */
   #extend({ id, at = 0, text = "" }: Part): boolean {
     const known = this.#items.get(id ?? "");
     if (known?.status !== "streaming") return false;
@@ -134,7 +134,7 @@ export class Conversation extends OpenedPart {
     return oldest;
   }
 
-  /** Adds or replaces a message; one that belongs to the older messages that are not known comes with them. */
+  /** Adds or replaces a message, except one among the unknown older messages, which comes with these. */
   #put(item: Item): void {
     const shown = asShown(item);
     const isPlaced = (this.#items.get(item.id)?.status ?? "pending") !== "pending";
@@ -156,7 +156,7 @@ function countPoints(text: string): number {
   return count;
 }
 
-/** Returns messages as they are shown; a stream stands after the pending messages that it answers. */
+/** Returns messages in the order in which they are shown; a stream comes after the pending ones that it answers. */
 function order(items: Iterable<ThreadMessage>): ThreadMessage[] {
   const sorted = [...items].sort((a, b) => a.position - b.position);
   const pending = sorted.filter(({ status }) => status === "pending");
@@ -180,7 +180,7 @@ function asShown(item: Item): ThreadMessage {
   };
 }
 
-/** Returns a message that the server is not known to have. */
+/** Returns a message that is not known to have reached the server. */
 function asItem({ key, content, attachments }: SentMessage): ThreadMessage {
   return asShown({ id: key, role: "user", content, metadata: { key }, attachments, status: "sending" });
 }

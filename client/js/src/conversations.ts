@@ -10,25 +10,25 @@ import type { Close, Open, Page, Part, Send, Sent, Unopened, Unsent } from "./pr
 import { SentMessages } from "./sent-messages.js";
 import type { SentMessage } from "./sent-messages.js";
 
-/** What a server sends of parts. */
+/** The frames about parts from a server. */
 export type PartFrame = Page | Part | Unopened | Sent | Unsent;
 
 export type PartEvent =
-  // What is shown of a part may be different, or whether it can be opened.
+  // The shown items of a part may have changed, or whether the part can be opened.
   | { type: "part_changed"; part: string }
   // A message that was sent here is durable, or was refused.
   | { type: "delivered"; message: SentMessage; id: string }
   | { type: "undelivered"; message: SentMessage; error: PlaitError };
 
-/** One conversation, or the runs, of each part that is asked for, and the messages that are being sent. */
+/** The conversation or the runs of each part that is in use, and the messages that are being sent. */
 export class Conversations {
   readonly #now: () => number;
   readonly #parts = new Map<string, OpenedPart>();
   readonly #sent = new SentMessages();
-  // Messages that the server has, but that a page is still to bring.
+  // Messages that the server has, but that are not in a page yet.
   #answered: SentMessage[] = [];
   #epoch: string | undefined;
-  // What is shown of parts, until it may be different.
+  // The shown items of parts, until they may have changed.
   readonly #shown = new Map<string, readonly unknown[]>();
   #events: PartEvent[] = [];
 
@@ -41,7 +41,7 @@ export class Conversations {
     return this.find(part, Conversation);
   }
 
-  /** Returns what is known of a part, of one kind. Throws a TypeError if it is in use as another. */
+  /** Returns the known data of a part of one kind. Throws a TypeError if the part is in use as another kind. */
   find<P extends OpenedPart>(part: string, Kind: new (part: string) => P): P {
     let found = this.#parts.get(part);
     if (!found) {
@@ -52,20 +52,20 @@ export class Conversations {
     return found;
   }
 
-  /** Returns the messages or runs of a part as they are shown: the same list as long as they are. */
+  /** Returns the messages or runs of a part to show: the same list while they are the same. */
   show(part: string): readonly unknown[] {
     const shown = this.#shown.get(part) ?? this.#parts.get(part)?.show([...this.#answered, ...this.#sent.all]) ?? [];
     this.#shown.set(part, shown);
     return shown;
   }
 
-  /** Wants no more of a part. */
+  /** Stops following a part. */
   close(part: string): void {
     this.#parts.get(part)?.close();
     this.tellChanged(part);
   }
 
-  /** Sends a message to a part as soon as possible. Throws a PlaitError when it is too large. */
+  /** Sends a message to a part as soon as possible. Throws a PlaitError if it is too large. */
   send(part: string, content: string, key: string, attachments: readonly JsonObject[], maxFrame: number): SentMessage {
     const message = { part, content, key, attachments, ref: 0 };
     this.#sent.add(message, maxFrame);
@@ -73,7 +73,7 @@ export class Conversations {
     return message;
   }
 
-  /** The messages that the server is not known to have. */
+  /** The messages that are not known to have reached the server. */
   get unanswered(): readonly SentMessage[] {
     return this.#sent.all;
   }
@@ -83,14 +83,14 @@ export class Conversations {
     return this.#sent.all.length > 0;
   }
 
-  /** Returns what has happened since the last time. */
+  /** Returns the events since the last call. */
   takeEvents(): PartEvent[] {
     return this.#events.splice(0);
   }
 
   // The socket
 
-  /** A new socket: nothing was sent on it. */
+  /** Starts with a new socket: nothing was sent on it. */
   reset(): void {
     this.#sent.reset();
     for (const each of this.#parts.values()) each.reset();
@@ -102,12 +102,12 @@ export class Conversations {
     for (const each of this.#parts.values()) each.join(epoch);
   }
 
-  /** When there may be something to send. */
+  /** When there may be a frame to send. */
   get due(): number {
     return Math.min(this.#sent.due, ...[...this.#parts.values()].map(({ due }) => due));
   }
 
-  /** Returns what may be sent by now. */
+  /** Returns the frames that may be sent now. */
   take(maxFrame: number): (Open | Close | Send)[] {
     const now = this.#now();
     const opens = [...this.#parts.values()].flatMap((each) => each.take(now));
@@ -143,7 +143,7 @@ export class Conversations {
     this.tellChanged(message.part);
   }
 
-  /** What is shown of a part may be different. */
+  /** Reports that the shown items of a part may have changed. */
   tellChanged(part: string): void {
     this.#shown.delete(part);
     this.#events.push({ type: "part_changed", part });

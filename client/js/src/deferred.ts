@@ -2,7 +2,7 @@
 
 /** A promise that knows whether it is awaited. */
 class Watched<T> extends Promise<T> {
-  /** By a caller that awaits it as soon as it is returned, this is set two microtasks later. */
+  /** If a caller awaits the promise as soon as it is returned, this is set two microtasks later. */
   isAwaited = false;
 
   // `then` returns an ordinary promise.
@@ -26,11 +26,11 @@ class Watched<T> extends Promise<T> {
 
 export class Deferred<T> {
   resolve!: (value: T) => void;
-  /** Rejects; where it is not awaited, as an unhandled rejection. */
+  /** Rejects; if it is not awaited, as an unhandled rejection. */
   raise!: (error: unknown) => void;
   readonly promise = new Watched<T>((resolve, raise) => Object.assign(this, { resolve, raise }));
 
-  /** Rejects; silently where it is not awaited. */
+  /** Rejects; silently if it is not awaited. */
   readonly reject = (error: unknown): void => {
     this.promise.ignore();
     this.raise(error);
@@ -38,8 +38,8 @@ export class Deferred<T> {
 }
 
 /**
- * Resolves to the first value but undefined that `look` returns, and rejects when it throws or the signal is aborted.
- * `look` is called at once, and whenever `subscribe` tells.
+ * Resolves to the first value but undefined that `look` returns; rejects when `look` throws or the signal is aborted.
+ * `look` is called at once, and at each call of `subscribe`'s listener.
  */
 export function whenFound<T>(
   look: () => T | undefined,

@@ -3,10 +3,10 @@
 import { DRAFT, copyOf, isContainer, draftOf, setOwn } from "./json.js";
 
 /**
- * Calls `recipe` with a draft of `base`, which is not changed. Returns what `plain` makes the next state from: the draft,
- * or an object that the recipe returns without having changed the draft. A returned draft or scalar is ignored, such as
- * that of `draft.n++`. Throws a TypeError where the state is no object or array, where the recipe is async, and for a
- * returned object that would be lost or cannot be the state.
+ * Calls `recipe` with a draft of `base`, which is not changed. Returns the value from which `plain` makes the next
+ * state: the draft, or an object that the recipe returns without having changed the draft. A returned draft or scalar
+ * is ignored, such as that of `draft.n++`. Throws a TypeError if the state is not an object or array, if the recipe is
+ * async, and for a returned object that would be lost or cannot be the state.
  */
 export function edited<State>(base: State, recipe: (draft: State) => unknown): unknown {
   if (!hasMembers(base)) throw new TypeError("only an object or an array can be edited: use set");
@@ -43,7 +43,10 @@ function newDraft(base: object, change: () => true): object {
 /** The guard of each function. */
 const guards = new WeakMap<object, unknown>();
 
-/** Returns an inherited method that can only be called: no path of keys may lead to a prototype, which all share. */
+/**
+ * Returns an inherited method that can only be called: no path of keys may lead to a prototype, which all objects
+ * share.
+ */
 function inherited(target: object, key: string | symbol): unknown {
   if (key === "__proto__" || key === "constructor" || key === "prototype") return undefined;
   const value: unknown = Reflect.get(target, key);

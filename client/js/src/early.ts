@@ -20,7 +20,7 @@ export class EarlyQueue {
   /** How many edits wait. */
   edits = 0;
 
-  /** `isOver` tells whether there is a state, or the client is closed; `run` is to be called when that has changed. */
+  /** `isOver` tells whether there is a state, or the client is closed; `run` must be called when that has changed. */
   constructor(isOver: () => boolean) {
     this.#isOver = isOver;
   }
@@ -30,14 +30,17 @@ export class EarlyQueue {
     return this.#waiting.length > 0 || !this.#isOver();
   }
 
-  /** Acts after all that waits; at once when there is a state and nothing waits. `edits` is how many edits it makes. */
+  /**
+   * Acts after all waiting actions; at once if there is a state and nothing waits. `edits` is the number of edits in
+   * the action.
+   */
   inTurn(act: () => void, edits = 0): void {
     if (!this.isWaiting) return act();
     this.#waiting.push({ act, edits });
     this.edits += edits;
   }
 
-  /** Runs all that waits, and after it what is added by that. */
+  /** Runs all waiting actions, and those that they add. */
   run(): void {
     for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) {
       this.edits -= next.edits;
@@ -50,7 +53,7 @@ export class EarlyQueue {
   }
 }
 
-/** Returns the operations of an edit on the state that is shown; throws a PatchError where its place is missing. */
+/** Returns the operations of an edit on the shown state; throws a PatchError if its place is missing. */
 export type Rebase = (shown: Document, keys: Keys) => readonly Op[];
 
 /** The initial state with the edits made on it, which are rebased onto the thread's state when that comes. */
@@ -59,7 +62,7 @@ export class InitialState {
   readonly document: Document;
   /** The initial state with all edits. */
   shown: Document;
-  // What leads from the initial state, with the edits rebased so far, to the thread's state.
+  // The operations that lead from the initial state, with the edits rebased so far, to the thread's state.
   #over: readonly Op[] | undefined;
 
   constructor(document: Document) {
@@ -70,7 +73,7 @@ export class InitialState {
   edit(ops: readonly Op[]): Rebase {
     const before = this.shown;
     const after = (this.shown = apply(before, ops));
-    // Which strings are texts is not known before the thread has sent its state.
+    // The thread's state tells which strings are texts; before it, this is not known.
     return (shown, keys) => {
       const change = (old: Document, next: Json, path: string) => replace(old, next, path, keys);
       return this.#rebase(keys.parts.text?.inTexts(ops, before, change) ?? ops, after, shown, keys);

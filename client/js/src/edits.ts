@@ -1,4 +1,4 @@
-/** Edits of the state: each is pushed, and answered with a promise of the version that has it. */
+/** Edits of the state: each is pushed, and answered with a promise of its version. */
 
 import type { Keys } from "./elements.js";
 import { Deferred } from "./deferred.js";
@@ -23,9 +23,9 @@ export class Edits implements Editing {
   readonly #link: Link;
   readonly #early: EarlyQueue;
   readonly #listeners: ThreadListeners;
-  // Undefined where edits wait for the thread's state, as there is no initial one.
+  // Undefined if edits wait for the thread's state, because there is no initial one.
   readonly #initial: InitialState | undefined;
-  // How many edits of the initial state wait for the thread's.
+  // The number of edits of the initial state that wait for the thread's.
   #waiting = 0;
   readonly #answers = new Map<Pending, Deferred<number>>();
 
@@ -36,13 +36,13 @@ export class Edits implements Editing {
     this.#initial = initial === undefined ? undefined : new InitialState(initial);
   }
 
-  /** What the user sees; until the thread has sent its state, the initial one with its edits. */
+  /** The state that the user sees; until the thread has sent its state, the initial one with its edits. */
   get shown(): Document {
     if (this.#waiting) return this.#initial?.shown;
     return this.#session.epoch === undefined ? this.#initial?.document : this.#session.shown;
   }
 
-  /** Sets the state to what `make` returns for the one that is shown; `make` may make edits of its own. */
+  /** Sets the state to the result of `make` for the shown one; `make` may make edits of its own. */
   set(make: (state: Document) => unknown): Promise<number> {
     return this.#edit(() => {
       const before = this.shown;
@@ -50,7 +50,7 @@ export class Edits implements Editing {
     });
   }
 
-  /** Sets the value at a JSON pointer; of a text, only what is different. */
+  /** Sets the value at a JSON pointer; in a text, only the differences. */
   update(pointer: string, value: unknown): Promise<number> {
     return this.#edit(() => {
       const [old, next] = [find(this.shown, parse(pointer)), plain(value)];
@@ -60,12 +60,12 @@ export class Edits implements Editing {
     });
   }
 
-  /** Pushes the operations that `make` returns for what is shown. */
+  /** Pushes the operations that `make` returns for the shown state. */
   make(make: (shown: Document) => readonly Op[]): Promise<number> {
     return this.#edit(() => make(this.shown));
   }
 
-  /** Whether what is shown is not the session's, as edits of the initial state wait for the thread's. */
+  /** Whether the shown state is not the session's, because edits of the initial state wait for the thread's. */
   get isEarly(): boolean {
     return this.#waiting > 0 || this.#session.epoch === undefined;
   }
@@ -120,12 +120,12 @@ export class Edits implements Editing {
       applyOps(ops);
     } catch (error) {
       if (error instanceof PatchError) this.#refuse(answer, new PlaitError("bad_state", error.message), ops);
-      // No listener is told of a mistake in the user's code.
+      // A mistake in the user's code is not reported to listeners.
       else answer.raise(error);
     }
   }
 
-  /** Refuses an edit that the session has no push of. */
+  /** Refuses an edit for which the session has no push. */
   #refuse(answer: Deferred<number>, error: PlaitError, ops: readonly Op[] = []): void {
     answer.reject(error);
     this.#listeners.tellRefusal({ error, ops }, answer);
@@ -148,17 +148,17 @@ export class Edits implements Editing {
     return answer;
   }
 
-  /** Rejects the promises of all pushes, as no answer will come. */
+  /** Rejects the promises of all pushes, because no answer will come. */
   rejectAll(error: Error): void {
     for (const answer of this.#answers.values()) answer.reject(error);
     this.#answers.clear();
   }
 }
 
-/** The most operations of a push that the server accepts. */
+/** The maximum operations of a push that the server accepts. */
 const MOST_OPS = 4_000;
 
-/** Throws a TypeError where a text is replaced whole, as all that others type in it would be lost. */
+/** Throws a TypeError if a text is replaced whole, because everything that others type in it would be lost. */
 function checkTexts(ops: readonly Op[], keys: Keys): void {
   if (keys.parts.text) return;
   for (const { op, path, value } of ops) {
@@ -168,7 +168,7 @@ function checkTexts(ops: readonly Op[], keys: Keys): void {
 }
 
 /**
- * Returns the operations that make `next`, which was made from `before`, from what is shown. Throws a PatchError where
+ * Returns the operations that make `next`, which was made from `before`, from the shown state. Throws a PatchError if
  * an edit in between has removed the place that they change.
  */
 function opsTo(next: Json, before: Document, shown: Document, keys: Keys): Op[] {

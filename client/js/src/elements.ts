@@ -35,7 +35,7 @@ export function idsOf(old: readonly Json[], next: readonly Json[], key: string |
   return ids;
 }
 
-/** Returns the id of an element, undefined where it has none; `key` is the member that holds it, if declared. */
+/** Returns the id of an element, undefined if it has none; `key` is the member that holds it, if declared. */
 export function idOf(element: Json, key?: string): Id {
   if (!isObject(element)) return undefined;
   for (const each of key === undefined ? ID_KEYS : [key]) {
@@ -46,8 +46,8 @@ export function idOf(element: Json, key?: string): Id {
 }
 
 /**
- * The places of a state's lists and texts, as JSON pointers in which `*` is any part, and what compares them; "" is the
- * whole state.
+ * The places of a state's lists and texts, as JSON pointers in which `*` is any part, and the members that identify
+ * elements; "" is the whole state.
  */
 export class Keys {
   readonly #keys: readonly (readonly [readonly string[], string])[];
@@ -61,13 +61,13 @@ export class Keys {
     this.#texts = texts.map((pointer) => pointer.split("/"));
   }
 
-  /** Returns the member for the list at a JSON pointer; undefined where none is declared. */
+  /** Returns the member for the list at a JSON pointer; undefined if none is declared. */
   at(path: string): string | undefined {
     const parts = path.split("/");
     return this.#keys.find(([pattern]) => isAt(parts, pattern))?.[1];
   }
 
-  /** Tells whether a string at a JSON pointer is a text: only what is different in it changes. */
+  /** Tells whether a string at a JSON pointer is a text, in which only the differences change. */
   hasText(path: string): boolean {
     const parts = path.split("/");
     return this.#texts.some((pattern) => isAt(parts, pattern));

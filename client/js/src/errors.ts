@@ -44,7 +44,7 @@ type ServerCode =
   | "unavailable";
 
 /**
- * What an error is: a code of the server's, or `disconnected` (the connection was lost), `closed`, `cancelled`,
+ * The kind of an error: a code of the server's, or `disconnected` (the connection was lost), `closed`, `cancelled`,
  * `bad_state`, `no_token`, `no_host`, `bad_url`, `no_websocket`. A newer server may have others.
  */
 export type ErrorCode =
@@ -61,9 +61,9 @@ export type ErrorCode =
 /** The one error of this client, told apart by `code`. */
 export class PlaitError extends Error {
   readonly code: ErrorCode;
-  /** JSON pointer or JSON path to the invalid part, where there is one. */
+  /** JSON pointer or JSON path to the invalid part, if there is one. */
   readonly path: string | undefined;
-  /** The WebSocket close code, where the error comes from one. */
+  /** The WebSocket close code, if the error comes from one. */
   readonly closeCode: number | undefined;
 
   constructor(code: ErrorCode, message: string, options: PlaitErrorOptions = {}) {
@@ -75,7 +75,7 @@ export class PlaitError extends Error {
   }
 }
 
-/** Throws an error as an uncaught one, after the code that runs. */
+/** Throws an error as an uncaught one, after the running code. */
 export function raise(error: unknown): void {
   queueMicrotask(() => {
     throw error;
@@ -90,7 +90,7 @@ export const POLICY_VIOLATION = 1008;
 export const MESSAGE_TOO_BIG = 1009;
 export const UNAUTHENTICATED = 4401;
 
-/** The codes of the errors of a client that was closed with a final code; the reason that the server gives is the message. */
+/** The error codes of a client that was closed with a final code; the reason from the server is the message. */
 const FINAL: Record<number, ErrorCode> = {
   1008: "policy_violation",
   4400: "bad_frame",
@@ -107,7 +107,7 @@ export function isFinal(code: number): boolean {
   return code === POLICY_VIOLATION || (code >= 4400 && code <= 4499);
 }
 
-/** Returns the error of a client that was closed with a final code; undefined where it reconnects. */
+/** Returns the error of a client that was closed with a final code; undefined if it reconnects. */
 export function finalError(code: number, reason: string | undefined): PlaitError | undefined {
   if (!isFinal(code)) return undefined;
   const message = reason || `the connection was closed (${code})`;

@@ -1,4 +1,4 @@
-/** What happens in a session, as it tells its owner; the state itself is read from the session. */
+/** The events of a session for its owner; the owner reads the state from the session. */
 
 import type { PlaitError } from "./errors.js";
 import type { Fold } from "./fold.js";
@@ -41,7 +41,7 @@ export interface Dropped {
   error: PlaitError;
 }
 
-/** Something was not sent, or got no result. */
+/** A frame that was not sent, or got no result. */
 export type Unsent = Refused | Failed | Dropped;
 
 export type SessionEvent =
@@ -50,7 +50,7 @@ export type SessionEvent =
   | { type: "joined" }
   | Applied
   | Unsent
-  // The socket is to be replaced.
+  // The socket must be replaced.
   | { type: "rejoin" }
   | { type: "stopped"; code: number; error: PlaitError }
   | Changed

@@ -19,7 +19,7 @@ export function stringify(value: unknown): string {
     const text = JSON.stringify(value);
     if (!LONG.test(text)) return text;
   } catch {
-    // It has a BigInt.
+    // The value has a BigInt.
   }
   const marked = JSON.stringify(value, function (this: Record<string, unknown>, key: string, item: unknown) {
     const own = this[key];

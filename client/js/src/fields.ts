@@ -1,4 +1,4 @@
-/** The elements of a page in which a text can be typed: what they show, their selection, and how they are changed. */
+/** The elements of a page in which a text can be typed: their content, their selection, and how they are changed. */
 
 import type { TextEdit } from "./parts.js";
 
@@ -6,22 +6,22 @@ import type { TextEdit } from "./parts.js";
 export type Selection = readonly [start: number, end: number];
 
 export interface Field {
-  /** What is in the element. */
+  /** The content of the element. */
   readonly value: string;
   readonly selection: Selection | undefined;
-  /** Returns what the element shows of a text: its lines may end in another way, or be one. */
+  /** Returns a text as the element shows it: its lines may end in another way, or be one. */
   show(text: string): string;
   /** The characters of a text that the element does not show. */
   readonly hidden: RegExp;
-  /** Changes what is in the element, to `next`. The selection is then where it is told, if there is one. */
+  /** Changes the content of the element to `next`. The selection is then the given one, if there is one. */
   write(edits: readonly TextEdit[], next: string, selection: Selection | undefined): void;
   /** Whether the user may type. */
   allow(isAllowed: boolean): void;
-  /** Gives the element back as it was, but for its text. */
+  /** Gives the element back as it was, except its text. */
   release(): void;
 }
 
-// Empty where the types of pages are not there, as in Node; else these are a part of those.
+// Empty if the types of pages are missing, as in Node; otherwise these are a part of those types.
 declare global {
   interface HTMLElement {}
   interface HTMLInputElement {}
@@ -31,14 +31,14 @@ declare global {
 /** Elements in which `bindText` can show a text. */
 export type TextElement = HTMLTextAreaElement | HTMLInputElement | HTMLElement;
 
-/** Returns the field of an element. Throws a TypeError for one in which no text can be typed. */
+/** Returns the field of an element. Throws a TypeError for an element in which no text can be typed. */
 export function fieldOf(element: TextElement): Field {
   if (element instanceof HTMLTextAreaElement || element instanceof HTMLInputElement) return new InputField(element);
   if (element.hasAttribute("contenteditable")) return new EditableField(element);
   throw new TypeError('bindText takes a textarea, an input, or an element with contenteditable="plaintext-only"');
 }
 
-/** Returns the position in a text of one in what a field shows of it. */
+/** Returns the position in a text for a position in the text that a field shows. */
 export function positionIn(text: string, field: Field, shown: number): number {
   if (field.show(text) === text) return shown;
   let position = shown;
@@ -49,9 +49,9 @@ export function positionIn(text: string, field: Field, shown: number): number {
   return position;
 }
 
-/** Lines of a text, as an element for several shows them. */
+/** Returns the lines of a text as an element with several lines shows them. */
 function toLines(text: string): string {
-  // To look for one character is much faster than to look for a pattern.
+  // Searching one character is much faster than searching a pattern.
   return text.includes("\r") ? text.replace(/\r\n?/g, "\n") : text;
 }
 
@@ -75,7 +75,7 @@ class InputField implements Field {
 
   get selection(): Selection | undefined {
     const { selectionStart, selectionEnd } = this.#element;
-    // Inputs for addresses and numbers do not tell.
+    // Inputs for addresses and numbers do not tell their selection.
     return selectionStart === null || selectionEnd === null ? undefined : [selectionStart, selectionEnd];
   }
 
@@ -88,7 +88,7 @@ class InputField implements Field {
     // A change of the text makes a selection go forward.
     const direction = element.selectionDirection ?? "none";
     if (selection) {
-      // Unlike a new value, this leaves the element where it was scrolled to.
+      // Unlike a new value, this keeps the scroll position of the element.
       for (const { at, remove, insert } of [...edits].reverse())
         element.setRangeText(insert, at, at + remove, "preserve");
     }
@@ -141,7 +141,7 @@ class EditableField implements Field {
   write(edits: readonly TextEdit[], next: string, selection: Selection | undefined): void {
     const isBackward = this.#isBackward;
     const text = this.#textNode();
-    // Unlike a new text, this leaves the selection where it is.
+    // Unlike a new text, this leaves the selection in its place.
     for (const { at, remove, insert } of [...edits].reverse()) text.replaceData(at, remove, insert);
     if (text.data !== next) text.data = next;
     const isOpen = next === "" || next.endsWith("\n");
@@ -169,14 +169,14 @@ class EditableField implements Field {
     return range && this.#element.contains(range.commonAncestorContainer) ? range : undefined;
   }
 
-  /** Whether its end was selected first, so that the start is what moves with the keys. */
+  /** Whether the end was selected first, so that the keys move the start. */
   get #isBackward(): boolean {
     const range = this.#selection;
     const { focusNode, focusOffset } = document.getSelection() ?? {};
     return !!range && !range.collapsed && range.startContainer === focusNode && range.startOffset === focusOffset;
   }
 
-  /** Returns the one text node, to which the element is brought where a browser has made more of it. */
+  /** Returns the one text node; if a browser has made more of it, the element is brought back to one. */
   #textNode(): Text {
     const [first, second, ...more] = this.#element.childNodes;
     if (first instanceof Text && more.length === 0 && (!second || second.nodeName === "BR")) return first;
@@ -211,7 +211,7 @@ function textBefore(element: HTMLElement, node: Node | undefined, offset: number
       return false;
     }
     if (each.nodeType === Node.TEXT_NODE) text += (each as Text).data;
-    // The last one of a line only gives it a height.
+    // The last line break of a line only gives it a height.
     else if (each.nodeName === "BR" && each.nextSibling && !isBlock(each.nextSibling)) text += "\n";
     return [...each.childNodes].every(add) && !(each === node && stop === undefined);
   };

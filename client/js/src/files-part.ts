@@ -22,7 +22,7 @@ class Files implements ThreadFiles {
   url(path: string): string {
     const url = new URL(socketUrl(this.#options).replace(/^ws/, "http"));
     const parts = path.split("/").filter((part) => part !== "" && part !== ".");
-    // It would lead to another address.
+    // Such a path would lead to another address.
     if (parts.includes("..")) throw new PlaitError("bad_url", `the path ${JSON.stringify(path)} has the part ".."`);
     url.pathname = [url.pathname.replace(/\/+$/, ""), "files", ...parts.map(encodeURIComponent)].join("/");
     return url.href;
@@ -62,7 +62,7 @@ class Files implements ThreadFiles {
   }
 }
 
-/** Sends a file with XMLHttpRequest, as `fetch` does not tell how much it has sent. */
+/** Sends a file with XMLHttpRequest, because `fetch` does not report its progress. */
 function send(
   url: string,
   body: Blob,

@@ -1,4 +1,4 @@
-/** What a user sees: the server's state with the operations of all pushes carried out that it has not answered. */
+/** The state that a user sees: the server's state with the operations of all pushes that it has not answered. */
 
 import { Keys } from "./elements.js";
 import { takingBack } from "./inverse.js";
@@ -10,15 +10,15 @@ import type { Pending, ShownChange } from "./pending.js";
 import type { Joined, Op, Version } from "./protocol.js";
 import { rebase } from "./rebase.js";
 
-/** Where the lists are that have declared keys, and the texts. */
+/** The places of the lists with declared keys, and of the texts. */
 export type Places = { [Name in "list_keys" | "texts"]?: Joined[Name] | undefined };
 
-/** Its members are read by others, and changed only here and where a storage is read. */
+/** The members are read by others, but changed only here and when a storage is read. */
 export class Fold {
   /** Epoch and version of `confirmed`; undefined before the first join. */
   at: Version | undefined;
   confirmed: Document;
-  /** Frozen, as `confirmed` is; keeps its identity, part by part, as long as it is the same. */
+  /** Frozen, like `confirmed`; keeps its identity, part by part, while it is the same. */
   shown: Document;
   /** In the order of their refs. */
   pushes: Pending[] = [];
@@ -27,7 +27,7 @@ export class Fold {
   places: Places = {};
   /** The declared members that identify elements when states of the thread are compared, and its texts. */
   keys: Keys;
-  // Something of the server's did not fit: what is known is shown on, but not resumed from.
+  // Whether a change from the server did not fit: the known state is still shown, but a join does not resume from it.
   #isForgotten = false;
   readonly #parts: Parts;
   #insertion: Insertion | undefined;
@@ -39,19 +39,19 @@ export class Fold {
     this.#onShown = onShown;
   }
 
-  /** What a join says that the client has. */
+  /** The version of the state that the client has, for a join. */
   get have(): Version | undefined {
     return this.#isForgotten ? undefined : this.at;
   }
 
-  /** Undefined as long as there is no part for texts. */
+  /** Undefined while there is no part for texts. */
   get insertion(): Insertion | undefined {
     return (this.#insertion ??= this.#parts.text?.newInsertion());
   }
 
   // Pushes
 
-  /** Adds a push of operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
+  /** Adds a push of operations on the shown state. Throws a PatchError, and changes nothing, if they do not fit. */
   add(ref: number, ops: readonly Op[]): Pending {
     const after = apply(this.shown, ops);
     const marked = ops.map((op) => this.insertion?.add(op) ?? op);
@@ -61,7 +61,7 @@ export class Fold {
     return push;
   }
 
-  /** A push is without effect: what is shown is folded again without it. */
+  /** Drops a push that has no effect: the shown state is folded again without it. */
   drop(push: Pending): void {
     this.#take(push);
     if (push.isShown) this.refold([]);
@@ -72,7 +72,7 @@ export class Fold {
     const index = this.pushes.indexOf(push);
     const before = this.#shownWith(this.pushes.slice(0, index));
     this.#take(push);
-    // Also where it does not fit, and is not visible: the pushes after it were made as if it did.
+    // This includes a push that does not fit and is not visible: the pushes after it were made as if it fitted.
     if (!push.lostOn && !push.isSettled) {
       this.refold(takingBack(push.ops, before), { start: index, takesBack: true, refused: push });
     }
@@ -80,12 +80,12 @@ export class Fold {
 
   // The server's state
 
-  /** What is known is not to be built on, until the next join. */
+  /** Stops building on the known state until the next join. */
   forget(): void {
     this.#isForgotten = true;
   }
 
-  /** Takes in the answer to a join. Throws a PatchError, and changes nothing, where what was missed is missing. */
+  /** Takes in the answer to a join. Throws a PatchError, and changes nothing, if missed changes are missing. */
   join({ epoch, version, state, ops, last_ref: lastRef = 0, list_keys, texts }: Joined): void {
     this.declare({ list_keys, texts });
     const [known, from] = this.have ?? [];
@@ -101,27 +101,33 @@ export class Fold {
     this.hasJoined = true;
   }
 
-  /** Takes in where the lists and texts are. */
+  /** Takes in the places of the lists and texts. */
   declare(places: Places): void {
     this.places = places;
     this.keys = new Keys(places.list_keys ?? {}, places.texts, this.#parts);
   }
 
-  /** The server has applied the operations of the versions after `from`, up to `to`. Throws as `advance` does. */
+  /**
+   * Applies the operations of the versions after `from`, up to `to`, which the server has applied. Throws as `advance`
+   * does.
+   */
   follow(from: number, to: number, ops: readonly Op[]): void {
     const [epoch, version] = this.at as Version;
     if (from !== version || to < from) throw new PatchError("changes are missing");
     this.advance([epoch, to], ops);
   }
 
-  /** The server has applied operations of others. Throws a PatchError, and changes nothing, where they do not fit. */
+  /**
+   * Applies operations of others that the server has applied. Throws a PatchError, and changes nothing, if they do not
+   * fit.
+   */
   advance(at: Version, over: readonly Op[]): void {
     this.confirmed = apply(this.confirmed, over);
     this.refold(over);
     this.at = at;
   }
 
-  /** The server's state is another, whatever was known before. */
+  /** Replaces the server's state, whatever was known before. */
   replace(at: Version, confirmed: Document): void {
     const over = this.#difference(this.confirmed, confirmed);
     this.confirmed = freeze(confirmed);
@@ -129,27 +135,31 @@ export class Fold {
     this.at = at;
   }
 
-  /** The server has answered for all pushes up to `lastRef`. `over` leads to `confirmed`, where that is known. */
+  /** Settles all pushes up to `lastRef`, which the server has answered. `over` leads to `confirmed`, if it is known. */
   #rejoin(at: Version, confirmed: Document, over: readonly Op[] | undefined, lastRef: number): void {
     const settled = this.pushes.filter((push) => push.sent && push.ref <= lastRef);
-    // Later pushes were made on what the settled ones left: only what differs from that is the others' doing.
+    // Later pushes were made on the result of the settled ones: only the differences from that result are changes of
+    // others.
     const count = this.pushes.findLastIndex((push) => settled.includes(push) && push.isShown) + 1;
     if (over === undefined || count > 0) {
       over = this.#difference(this.#shownWith(this.pushes.slice(0, count)), confirmed);
     }
     for (const push of this.pushes) {
       const isSettled = settled.includes(push);
-      // What is not settled any longer was refused: what was accepted is not forgotten.
+      // A push that is not settled any longer was refused: the server does not forget what it has accepted.
       if (push.isSettled && !isSettled) Object.assign(push, { lostOn: push.made, isOrphan: true });
       push.isSettled = isSettled;
     }
     this.confirmed = freeze(confirmed);
-    // The settled ones may have been refused.
+    // The settled pushes may have been refused.
     this.refold(over, { takesBack: count > 0 });
     this.at = at;
   }
 
-  /** The server has carried out `ops` for a push. Throws a PatchError, and changes nothing, where they do not fit. */
+  /**
+   * Applies `ops`, with which the server has carried out a push. Throws a PatchError, and changes nothing, if they do
+   * not fit.
+   */
   acknowledge(at: Version, push: Pending, ops: readonly Op[]): void {
     const [first, second] = this.pushes.filter(isShown);
     const isFirst = first === push;
@@ -162,14 +172,20 @@ export class Fold {
     this.at = at;
   }
 
-  /** Returns what others may have done. A string that a push splices is a text, whether declared or not. */
+  /**
+   * Returns changes of others that may lead from one state to the other. A string that a push splices is a text,
+   * whether declared or not.
+   */
   #difference(before: Document, after: Document): Op[] {
     const { list_keys = {}, texts = [] } = this.places;
     const spliced = this.#parts.text?.textsOf(this.pushes) ?? [];
     return difference(before, after, new Keys(list_keys, [...texts, ...spliced], this.#parts));
   }
 
-  /** Returns the confirmed state with the first pushes. It is not kept with each: long texts would be kept many times. */
+  /**
+   * Returns the confirmed state with the first pushes. This state is not kept with each push: long texts would be kept
+   * many times.
+   */
   #shownWith(pushes: readonly Pending[]): Document {
     return pushes.filter(isShown).reduce((document, { ops }) => apply(document, ops), this.confirmed);
   }
@@ -179,8 +195,8 @@ export class Fold {
   }
 
   /**
-   * Brings `over`, which led to `confirmed`, before what is shown of the pushes from the index `start` on.
-   * With `takesBack`, it may take back what they were made on, as what the `refused` push did.
+   * Moves `over`, which led to `confirmed`, before the shown effect of the pushes from the index `start` on. With
+   * `takesBack`, `over` may take back the base of these pushes, such as the effect of the `refused` push.
    */
   refold(
     over: readonly Op[],
@@ -205,7 +221,7 @@ export class Fold {
       if (after === undefined) continue;
       push.isShown = true;
       document = after;
-      // The next push is rebased over what is left after this one.
+      // The next push is rebased over the operations that are left after this one.
       if (isMoved) over = moved.over;
     }
     const shown = freeze(share(this.shown, document));
@@ -218,7 +234,7 @@ export class Fold {
     const before = this.shown;
     this.shown = after;
     if (before === after) return;
-    // Of an answer that says what was known already, or of a push that no longer fits, there are no operations.
+    // An answer that tells nothing new, or to a push that no longer fits, has no operations.
     this.#onShown({ before, after, ops: ops.length > 0 ? ops : this.#difference(before, after), ...of });
   }
 }
@@ -231,7 +247,7 @@ export function newPush(ref: number, made: Version, ops: readonly Op[]): Pending
   return { ref, made, ops, sent: undefined, lostOn: undefined, isOrphan: false, isSettled: false, isShown: false };
 }
 
-/** Returns what others may have done that made `after` of `before`; no state counts as null. */
+/** Returns changes of others that may lead from `before` to `after`; no state counts as null. */
 export function difference(before: Document, after: Document, keys: Keys | undefined): Op[] {
   return diff(before ?? null, after ?? null, keys, { byLetters: true });
 }

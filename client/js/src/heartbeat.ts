@@ -17,7 +17,7 @@ export class Heartbeat {
     return (this.#pingedAt ?? this.#heardAt) + SILENCE;
   }
 
-  /** Returns what to do, if anything is due. */
+  /** Returns the action that is due, if any. */
   check(now: number): "ping" | "give up" | undefined {
     if (now < this.due) return undefined;
     if (this.#pingedAt !== undefined) return "give up";

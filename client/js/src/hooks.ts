@@ -1,4 +1,4 @@
-/** The hooks that those of `react.ts` are made of: which client a component has, and what it listens to. */
+/** The building blocks of the hooks in `react.ts`: the client of a component, and its listeners. */
 
 import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "react";
 
@@ -34,14 +34,14 @@ interface Picked {
 
 /**
  * Returns the client of the options, kept in state, and a function that picks one again. Options that name another
- * thread or user give another client at once; where `client` or `storage` is another at each render, the first is kept.
+ * thread or user give another client at once; if `client` or `storage` is another at each render, the first is kept.
  */
 export function usePickedClient(clients: SharedClients, options: ThreadOptions<any>): [ThreadClient, () => void] {
   const key = clients.keyOf(options);
   const pick = () => ({ key, client: clients.get(options, key) });
   const [picked, setPicked] = useState<Picked>(pick);
   // Rendering again shows whether the options stay the same; React does so at once for a state that is set while
-  // rendering. The ref holds what was seen on the way, and means nothing after that.
+  // rendering. The ref holds the options seen on the way, and means nothing after that.
   const probe = useRef({ own: "", count: 0, hasWarned: false }).current;
   let { client } = picked;
   if (picked.key.thread === key.thread && picked.key.own === key.own) probe.count = 0;

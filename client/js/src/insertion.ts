@@ -1,4 +1,4 @@
-/** Where this client has inserted last in a text, so that what it inserts next there says that it goes on. */
+/** The place of this client's last insertion in a text, so that the next insertion there says that it continues it. */
 
 import type { Insertion } from "./parts.js";
 import { find, isPlace, parse, regionOf } from "./patch.js";
@@ -14,11 +14,11 @@ interface Range {
   readonly end: number;
 }
 
-/** The last contiguous insertion of this client, as it is in the state that is shown. */
+/** The last contiguous insertion of this client, in the shown state. */
 export class LastInsertion implements Insertion {
   #range: Range | undefined;
 
-  /** Tells whether what is inserted at a place is right after the range, or inside it. */
+  /** Tells whether an insertion at a place is right after the range, or inside it. */
   goesOn(path: string, at: number): boolean {
     const range = this.#range;
     return range !== undefined && range.path === path && range.start < at && at <= range.end;
@@ -42,7 +42,7 @@ export class LastInsertion implements Insertion {
     return { ...op, own: true };
   }
 
-  /** Moves the range as others have changed what is shown; nothing is known of how where there are no `ops`. */
+  /** Moves the range after changes of others to the shown state; without `ops`, the new place is not known. */
   follow(ops: readonly Op[], before: Document, after: Document): void {
     for (const op of ops) this.#move(op);
     if (!this.#range || ops.length > 0) return;
@@ -71,7 +71,7 @@ function moved({ path, start, end }: Range, op: Splice): Range {
   return { path, start, end: end - inside };
 }
 
-/** Tells whether an operation is at a place or around it, or may move an element of a list that it is in. */
+/** Tells whether an operation is below or above a place, or may move an element of a list that the place is in. */
 function mayTouch(op: Op, path: string): boolean {
   if (`${path}/`.startsWith(`${op.path}/`)) return true;
   const index = op.path.lastIndexOf("/") + 1;

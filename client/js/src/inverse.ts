@@ -1,4 +1,4 @@
-/** What takes operations back. The same as `inverse.py` of the server. */
+/** Inverts operations. The same as `inverse.py` of the server. */
 
 import { PatchError, apply, find, parse, regionOf, splices } from "./patch.js";
 import type { Document } from "./json.js";
@@ -8,7 +8,7 @@ import { Shape } from "./shape.js";
 import { makeOp, pointer } from "./step.js";
 import { UNKNOWN, invert as invertText } from "./text.js";
 
-/** Returns the operations that lead back to a document from what `ops` make of it. Throws a PatchError. */
+/** Returns the operations that lead from the result of `ops` back to a document. Throws a PatchError. */
 export function invert(document: Document, ops: readonly Op[]): Op[] {
   const inverse: Op[] = [];
   for (const op of ops) {
@@ -23,8 +23,9 @@ export function invert(document: Document, ops: readonly Op[]): Op[] {
 }
 
 /**
- * Returns what would take back operations on a document, those that fit. It has no values, and of texts only how many
- * characters they had: it is for others to be rebased over. What leads into a value that is not known is lost.
+ * Returns operations that would take back those operations on a document that fit. The result has no values, and of
+ * texts only the numbers of characters: others' operations are rebased over it. An operation that leads into an unknown
+ * value is lost.
  */
 export function takingBack(ops: readonly Op[], document: Document): Op[] {
   const shape = new Shape(document);
@@ -48,7 +49,9 @@ export function takingBack(ops: readonly Op[], document: Document): Op[] {
   return inverse.reverse().map((op) => (op.op === "splice" ? op : makeOp(op.op, op.path, undefined, op.moved)));
 }
 
-/** Adds what takes back an operation, given what it is done in and what was there; of a move that is one, too. */
+/**
+ * Adds the inverse of an operation, given its container and the value that was there; for a move, of both operations.
+ */
 function addInverse(inverse: Op[], op: Op, container: Document, there: Document): void {
   const parts = parse(op.path);
   const before = inverse.at(-1);

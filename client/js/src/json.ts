@@ -6,7 +6,7 @@ export type Json = null | boolean | number | bigint | string | readonly Json[] |
 
 export type JsonObject = { readonly [key: string]: Json };
 
-/** A state, or a part of one; undefined where there is none. */
+/** A state, or a part of one; undefined if there is none. */
 export type Document = Json | undefined;
 
 /** A type whose values may not be changed, at any depth. */
@@ -71,7 +71,7 @@ export function copyOf(value: object): Container {
   return (Array.isArray(value) ? [...(value as unknown[])] : { ...value }) as Container;
 }
 
-/** Returns `value`, frozen in all its parts; an object that is frozen already is taken to be so at every depth. */
+/** Returns `value`, frozen in all its parts; an object that is already frozen counts as frozen at every depth. */
 export function freeze<T>(value: T): T {
   if (!isContainer(value) || Object.isFrozen(value)) return value;
   for (const item of Object.values(value)) freeze(item);
@@ -83,21 +83,22 @@ export function own(object: object, key: PropertyKey): unknown {
   return Object.hasOwn(object, key) ? (object as Container)[key as string] : undefined;
 }
 
-/** Sets an own member, where an assignment could call a setter of the prototype; returns whether it is set. */
+/** Sets an own member, even if an assignment would call a setter of the prototype; returns whether it is set. */
 export function setOwn(object: object, key: PropertyKey, value: unknown): boolean {
   if (Object.hasOwn(object, key)) return Reflect.set(object, key, value);
   return Reflect.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true });
 }
 
-// Drafts and origins: an edited element of a list is recognized by the element it was made from, also without an id.
+// Drafts and origins: an edited element of a list is recognized by the element from which it was made, even without an
+// id.
 
-/** What a draft is of, which is never changed, and the copy that is. */
+/** The object of a draft, which is never changed, and the copy that is. */
 export interface Draft {
   readonly base: Container;
   readonly copy: Container;
 }
 
-/** Under this key, a draft has what it is. */
+/** A draft has its object and copy under this key. */
 export const DRAFT = Symbol();
 
 const origins = new WeakMap<object, object>();
@@ -106,7 +107,7 @@ export function draftOf(value: object): Draft | undefined {
   return (value as { [DRAFT]?: Draft })[DRAFT];
 }
 
-/** Returns the object that a value is a changed copy of; undefined where it is none. */
+/** Returns the object that a value is a changed copy of; undefined if it is none. */
 export function originOf(value: unknown): object | undefined {
   return isContainer(value) ? origins.get(value) : undefined;
 }
@@ -123,9 +124,9 @@ export function isWellFormed(text: string): boolean {
 
 /**
  * Returns `value` as the server receives it: without undefined members, dates as text, an instance of a class as its
- * members, a BigInt as a number unless it is beyond 2^53.
- * Parts that are the same objects in `known` are returned unread, and unchanged drafts as what they are of; all others
- * are copied, so that later changes to `value` do not reach the copy. Throws a TypeError for a value that JSON cannot hold.
+ * members, a BigInt as a number unless it is beyond 2^53. Parts that are the same objects in `known` are returned
+ * unread, and unchanged drafts as their objects; all others are copied, so that later changes to `value` do not reach
+ * the copy. Throws a TypeError for a value that JSON cannot hold.
  */
 export function plain(value: unknown, known?: unknown): Json {
   return plainAt(0, value, known);

@@ -1,26 +1,26 @@
-/** The smallest change of a text: the most likely one where only its result is known. */
+/** The smallest change of a text: the most likely one if only its result is known. */
 
 import { longestIncreasing } from "./lists.js";
 import type { Pair } from "./lists.js";
 import { longestCommon } from "./subsequence.js";
 import type { Region } from "./text.js";
 
-/** A region that removes more characters, times what it inserts, is a long one. */
+/** A region is long if the characters that it removes, times those that it inserts, are more than this. */
 const FEW_COMPARED = 10_000;
-/** So many are compared of all short regions, and of all long ones. */
+/** The maximum number of comparisons for all short regions, and for all long ones. */
 const MOST_COMPARED = 1_000_000;
-/** A long region counts as typing only if so much of the text stays; otherwise it was rewritten. */
+/** A long region counts as typing only if this part of the text stays; otherwise it was rewritten. */
 const STAYS = 0.95;
 /**
- * And only if the text is no more than so many times as long now for each of its frequent letters: a longer text has
- * those of any short one, and the sooner, the fewer there are.
+ * It must also not be more than this many times as long now for each of its frequent letters: a longer text contains
+ * the letters of any short one, and the sooner, the fewer there are.
  */
 const GROWTH_PER_LETTER = 0.25;
-/** So much of a text its frequent letters make up: others, which are in it once or twice, tell nothing. */
+/** The frequent letters make up this part of a text; the other letters, which are in it once or twice, say nothing. */
 const FREQUENT = 0.9;
-/** And only if it is typed in no more than so many places: an own change around all of them can be rebased. */
+/** It must also be typed in no more than this many places: an own change around all of them can be rebased. */
 const MOST_PLACES = 250;
-/** What a character of a region costs at least, however few it removes or inserts. */
+/** The minimum cost of a region's character, however few the region removes or inserts. */
 const COST_PER_CHARACTER = 10;
 
 /** Compares regions by characters, with a budget for all of them. */
@@ -33,7 +33,7 @@ export class Letters {
     return remove * insert <= FEW_COMPARED && this.#short > 0;
   }
 
-  /** Returns what a region changes without the characters that stay, if it is known that they are the same ones. */
+  /** Returns the changes of a region without the characters that stay, if these are known to be the same ones. */
   refine(removed: string, region: Region): Region[] {
     const { at, remove } = region;
     const next = [...region.insert];
@@ -50,7 +50,7 @@ export class Letters {
   }
 }
 
-/** Tells whether a text has the length of one that others have typed in. */
+/** Tells whether the length of a text is such that others may have typed in it. */
 function mayStay(remove: number, next: readonly string[]): boolean {
   if (next.length < STAYS * remove) return false;
   let [letters, made] = [0, 0];
@@ -69,8 +69,9 @@ function countsOf(letters: readonly string[]): Map<string, number> {
 }
 
 /**
- * Returns what turns one text, which begins at `start`, into another if as many characters stay as can. Those that each
- * has once do so first: they are the same ones, which others, such as accents, only may be.
+ * Returns the smallest change from one text, which begins at `start`, to another, in which as many characters stay as
+ * possible. Characters that each text has once stay first: they are the same ones, while others, such as accents, only
+ * may be.
  */
 function smallest(old: readonly string[], next: readonly string[], start: number): Region[] {
   const found: Region[] = [];
@@ -96,7 +97,7 @@ function findSame(old: readonly string[], next: readonly string[]): Pair[] {
   });
 }
 
-/** Returns the places of as many as can stay of the characters that two texts have once. */
+/** Returns the places of the characters that two texts have once each, as many as can stay. */
 function commonOnce(old: readonly string[], next: readonly string[]): Pair[] {
   const [counts, nextCounts] = [countsOf(old), countsOf(next)];
   return longestIncreasing(

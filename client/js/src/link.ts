@@ -20,17 +20,19 @@ import type { Slot } from "./storage.js";
  */
 export type Status = "connecting" | "online" | "offline" | "closed";
 
-/** How many milliseconds a closing link waits for what is to be sent and answered. */
+/** The milliseconds that a closing link waits until its frames are sent and answered. */
 const CLOSE_TIMEOUT = 5_000;
 
 export interface LinkListener {
   onEvent: (event: SessionEvent) => void;
   onBytes: (data: ArrayBuffer) => void;
-  /** A value of the session or the link may have changed. Called after the events that say why. */
+  /**
+   * Called when a value of the session or the link may have changed. It comes after the events that give the reasons.
+   */
   onUpdate: () => void;
-  /** What is shown has changed; called at once, in the middle of a call of the session. */
+  /** Called at once when the shown state has changed, in the middle of a call of the session. */
   onShown?: (change: ShownChange) => void;
-  /** The link is closed; called once, and last. */
+  /** Called once, and last, when the link is closed. */
   onClosed: () => void;
 }
 
@@ -55,7 +57,7 @@ export class Link {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #timerAt = Infinity;
 
-  /** Throws a PlaitError for an invalid address, and a TypeError where the thread is missing. */
+  /** Throws a PlaitError for an invalid address, and a TypeError if the thread is missing. */
   constructor(options: ThreadOptions<unknown>, listener: LinkListener) {
     checkNamed(options);
     if (hasHost(options)) socketUrl(options);
@@ -79,7 +81,7 @@ export class Link {
     return this.#slot?.isKept ?? false;
   }
 
-  /** The error of whatever is asked for after the link was closed. */
+  /** The error for all requests after the link was closed. */
   get closedError(): PlaitError {
     return this.error ?? new PlaitError("closed", "the client is closed");
   }
@@ -91,7 +93,7 @@ export class Link {
     this.#isStarted = true;
     const { storage } = this.#options;
     if (slot || !storage) return this.#start(socket, slot);
-    // Without a slot a client works, and keeps nothing.
+    // Without a slot, a client works, and keeps nothing.
     void storage
       .claim(this.#options, () => this.#isClosing)
       .catch(() => undefined)
@@ -99,7 +101,7 @@ export class Link {
   }
 
   /**
-   * Closes the link for good: at once where there is no connection, else as soon as all is sent and answered, except
+   * Closes the link for good: at once if there is no connection, otherwise as soon as all is sent and answered, except
    * pushes that a storage keeps.
    */
   close(): void {
@@ -128,7 +130,7 @@ export class Link {
     this.#listener.onClosed();
   }
 
-  /** Carries out what the session has decided; to be called after each call that may change the session. */
+  /** Carries out the decisions of the session; must be called after each call that may change the session. */
   pump(): void {
     this.#slot?.keep(this.session);
     for (const frame of this.session.takeFrames()) {
@@ -198,7 +200,7 @@ export class Link {
     else if (event.type === "auth_expiring") void this.#refresh();
   }
 
-  /** Rejects with a PlaitError where the app's function for a token fails. */
+  /** Rejects with a PlaitError if the app's function for a token fails. */
   async #getToken(): Promise<string | undefined> {
     const { token } = this.#options;
     try {
@@ -217,7 +219,7 @@ export class Link {
       this.session.auth(token);
       this.pump();
     } catch (error) {
-      // The server will close the socket, and say why.
+      // The server will close the socket, and give the reason.
       console.error(error);
     }
   }
@@ -243,7 +245,9 @@ function now(): number {
   return performance.now() / 1000;
 }
 
-/** Returns why a socket was closed or failed. A thrown error is logged, as it is most likely a mistake in the app. */
+/**
+ * Returns why a socket was closed or failed. A thrown error is logged, because it is most likely a mistake in the app.
+ */
 function troubleOf(code: number, reason: string, thrown: unknown): PlaitError {
   if (thrown !== undefined) console.error(thrown);
   if (thrown instanceof PlaitError) return thrown;

@@ -1,4 +1,4 @@
-/** The functions that are told what happens on a thread, and that a value of its client has changed. */
+/** The functions that are called for the events of a thread, and when a value of its client has changed. */
 
 import type { Deferred } from "./deferred.js";
 import { raise } from "./errors.js";
@@ -7,7 +7,7 @@ import type { SessionEvent } from "./events.js";
 import { withoutOwn } from "./patch.js";
 import type { Op } from "./protocol.js";
 
-/** Functions that are told; one that throws does not keep the others from being told. */
+/** Functions that are called; one that throws does not keep the others from being called. */
 export class Listeners<Args extends unknown[]> {
   readonly #listeners = new Set<(...args: Args) => void>();
 
@@ -17,7 +17,7 @@ export class Listeners<Args extends unknown[]> {
 
   /** Returns the function that removes the listener. */
   add(listener: (...args: Args) => void): () => void {
-    // A function that is added twice is told twice.
+    // A function that is added twice is called twice.
     const own = (...args: Args) => listener(...args);
     this.#listeners.add(own);
     return () => void this.#listeners.delete(own);
@@ -41,8 +41,8 @@ export interface ThreadChange {
   version: number;
   ops: readonly Op[];
   /**
-   * A connection's id, "server", "migration", or "undo 7 c81e" for a change that undoes version 7 of `c81e`;
-   * undefined where several changes were sent as one.
+   * A connection's id, "server", "migration", or "undo 7 c81e" for a change that undoes version 7 of `c81e`; undefined
+   * if several changes were sent as one.
    */
   source: string | undefined;
 }
@@ -58,7 +58,7 @@ export type AnyEvents = Record<string, any>;
 
 /** All listeners of one client. */
 export class ThreadListeners {
-  /** Told when a value of the client has changed. */
+  /** Called when a value of the client has changed. */
   readonly update = new Listeners<[]>();
   readonly change = new Listeners<[ThreadChange]>();
   readonly message = new Listeners<[unknown]>();
@@ -67,7 +67,7 @@ export class ThreadListeners {
   readonly #onUnhandled: (refusal: Refusal) => void;
   #values: readonly unknown[] = [];
 
-  /** `onUnhandled` is told of each refusal without a listener that is not awaited. */
+  /** `onUnhandled` is called with each refusal without a listener that is not awaited. */
   constructor(onUnhandled: (refusal: Refusal) => void) {
     this.#onUnhandled = onUnhandled;
   }
@@ -92,7 +92,7 @@ export class ThreadListeners {
     }
   }
 
-  /** Tells of a refused change; `answer` is its promise, if it has one. */
+  /** Reports a refused change; `answer` is its promise, if it has one. */
   tellRefusal(refusal: Refusal, answer?: Deferred<number>): void {
     if (!this.refused.isEmpty) return this.refused.tell(refusal);
     const tell = () => answer?.promise.isAwaited || this.#onUnhandled(refusal);
@@ -100,7 +100,7 @@ export class ThreadListeners {
     queueMicrotask(() => queueMicrotask(tell));
   }
 
-  /** Tells of an update if one of `values` differs from the last time. */
+  /** Reports an update if one of `values` differs from the last time. */
   compare(values: readonly unknown[]): void {
     if (values.every((value, index) => value === this.#values[index])) return;
     this.#values = values;

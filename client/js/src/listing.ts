@@ -1,4 +1,4 @@
-/** The threads of a kind: a page of them, or a list that follows what happens. */
+/** The threads of a kind: a page of them, or a live list. */
 
 import { Backoff } from "./backoff.js";
 import { PlaitError } from "./errors.js";
@@ -6,31 +6,31 @@ import { socketUrl } from "./options.js";
 import type { ThreadOptions } from "./options.js";
 import { RefusedRequest, authorize, request } from "./requests.js";
 
-/** A live list that is silent for so many milliseconds is asked for again: the server sends something every 20 seconds. */
+/** A live list is requested again after this many milliseconds of silence: the server sends data every 20 seconds. */
 const SILENCE = 45_000;
 
 /** A thread of a list. */
 export interface ListedThread<Card = unknown> {
   readonly name: string;
-  /** How many people have it open. */
+  /** The number of people who have it open. */
   readonly people: number;
-  /** What the class's `card` returns for its state; null if it has none. */
+  /** The result of the class's `card` for its state; null if it has none. */
   readonly card: Card | null;
 }
 
-/** Threads of a kind, those that changed last first. */
+/** Threads of a kind; those that changed last come first. */
 export interface ThreadPage<Card = unknown> {
   readonly threads: readonly ListedThread<Card>[];
   /** The `after` of the next page; null in the last one. */
   readonly next: string | null;
-  /** How many workers or nodes did not answer in time: people, or whole threads, of them are missing. */
+  /** The number of workers or nodes that did not answer in time: some people, or whole threads, are missing. */
   readonly silent: number;
 }
 
 export interface ListOptions extends Pick<ThreadOptions<unknown>, "kind" | "host" | "secure" | "token"> {
   /** The whole address of the list, in place of kind, host and secure. */
   url?: string | URL | undefined;
-  /** The most threads: 50 by default, at most 200. */
+  /** The maximum number of threads: 50 by default, at most 200. */
   limit?: number | undefined;
 }
 
@@ -40,14 +40,14 @@ export interface PageOptions extends ListOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** A page that follows what happens. */
+/** A page that is kept up to date. */
 export interface ThreadList<Card = unknown> extends ThreadPage<Card> {
-  /** Closed when the server refuses the list, which `error` explains. */
+  /** "closed" when the server refuses the list; `error` has the reason. */
   readonly status: "connecting" | "online" | "offline" | "closed";
   readonly error: PlaitError | undefined;
 }
 
-/** What a list is before it is known. */
+/** A list before its first page. */
 export const UNKNOWN: ThreadList<never> = {
   threads: [],
   next: null,
@@ -65,8 +65,8 @@ export async function listThreads<Card = unknown>(options: PageOptions): Promise
 }
 
 /**
- * Calls `listener` with the first page of the threads of a kind, and each time that it has changed, until the returned
- * function is called. It reconnects by itself.
+ * Calls `listener` with the first page of the threads of a kind, and after each change, until the returned function is
+ * called. The list reconnects by itself.
  */
 export function watchThreads<Card = unknown>(
   options: ListOptions,
@@ -80,7 +80,7 @@ export function watchThreads<Card = unknown>(
     try {
       listener(list);
     } catch (error) {
-      // The list goes on; the page is told as of any error that nothing catches.
+      // The list goes on; the page gets the error like any other that nothing catches.
       queueMicrotask(() => {
         throw error;
       });
@@ -131,7 +131,7 @@ async function* events<Card>(options: ListOptions, stopped: AbortSignal): AsyncG
       text += decoder.decode(value, { stream: true });
       const parts = text.split("\n\n");
       text = parts.pop() as string;
-      // Of several pages that have come at once, only the last one counts.
+      // If several pages have come at once, only the last one counts.
       const last = parts.filter((part) => part.startsWith("data: ")).pop();
       if (last !== undefined) yield JSON.parse(last.slice("data: ".length)) as ThreadPage<Card>;
     }
@@ -150,7 +150,7 @@ async function ask(options: PageOptions, accept: string, signal: AbortSignal | u
   return request(url, { headers, cache: "no-store", ...(signal && { signal }) });
 }
 
-/** Tells whether another attempt would be refused as well: by the server, or as there is no such address. */
+/** Tells whether another attempt would be refused as well: by the server, or because there is no such address. */
 function isFinal(error: PlaitError): boolean {
   return error instanceof RefusedRequest ? error.isFinal : error.code === "bad_url" || error.code === "no_host";
 }

@@ -22,10 +22,12 @@ export interface Common {
   moved: readonly Pair[];
 }
 
-/** How the element in a place becomes the one that comes there; undefined where it is removed, and the other added. */
+/** How the element in a place becomes the one that comes there; undefined if it is removed, and the other one added. */
 export type InPlace = (old: number, next: number) => "change" | "replace" | undefined;
 
-/** The elements between those that stay: which change in their places, which are removed, and which are added. */
+/**
+ * The elements between those that stay: which of them change in their places, which are removed, and which are added.
+ */
 interface Gaps {
   places: { kind: "change" | "replace"; old: number; next: number }[];
   removed: number[];
@@ -33,8 +35,8 @@ interface Gaps {
 }
 
 /**
- * Returns the edits between two lists in order; undefined where the list is to be replaced whole. Elements are the same
- * if they have the same id, the same origin, or without both the same JSON. Others in the same place are replaced.
+ * Returns the edits between two lists in order; undefined if the list must be replaced whole. Elements are the same if
+ * they have the same id, the same origin, or without both the same JSON. Other elements in the same place are replaced.
  */
 export function compareLists(old: readonly Json[], next: readonly Json[], key?: string): Edit[] | undefined {
   return withoutEnds(old, next, (some, others, around) => {
@@ -46,7 +48,7 @@ export function compareLists(old: readonly Json[], next: readonly Json[], key?: 
   });
 }
 
-/** Returns what `compare` finds for two lists without their common start and end, which have `around` elements. */
+/** Returns the result of `compare` for two lists without their common start and end, which have `around` elements. */
 export function withoutEnds(
   old: readonly Json[],
   next: readonly Json[],
@@ -126,7 +128,7 @@ function findGaps({ pairs, moved }: Common, names: Names, inPlace: InPlace): Gap
   return gaps;
 }
 
-/** Returns edits that move each moved element to right after the one that is before it in the next list. */
+/** Returns edits that move each moved element to the place right after its predecessor in the next list. */
 function moveEdits(pairs: readonly Pair[], moved: ReadonlySet<Pair>): Edit[] {
   const found: Edit[] = [];
   const there = pairs.map(([old]) => old).sort((a, b) => a - b);
@@ -160,7 +162,7 @@ export function findCommon(old: readonly string[], next: readonly string[]): Com
 
 /** Returns a longest subsequence of pairs, which are in order of their first index, that is in order of both. */
 export function longestIncreasing(pairs: readonly Pair[]): Pair[] {
-  // By length, the least place at which a sequence can end, and the pair that ends it.
+  // For each length, the least place at which a sequence can end, and the pair that ends it.
   const ends: number[] = [];
   const last: number[] = [];
   const before = pairs.map(([, place], at) => {

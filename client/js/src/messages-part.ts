@@ -1,4 +1,4 @@
-/** The messages that a thread keeps, as an option of a client: shown, sent, and older ones. */
+/** The messages that a thread keeps, as an option of a client: shown messages, sent ones, and older ones. */
 
 import { Conversations } from "./conversations.js";
 import type { PartEvent, PartFrame } from "./conversations.js";
@@ -12,7 +12,7 @@ import type { Session } from "./session.js";
 import { ThreadMessages } from "./thread-messages.js";
 import type { Carrier, Talk } from "./thread-part.js";
 
-/** What gives a client messages. */
+/** Gives a client messages. */
 export interface MessagesPart {
   /** Gives a client, which may have joined already, its `messages`. */
   put(client: object, carrier: Carrier): void;
@@ -21,9 +21,12 @@ export interface MessagesPart {
 /** A session with conversations. */
 export interface ConversationSession extends Session {
   readonly conversations: Conversations;
-  /** Sends a message to a part, once, also after an outage. `key` names it. Throws a PlaitError when it is too large. */
+  /**
+   * Sends a message to a part once, even across an outage. `key` names the message. Throws a PlaitError if it is too
+   * large.
+   */
   post(part: string, content: string, key: string, attachments?: readonly JsonObject[]): SentMessage;
-  /** Told what has happened to parts, whenever events are taken, and at the end with the error of it. */
+  /** Called with the events of parts, whenever events are taken, and at the end with the error that ended it. */
   readonly partEvents: Listeners<[events: readonly PartEvent[], end?: PlaitError]>;
 }
 
@@ -33,17 +36,17 @@ export const messages: MessagesPart = {
   },
 };
 
-/** Gives a client what is made with its session, unless it has that. */
+/** Gives a client an object that is made with its session, unless it has one. */
 export function give(client: object, name: string, carrier: Carrier, make: (session: Talk) => unknown): void {
   if (Object.hasOwn(client, name)) return;
   const session = withConversations(carrier.session as Session, () => performance.now() / 1000);
   Object.defineProperty(client, name, { value: make(session) });
 }
 
-/** Gives conversations to a session, which may have joined or have them already; returns it. */
+/** Returns a session, which may have joined, with conversations; gives it these if it has none. */
 export function withConversations(session: Session, now: () => number): ConversationSession {
   if ("conversations" in session) return session as ConversationSession;
-  // Its class is changed, not wrapped: those that hold the session hold this one, too.
+  // The session's class is changed, and the session is not wrapped: all who hold the session hold this one, too.
   const talking = Object.setPrototypeOf(session, extend(session.constructor as typeof Session).prototype) as Talking;
   talking.begin(new Conversations(now));
   return talking;
@@ -56,7 +59,7 @@ function isPartFrame(frame: ServerMessage): frame is PartFrame {
 }
 
 interface Talking extends ConversationSession {
-  /** In place of the constructor, which has run. */
+  /** This replaces the constructor, which has run. */
   begin(conversations: Conversations): void;
 }
 
@@ -91,7 +94,7 @@ function extend(Base: typeof Session): { prototype: Talking } {
       this.flush();
     }
 
-    /** Sends what may be sent by now. */
+    /** Sends the frames that may be sent now. */
     flush(): void {
       if (this.phase === "joined") this.frames.push(...this.conversations.take(this.maxFrame));
     }

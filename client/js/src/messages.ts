@@ -1,4 +1,4 @@
-/** What is sent on a socket, frames and bytes, and how large it may be. */
+/** The frames and bytes on a socket, and their maximum size. */
 
 import { PlaitError } from "./errors.js";
 import { stringify } from "./exact.js";

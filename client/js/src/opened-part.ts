@@ -7,22 +7,23 @@
 import type { Close, Open, Page, Part, Unopened } from "./protocol.js";
 import type { SentMessage } from "./sent-messages.js";
 
-/** How many items a page has, if nothing else is asked for. */
+/** The number of items of a page by default. */
 const PAGE = 50;
 
 /**
  * Asks for a part, and follows its changes.
  *
- * After a reconnect it is opened again, with what was missed. What comes between an Open and its page is held back.
+ * After a reconnect the part is opened again, and gets the missed changes. Frames that come between an Open and its
+ * page are held back.
  */
 export abstract class OpenedPart {
   readonly part: string;
   /** Why the part cannot be opened. */
   error: Unopened | undefined;
   protected limit = PAGE;
-  // Whether the socket tells of changes.
+  // Whether the socket reports changes.
   protected isFollowing = false;
-  // Of what is known; undefined before the first page, and when the history has begun again.
+  // The revision of the known items; undefined before the first page, and when the history has begun again.
   #revision: number | undefined;
   #epoch: string | undefined;
   #isWanted = false;
@@ -36,7 +37,7 @@ export abstract class OpenedPart {
     this.part = part;
   }
 
-  /** Whether it was opened. */
+  /** Whether the part was opened. */
   get isWanted(): boolean {
     return this.#isWanted;
   }
@@ -46,24 +47,24 @@ export abstract class OpenedPart {
     return this.#revision !== undefined;
   }
 
-  /** Whether what the server has is still to come with a page. */
+  /** Whether items that the server has are still to come with a page. */
   get keepsAnswered(): boolean {
     return this.#isWanted && !(this.isFollowing && this.#awaits === undefined);
   }
 
-  /** Returns what is known as it is shown, with what is being sent. */
+  /** Returns the known items in the form in which they are shown, with the items that are being sent. */
   abstract show(sent: readonly SentMessage[]): readonly unknown[];
 
   // Requests
 
-  /** Wants the newest page, and all changes. */
+  /** Asks for the newest page, and all changes. */
   open(limit?: number): void {
     this.limit = limit ?? this.limit;
     this.#isWanted = true;
     this.error = undefined;
   }
 
-  /** Wants no more, and forgets all. */
+  /** Stops following, and forgets all items. */
   close(): void {
     this.#leaves ||= this.isFollowing || this.#awaits !== undefined;
     this.#isWanted = this.isFollowing = false;
@@ -72,7 +73,7 @@ export abstract class OpenedPart {
 
   // The socket
 
-  /** A new socket: nothing was sent on it, or refused. */
+  /** Starts with a new socket: nothing was sent on it, or refused. */
   reset(): void {
     this.isFollowing = this.#leaves = false;
     this.#awaits = this.error = undefined;
@@ -80,18 +81,18 @@ export abstract class OpenedPart {
     this.#resumesAt = 0;
   }
 
-  /** The thread is joined; what is of another epoch is shown until the page comes. */
+  /** Notes that the thread is joined; items of another epoch are shown until the page comes. */
   join(epoch: string): void {
     if (epoch !== this.#epoch) this.#revision = undefined;
     this.#epoch = epoch;
   }
 
-  /** When there may be something to send. */
+  /** When there may be a frame to send. */
   get due(): number {
     return this.#next ? this.#resumesAt : Infinity;
   }
 
-  /** Returns what may be sent by now. */
+  /** Returns the frames that may be sent now. */
   take(now: number): (Open | Close)[] {
     const frames: (Open | Close)[] = [];
     if (this.#leaves) frames.push({ type: "close", part: this.part });
@@ -106,7 +107,7 @@ export abstract class OpenedPart {
 
   // Frames
 
-  /** Takes in a frame; tells whether anything else may be shown. */
+  /** Takes in a frame; tells whether the shown items may have changed. */
   receive(frame: Page | Part | Unopened, now: number): boolean {
     if (frame.type === "unopened") return this.#refused(frame, now);
     if (frame.type === "page") return this.#turn(frame);
@@ -123,17 +124,17 @@ export abstract class OpenedPart {
   /** Applies a change; returns false if it does not fit. */
   protected abstract apply(frame: Part): boolean;
 
-  /** Keeps why the part cannot be opened, or an older page cannot be read. */
+  /** Keeps the reason why the part cannot be opened, or an older page cannot be read. */
   protected fail(frame: Unopened, _isOlder: boolean): void {
     this.error = frame;
   }
 
-  /** Returns the request for the older page that is wanted. */
+  /** Returns the request for the older page, if one is wanted. */
   protected nextOlder(): Open | undefined {
     return undefined;
   }
 
-  /** Applies a change, unless the page has it; opens the part again if one before it is missing. */
+  /** Applies a change, unless the page has it; opens the part again if an earlier change is missing. */
   protected follow(frame: Part): boolean {
     const revision = this.#revision as number;
     if (frame.op === "missed") return (this.isFollowing = false);
@@ -143,7 +144,7 @@ export abstract class OpenedPart {
     return true;
   }
 
-  /** What is to be asked for next. */
+  /** Returns the next request. */
   get #next(): Open | undefined {
     if (!this.#isWanted || this.#awaits !== undefined || this.error) return undefined;
     if (this.isFollowing) return this.nextOlder();
@@ -174,7 +175,7 @@ export abstract class OpenedPart {
     return true;
   }
 
-  /** Applies what was held back. */
+  /** Applies the frames that were held back. */
   #release(): void {
     for (const frame of this.#held.splice(0)) if (this.isFollowing) this.follow(frame);
   }

@@ -1,4 +1,4 @@
-/** What a client is made with, and the address of its thread. */
+/** The options of a client, and the address of its thread. */
 
 import { PlaitError } from "./errors.js";
 import type { SessionEvent } from "./events.js";
@@ -11,24 +11,24 @@ import type { Slot, StorageLike } from "./storage.js";
 import type { TasksPart } from "./tasks-part.js";
 
 export interface ThreadOptions<State> {
-  /** kebab-case of the Thread subclass's name. */
+  /** The name of the Thread subclass in kebab case. */
   kind: string;
   name: string;
-  /** Host and port, with a path where the app is mounted under one. By default that of the page. */
+  /** Host and port, with a path if the app is mounted under one. The default is the host of the page. */
   host?: string | undefined;
-  /** Whether to use wss. By default as the page does; false outside a page. */
+  /** Whether to use wss. The default follows the page; false outside a page. */
   secure?: boolean | undefined;
   /** The whole address of the thread, in place of kind, name, host and secure. */
   url?: string | URL | undefined;
-  /** This client's id, the same for all its sockets and used by no other client. By default random. */
+  /** This client's id, the same for all its sockets and used by no other client. The default is random. */
   client?: string | undefined;
-  /** Sent as an Authorization header would be. A function is called for each socket, and before the token expires. */
+  /** Sent like an Authorization header. A function is called for each socket, and before the token expires. */
   token?: Token;
-  /** The hash of the state's schema that the app was built for. */
+  /** The hash of the state's schema for which the app was built. */
   schema?: string | undefined;
   /** Keeps the client's id and unanswered changes for the next page: `keepIn(localStorage)` or the like. */
   storage?: Keeper | undefined;
-  /** `text` of this package: typing in texts, and listening to what is typed there. */
+  /** `text` of this package: typing in texts, and listening to changes in them. */
   text?: TextPart | undefined;
   /** `undo` of this package: undo and redo. */
   undo?: UndoPart | undefined;
@@ -40,7 +40,9 @@ export interface ThreadOptions<State> {
   tasks?: TasksPart | undefined;
   /** `files` of this package: the files that the thread keeps. */
   files?: FilesPart | undefined;
-  /** The WebSocket class, such as that of the package `ws`. By default the global one, which Node 20 does not have. */
+  /**
+   * The WebSocket class, such as that of the package `ws`. The default is the global one, which Node 20 does not have.
+   */
   WebSocket?: WebSocketClass | undefined;
   /** The value of `state` until the thread has sent its own, as a server rendered it. */
   initialState?: DeepReadonly<State> | undefined;
@@ -48,26 +50,29 @@ export interface ThreadOptions<State> {
   connect?: boolean | undefined;
 }
 
-/** What keeps a client's unanswered changes in a storage; `keepIn` makes it. */
+/** Keeps a client's unanswered changes in a storage; `keepIn` makes it. */
 export interface Keeper {
   readonly storage: StorageLike;
   /** Returns a place of the storage that only this client uses until it releases it. */
   claim(options: ThreadOptions<unknown>, isClosing: () => boolean): Promise<Slot>;
-  /** Returns what sends the changes that closed tabs have left; `onEvent` is told of those that the server refuses. */
+  /**
+   * Returns an object that sends the changes that closed tabs have left; `onEvent` is told of those that the server
+   * refuses.
+   */
   newQueues(
     options: ThreadOptions<unknown>,
     onEvent: (event: SessionEvent) => void,
   ): { send(): Promise<void>; close(): void };
 }
 
-/** Throws a TypeError that names what is missing, by default the option of the same name. */
+/** Throws a TypeError that names the missing object, by default the option of the same name. */
 export function missing(what: string, needed = `the option ${what}`): never {
   throw new TypeError(`${what} needs ${needed}, which plait-client exports`);
 }
 
 type Address = Pick<ThreadOptions<unknown>, "kind" | "name" | "host" | "secure" | "url">;
 
-/** Throws a TypeError where the options have neither a kind and a name nor a url. */
+/** Throws a TypeError if the options have neither a kind and a name nor a url. */
 export function checkNamed({ kind, name, url }: Partial<Address>): void {
   if (url === undefined && ![kind, name].every((part) => typeof part === "string" && part))
     throw new TypeError("the thread is missing: pass kind and name, or url");
@@ -78,7 +83,7 @@ export function hasHost({ host, url }: Partial<Address>): boolean {
   return (url ?? host ?? globalThis.location) !== undefined;
 }
 
-/** Returns the address of a thread's socket. Throws a PlaitError where it has none. */
+/** Returns the address of a thread's socket. Throws a PlaitError if it has none. */
 export function socketUrl(address: Address): string {
   return resolve(address).href;
 }
@@ -89,7 +94,7 @@ export function threadId(address: Address): string {
   return host + pathname;
 }
 
-/** Returns the key of a thread in a storage; a client with an id of the app's own has a key of its own. */
+/** Returns the key of a thread in a storage; a client with an id from the app has a key of its own. */
 export function storageKey(options: ThreadOptions<unknown>): string {
   const key = `plait:${threadId(options)}`;
   return options.client === undefined ? key : `${key} ${options.client}`;
@@ -108,7 +113,7 @@ function resolve({ kind, name, host, secure, url }: Address): URL {
     const isHost = url !== undefined || !/\/\/|[?#]/.test(at);
     if (isHost && /^wss?:$/.test(found.protocol) && !found.hash) return found;
   } catch {
-    // It is no address.
+    // The text is not an address.
   }
   // A query may hold a token.
   throw new PlaitError("bad_url", `invalid host or url "${String(url ?? at).replace(/[?#].*/s, "")}"`);

@@ -1,4 +1,4 @@
-/** What is sent again after the server refused it as too fast: messages in order, of presences and tokens the last. */
+/** Sends frames again that the server refused as too fast: messages in order, and the last presence and token. */
 
 import type { Bytes, Outgoing } from "./messages.js";
 import type { Message, Ping } from "./protocol.js";
@@ -6,24 +6,25 @@ import { UNANSWERED } from "./protocol.js";
 
 /** After this many messages, a ping asks how many the server has taken. */
 const PING_EVERY = UNANSWERED / 2;
-/** How many seconds to wait when the server does not say how long. */
+/** The seconds to wait if the server names none. */
 const RETRY_AFTER = 1;
-/** The least seconds between two presences, or tokens, after a refusal; the server collects presences for as long. */
+/** The minimum seconds between two presences, or tokens, after a refusal; the server collects presences for as long. */
 const SPACING = 0.05;
 
 /** The messages on one socket. */
 export class Outbox {
-  // Messages that the server is not known to have taken.
+  // Messages that are not known to have been taken by the server.
   #sent: (Message | Bytes)[] = [];
-  // How many the server has taken on this socket.
+  // The number that the server has taken on this socket.
   #taken = 0;
   #isCounted = false;
-  // How many pings on this socket have no pong yet. Pongs and errors come in the order of what they answer.
+  // The number of pings on this socket without a pong. Pongs and errors come in the order of the frames that they
+  // answer.
   #pings = 0;
-  /** The earliest time to send refused messages again; undefined where none was refused. */
+  /** The earliest time to send refused messages again; undefined if none was refused. */
   resumesAt: number | undefined;
 
-  /** Whether a message is not known to be taken. */
+  /** Whether a message is not known to have been taken. */
   get isBusy(): boolean {
     return this.#sent.length > 0;
   }
@@ -38,7 +39,7 @@ export class Outbox {
     return this.#pings > 0 ? Infinity : (this.resumesAt ?? Infinity);
   }
 
-  /** A new socket: refused messages are kept, as the server has taken none of them. */
+  /** Starts with a new socket: refused messages are kept, because the server has taken none of them. */
   reset(): void {
     if (this.resumesAt === undefined) this.#sent = [];
     else this.resumesAt = 0;
@@ -80,7 +81,7 @@ export class Outbox {
     return isFirst ? [this.ask()] : [];
   }
 
-  /** Returns what is to be sent again by now; nothing while more refusals may be on their way. */
+  /** Returns the frames to send again now; none while more refusals may come. */
   resume(now: number): Outgoing[] {
     if (now < this.due) return [];
     this.resumesAt = undefined;
@@ -127,7 +128,7 @@ export class Latest<Frame> {
     this.#freeAt = Math.max(this.#freeAt, now + Math.max(wait ?? RETRY_AFTER, SPACING));
   }
 
-  /** When the next frame may be sent; Infinity where none waits. */
+  /** When the next frame may be sent; Infinity if none waits. */
   get due(): number {
     return this.#isWaiting ? this.#freeAt : Infinity;
   }

@@ -1,4 +1,6 @@
-/** How the elements of lists look that have no id: whether one in the same place is another, or the same one changed. */
+/**
+ * The outlines of list elements without an id: whether one in the same place is another one, or the same one changed.
+ */
 
 import { idOf, idsOf } from "./elements.js";
 import { canonical, isEqual, isObject } from "./json.js";

@@ -1,16 +1,16 @@
-/** Operations that were carried out one after the other; those of one text as the one change that they make. */
+/** Operations that were carried out one after the other; those of one text are also one change. */
 
 import { regionOf, splices } from "./patch.js";
 import type { Op } from "./protocol.js";
 import { compose } from "./text.js";
 import type { Region } from "./text.js";
 
-/** What was done one after the other; of one text alone, the one change that it makes. */
+/** Operations, one after the other; for one text alone, the one change that they make. */
 export type Over = readonly Op[] | { readonly path: string; readonly regions: readonly Region[] };
 
 export const NOTHING: Over = [];
 
-/** Returns what others have done as operations. */
+/** Returns the operations of others. */
 export function opsOf(over: Over): readonly Op[] {
   return "path" in over ? splices(over.path, over.regions) : over;
 }
@@ -30,13 +30,13 @@ export function joined(first: Over, second: readonly Op[]): Over {
   return [...opsOf(first), ...second];
 }
 
-/** Returns the text that all operations change; undefined where they change anything else, or several. */
+/** Returns the text that all operations change; undefined if they change anything else, or several. */
 export function pathOf(ops: readonly Op[]): string | undefined {
   const path = ops[0]?.path;
   return ops.every((op) => op.op === "splice" && op.path === path) ? path : undefined;
 }
 
-/** Returns the one change that splices of one text make of it. */
+/** Returns the one change that splices of one text make together. */
 export function regionsOf(ops: readonly Op[]): readonly Region[] | undefined {
   const [op] = ops;
   if (!op) return [];

@@ -17,24 +17,25 @@ export interface TextChange {
   /** The text as it is shown; undefined where there is none. */
   readonly text: string | undefined;
   /**
-   * What led there from the text of the last call: in order, not overlapping, and all counted on that text. Empty where
-   * there was or is no text.
+   * The edits from the text of the last call to this one: in order, not overlapping, and all counted on that text.
+   * Empty if there was or is no text.
    */
   readonly edits: readonly TextEdit[];
 }
 
 /**
- * Typing in texts, and listening to what is typed there. A client without it shows what others type. It cannot rebase a
- * splice of its own over one in the same text, as one that a page with a storage has left: this is left to the server.
+ * Typing in texts, and listening to changes in them. A client without this part shows others' typing. It cannot rebase
+ * an own splice over one in the same text, such as a splice that a page with a storage has left; the server then does
+ * so.
  */
 export interface TextPart {
-  /** Returns a function that finds one region, around all that is different, or by letters the smallest change. */
+  /** Returns a function that finds one region, around all differences, or by letters the smallest change. */
   newTexts(options?: { byLetters?: boolean }): CompareTexts;
-  /** Brings another splice of the same text before `mine`: each becomes what it is after the other. */
+  /** Moves another splice of the same text before `mine`: each becomes its form after the other. */
   pass(mine: Splicing, other: Splicing): void;
   /** Returns the places of the texts that pushes splice. */
   textsOf(pushes: readonly Pending[]): Iterable<string>;
-  /** Returns operations on a document; of those that replace a value, what `replace` returns for it. */
+  /** Returns operations on a document; an operation that replaces a value becomes the result of `replace` for it. */
   inTexts(
     ops: readonly Op[],
     document: Document,
@@ -48,40 +49,40 @@ export interface TextPart {
 /** The methods of a client that the option `text` brings. */
 export interface TextMethods {
   /**
-   * Removes so many characters of the string at a JSON pointer, from a position on, and inserts a text there. What
-   * others write in it at the same time stays. Positions are those of JavaScript strings, UTF-16 units, as
-   * `selectionStart` is; one in the middle of a surrogate pair is refused with `bad_state`, as one past the end is.
-   * Several edits are one change; they are in order, and all counted on the text before them.
+   * Removes `remove` characters of the string at a JSON pointer, from a position on, and inserts a text there. Others'
+   * typing in it at the same time stays. Positions are those of JavaScript strings, UTF-16 units, like
+   * `selectionStart`; one in the middle of a surrogate pair, or past the end, is refused with `bad_state`. Several
+   * edits are one change; they are in order, and all counted on the text before them.
    */
   splice(pointer: string, at: number, remove?: number, insert?: string): Promise<number>;
   splice(pointer: string, edits: readonly TextEdit[]): Promise<number>;
-  /** Appends to the string at a JSON pointer; only what is appended is sent. */
+  /** Appends to the string at a JSON pointer; only the appended text is sent. */
   append(pointer: string, text: string): Promise<number>;
   /**
-   * Tells whether what is inserted at a position of the string at a JSON pointer goes on after what this client has
-   * inserted last: then it stays before what others insert there. For editors that hold back what others type.
+   * Tells whether an insertion at a position of the string at a JSON pointer continues the last insertion of this
+   * client: then it stays before others' insertions there. This is for editors that hold back others' typing.
    */
   goesOn(pointer: string, at: number): boolean;
-  /** Returns edits that lead from one text to another, as few as the options find. For editors. */
+  /** Returns edits that lead from one text to another, as few as the options find. This is for editors. */
   editsBetween(before: string, after: string): TextEdit[];
   /**
-   * Calls `fn` with each change of the string at a JSON pointer as it is shown, by this client too: with the text, and
-   * the edits that led there. For editors, which `bindText` has for the elements of a page.
+   * Calls `fn` with each change of the shown string at a JSON pointer, even by this client: with the text, and the
+   * edits that led there. This is for editors; `bindText` uses it for the elements of a page.
    */
   onText(pointer: string, fn: (change: TextChange) => void): () => void;
 }
 
-/** What the methods of a part use of a client. */
+/** The interface of a client for the methods of a part. */
 export interface Editing {
   readonly shown: Document;
-  /** Whether what is shown is not the session's. */
+  /** Whether the shown state is not the session's. */
   readonly isEarly: boolean;
   readonly insertion: Insertion | undefined;
-  /** Pushes the operations that `make` returns for what is shown. */
+  /** Pushes the operations that `make` returns for the shown state. */
   make(make: (shown: Document) => readonly Op[]): Promise<number>;
 }
 
-/** What a splice does to its text, and whether it goes on after what the same client has inserted. */
+/** The effect of a splice on its text, and whether it continues the same client's insertion. */
 export interface Splicing {
   regions: readonly Region[];
   isOwn: boolean;
@@ -90,23 +91,23 @@ export interface Splicing {
 /** Returns the change that turns `old` into `next`. */
 export type CompareTexts = (old: string, next: string) => Region[];
 
-/** The last contiguous insertion of this client, as it is in the state that is shown. */
+/** The last contiguous insertion of this client, in the shown state. */
 export interface Insertion {
-  /** Tells whether what is inserted at a place is right after it, or inside it. */
+  /** Tells whether an insertion at a place is right after it, or inside it. */
   goesOn(path: string, at: number): boolean;
-  /** Notes an operation of this client; returns it, with `own` if it goes on. */
+  /** Notes an operation of this client; returns it, with `own` if it continues the insertion. */
   add(op: Op): Op;
-  /** Moves it as others have changed what is shown; nothing is known of how where there are no `ops`. */
+  /** Moves it after changes of others to the shown state; without `ops`, the new place is not known. */
   follow(ops: readonly Op[], before: Document, after: Document): void;
 }
 
-/** The functions that are told of changes of texts. */
+/** The functions that are called with changes of texts. */
 export interface TextWatchers {
   /** Calls `fn` with each change of the text at a pointer; returns the function that ends this. */
   watch(pointer: string, shown: Document, fn: (change: TextChange) => void): () => void;
-  /** What the session shows has changed. */
+  /** Adds a change of the session's shown state. */
   add(change: ShownChange): void;
-  /** Tells of all changes, up to what is shown; without the session's changes where that is not the session's. */
+  /** Reports all changes, up to the shown state; without the session's changes if that is not the session's. */
   tell(shown: Document, isOfSession: boolean): void;
 }
 
@@ -123,8 +124,8 @@ export interface Edit {
 }
 
 /**
- * Returns the edits between two lists in order; undefined where the list is to be replaced whole. `key` is the member
- * that holds the ids of the elements, where one is declared.
+ * Returns the edits between two lists in order; undefined if the list must be replaced whole. `key` is the member that
+ * holds the ids of the elements, if one is declared.
  */
 export type CompareLists = (old: readonly Json[], next: readonly Json[], key?: string) => Edit[] | undefined;
 
@@ -137,7 +138,7 @@ export interface ComparePart {
   newTexts(options?: { byLetters?: boolean }): CompareTexts;
 }
 
-/** Returns what compares texts; undefined where the client has no part for them. */
+/** Returns a function that compares texts; undefined if the client has no part for them. */
 export function textComparison({ text, compare }: Parts, options?: { byLetters?: boolean }): CompareTexts | undefined {
   return text && (compare ?? text).newTexts(options);
 }
@@ -153,21 +154,21 @@ export interface UndoPart {
 export interface UndoMethods {
   /**
    * Takes back the last own change in this page, a burst of typing as one; with a JSON pointer, the last one at that
-   * place or in it. What others have done since stays; a change whose place they have changed is not taken back.
-   * Resolves as `set` does; returns undefined where there is nothing to take back.
+   * place or in it. Others' later changes stay; a change whose place they have changed is not taken back. Resolves as
+   * `set` does; returns undefined if there is nothing to take back.
    */
   undo(pointer?: string): Promise<number> | undefined;
-  /** Does again what `undo` has taken back, as long as this client has made no other change. */
+  /** Does the undone change again, while this client has made no other change. */
   redo(pointer?: string): Promise<number> | undefined;
   canUndo(pointer?: string): boolean;
   canRedo(pointer?: string): boolean;
 }
 
-/** The changes of this client that can be undone, and those that were. */
+/** The changes of this client that can be undone, and those that were undone. */
 export interface History {
-  /** What is shown has changed. */
+  /** Follows a change of the shown state. */
   handle(change: ShownChange): void;
-  /** The server has answered a push. */
+  /** Follows the server's answer to a push. */
   settle(push: Pending, isRefused: boolean): void;
   /** Makes one entry of all changes until it was resumed as often; typing goes on with the burst before. */
   pause(): void;
@@ -175,8 +176,8 @@ export interface History {
   /** Tells whether there is something to undo or redo at a place or in it. */
   can(what: "undo" | "redo", place: readonly string[], document: Document): boolean;
   /**
-   * Undoes or redoes the last of the changes at a place or in it, on what is shown; `push` must push the operations at
-   * once. Returns what it returns; undefined where there is nothing to do.
+   * Undoes or redoes the last of the changes at a place or in it, on the shown state; `push` must push the operations
+   * at once. Returns the result of `push`; undefined if there is nothing to do.
    */
   run<Answer>(
     what: "undo" | "redo",
@@ -192,7 +193,7 @@ export interface Parts {
   readonly compare?: ComparePart | undefined;
 }
 
-/** A file of a thread, as the events `file_created` and `file_updated` have it, too. Times are in microseconds. */
+/** A file of a thread, also in the events `file_created` and `file_updated`. Times are in microseconds. */
 export interface FileInfo {
   readonly path: string;
   readonly name: string;
@@ -200,7 +201,7 @@ export interface FileInfo {
   readonly mime: string;
   readonly created_at: number;
   readonly updated_at: number;
-  /** Of an image, in pixels; null if that is not known. */
+  /** The size of an image in pixels; null if it is not known. */
   readonly width: number | null;
   readonly height: number | null;
   readonly metadata: { readonly [key: string]: unknown };
@@ -210,36 +211,38 @@ export interface FileInfo {
 }
 
 export interface UploadOptions {
-  /** Called with the bytes that were sent so far, and with all. Outside of browsers it is called once, at the end. */
+  /**
+   * Called with the number of bytes sent so far, and their total. Outside of browsers it is called once, at the end.
+   */
   onProgress?: ((sent: number, total: number) => void) | undefined;
   signal?: AbortSignal | undefined;
-  /** The MIME type. By default that of the blob, or of the path's extension. */
+  /** The MIME type. The default is the type of the blob, or of the path's extension. */
   type?: string | undefined;
 }
 
 /** The files that a thread keeps: over HTTP, beside the socket. */
 export interface ThreadFiles {
   /**
-   * Returns the address of a file, for `<img>` and links. A page shows the server its cookies there, and no token. Throws
-   * a PlaitError for a path with `..`.
+   * Returns the address of a file, for `<img>` and links. A page shows the server its cookies there, and no token.
+   * Throws a PlaitError for a path with `..`.
    */
   url(path: string): string;
   /**
-   * Stores a file, in place of the one that was there. Rejects with a PlaitError, also where the connection is lost: it
-   * can be sent again; and with the reason of `signal`, after which the file is as it was.
+   * Stores a file, in place of an earlier one. Rejects with a PlaitError, even if the connection is lost: the file can
+   * be sent again; and with the reason of `signal`, which leaves the earlier file.
    */
   upload(path: string, data: Blob | ArrayBuffer | ArrayBufferView | string, options?: UploadOptions): Promise<FileInfo>;
   /** Removes a file; resolves to whether there was one. Rejects with a PlaitError. */
   remove(path: string): Promise<boolean>;
 }
 
-/** What the option `files` gives to a client. */
+/** The member that the option `files` gives to a client. */
 export interface HasFiles {
   /** The files that the thread keeps; undefined without the option. */
   readonly files: ThreadFiles;
 }
 
-/** What gives a client files. */
+/** Gives a client files. */
 export interface FilesPart {
   /** Gives a client with these options its `files`. */
   put(client: object, options: object): void;

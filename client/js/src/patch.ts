@@ -43,7 +43,7 @@ export function isPlace(part: string | undefined): boolean {
 /**
  * Returns the operations that turn `old` into `next`. Parts that are the same object in both are not walked. Elements
  * of lists are compared by identity, not by position; `keys` are the declared members that identify them, and the
- * texts, in which only what is different changes where the client has the part for that.
+ * texts, in which only the differences change if the client has the part for that.
  */
 export function diff(old: Document, next: Json, keys?: Keys, { byLetters = false } = {}): Op[] {
   const parts = keys?.parts ?? {};
@@ -67,7 +67,7 @@ function addDifference(old: Document, next: Json, path: string, found: Differenc
   else found.ops.push(...replace(old, next, path, found.keys, found.texts));
 }
 
-/** Returns the operations that replace a value; those that change a text only where it is different. */
+/** Returns the operations that replace a value; in a text, only the differences change. */
 export function replace(
   old: Document,
   next: Json,
@@ -108,14 +108,14 @@ function addArrays(old: readonly Json[], next: readonly Json[], path: string, fo
 
 /**
  * Returns `document` with `ops` applied in order. The document itself is not changed: containers around a change are
- * copied, all else is shared; the copies and the values of the operations are frozen. Throws a PatchError when a
+ * copied, and all else is shared; the copies and the values of the operations are frozen. Throws a PatchError when a
  * path does not exist.
  */
 export function apply(document: Document, ops: readonly Op[]): Document {
   return ops.reduce((before, op) => applyAt(before, parse(op.path), 0, op), document);
 }
 
-/** Returns what `apply` does; undefined where the operations do not fit. */
+/** Returns the result of `apply`; undefined if the operations do not fit. */
 export function tryApply(document: Document, ops: readonly Op[]): Document {
   try {
     return apply(document, ops);
@@ -169,7 +169,7 @@ export function splices(path: string, regions: readonly Region[], own = false): 
   }));
 }
 
-/** Returns operations without `own`, as they are stored and sent to others. */
+/** Returns operations without `own`, the form in which they are stored and sent to others. */
 export function withoutOwn(ops: readonly Op[]): readonly Op[] {
   return ops.map((op) => {
     if (op.op !== "splice" || op.own === undefined) return op;
@@ -180,7 +180,7 @@ export function withoutOwn(ops: readonly Op[]): readonly Op[] {
 
 export type Splice = Extract<Op, { op: "splice" }>;
 
-/** Returns what a splice does, whatever text it is for. Throws a PatchError where no text has such a place. */
+/** Returns the region of a splice, whatever text it is for. Throws a PatchError if no text has such a place. */
 export function regionOf(op: Splice): Region {
   const { value, at, remove = 0, insert = "" } = op;
   const areCounts = [at, remove].every((number) => Number.isSafeInteger(number) && number >= 0);
@@ -197,7 +197,7 @@ function applySplice(op: Splice, text: Document): string {
 
 // Reading
 
-/** Returns the value at a place of a document; undefined where there is none. */
+/** Returns the value at a place of a document; undefined if there is none. */
 export function find(document: Document, parts: readonly string[]): Document {
   return parts.reduce((node, part) => member(node, part), document);
 }
@@ -207,7 +207,7 @@ function member(node: Document, part: string): Document {
   return isObject(node) ? (own(node, part) as Document) : undefined;
 }
 
-/** Returns the string at a place, undefined where there is none. */
+/** Returns the string at a place, undefined if there is none. */
 export function textAt(document: Document, parts: readonly string[]): string | undefined {
   const text = find(document, parts);
   return typeof text === "string" ? text : undefined;

@@ -1,37 +1,41 @@
-/** A push without an answer, and a change of what is shown. */
+/** A push without an answer, and a change of the shown state. */
 
 import type { Document } from "./json.js";
 import type { Op, Version } from "./protocol.js";
 
-/** A push without an answer; it changes as the server's state does, and keeps its identity until it is answered. */
+/** A push without an answer; it changes with the server's state, and keeps its identity until it is answered. */
 export interface Pending {
   ref: number;
   /** The version on which the user made it. */
   readonly made: Version;
-  /** What it does to the confirmed state after the pushes before it. */
+  /** The effect of the push on the confirmed state after the pushes before it. */
   ops: readonly Op[];
-  /** What was sent last; undefined as long as nothing was. */
+  /** The operations that were sent last; undefined if none were. */
   sent: readonly Op[] | undefined;
-  /** A place that it leads into is gone: the last version on which it stood. It is left out of what is shown. */
+  /**
+   * The last version on which all places of the push existed; set when one of them is gone. The push is then not shown.
+   */
   lostOn: Version | undefined;
   /**
-   * It was refused, or made on an own push that is refused or lost: the server, which may know nothing of that, is not
-   * to be asked.
+   * Whether the push was refused, or was made on an own push that is refused or lost: the server may not know of this,
+   * and must not be asked.
    */
   isOrphan: boolean;
-  /** The server's state has it, or does without it: only its answer is to come. */
+  /** Whether the server has dealt with the push, so that only the answer is missing. */
   isSettled: boolean;
-  /** Whether it is shown; else it is left out. */
+  /** Whether the shown state includes the push. */
   isShown: boolean;
 }
 
-/** A change of what is shown. */
+/** A change of the shown state. */
 export interface ShownChange {
   before: Document;
   after: Document;
-  /** What leads from one to the other; where something is taken back, without values, and with unknown characters. */
+  /**
+   * The operations from one state to the other; if a change is taken back, without values, and with unknown characters.
+   */
   ops: readonly Op[];
-  /** The push that was made; undefined for what the server has said. */
+  /** The push that was made; undefined for a change from the server. */
   push?: Pending | undefined;
   /** The refused push that is taken back. */
   refused?: Pending | undefined;

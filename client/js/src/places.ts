@@ -9,7 +9,7 @@ export type PlaceIn<State, Pointer extends string> = string extends Pointer
     ? never
     : Pointer;
 
-/** What is at a JSON pointer; never where it leads nowhere, unknown where that cannot be told. */
+/** The value at a JSON pointer; never if it leads nowhere, unknown if that cannot be decided. */
 export type ValueAt<State, Pointer extends string> = 0 extends 1 & State
   ? unknown
   : unknown extends State
@@ -45,7 +45,9 @@ type Member<Container, Name extends string> = Name extends `${string}~${string}`
             : never
       : never;
 
-/** `Value` without what JSON cannot hold: symbols, functions, and objects whose content is not in their members. */
+/**
+ * `Value` without parts that JSON cannot hold: symbols, functions, and objects whose content is not in their members.
+ */
 export type Sendable<Value> = Value extends Json
   ? Value
   : Value extends symbol | ReadonlyMap<any, any> | ReadonlySet<any> | PromiseLike<any>

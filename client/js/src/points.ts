@@ -1,8 +1,8 @@
 /** Positions in texts: code points, which operations count, and UTF-16 units, which JavaScript counts. */
 
-/** A text that is longer is remembered. */
+/** The length from which a text is remembered. */
 export const LONG = 2048;
-/** How many texts are remembered, the last one first. */
+/** The maximum number of remembered texts; the last one comes first. */
 const MOST = 4;
 
 const PAIR = /[\uD800-\uDBFF][\uDC00-\uDFFF]/g;
@@ -13,7 +13,7 @@ interface Place {
   readonly unit: number;
 }
 
-/** What is known of a text: without surrogates, its two positions are the same everywhere. */
+/** The known positions of a text: without surrogates, its two positions are the same everywhere. */
 interface Known {
   readonly text: string;
   readonly count: number;
@@ -21,7 +21,7 @@ interface Known {
   near: Place;
 }
 
-/** Long texts: to count their code points takes longer than to change them. */
+/** Long texts: counting their code points takes longer than changing them. */
 let remembered: readonly Known[] = [];
 
 /** Returns how many code points a text has. */
@@ -29,7 +29,7 @@ export function countPoints(text: string): number {
   return known(text).count;
 }
 
-/** Returns the UTF-16 position of a code point; of the end where there are fewer. */
+/** Returns the UTF-16 position of a code point; of the end if there are fewer. */
 export function unitAt(text: string, point: number): number {
   const it = known(text);
   const to = Math.min(point, it.count);
@@ -44,17 +44,17 @@ export function pointAt(text: string, unit: number): number | undefined {
   return isPair(text, to - 1) ? undefined : walk(it, (at) => to - at.unit).point;
 }
 
-/** Returns so many code points of a text, from one on. */
+/** Returns the code points of a text from `start` to `end`. */
 export function slicePoints(text: string, start: number, end: number): string {
   return text.slice(unitAt(text, start), unitAt(text, end));
 }
 
-/** A text that has `count` code points is about to be used: they need not be counted. */
+/** Remembers a text that has `count` code points and is about to be used: they need not be counted. */
 export function remember(text: string, count: number, near: Place): void {
   keep({ text, count, near });
 }
 
-/** Returns how many code points a part of a text has that is not asked for again. */
+/** Returns the number of code points of a part of a text, which is not asked for again. */
 export function countAll(text: string): number {
   return text.length - (text.match(PAIR)?.length ?? 0);
 }
@@ -75,7 +75,7 @@ function isPair(text: string, unit: number): boolean {
   return (text.codePointAt(unit) as number) > 0xffff;
 }
 
-/** Returns the place at no distance, found from the nearest one that is known. */
+/** Returns the place at no distance, found from the nearest known one. */
 function walk(it: Known, distance: (place: Place) => number): Place {
   const ends = [
     { point: 0, unit: 0 },

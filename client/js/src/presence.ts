@@ -12,12 +12,12 @@ export type PresenceRecord = { readonly [connection: string]: Json };
 export class Presences {
   /** The presence of every connection; equal records and entries stay the same objects. */
   all: PresenceRecord = {};
-  /** This client's own, null for nothing. */
+  /** The presence of this client, null for nothing. */
   own: Json = null;
-  /** Whether it was told that the own presence is too large for a socket. */
+  /** Whether it was reported that the own presence is too large for a socket. */
   #isTold = false;
 
-  /** Sets this client's presence; returns the frame to send. Throws a PlaitError when it is too large. */
+  /** Sets this client's presence; returns the frame to send. Throws a PlaitError if it is too large. */
   set(data: Json, maxFrame: number): Presence {
     const frame: Presence = { type: "presence", data };
     if (isTooLarge(frame, maxFrame)) throw tooLarge("presence");
@@ -26,7 +26,7 @@ export class Presences {
     return frame;
   }
 
-  /** Returns the frame to send on a new socket, if there is one; of one that is too large for it, it tells once. */
+  /** Returns the frame to send on a new socket, if any; a presence too large for the socket is reported once. */
   resend(maxFrame: number): Presence | Dropped | undefined {
     if (this.own === null) return undefined;
     const frame: Presence = { type: "presence", data: this.own };
@@ -36,12 +36,12 @@ export class Presences {
     return { type: "dropped", error: tooLarge("presence") };
   }
 
-  /** Forgets the others: a join without a known version brings no presences where there are none. */
+  /** Forgets the others' presences: the answer to a join without a version does not mention that there are none. */
   forget(): void {
     this.all = {};
   }
 
-  /** Applies a frame: all presences, or those that have changed. */
+  /** Applies a frame: all presences, or the changed ones. */
   receive({ snapshot, joined, updated, left = [] }: PresenceDiff): void {
     const next: Record<string, Json> = { ...(snapshot ?? this.all), ...joined, ...updated };
     for (const connection of left) delete next[connection];

@@ -137,7 +137,7 @@ export interface Ping {
 }
 
 /**
- * Asks for a part of the thread, such as its messages: for the newest page, or what was missed since a revision.
+ * Asks for a part of the thread, such as its messages: for the newest page, or the changes since a revision.
  *
  * From then on the client is told of changes of the part. With `before`, a position, it asks for an older page.
  */
@@ -149,7 +149,7 @@ export interface Open {
   readonly limit?: number;
 }
 
-/** The client wants to be told no more of a part. */
+/** The client stops following a part. */
 export interface Close {
   readonly type: "close";
   readonly part: string;
@@ -305,7 +305,7 @@ export interface Pong {
 /**
  * The answer to an Open: messages of a part, oldest first, as they are at `revision` or later.
  *
- * With `reset` it has the newest ones, and the client forgets what it has. With `before`, it has those before that
+ * With `reset` it has the newest ones, and the client forgets its own. With `before`, it has those before that
  * position. Otherwise it has the messages that were added or changed since the client's revision, and the ids of those
  * that were removed. `more` tells whether there are older ones; without `reset` and `before`, that is not known.
  *
@@ -324,7 +324,7 @@ export interface Page {
 }
 
 /**
- * One message. `position` orders those of the history, and those of the queue; `created_at` is in microseconds.
+ * One message. `position` orders the messages of the history, and of the queue; `created_at` is in microseconds.
  *
  * While it is streaming, `taken` has the ids of the pending messages that it is an answer to: it is shown after them.
  */
@@ -349,7 +349,7 @@ export interface Item {
 /**
  * A run of a task: `value` is its last status, and `created_at` is in microseconds.
  *
- * `result` is what it has returned, if clients may begin the task.
+ * `result` is its return value, if clients may begin the task.
  */
 export interface TaskRun {
   readonly id: string;
@@ -365,8 +365,8 @@ export interface TaskRun {
  *
  * "insert" and "update" have the whole `message`, "delete" its `id`, "take" the ids of pending messages that became
  * history with their positions there, "chunk" a text that follows the first `at` characters of the streaming message
- * `id`, "end" the `status` with which that ends. "missed": changes were left out, and the client opens the part again.
- * Of tasks, "update" has the whole `run`.
+ * `id`, "end" the final `status` of that message. "missed": changes were left out, and the client opens the part
+ * again. Of tasks, "update" has the whole `run`.
  */
 export interface Part {
   readonly type: "part";

@@ -1,4 +1,4 @@
-/** The pushes of one client: their refs, which are to be sent, and their answers. */
+/** The pushes of one client: their refs, the pushes to send, and the answers. */
 
 import { PlaitError } from "./errors.js";
 import type { ErrorCode } from "./errors.js";
@@ -16,7 +16,7 @@ import { SendWindow } from "./window.js";
 /** No server refuses a push of this many bytes as too large. */
 const LARGE = 64 * 1024;
 
-/** A call or message, which must not overtake the push that it was made after. */
+/** A call or message, which must not overtake the push that was made before it. */
 export interface Follower {
   after: Pending | undefined;
 }
@@ -31,7 +31,7 @@ export class Pushes {
   next = 1;
   // The push that was probably too large, unless the next join says that it was answered.
   #suspect: Pending | undefined;
-  /** Whether anything has changed since the pushes were kept in a storage, and the version on which they were. */
+  /** Whether anything has changed since the pushes were kept in a storage, and the version of the kept pushes. */
   isDirty = false;
   keptAt: Version | undefined;
 
@@ -46,7 +46,7 @@ export class Pushes {
     return this.fold.pushes;
   }
 
-  /** When to send again, where the server has asked to wait; `waiting` may have to wait longer. */
+  /** When to send again, if the server has asked to wait; `waiting` may have to wait longer. */
   resumesAt(waiting: Follower | undefined): number {
     const { resumesAt = Infinity, freeAt = Infinity } = this.#window;
     return Math.min(resumesAt, waiting ? freeAt : Infinity);
@@ -54,7 +54,7 @@ export class Pushes {
 
   // Sending
 
-  /** Adds a push of operations on what is shown. Throws a PatchError, and changes nothing, where they do not fit. */
+  /** Adds a push of operations on the shown state. Throws a PatchError, and changes nothing, if they do not fit. */
   add(ops: readonly Op[]): Pending {
     for (const { path } of ops) {
       if (!isWellFormed(path)) throw new PatchError("half a surrogate pair cannot be sent");
@@ -66,8 +66,8 @@ export class Pushes {
   }
 
   /**
-   * Returns the next push that may be sent, if there is one: its frame, or its refusal in the server's place.
-   * No push overtakes `waiting`.
+   * Returns the next push that may be sent, if any: its frame, or its refusal in the server's place. No push overtakes
+   * `waiting`.
    */
   take(maxFrame: number, waiting: Follower | undefined): Push | Refused | undefined {
     const suspect = this.#suspect;
@@ -93,14 +93,14 @@ export class Pushes {
     return this.#window.letPass(this.#indexOf(waiting));
   }
 
-  /** Returns -1 where all pushes before it are answered. */
+  /** Returns the index of the push that the follower must follow; -1 if all pushes before it are answered. */
   #indexOf({ after }: Follower): number {
     return after ? this.all.indexOf(after) : -1;
   }
 
   #frame({ ref, made, ops, lostOn, isSettled }: Pending): Push {
     const answered = (this.all[0] as Pending).ref - 1;
-    // Where its place is gone, it must not be taken to lead anywhere in the state that is known by now.
+    // A push whose place is gone must not find a place in the state that is known now.
     const base = lostOn ?? (this.fold.at as Version);
     const isMoved = !isEqual(made, base);
     return {
@@ -109,12 +109,12 @@ export class Pushes {
       base,
       ...(isMoved && { made }),
       ...(answered < ref - 1 && { answered }),
-      // The server knows what a settled one was, and is only asked for its answer.
+      // The server knows a settled push, and is only asked for its answer.
       ops: isSettled ? [] : ops,
     };
   }
 
-  /** A new socket: nothing was sent on it. */
+  /** Starts with a new socket: nothing was sent on it. */
   reset(): void {
     this.#window = new SendWindow(this.#now);
   }
@@ -124,9 +124,9 @@ export class Pushes {
     this.#window.release();
   }
 
-  // What the server has not seen, and is not to see
+  // Pushes that the server has not seen, and must not see
 
-  /** The server has closed the socket for the size of a frame: it was the largest push on its way, if that is large. */
+  /** Notes that the server has closed the socket over a frame's size: probably the largest push, if it is large. */
   suspect(): void {
     let largest = LARGE;
     for (const push of this.all) {
@@ -136,7 +136,7 @@ export class Pushes {
     }
   }
 
-  /** Refuses, in the server's place, a push that it has not seen. */
+  /** Refuses a push, in the server's place, that the server has not seen. */
   #refuse(push: Pending, error: PlaitError): Refused {
     const open = this.all.filter((each) => !each.isSettled);
     this.fold.refuse(push);
@@ -147,22 +147,22 @@ export class Pushes {
     return { type: "refused", push, error };
   }
 
-  // What the server says
+  // Answers of the server
 
-  /** Takes in the answer to a join. Throws a PatchError where what was missed is missing. */
+  /** Takes in the answer to a join. Throws a PatchError if missed changes are missing. */
   join(frame: Joined): void {
     this.#settle(frame.last_ref ?? 0);
     this.fold.join(frame);
   }
 
   /**
-   * The server has answered for all pushes up to `lastRef`.
-   * One that never left cannot be among those: its number was used by this client in another life.
+   * Settles all pushes up to `lastRef`, which the server has answered. A push that was never sent cannot be among them:
+   * this client has used its number in another life.
    */
   #settle(lastRef: number): void {
     this.next = Math.max(this.next, lastRef + 1);
-    // It does not store that a push changed nothing. Once it has forgotten that, it would take what has lost its place
-    // for made without that push, and may find another place for it.
+    // The server does not store that a push changed nothing. Once the server has forgotten such a push, it would take a
+    // push that lost its place as made without it, and might find another place for that push.
     const [first] = this.all;
     if (first && lastRef < first.ref - 1) for (const push of this.all) push.isOrphan ||= push.lostOn !== undefined;
     if (this.all.some((push) => push.ref <= lastRef && push.sent === undefined)) {
@@ -175,11 +175,11 @@ export class Pushes {
     this.isDirty = true;
   }
 
-  /** Takes an ack; returns what it says, undefined when that was known. Throws a PatchError for a gap. */
+  /** Takes an ack; returns its event, undefined if its change was known. Throws a PatchError for a gap. */
   ack({ ref, version, ops }: Ack): Applied | undefined {
     const push = this.all.find((each) => each.ref === ref);
     const [epoch, known] = this.fold.at as Version;
-    // One that is settled was carried out, if it was, as a part of what a join has told.
+    // A settled push that was carried out was a part of the changes in a join.
     if (version > known && !push?.isSettled) {
       const applied = ops ?? push?.sent;
       if (version > known + 1 || applied === undefined) throw new PatchError("changes are missing");
@@ -190,7 +190,7 @@ export class Pushes {
     return push && { type: "applied", push, version };
   }
 
-  /** Takes a nack; returns the refusal, undefined when the push goes on, or was not asked about. */
+  /** Takes a nack; returns the refusal, undefined if the push goes on, or was not asked about. */
   nack(frame: Nack): Refused | undefined {
     const isUnseen = frame.code === "rate_limited" || (frame.code === "gap" && typeof frame.expected === "number");
     if (isUnseen && this.#window.isStale(frame)) return undefined;

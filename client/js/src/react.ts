@@ -27,18 +27,17 @@ export type { ThreadHandlers } from "./hooks.js";
 const NOBODY: PresenceRecord = {};
 const NO_MESSAGES: readonly ThreadMessage[] = [];
 
-// One for the whole page, so that its components share sockets.
+// The page has one, so that its components share sockets.
 const clients = new SharedClients();
 
 export type UseThreadOptions<State> = Omit<ThreadOptions<State>, "connect"> & ThreadHandlers;
 
 /**
  * The client of a thread, connected while a component that uses it is mounted. Components that name the same thread
- * with a token of the same user share one; it has the options of the first of them, with the parts that a later one
- * adds (`text`, `undo`, `compare`, `messages`, `tasks`), and the token of the last render.
- * Another kind, name, host, url, client, storage or user gives another client, and so does mounting after the shared
- * one was closed. Two tokens are of the same user when they are equal, or JWTs that
- * differ in their times only.
+ * with a token of the same user share one client; it has the options of the first of them, with the parts that a later
+ * one adds (`text`, `undo`, `compare`, `messages`, `tasks`), and the token of the last render. Another kind, name,
+ * host, url, client, storage or user gives another client, and so does mounting after the shared one was closed. Two
+ * tokens are of the same user if they are equal, or JWTs that differ in their times only.
  */
 export function useThread<State = unknown, Rpcs = AnyRpcs, Events = AnyEvents>(
   options: UseThreadOptions<State>,
@@ -58,8 +57,8 @@ export function useThread<State = unknown, Rpcs = AnyRpcs, Events = AnyEvents>(
 }
 
 /**
- * The state that is shown, or what `selector` returns for it; the component renders again when that differs by
- * `isEqual`. Until the thread has sent its state, it is the option `initialState`, or undefined.
+ * The shown state, or the result of `selector` for it; the component renders again when that differs by `isEqual`.
+ * Until the thread has sent its state, it is the option `initialState`, or undefined.
  */
 export function useThreadState<State>(thread: ThreadClient<State, any, any>): DeepReadonly<State> | undefined;
 export function useThreadState<State, Selected>(
@@ -126,13 +125,13 @@ export function useThreadEvent<Events, Name extends keyof Events & string>(
 export interface BoundText {
   /** For the element in which the text is shown and typed: a textarea, an input, or one with `contenteditable`. */
   ref: (element: TextElement | null) => void;
-  /** The text that is shown; undefined where there is none. */
+  /** The shown text; undefined if there is none. */
   value: string | undefined;
 }
 
 /**
  * A text of the thread, for an element that is bound to it by `ref`, as with `bindText`. The element has no `value` of
- * its own: what is typed goes to the thread, and what others type comes in.
+ * its own: typing goes to the thread, and others' typing comes in.
  */
 export function useText(thread: ThreadClient<any, any, any>, pointer: string): BoundText {
   const value = useThreadState(thread, (state: unknown) => textAt(state as Document, parse(pointer)));
@@ -148,13 +147,13 @@ export function useText(thread: ThreadClient<any, any, any>, pointer: string): B
 }
 
 export interface MessagesState {
-  /** The messages, oldest first, with what is pending and what is being sent here. */
+  /** The messages, oldest first, with the pending messages and those that are being sent here. */
   items: readonly ThreadMessage[];
   /** Whether the first page has come, whether there are older messages, and whether some are being read. */
   isReady: boolean;
   hasMore: boolean;
   isLoading: boolean;
-  /** Why the messages cannot be opened, or older ones not be read. */
+  /** Why the messages cannot be opened, or older ones cannot be read. */
   error: PlaitError | undefined;
   /** The messages themselves, for `send`, `older` and `onRefused`. */
   messages: ThreadMessages;
@@ -178,8 +177,8 @@ export function useMessages(thread: ThreadClient<any, any, any>, part?: string):
 }
 
 /**
- * A run of one of the thread's tasks, or of those that its class declares by the name `part`; undefined while it is not
- * known, and without an `id`. Throws a TypeError without the option `tasks`.
+ * A run of one of the thread's tasks, or of those that its class declares by the name `part`; undefined while the run
+ * is not known, and without an `id`. Throws a TypeError without the option `tasks`.
  */
 export function useTask(thread: ThreadClient<any, any, any>, id?: string, part?: string): TaskRun | undefined {
   const tasks = part === undefined ? thread.tasks : thread.tasks.of(part);
@@ -192,7 +191,7 @@ export function useTask(thread: ThreadClient<any, any, any>, id?: string, part?:
   );
   const isMissing = id !== undefined && isReady && run === undefined;
   useEffect(() => {
-    // One that ended long ago; what goes wrong is told by other calls, too.
+    // Such a run ended long ago; other calls report the errors, too.
     if (isMissing) tasks.get(id).catch(() => undefined);
   }, [tasks, id, isMissing]);
   return run;
@@ -201,8 +200,8 @@ export function useTask(thread: ThreadClient<any, any, any>, id?: string, part?:
 export type UseThreadsOptions = Omit<ListOptions, "kind">;
 
 /**
- * The threads of a kind that changed last, with the people who are in them; it follows what happens while the component
- * is mounted. A function as `token` may be another one at each render.
+ * The threads of a kind that changed last, with the people who are in them; the list is kept up to date while the
+ * component is mounted. A function as `token` may be another one at each render.
  */
 export function useThreads<Card = unknown>(kind: string, options: UseThreadsOptions = {}): ThreadList<Card> {
   const { host, secure, limit, token } = options;
@@ -214,7 +213,7 @@ export function useThreads<Card = unknown>(kind: string, options: UseThreadsOpti
     const fetchToken = () => (typeof latest.current === "function" ? latest.current() : latest.current);
     const place = { kind, host, secure, url, limit, token: fetchToken };
     return watchThreads<Card>(place, (list) => setShown({ key, list }));
-    // The key has all that the list depends on.
+    // The key contains everything on which the list depends.
   }, [key]);
   // The list of another kind or user is never shown.
   return shown.key === key ? shown.list : UNKNOWN;
@@ -231,7 +230,7 @@ export interface RpcState<Args extends unknown[], Data> {
   data: Data | undefined;
 }
 
-/** A method, and the state of its last call; of several under way, the one that began last counts. */
+/** A method, and the state of its last call; if several are under way, the one that began last counts. */
 export function useRpc<State, Rpcs, Name extends keyof Rpcs & string>(
   thread: ThreadClient<State, Rpcs, any>,
   method: Name,

@@ -21,14 +21,14 @@ export interface Rebased {
   /** Whether others have removed a place that the operations need, so that they cannot be applied. */
   isLost: boolean;
   /**
-   * What they were rebased over, as it is to be applied after them, without operations that have no effect left. If
-   * they are lost, it also takes them back, just before the operation that removed their place.
+   * The operations of others, as they apply after the rebased ones, without operations that have no effect left. If the
+   * rebased operations are lost, `over` also takes them back, just before the operation that removed their place.
    */
   over: Op[];
 }
 
 /**
- * Rebases `ops` onto `document`, which `over` has made from the state that both were made on. Without the part for texts,
+ * Rebases `ops` onto `document`, which `over` has made from the common base of both. Without the part for texts,
  * operations on a text that others have changed are lost.
  */
 export function rebase(ops: readonly Op[], over: readonly Op[], document: Document, text?: TextPart): Rebased {
@@ -66,7 +66,7 @@ function unitsOf(steps: readonly Step[]): Unit[] {
   return units;
 }
 
-/** Returns operations that are carried out on a shape. */
+/** Returns operations after they are carried out on a shape. */
 function done(ops: readonly Op[], shape: Shape, text: TextPart | undefined): Step[] {
   return ops.map((op) => {
     const step = new Step(op, text);
@@ -76,7 +76,7 @@ function done(ops: readonly Op[], shape: Shape, text: TextPart | undefined): Ste
   });
 }
 
-/** Returns operations that have led to a shape, which is led back to where it was before them. */
+/** Returns operations that have led to a shape, and leads the shape back to its state before them. */
 function undone(over: readonly Op[], shape: Shape, isExact = true): Step[] {
   const steps = over.map((op) => new Step(op));
   for (let index = steps.length - 1; index >= 0; index--) {
@@ -93,7 +93,7 @@ function undone(over: readonly Op[], shape: Shape, isExact = true): Step[] {
   return steps;
 }
 
-/** Returns `over`, and what takes `ops` back before the one at `lostAt`. */
+/** Returns `over`, with operations that take `ops` back before the one at `lostAt`. */
 function without(
   ops: readonly Op[],
   over: readonly Op[],
@@ -112,7 +112,7 @@ function present(steps: readonly Step[]): Op[] {
   return steps.filter((step) => !step.isGone).flatMap((step) => step.toOps());
 }
 
-/** Brings `others` before `mine`; returns the one that removes its place, if any does. */
+/** Moves `others` before `mine`; returns the one that removes its place, if any does. */
 function passAll(mine: Unit, others: readonly Unit[]): Unit | undefined {
   for (const other of others) {
     if (other.every((step) => step?.isGone)) continue;
@@ -123,12 +123,12 @@ function passAll(mine: Unit, others: readonly Unit[]): Unit | undefined {
   return undefined;
 }
 
-/** Brings `other` before `mine`: each becomes what it is after the other. */
+/** Moves `other` before `mine`: each becomes its form after the other. */
 function passUnit(mine: Unit, other: Unit): void {
   const [first, into] = mine;
   const [out, otherInto] = other;
   if (into && otherInto && first.pointer === out.pointer) {
-    // Of two moves of one element the later wins.
+    // If both move the element, the later move wins.
     into.isContested = true;
     first.parts = otherInto.parts;
     out.isGone = otherInto.isGone = true;
@@ -152,12 +152,12 @@ function follow(mine: Step, out: Step, into: Step): void {
   mine.parts = [...into.parts, ...rest];
 }
 
-/** Makes `mine` move the element with what `other` has changed. */
+/** Makes `mine` move the element with the changes of `other`. */
 function takeAlong(out: Step, into: Step, other: Step): void {
   const rest = other.parts.slice(out.parts.length);
   const isWhole = rest.length === 0 && (other.name === "remove" || other.name === "replace");
   if (isWhole || (other.name !== "remove" && !other.hasValue)) {
-    // The element was removed or may be another, or its value is unknown, as where a change is taken back.
+    // The element was removed or may be another, or its value is unknown, as when a change is taken back.
     out.isContested = out.isGone = true;
     return;
   }
@@ -165,7 +165,7 @@ function takeAlong(out: Step, into: Step, other: Step): void {
   other.parts = [...into.parts, ...rest];
 }
 
-/** Brings `other` before `mine`: each becomes what it is after the other. */
+/** Moves `other` before `mine`: each becomes its form after the other. */
 function pass(mine: Step, other: Step): void {
   const place = mine.parts;
   const otherPlace = other.parts;
@@ -187,7 +187,7 @@ function pass(mine: Step, other: Step): void {
   } else if (isWithin(place, otherPlace) || isWithin(otherPlace, place)) {
     mine.isContested = true;
     if (mine.name === "splice") {
-      // What others have put there, or around it, is not the text that was meant.
+      // The value that others have put there, or around it, is not the text that was meant.
       mine.isGone = true;
     } else if (otherPlace.length < place.length) {
       other.takeIn(mine);

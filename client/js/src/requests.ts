@@ -3,13 +3,13 @@
 import { PlaitError } from "./errors.js";
 import type { ErrorCode } from "./errors.js";
 
-/** What shows who a client is, or a function that returns it. */
+/** A text that tells who a client is, or a function that returns it. */
 export type Token = string | (() => string | undefined | Promise<string | undefined>) | undefined;
 
 /** Statuses from 400 to 499 that another attempt may not get. */
 const PASSING = new Set([408, 425, 429]);
 
-/** An answer that the server gave in place of what was asked for. */
+/** An answer of the server in place of the requested one. */
 export class RefusedRequest extends PlaitError {
   constructor(
     code: ErrorCode,
@@ -21,7 +21,7 @@ export class RefusedRequest extends PlaitError {
   }
 }
 
-/** Returns the headers that show a token. Rejects with a PlaitError where the app's function for it fails. */
+/** Returns the headers that show a token. Rejects with a PlaitError if the app's function for it fails. */
 export async function authorize(token: Token): Promise<Record<string, string>> {
   try {
     const shown = await (typeof token === "function" ? token() : token);
@@ -48,7 +48,7 @@ export function unreachable(cause?: unknown): PlaitError {
   return new PlaitError("disconnected", "the server cannot be reached", { cause });
 }
 
-/** Returns the error of an answer; one that is not the server's own has the status as its message. */
+/** Returns the error of an answer; an answer that is not the server's own has the status as its message. */
 export function errorOf(status: number, body: string): RefusedRequest {
   const isLasting = status >= 400 && status <= 499 && !PASSING.has(status);
   try {

@@ -1,12 +1,12 @@
 /** The types of a thread's methods, and the object that has them as methods. */
 
 /**
- * The methods of a thread, by their names on the server: `{ add_player(name: string): number }`. One that streams
+ * The methods of a thread, by their names on the server: `{ add_player(name: string): number }`. A method that streams
  * returns an AsyncIterable of its chunks. `plait types` writes such a type.
  */
 export type AnyRpcs = Record<string, (...args: any[]) => any>;
 
-/** A part that does not begin with a lowercase letter keeps its underscore, as it could not be restored. */
+/** A part that does not begin with a lowercase letter keeps its underscore, because it could not be restored. */
 type Camel<Name extends string> = Name extends `${infer Head}_${infer Tail}`
   ? Tail extends Capitalize<Tail>
     ? `${Head}_${Camel<Tail>}`
@@ -17,7 +17,7 @@ export type ArgsOf<Rpcs, Name extends keyof Rpcs> = Rpcs[Name] extends (...args:
 
 type Returned<Rpcs, Name extends keyof Rpcs> = Rpcs[Name] extends (...args: never) => infer Value ? Value : never;
 
-/** The result of a method; of one that streams, its final value. */
+/** The result of a method; for one that streams, its final value. */
 export type ResultOf<Rpcs, Name extends keyof Rpcs> =
   Returned<Rpcs, Name> extends AsyncIterable<unknown> ? unknown : Awaited<Returned<Rpcs, Name>>;
 

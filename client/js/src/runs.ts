@@ -2,7 +2,7 @@
 
 import type { ArgsOf, ChunkOf, ResultOf } from "./rpc.js";
 
-/** The result of a run that was interrupted: the message with which, and what the agent returned, if anything. */
+/** The result of an interrupted run: the message of the interrupt, and the agent's return value, if any. */
 export interface Interruption {
   message: unknown;
   output: unknown;
@@ -25,10 +25,10 @@ export type InputOf<Rpcs, Name extends string> = ArgsOf<Rpcs, MethodOf<Rpcs, Nam
 
 type Chunk<Rpcs, Name extends string> = ChunkOf<Rpcs, MethodOf<Rpcs, Name>>;
 
-/** What a run of an agent that streams yields. */
+/** The chunks of a run of an agent that streams. */
 export type YieldOf<Rpcs, Name extends string> = Chunk<Rpcs, Name> | Interruption;
 
-/** What a run gives; of an agent that streams, a list. */
+/** The output of a run; a list for an agent that streams. */
 export type OutputOf<Rpcs, Name extends string> = [Chunk<Rpcs, Name>] extends [never]
   ? ResultOf<Rpcs, MethodOf<Rpcs, Name>> | Interruption
   : 0 extends 1 & Chunk<Rpcs, Name>

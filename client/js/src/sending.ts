@@ -1,4 +1,4 @@
-/** What is sent on a socket, in order, and what waits until the server takes more. */
+/** The queue of a socket: sends in order, and waits until the server takes more frames. */
 
 import { PlaitError } from "./errors.js";
 import type { ErrorCode } from "./errors.js";
@@ -11,7 +11,7 @@ import { Latest, Outbox } from "./outbox.js";
 import type { Auth, Call, Error as Failure, Message, Ping, Presence, Result } from "./protocol.js";
 import type { Follower, Pushes } from "./pushes.js";
 
-/** How many calls may be under way; the server refuses more than so many that wait in a thread. */
+/** The maximum number of calls under way; the server refuses more than this in one thread. */
 export const CALLS_AT_ONCE = 256;
 
 export class Sending {
@@ -19,7 +19,7 @@ export class Sending {
   presence = new Latest<Presence>();
   auth = new Latest<Auth>();
   readonly outbox = new Outbox();
-  /** How many bytes a frame may have, as the last join said. */
+  /** The maximum bytes of a frame, as the last join told. */
   maxFrame = Infinity;
   readonly #pushes: Pushes;
   readonly #now: () => number;
@@ -30,18 +30,18 @@ export class Sending {
     this.#now = now;
   }
 
-  /** Whether a call or message waits to be sent, or while finishing a message is not known to be taken. */
+  /** Whether a call or message waits to be sent, or, while finishing, a message may not have been taken. */
   get isBusy(): boolean {
     const { isBusy, resumesAt } = this.outbox;
     return this.calls.first !== undefined || (isBusy && (this.#isFinishing || resumesAt !== undefined));
   }
 
-  /** When there may be something to send. */
+  /** When there may be a frame to send. */
   get due(): number {
     return Math.min(this.#pushes.resumesAt(this.calls.first), this.outbox.due, this.presence.due, this.auth.due);
   }
 
-  /** A new socket: nothing was sent on it. */
+  /** Starts with a new socket: nothing was sent on it. */
   reset(): void {
     this.#pushes.reset();
     this.outbox.reset();
@@ -50,8 +50,8 @@ export class Sending {
   }
 
   /**
-   * Handles an error that refuses a frame as too fast, which is sent again later. Returns the frames to send at once;
-   * undefined for any other error.
+   * Handles an error that refuses a frame as too fast; the frame is sent again later. Returns the frames to send at
+   * once; undefined for any other error.
    */
   handleRefusal({ refused, messages, retry_after: wait }: Failure): Ping[] | undefined {
     const now = this.#now();
@@ -62,7 +62,7 @@ export class Sending {
     return [];
   }
 
-  /** The client is closing: returns a ping that asks whether all messages were taken, if that is not known. */
+  /** Returns a ping for a client that is closing: it asks whether all messages were taken, if that is not known. */
   finish(): Ping | undefined {
     this.#isFinishing = true;
     const { isBusy, resumesAt } = this.outbox;
@@ -70,7 +70,7 @@ export class Sending {
     return isBusy && resumesAt === undefined ? this.outbox.ask() : undefined;
   }
 
-  /** Returns what may be sent by now: calls, messages and pushes in the order in which they were made. */
+  /** Returns the frames that may be sent now: calls, messages and pushes in the order in which they were made. */
   take(): (Outgoing | Unsent)[] {
     const [calls, pushes, outbox, now] = [this.calls, this.#pushes, this.outbox, this.#now()];
     const latest = [this.presence.take(now), this.auth.take(now)].filter((frame) => frame !== undefined);
@@ -114,18 +114,18 @@ export class CallQueue {
     return frame.ref;
   }
 
-  /** Adds a message made after a push. Throws a PlaitError when it is too large. */
+  /** Adds a message made after a push. Throws a PlaitError if it is too large. */
   addMessage(frame: Message | Bytes, after: Pending | undefined, maxFrame: number): void {
     if (isTooLarge(frame, maxFrame)) throw tooLarge("message");
     this.#waiting.push({ frame, after });
   }
 
-  /** What is to be sent next, if anything waits. */
+  /** The next frame to send, if any waits. */
   get first(): Follower | undefined {
     return this.#waiting[0];
   }
 
-  /** Removes and returns the next frame, if it may be sent; in place of one that is too large, its failure. */
+  /** Removes and returns the next frame, if it may be sent; for a frame that is too large, returns its failure. */
   next(
     maxFrame: number,
     pushes: Pick<Pushes, "letPass">,
@@ -136,7 +136,7 @@ export class CallQueue {
     const { frame } = first;
     const isCall = frame.type === "call";
     if (isCall && this.#sent.size >= CALLS_AT_ONCE) return undefined;
-    // Whatever was made after refused messages waits until those are sent again.
+    // Frames made after refused messages wait until those are sent again.
     if (!outbox.isOpen || !pushes.letPass(first)) return undefined;
     this.#waiting.shift();
     if (isTooLarge(frame, maxFrame)) {

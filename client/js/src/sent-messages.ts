@@ -1,11 +1,11 @@
-/** The messages that a client has sent to a conversation and that have no answer: no I/O. */
+/** The messages that a client has sent to a conversation, and that have no answer: no I/O. */
 
 import { isTooLarge, tooLarge } from "./messages.js";
 import type { JsonObject } from "./json.js";
 import { UNANSWERED } from "./protocol.js";
 import type { Send, Unsent } from "./protocol.js";
 
-/** How many seconds to wait when the server does not say how long. */
+/** The seconds to wait if the server names none. */
 const RETRY_AFTER = 1;
 
 /** A message that was sent here. */
@@ -14,7 +14,7 @@ export interface SentMessage {
   readonly content: string;
   readonly key: string;
   readonly attachments: readonly JsonObject[];
-  /** Its number on this socket; 0 while it is not on its way. */
+  /** Its number on this socket; 0 while it is not under way. */
   ref: number;
 }
 
@@ -22,28 +22,28 @@ export interface SentMessage {
 export class SentMessages {
   all: SentMessage[] = [];
   #nextRef = 1;
-  // When messages that were refused as too fast are sent again; undefined where none was refused.
+  // When messages that were refused as too fast are sent again; undefined if none was refused.
   #resumesAt: number | undefined;
 
-  /** A new socket: nothing was sent on it. */
+  /** Starts with a new socket: nothing was sent on it. */
   reset(): void {
     for (const each of this.all) each.ref = 0;
     this.#nextRef = 1;
     this.#resumesAt = undefined;
   }
 
-  /** Adds a message to be sent. Throws a PlaitError when it is too large. */
+  /** Adds a message to be sent. Throws a PlaitError if it is too large. */
   add(message: SentMessage, maxFrame: number): void {
     if (isTooLarge(frameOf(message, this.#nextRef), maxFrame)) throw tooLarge("message");
     this.all.push(message);
   }
 
-  /** When there may be something to send again; infinity while answers must come first. */
+  /** When there may be a message to send again; Infinity while answers must come first. */
   get due(): number {
     return this.#resumesAt === undefined || this.#isUnderWay ? Infinity : this.#resumesAt;
   }
 
-  /** Returns what may be sent by now, and the messages that are too large for the socket, which are given up. */
+  /** Returns the frames that may be sent now, and the messages too large for the socket, which are given up. */
   take(now: number, maxFrame: number): [frames: Send[], dropped: SentMessage[]] {
     const [frames, dropped]: [Send[], SentMessage[]] = [[], []];
     if (this.#resumesAt !== undefined) {
@@ -66,14 +66,14 @@ export class SentMessages {
     return [frames, dropped];
   }
 
-  /** Removes the message with a number, as it was answered, and returns it. */
+  /** Removes the message with a number, because it was answered, and returns it. */
   end(ref: number): SentMessage | undefined {
     const found = this.all.find((each) => each.ref === ref);
     if (found) this.all = this.all.filter((each) => each !== found);
     return found;
   }
 
-  /** Has a message sent again later if the answer asks for that; tells whether it does. */
+  /** Sends a message again later if the answer asks for that; tells whether it does. */
   delay({ ref, code, retry_after: wait }: Unsent, now: number): boolean {
     const found = this.all.find((each) => each.ref === ref);
     const isGap = code === "gap";

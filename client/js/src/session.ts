@@ -1,10 +1,10 @@
 /**
- * A client's side of the protocol `plait.v1`, over all its sockets: no I/O, and no clock but the one it is given.
+ * A client's side of the protocol `plait.v1`, over all its sockets: no I/O, and no clock but the given times.
  *
- * The same as `session.py` of the Python client, with the same names. What differs is a habit of the languages: here the
- * owner is told by events that the session stops or wants another socket, where Python waits on `status`, `needs_socket`
- * and `stopped`; `send` is given a frame, where Python's encodes; and only this one has what a page's storage and editors
- * need. `tests/client/test_names.py` lists these names.
+ * The same as `session.py` of the Python client, with the same names. The differences come from the languages. Here,
+ * events tell the owner that the session stops or wants another socket, and Python waits on `status`, `needs_socket`
+ * and `stopped`; here, `send` gets a frame, and Python's encodes one; only this one has the methods for a page's
+ * storage and for editors. `tests/client/test_names.py` lists these names.
  */
 
 import type { Keys } from "./elements.js";
@@ -28,10 +28,10 @@ export interface SessionOptions {
   client: string;
   /** Seconds, from any point in time. */
   now: () => number;
-  /** The hash of the state's schema that the app was built for. */
+  /** The hash of the state's schema for which the app was built. */
   schema?: string | undefined;
   parts?: Parts | undefined;
-  /** Called with each change of what is shown, at once. It must not call the session. */
+  /** Called with each change of the shown state, at once. It must not call the session. */
   onShown?: ((change: ShownChange) => void) | undefined;
 }
 
@@ -39,11 +39,11 @@ export type Phase = "idle" | "joining" | "joined" | "stopped";
 
 export class Session {
   phase: Phase = "idle";
-  /** The id by which others know this client, as the last join said. */
+  /** The id by which others know this client, from the last join. */
   connection: string | undefined;
-  /** Whether every push will be refused, as the last join said. */
+  /** Whether every push will be refused, from the last join. */
   isReadonly = false;
-  /** The pushes, and the states that they are made on. */
+  /** The pushes, and the states on which they are made. */
   readonly queue: Pushes;
   readonly #options: SessionOptions;
   readonly #sending: Sending;
@@ -51,9 +51,9 @@ export class Session {
   readonly #heartbeat = new Heartbeat();
   #out: Outgoing[] = [];
   #events: SessionEvent[] = [];
-  // What the server said of a bad frame, before it closed the socket.
+  // The server's message about a bad frame, before it closed the socket.
   #complaint: string | undefined;
-  // Whether the socket's join has a token, without which who joins is read from the request alone.
+  // Whether the socket's join has a token; without one, the server knows the client from the request alone.
   #hasToken = false;
   // The source of a change that does not name it.
   #source = "server";
@@ -90,7 +90,7 @@ export class Session {
     return this.queue.fold.keys;
   }
 
-  /** The pushes whose fate is open: that the server has neither applied nor refused. */
+  /** The open pushes, which the server has neither applied nor refused. */
   get pending(): readonly Pending[] {
     return this.pushes.filter((push) => !push.isSettled);
   }
@@ -105,7 +105,7 @@ export class Session {
     return this.pushes.length > 0 || this.isSending;
   }
 
-  /** Whether a call or message waits to be sent, or while finishing a message is not known to be taken. */
+  /** Whether a call or message waits to be sent, or, while finishing, a message may not have been taken. */
   get isSending(): boolean {
     return this.#sending.isBusy;
   }
@@ -114,12 +114,12 @@ export class Session {
     return this.#presences.all;
   }
 
-  /** What this client shows of itself, null for nothing. */
+  /** The presence of this client, null for nothing. */
   get ownPresence(): Json {
     return this.#presences.own;
   }
 
-  /** How many bytes a frame may have, as the last join said. */
+  /** The maximum bytes of a frame, as the last join told. */
   get maxFrame(): number {
     return this.#sending.maxFrame;
   }
@@ -131,14 +131,14 @@ export class Session {
     return this.#out.splice(0);
   }
 
-  /** Returns what has happened since the last time. */
+  /** Returns the events since the last call. */
   takeEvents(): SessionEvent[] {
     return this.#events.splice(0);
   }
 
   // The socket
 
-  /** A socket has opened. */
+  /** Notes that a socket has opened. */
   open(token?: string): void {
     if (this.phase === "stopped") return;
     this.phase = "joining";
@@ -152,8 +152,8 @@ export class Session {
   }
 
   /**
-   * The socket is closed. A client without a token joins once more when it may no longer stay: its cookie may have been
-   * renewed.
+   * Notes that the socket is closed. A client without a token joins once more when it may no longer stay: its cookie
+   * may have been renewed.
    */
   lost(code: number, reason = ""): void {
     if (this.phase === "stopped") return;
@@ -164,18 +164,18 @@ export class Session {
     if (error) this.tell({ type: "stopped", code, error });
   }
 
-  /** The client is closed: nothing more is sent or received. Calls under way fail with `error`. */
+  /** Closes the client: nothing more is sent or received. Calls under way fail with `error`. */
   stop(error: PlaitError): void {
     this.#leave("stopped", error);
   }
 
-  /** When to call `tick`; undefined where nothing is due. */
+  /** When to call `tick`; undefined if nothing is due. */
   get due(): number | undefined {
     if (this.phase === "idle" || this.phase === "stopped") return undefined;
     return Math.min(this.#heartbeat.due, this.phase === "joined" ? this.#sending.due : Infinity);
   }
 
-  /** Does what is due. */
+  /** Does the work that is due. */
   tick(): void {
     if (this.due === undefined) return;
     this.queue.release();
@@ -185,12 +185,12 @@ export class Session {
     else if (silence === "give up") this.#rejoin();
   }
 
-  /** Something has come from the server, whatever it was. */
+  /** Notes that something has come from the server. */
   heard(): void {
     this.#heartbeat.heard(this.#options.now());
   }
 
-  /** Takes in a frame. What comes on a socket that is given up, or before `joined`, is not looked at. */
+  /** Takes in a frame. Frames on a socket that is given up, or before `joined`, are ignored. */
   receive(frame: ServerMessage): void {
     if (this.phase !== "joining" && this.phase !== "joined") return;
     this.heard();
@@ -207,8 +207,8 @@ export class Session {
   // Requests
 
   /**
-   * Pushes operations on what is shown; returns undefined where there are none. Throws a PatchError where they do not
-   * fit. Only after the first join, as before it there is no state to change.
+   * Pushes operations on the shown state; returns undefined if there are none. Throws a PatchError if they do not fit.
+   * This is possible only after the first join, because before it there is no state to change.
    */
   push(ops: readonly Op[]): Pending | undefined {
     if (ops.length === 0) return undefined;
@@ -227,11 +227,11 @@ export class Session {
   /** Cancels a call. */
   cancel(ref: number): void {
     if (this.#sending.calls.end(ref)) this.#send({ type: "cancel", ref });
-    // The pushes after a call that has not been sent need not wait for it.
+    // Pushes that follow an unsent call need not wait for it.
     this.#flush();
   }
 
-  /** Sends a message as soon as the pushes made before it were sent. Throws a PlaitError when it is too large. */
+  /** Sends a message as soon as the pushes made before it were sent. Throws a PlaitError if it is too large. */
   send(message: Message | Bytes): void {
     if (this.phase === "stopped") return;
     this.#sending.calls.addMessage(message, this.pushes.at(-1), this.#sending.maxFrame);
@@ -240,7 +240,7 @@ export class Session {
     this.#flush();
   }
 
-  /** Sets what others see of this client, null for nothing. Throws as `send` does. */
+  /** Sets the presence that others see of this client, null for nothing. Throws as `send` does. */
   setPresence(data: Json): void {
     this.#sending.presence.put(this.#presences.set(data, this.#sending.maxFrame));
     this.#flush();
@@ -252,7 +252,7 @@ export class Session {
     this.#flush();
   }
 
-  /** The client is closing: asks whether the server has taken all messages. */
+  /** Asks whether the server has taken all messages, because the client is closing. */
   finish(): void {
     const frame = this.#sending.finish();
     if (frame) this.#send(frame);
@@ -269,18 +269,18 @@ export class Session {
     else this.#out.push(next);
   }
 
-  /** Adds an event to those to take. */
+  /** Adds an event for `takeEvents`. */
   tell(event: SessionEvent | undefined): void {
     if (event) this.#events.push(event);
   }
 
-  /** Sends what may be sent by now. */
+  /** Sends the frames that may be sent now. */
   #flush(): void {
     if (this.phase !== "joined") return;
     for (const each of this.#sending.take()) this.#put(each);
   }
 
-  /** Sends what has waited for a call to end. */
+  /** Sends the frames that have waited for a call to end. */
   #sendNextCall(): void {
     if (this.#sending.calls.first) this.#flush();
   }

@@ -1,6 +1,6 @@
 /**
  * The containers of a document before and after operations on it: objects, and arrays with their lengths. A text is one
- * value, whatever is done inside it.
+ * value, whatever changes inside it.
  */
 
 import { copyOf, isContainer, isObject, setOwn } from "./json.js";
@@ -14,11 +14,11 @@ type Container = Record<string, Json> | Json[];
 const HOLE = null;
 
 /**
- * A copy of a document on which operations are undone and done, as far as they fit.
- * Nothing is copied before the first look, and then only the containers around a change.
+ * A copy of a document on which operations are undone and done, as far as they fit. Nothing is copied before the first
+ * look, and then only the containers around a change.
  */
 export class Shape {
-  /** Has the document as its only member, so that this is changed as any other. */
+  /** The root has the document as its only member, so that the document is changed like any other value. */
   readonly #root: Container;
   /** The containers that were copied, and may be changed. */
   readonly #owned = new Set<unknown>();
@@ -29,7 +29,7 @@ export class Shape {
     this.#root = { "": document as Json };
   }
 
-  /** Returns the value at a place; known exactly only where it is a container. */
+  /** Returns the value at a place; it is known exactly only if it is a container. */
   look(parts: readonly string[]): Document {
     for (const change of this.#waiting.splice(0)) change();
     return find(this.#root, ["", ...parts]);
@@ -57,7 +57,7 @@ export class Shape {
     this.#waiting.push(() => this.#change(name, parts, value, "add", "remove"));
   }
 
-  /** Changes the value at a place; an array gets or loses an element where the name of the operation says so. */
+  /** Changes the value at a place; an array gains or loses an element if the name of the operation says so. */
   #change(name: Op["op"], parts: readonly string[], value: Json, adds: Op["op"], removes: Op["op"]): void {
     const container = name === "splice" ? undefined : this.#own(parts);
     const part = parts.at(-1) ?? "";
@@ -69,7 +69,7 @@ export class Shape {
     else if (container) setOwn(container, part, value);
   }
 
-  /** Returns the container of a place, copied so that it may be changed; undefined where there is none. */
+  /** Returns the container of a place, copied so that it may be changed; undefined if there is none. */
   #own(parts: readonly string[]): Container | undefined {
     let container = this.#root;
     for (const part of ["", ...parts].slice(0, -1)) {

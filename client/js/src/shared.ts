@@ -9,11 +9,11 @@ import type { ThreadOptions } from "./options.js";
 
 type Token = ThreadOptions<unknown>["token"];
 
-/** How many milliseconds a client stays open without a component, as when an effect runs twice or the page changes. */
+/** The milliseconds that a client stays open without a component, as when an effect runs twice or the page changes. */
 const GRACE = 1_000;
 /**
- * How many milliseconds a client waits for its first component, as a render that React discards never releases it; and
- * after its last one, for the answers to its changes.
+ * The milliseconds that a client waits for its first component, because a render that React discards never releases it.
+ * After its last component, the client waits as long for the answers to its changes.
  */
 const PATIENCE = 60_000;
 
@@ -30,7 +30,9 @@ const PARTS = ["text", "undo", "compare", "messages", "tasks"] as const;
 
 /** A client that connects when a component holds it, or asks when it is ready. */
 class SharedClient extends ThreadClient {
-  /** Whether it may be asked for once more: on a server, what a render makes is not there for the next one. */
+  /**
+   * Whether the client may be requested again: on a server, the objects of one render are not there for the next one.
+   */
   isFound = typeof window !== "undefined";
   readonly #never = new Deferred<void>();
 
@@ -49,14 +51,14 @@ interface Entry {
   key: string;
   client: SharedClient;
   options: ThreadOptions<any>;
-  /** As last rendered by a component of the client. */
+  /** The token in the last render of a component of the client. */
   token: Token;
   holders: number;
   timer: ReturnType<typeof setTimeout> | undefined;
 }
 
 export class SharedClients {
-  // The clients to share. A closed one is replaced by another, and stays with the components that hold it.
+  // The clients to share. A closed client is replaced by another one, and stays with the components that hold it.
   readonly #entries = new Map<string, Entry>();
   readonly #byClient = new WeakMap<ThreadClient, Entry>();
   readonly #storages = new ObjectNumbers();
@@ -71,7 +73,7 @@ export class SharedClients {
     };
   }
 
-  /** Returns the shared client for the options; where there is none, or a closed one, creates one, not connected. */
+  /** Returns the shared client for the options; if there is none, or a closed one, creates one, not connected. */
   get(options: ThreadOptions<any>, { thread, own } = this.keyOf(options)): ThreadClient {
     const key = `${thread} ${own}`;
     const known = this.#entries.get(key);
@@ -94,7 +96,7 @@ export class SharedClients {
     client.addParts();
   }
 
-  /** Makes a client use this token from here on, if it is of the same user. */
+  /** Makes a client use this token from now on, if it is of the same user. */
   setToken(client: ThreadClient, token: Token): void {
     const entry = this.#byClient.get(client);
     if (entry && userOf(entry.token) === userOf(token)) entry.token = token;
@@ -120,7 +122,7 @@ export class SharedClients {
     };
   }
 
-  /** Closes a client after `wait`; while changes of it have no answer, up to `patience` later. */
+  /** Closes a client after `wait`; while its changes have no answer, up to `patience` later. */
   #closeIn(wait: number, entry: Entry, patience = PATIENCE): void {
     entry.timer = setTimeout(() => {
       if (entry.client.pending > 0 && patience > 0) return this.#closeIn(GRACE, entry, patience - GRACE);
@@ -162,7 +164,7 @@ const TIMES: ReadonlySet<string> = new Set(["exp", "iat", "nbf", "auth_time"]);
 
 /**
  * Returns a text that is the same for two tokens only if they are of one user with the same rights: JWTs that differ in
- * their times only, or equal texts. All functions count as one user, as nothing is known of them.
+ * their times only, or equal texts. All functions count as one user, because nothing is known of them.
  */
 function userOf(token: Token): string | null {
   if (token === undefined) return null;

@@ -6,7 +6,7 @@ import { ABNORMAL, GOING_AWAY, UNAUTHENTICATED } from "./errors.js";
 /** In milliseconds. */
 const CONNECT_TIMEOUT = 10_000;
 
-/** The part of a WebSocket that is used, as browsers, Node and the package `ws` have it. */
+/** The used part of a WebSocket, as browsers, Node and the package `ws` have it. */
 export interface WebSocketLike {
   binaryType: string;
   addEventListener(type: any, listener: (event: any) => void): void;
@@ -20,11 +20,14 @@ export interface SocketOptions {
   url: string;
   protocol: string;
   WebSocket: WebSocketClass;
-  /** Called before each attempt; `onOpen` gets what it returns, and when it fails the attempt fails. */
+  /** Called before each attempt; `onOpen` gets its result, and when it fails the attempt fails. */
   prepare: () => string | undefined | Promise<string | undefined>;
   onOpen: (prepared: string | undefined) => void;
   onMessage: (data: string | ArrayBuffer) => void;
-  /** It was closed or did not open, perhaps because of `thrown`. Another opens, unless this calls `stop`. */
+  /**
+   * Called when the socket was closed or did not open, perhaps because of `thrown`. Another socket opens, unless this
+   * calls `stop`.
+   */
   onClose: (code: number, reason: string, thrown?: unknown) => void;
   /** Emits `online` and `offline`. */
   network?: Pick<EventTarget, "addEventListener"> | undefined;
@@ -62,13 +65,13 @@ export class Socket {
     this.#socket?.send(data);
   }
 
-  /** The thread is joined. */
+  /** Notes that the thread is joined. */
   joined(): void {
     this.#backoff.joined(performance.now());
     this.#isJoined = true;
   }
 
-  /** The server has answered a request. */
+  /** Notes that the server has answered a request. */
   answered(): void {
     this.#backoff.reset();
   }

@@ -2,7 +2,7 @@
 
 import { countAll } from "./points.js";
 
-/** What is different: from where to where in the old text, and in the new one. */
+/** A difference: from where to where in the old text, and in the new one. */
 export interface Span {
   readonly at: number;
   readonly end: number;
@@ -10,14 +10,14 @@ export interface Span {
   readonly nextEnd: number;
 }
 
-/** What stays: where it is in the two texts, and how long it is. */
+/** A part that stays: its places in the two texts, and its length. */
 export interface Same {
   readonly place: number;
   readonly nextPlace: number;
   readonly length: number;
 }
 
-/** Returns what is different between what stays, without what it begins and ends with in both. */
+/** Returns the differences between the parts that stay, without their common starts and ends. */
 export function findBetween(old: string, next: string, same: readonly Same[]): Span[] {
   const found: Span[] = [];
   let [last, to] = [0, 0];
@@ -35,8 +35,8 @@ export function shift(span: Span, at: number, to: number): Span {
 }
 
 /**
- * Makes those one that have less between them than either changes. Not if both only insert or only remove: nothing that
- * stays is removed and inserted for these.
+ * Joins spans that have less between them than either changes. Spans that both only insert or only remove are not
+ * joined: no text that stays is removed and inserted for these.
  */
 export function join(old: string, next: string, spans: readonly Span[]): Span[] {
   const found: Span[] = [];
@@ -55,7 +55,7 @@ export function join(old: string, next: string, spans: readonly Span[]): Span[] 
   return found;
 }
 
-/** Makes no more than `most` of several, by joining the nearest. */
+/** Makes at most `most` spans of several, by joining the nearest. */
 export function joinNearest(old: string, spans: Span[], most: number): Span[] {
   if (spans.length <= most) return spans;
   const gaps = spans.slice(1).map((span, index) => countAll(old.slice((spans[index] as Span).end, span.at)));
@@ -73,14 +73,14 @@ function asOne({ at, to }: Span, { end, nextEnd }: Span): Span {
   return { at, end, to, nextEnd };
 }
 
-// What is the same at the ends
+// Common starts and ends
 
-/** Returns what is different between what both begin and end with. */
+/** Returns the difference without the common start and end. */
 export function trim(old: string, next: string): Span {
   const most = Math.min(old.length, next.length);
   let start = longest(most, (from, to) => old.slice(from, to) === next.slice(from, to));
   if (isWithin(old.charCodeAt(start - 1), 0xd800)) start--;
-  // What is the same there is no longer than what is left.
+  // The common part is not longer than what is left.
   const [length, nextLength] = [old.length, next.length];
   let tail = longest(most - start, (from, to) => {
     return old.slice(length - to, length - from) === next.slice(nextLength - to, nextLength - from);

@@ -1,4 +1,6 @@
-/** The splices that an app asks for: their positions are those of JavaScript strings, and an error says what is wrong. */
+/**
+ * The splices that an app asks for: their positions are those of JavaScript strings, and an error names the mistake.
+ */
 
 import { isWellFormed } from "./json.js";
 import type { Document } from "./json.js";
@@ -7,7 +9,7 @@ import { PatchError, parse, splices, textAt } from "./patch.js";
 import { pointAt } from "./points.js";
 import type { Op } from "./protocol.js";
 
-/** Returns the text that is to be changed. Throws a PatchError where there is none. */
+/** Returns the text to change. Throws a PatchError if there is none. */
 export function textIn(document: Document, path: string): string {
   const text = textAt(document, parse(path));
   if (text === undefined) throw new PatchError(`splice ${path}: there is no text`);
@@ -16,7 +18,7 @@ export function textIn(document: Document, path: string): string {
 
 /**
  * Returns the operations of one change of a text, which may be in several places, in order and all counted on the text
- * before it; none where it does nothing. Throws a PatchError where it does not fit.
+ * before it; none if it changes nothing. Throws a PatchError if it does not fit.
  */
 export function spliceUnits(document: Document, path: string, edits: readonly TextEdit[]): Op[] {
   const text = textIn(document, path);

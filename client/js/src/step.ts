@@ -1,4 +1,4 @@
-/** One operation while others are brought before it: its place, and what it does to the elements around it. */
+/** One operation while others are moved before it: its place, and its effect on the elements around it. */
 
 import { idOf } from "./elements.js";
 import { isContainer, isObject, isWellFormed } from "./json.js";
@@ -9,32 +9,37 @@ import type { Op } from "./protocol.js";
 import type { Shape } from "./shape.js";
 import type { Region } from "./text.js";
 
-/** In so many places a text may be changed by one operation: each costs time again for each operation of others. */
+/**
+ * The maximum number of places in which one operation changes a text: each costs time again for each operation of
+ * others.
+ */
 const MOST_REGIONS = 300;
 
 export class Step {
   name: Op["op"];
   parts: readonly string[];
   /**
-   * Whether it adds or removes an element of an array, which moves the elements after it. Where nothing is known of the
-   * array, a part that may be an index counts as one.
+   * Whether the operation adds or removes an element of an array, which moves the elements after it. If nothing is
+   * known of the array, a part that may be an index counts as one.
    */
   moves: boolean;
-  /** Whether it is at an element of an array. */
+  /** Whether the place is an element of an array. */
   isElement: boolean;
-  /** Whether it adds, at its new place, the element that the operation before it has removed. */
+  /** Whether the operation adds, at its new place, the element that the operation before it has removed. */
   isMoved: boolean;
   /** Whether others have changed the same place. */
   isContested = false;
-  /** Whether nothing is left of it, as its place was removed or overwritten. */
+  /** Whether nothing is left of the operation, because its place was removed or overwritten. */
   isGone = false;
   /** Whether the same was done already. */
   isDone = false;
-  /** Whether it goes on after what the same client has inserted: it stays before what others insert at its place. */
+  /**
+   * Whether the operation continues an insertion of the same client: it stays before others' insertions at its place.
+   */
   isOwn: boolean;
-  /** As given, or with later changes inside; undefined where it has none, or that is not known. */
+  /** The value as given, or with later changes inside; undefined if there is none, or it is not known. */
   #value: Json | undefined;
-  /** What a splice does to its text: in several places where others have written in between. */
+  /** The effect of a splice on its text: in several places if others have written in between. */
   regions: readonly Region[];
 
   readonly #text: TextPart | undefined;
@@ -55,7 +60,7 @@ export class Step {
     return pointer(this.parts);
   }
 
-  /** Whether it is known what it puts at its place. */
+  /** Whether the value that it puts at its place is known. */
   get hasValue(): boolean {
     if (this.name === "splice") return this.regions.every(({ insert }) => isWellFormed(insert));
     return this.#value !== undefined;
@@ -73,7 +78,7 @@ export class Step {
     return id === undefined || id !== idOf(there);
   }
 
-  /** Returns it as operations: one, or those that do what a splice does in several places. */
+  /** Returns it as operations: one, or, for a splice in several places, several. */
   toOps(): Op[] {
     return this.#opsAt(this.pointer);
   }
@@ -83,7 +88,7 @@ export class Step {
     return [makeOp(this.name, path, this.#value, this.isMoved)];
   }
 
-  /** Brings another splice of the same text before this one: each becomes what it is after the other. */
+  /** Moves another splice of the same text before this one: each becomes its form after the other. */
   passText(other: Step): void {
     const tooMany = this.regions.length + other.regions.length > MOST_REGIONS;
     if (!this.#text || tooMany) this.isContested = this.isGone = true;
@@ -95,8 +100,8 @@ export class Step {
   }
 
   /**
-   * Applies an operation inside this one's value; where it does not fit, it is gone. It is also gone where it leads to
-   * an element of a list, as the element at its index may be another. A member that is missing is added, and need not
+   * Applies an operation inside this one's value; if it does not fit, it is gone. It is also gone if it leads to an
+   * element of a list, because the element at its index may be another. A member that is missing is added, and need not
    * be removed.
    */
   takeIn(inner: Step): void {
@@ -128,9 +133,9 @@ export class Step {
   }
 
   /**
-   * Looks up whether its container is an array. After an append, `-` becomes the element's index, as it would name
-   * another place after further appends. For a replace the container matters only where something may be inside the
-   * value, or where `isExact` asks for it.
+   * Looks up whether the container is an array. After an append, `-` becomes the element's index, because it would name
+   * another place after further appends. For a replace the container matters only if something may be inside the value,
+   * or if `isExact` asks for it.
    */
   lookUp(shape: Shape, hasHappened = false, isExact = false): void {
     const mayHold = hasHappened && this.isElement && (isExact || typeof this.#value === "object");
@@ -145,7 +150,7 @@ export class Step {
   }
 }
 
-/** Returns an operation, which has no value where that is not known. */
+/** Returns an operation, without a value if that is not known. */
 export function makeOp(name: Op["op"], path: string, value: Document, isMoved = false): Op {
   return { op: name, path, ...(value !== undefined && { value }), ...(isMoved && { moved: true }) } as Op;
 }

@@ -5,14 +5,14 @@ import type { Backlog } from "./backlog.js";
 import { stringify } from "./exact.js";
 import type { Session } from "./session.js";
 
-/** The part of localStorage that is used. */
+/** The used part of localStorage. */
 export interface StorageLike {
   getItem(key: string): string | null;
   setItem(key: string, value: string): void;
   removeItem(key: string): void;
 }
 
-/** The part of navigator.locks that is used. */
+/** The used part of navigator.locks. */
 export interface LocksLike {
   request(
     name: string,
@@ -21,11 +21,11 @@ export interface LocksLike {
   ): Promise<unknown>;
 }
 
-/** How many milliseconds to wait for the lock of the page before. */
+/** The milliseconds to wait for the lock of the page before. */
 const LOCK_TIMEOUT = 500;
-/** How many clients of a thread can keep something at a time; few enough to look through them all. */
+/** The maximum number of clients of a thread that can keep data at a time; few enough to look through them all. */
 const SLOTS = 64;
-/** How many milliseconds other pages have to say that they use a client id. */
+/** The milliseconds that other pages have to say that they use a client id. */
 const ANSWER_TIMEOUT = 100;
 
 /** Returns a random id. */
@@ -49,12 +49,12 @@ export class Slot {
     this.release = release;
   }
 
-  /** Whether the storage has what was written last. */
+  /** Whether the storage has the data that was written last. */
   get isKept(): boolean {
     return this.#isKept;
   }
 
-  /** Makes `read` ignore what is there, as it belongs to another client. */
+  /** Makes `read` ignore the stored data, because it belongs to another client. */
   ignore(): void {
     this.#isIgnored = true;
   }
@@ -65,13 +65,13 @@ export class Slot {
     return typeof text === "string" ? readBacklog(text) : undefined;
   }
 
-  /** Makes a session go on with what is there. */
+  /** Makes a session continue with the stored data. */
   restore(session: Session): void {
     const backlog = this.read();
     if (backlog) restore(session, backlog);
   }
 
-  /** Keeps what has changed of a session; to be called before its frames are sent. */
+  /** Keeps the changes of a session; must be called before its frames are sent. */
   keep(session: Session): void {
     const backlog = takeBacklog(session);
     if (backlog) this.write(backlog);
@@ -156,7 +156,7 @@ function slotsOf(key: string): string[] {
   return Array.from({ length: SLOTS }, (_, index) => (index === 0 ? key : `${key}#${index + 1}`));
 }
 
-/** Resolves to the function that releases the lock; to undefined when the lock cannot be had. */
+/** Resolves to the function that releases the lock; to undefined if the lock cannot be had. */
 function takeLock(
   locks: LocksLike,
   name: string,
@@ -180,7 +180,7 @@ function takeLock(
 /** The question whether a page uses a client id, or the answer to `to` that one does, perhaps not for long. */
 type Notice = { client: string; asker: string } | { client: string; to: string; isClosing: boolean };
 
-/** Finds out, where there are no locks, whether another page uses the same client id, as a duplicated tab does. */
+/** Finds out, without locks, whether another page uses the same client id, as a duplicated tab does. */
 export class DuplicateCheck {
   readonly #channel: BroadcastChannel;
   readonly #client: () => string | undefined;

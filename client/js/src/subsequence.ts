@@ -5,8 +5,8 @@ import type { Pair } from "./lists.js";
 /**
  * Returns the places, in both, of the elements of a longest common subsequence.
  *
- * It takes as long for any two sequences of the same lengths: the places of a row are found 32 at a time, as the bits of
- * integers (Hyyrö 2004).
+ * The time is the same for any two sequences of the same lengths: the places of a row are found 32 at a time, as the
+ * bits of integers (Hyyrö 2004).
  */
 export function longestCommon(old: readonly string[], next: readonly string[]): Pair[] {
   const rows = rowsOf(old, next);
@@ -22,8 +22,8 @@ export function longestCommon(old: readonly string[], next: readonly string[]): 
 }
 
 /**
- * Returns, for each place in the old sequence, the bits of the places in the new one, where the last place has the lowest.
- * A bit is 0 where a longest common subsequence of what is left of both is longer than one without the new element.
+ * Returns, for each place in the old sequence, the bits of the places in the new one, where the last place has the
+ * lowest. A bit is 0 if a longest common subsequence of the rests of both is longer than one without the new element.
  */
 function rowsOf(old: readonly string[], next: readonly string[]): Uint32Array[] {
   const width = (next.length + 31) >>> 5;

@@ -1,5 +1,5 @@
 /**
- * The runs of a thread's tasks as a client has them: no I/O.
+ * The runs of a thread's tasks in a client: no I/O.
  *
  * The same as `task_runs.py` of the Python client, with the same names.
  */
@@ -9,12 +9,12 @@ import type { Page, Part, TaskRun } from "./protocol.js";
 
 const ENDS: readonly (string | undefined)[] = ["done", "failed", "cancelled"];
 
-/** The known runs of a part, from when it is opened: those that are not over, and the last ones that are. */
+/** The known runs of a part, from when it is opened: those that have not ended, and the last ones that have. */
 export class TaskRuns extends OpenedPart {
-  /** In the order in which they were begun. */
+  /** The runs, in the order in which they were begun. */
   #runs = new Map<string, TaskRun>();
   #newest = 0;
-  /** The ids of those that are over, in the order of their ends. */
+  /** The ids of the ended runs, in the order of their ends. */
   readonly #over = new Set<string>();
 
   /** Returns the runs, oldest first. */
@@ -22,7 +22,7 @@ export class TaskRuns extends OpenedPart {
     return [...this.#runs.values()];
   }
 
-  /** Adds a run that was asked for; tells whether it is one more. */
+  /** Adds a run that was requested; tells whether it is a new one. */
   learn(run: TaskRun): boolean {
     const isNew = this.isReady && !this.#runs.has(run.id);
     if (isNew) this.#set(run);

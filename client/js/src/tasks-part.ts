@@ -5,7 +5,7 @@ import type { Carrier } from "./thread-part.js";
 import { ThreadTasks } from "./thread-tasks.js";
 import type { Caller } from "./thread-tasks.js";
 
-/** What gives a client tasks. */
+/** Gives a client tasks. */
 export interface TasksPart {
   /** Gives a client, which may have joined already, its `tasks`. */
   put(client: Caller, carrier: Carrier): void;

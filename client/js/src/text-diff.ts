@@ -25,39 +25,39 @@ const WORD_AT_END = new RegExp(`${WORD}$`, "u");
 
 /** Longer words are compared by characters. */
 const LONG_WORD = 16;
-/** So much is looked at of a word to which what two texts have in common goes. */
+/** The number of characters in which the start or end of a cut word is searched. */
 const LONGEST_CUT = 64;
-/** Texts that are longer together, or have more pairs of words, are first taken apart at what each has once. */
+/** Texts that are longer together, or have more pairs of words, are first divided at the parts that each has once. */
 const SHORT = 20_000;
 const MOST_PAIRS = 30_000_000;
-/** Where they are taken apart: after lines, sentences, words. */
+/** The places where texts are divided: after lines, sentences, words. */
 const SEPARATORS = ["\n", ". ", "\u3002", " "];
 /** A shorter part is too likely to be another one of the same letters. */
 const LEAST_PART = 4;
-/** Where both have more parts together, these are taken to end with a few more characters, of those that are seen. */
+/** If both texts have more parts together, a longer separator is chosen: one with the characters seen before it. */
 const MOST_PARTS = 20_000;
 const MOST_ENDINGS = 200;
 const LONGEST_ENDING = 48;
 
-// Work is counted, so that it is bounded: it ends with the same result on every machine. A unit is about 0.5 µs of the
-// Python package, which finds the same.
+// Work is counted, so that it is bounded: the result is the same on every machine. A unit is about 0.5 µs of the Python
+// package, which finds the same changes.
 const MOST_WORK = 50_000;
 const PER_SPAN = 20;
 const PER_PART = 2;
 const PER_LONG_TEXT = 500;
 const CHARACTERS_PER_UNIT = 250;
 const PAIRS_PER_UNIT = 1_500;
-/** So many characters are copied at most to carry out the changes: each region copies its text. */
+/** The maximum number of characters that are copied to carry out the changes: each region copies its text. */
 const MOST_COPIED = 400_000_000;
 
 /**
  * Finds the changes that turn texts into others, with a budget for all texts of two states.
  *
- * What both begin and end with stays, and of what is between as many words as can; in a script without spaces each
- * character is one. Long texts are first taken apart at the lines, sentences and words that each has once. Changes with
- * less between them than either changes are one. Where the budget ends, what is left is replaced whole.
+ * The common start and end stay, and between them as many words as possible; in a script without spaces each character
+ * is a word. Long texts are first divided at the lines, sentences and words that each has once. Changes with less
+ * between them than either changes are joined. When the budget ends, the rest is replaced whole.
  *
- * With `byLetters` it is the smallest change, for what has most likely been done where only its result is known.
+ * With `byLetters`, it finds the smallest change, for the most likely edit if only its result is known.
  */
 export class TextComparison {
   #left = MOST_WORK;
@@ -85,7 +85,7 @@ export class TextComparison {
     });
   }
 
-  /** Adds what is different between two parts of the texts, which begin at `at` and `to`. */
+  /** Adds the differences between two parts of the texts, which begin at `at` and `to`. */
   #compare(old: string, next: string, at: number, to: number, found: Span[]): void {
     const span = trim(old, next);
     let { at: start, end, nextEnd } = span;
@@ -109,11 +109,11 @@ export class TextComparison {
 
   // By words
 
-  /** Adds what is different of the words of two parts of the texts; returns false if that would take too long. */
+  /** Adds the differences between the words of two parts of the texts; returns false if that would take too long. */
   #compareWords(old: string, next: string, at: number, to: number, found: Span[]): boolean {
     const [parts, nextParts] = [old.split(WORDS), next.split(WORDS)];
     const [ends, nextEnds] = [endsOf(parts, 0), endsOf(nextParts, 0)];
-    // The first and each second one after it are between words.
+    // The first part and each second one after it are between words.
     const pairs = this.#findCommon(wordsOf(parts), wordsOf(nextParts));
     if (!pairs) return false;
     const same = pairs.map(([word, other]) => ({
@@ -131,7 +131,7 @@ export class TextComparison {
     return true;
   }
 
-  /** Returns what stays of a long word, where both are one. */
+  /** Returns the parts of a long word that stay, if both texts are one word. */
   #findSameLetters(old: string, next: string): Same[] {
     const isLong = Math.min(countAll(old), countAll(next)) > LONG_WORD;
     if (!isLong || !ONE_WORD.test(old) || !ONE_WORD.test(next)) return [];
@@ -143,7 +143,7 @@ export class TextComparison {
     });
   }
 
-  /** Returns what stays; undefined if that would take too long. */
+  /** Returns the words that stay; undefined if that would take too long. */
   #findCommon(old: readonly string[], next: readonly string[]): Pair[] | undefined {
     this.#left -= old.length + next.length;
     const pairs = old.length * next.length;
@@ -168,7 +168,7 @@ export class TextComparison {
     else found.push(shift(trim(old, next), at, to));
   }
 
-  /** Returns the parts that each has once; without those that have moved past others. */
+  /** Returns the parts that each text has once, without those that have moved past others. */
   #findOnce(old: string, next: string, separator: string): Same[] {
     const chosen = chooseSeparator(old, next, separator);
     if (chosen === undefined) return [];
@@ -199,13 +199,13 @@ function wordsOf(parts: readonly string[]): string[] {
   return parts.filter((_, index) => index % 2 === 1);
 }
 
-/** Returns where parts end that are so far apart. */
+/** Returns the ends of parts that are `distance` apart. */
 function endsOf(parts: readonly string[], distance: number): number[] {
   let end = -distance;
   return parts.map(({ length }) => (end += distance + length));
 }
 
-/** Returns a separator; where it is there too often, one with the characters before it; undefined if that is, too. */
+/** Returns a separator; if it is there too often, one with the characters before it; undefined if that is, too. */
 function chooseSeparator(old: string, next: string, separator: string): string | undefined {
   const count = countOf(old, separator) + countOf(next, separator);
   if (count <= MOST_PARTS) return separator;

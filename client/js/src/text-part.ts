@@ -1,4 +1,4 @@
-/** Typing in texts, and listening to what is typed there, as an option of a client. */
+/** Typing in texts, and listening to changes in them, as an option of a client. */
 
 import { LastInsertion } from "./insertion.js";
 import { Letters } from "./letters.js";

@@ -10,18 +10,18 @@ import { LONG, countPoints, remember, slicePoints, unitAt } from "./points.js";
 
 export interface Region {
   readonly at: number;
-  /** How many characters are removed from there on. */
+  /** The number of characters that are removed from there on. */
   readonly remove: number;
-  /** What is inserted there, before the place of what is removed. */
+  /** The text that is inserted there, before the place of the removed characters. */
   readonly insert: string;
 }
 
-/** Stands for a character that is not known: half a surrogate pair, which is in no text. */
+/** Stands for an unknown character: half a surrogate pair, which is in no text. */
 export const UNKNOWN = "\ud800";
 
 /**
- * The last change of a long text. What is typed is applied by the session, by its watchers, and by what shows
- * it: all of them get the same string, which is compared with itself at once, and by its characters with no other.
+ * The last change of a long text. The session, its watchers and the editor each apply the typed change: all of them get
+ * the same string, which is compared with itself at once, and by its characters with no other.
  */
 let last: { readonly text: string; readonly regions: readonly Region[]; readonly found: string } | undefined;
 
@@ -65,7 +65,7 @@ export function inOrder(regions: readonly Region[]): Region[] {
   });
 }
 
-/** Returns what leads back to a text from what a change makes of it. */
+/** Returns the change that leads from the result of a change back to a text. */
 export function invert(text: string, regions: readonly Region[]): Region[] {
   const inverse: Region[] = [];
   inOrder(regions).forEach(({ at, remove, insert }, index) => {
@@ -75,7 +75,7 @@ export function invert(text: string, regions: readonly Region[]): Region[] {
   return inverse;
 }
 
-/** Returns one change that does what two do, one after the other. */
+/** Returns one change with the effect of two, one after the other. */
 export function compose(first: readonly Region[], second: readonly Region[]): Region[] {
   const waiting = piecesOf(first).reverse();
   const pieces: Piece[] = [];
@@ -100,9 +100,9 @@ export function compose(first: readonly Region[], second: readonly Region[]): Re
 }
 
 /**
- * Returns a change as it is after another that was made on the same text. What both remove is removed once, and what
- * either inserts stays, also where the other removes the text around it. Of two insertions at one place, that of `mine`
- * comes after that of `other` if it `yields`.
+ * Returns a change as it is after another that was made on the same text. Characters that both remove are removed once,
+ * and the insertions of both stay, even if the other removes the text around them. Of two insertions at one place, that
+ * of `mine` comes after that of `other` if it `yields`.
  */
 export function transform(mine: readonly Region[], other: readonly Region[], yields: boolean): Region[] {
   const found: Region[] = [];
@@ -124,14 +124,14 @@ export function goesOn(mine: readonly Region[], other: readonly Region[]): boole
 class Past {
   readonly #regions: readonly Region[];
   #count = 0;
-  /** How far they move what is after them. */
+  /** How far these regions move the text after them. */
   #shift = 0;
 
   constructor(regions: readonly Region[]) {
     this.#regions = regions;
   }
 
-  /** Returns where something that is inserted comes, after what the other inserts there if it `yields`. */
+  /** Returns the place of an insertion, after the other change's insertion there if it `yields`. */
   placeOf(at: number, yields: boolean): number {
     for (let next = this.#next; next && (next.at < at || (next.at === at && yields)); next = this.#next) {
       if (next.at + next.remove > at) return next.at + this.#shift + countPoints(next.insert);
@@ -140,7 +140,10 @@ class Past {
     return at + this.#shift;
   }
 
-  /** Returns what the other has left from `at` to `end`: places, and how much is to be removed there. */
+  /**
+   * Returns the rest that the other change leaves from `at` to `end`: places, and the number of characters to remove
+   * there.
+   */
   restOf(at: number, end: number): Pick<Region, "at" | "remove">[] {
     const found: Pick<Region, "at" | "remove">[] = [];
     while (at < end) {
@@ -174,14 +177,14 @@ function add(regions: Region[], at: number, remove: number, insert: string): voi
   }
 }
 
-/** From where to where a text reaches, of one that was inserted; without that, of the text that was there before. */
+/** The extent of a text: of an inserted one, or without that, of the text that was there before. */
 interface Piece {
   readonly start: number;
   readonly end: number;
   readonly text?: string;
 }
 
-/** Returns what a text is made of after a change. */
+/** Returns the pieces of a text after a change. */
 function piecesOf(regions: readonly Region[]): Piece[] {
   let end = 0;
   const pieces: Piece[] = [];
@@ -192,7 +195,7 @@ function piecesOf(regions: readonly Region[]): Piece[] {
   return [...pieces, { start: end, end: Infinity }];
 }
 
-/** Takes so many characters off the end of a list of pieces, which is in reverse. */
+/** Takes `count` characters off the end of a list of pieces, which is in reverse. */
 function take(waiting: Piece[], count: number): Piece[] {
   const taken: Piece[] = [];
   while (count > 0) {

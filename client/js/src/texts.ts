@@ -1,4 +1,4 @@
-/** The texts of a state that are watched, and what has changed in them. */
+/** The watched texts of a state, and their changes. */
 
 import { raise } from "./errors.js";
 import type { ShownChange } from "./pending.js";
@@ -42,7 +42,7 @@ export class Texts implements TextWatchers {
 
   tell(shown: Document, isOfSession: boolean): void {
     if (!isOfSession) this.#changes = [];
-    // What is changed by a function that is told is told after that.
+    // Changes made by a function that is being called are reported after that.
     if (this.#isTelling) return;
     this.#isTelling = true;
     for (let change = this.#changes.shift(); change; change = this.#changes.shift()) this.#tellAll(change);
@@ -67,16 +67,16 @@ export class Texts implements TextWatchers {
     }
   }
 
-  /** Returns what operations have done to a text; what is different, where that is not known. */
+  /** Returns the changes of a text by operations; if these are not known, the differences. */
   #editsOf(before: string, after: string, ops: readonly Op[] = [], { pointer }: Watcher): TextEdit[] {
     const regions = known(regionsOf(ops.filter(({ path }) => path === pointer)) ?? [], after);
-    // Where the pointer leads to another element of a list, they may be those of a longer text.
+    // If the pointer leads to another element of a list, these may be the regions of a longer text.
     const isKnown = fits(before, regions) && spliced(before, regions) === after;
     return toEdits(before, isKnown ? regions : this.#compare(before, after));
   }
 }
 
-/** Returns regions with what they have inserted, which is not known where something is taken back. */
+/** Returns regions with their inserted texts, which are not known if something is taken back. */
 function known(regions: readonly Region[], after: string): Region[] {
   return inOrder(regions).map(({ at, insert }, index) => ({
     ...(regions[index] as Region),

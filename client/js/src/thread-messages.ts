@@ -1,4 +1,4 @@
-/** The messages of a thread as a page works with them: older ones, sending. */
+/** The messages of a thread for a page: reading older ones, and sending. */
 
 import { Conversation } from "./conversation.js";
 import type { ThreadMessage } from "./conversation.js";
@@ -18,7 +18,7 @@ export interface MessageRefusal {
   content: string;
 }
 
-/** What the messages of all parts of one client share. */
+/** The state that the messages of all parts of one client share. */
 class Shared {
   readonly refused = new Listeners<[MessageRefusal]>();
   readonly parts = new Map<string, ThreadMessages>();
@@ -59,8 +59,8 @@ class Shared {
 }
 
 /**
- * The messages of one part of a thread: the history, what is pending, and what is being sent here. `items` has the newest
- * ones; further pages are read by `older`.
+ * The messages of one part of a thread: the history, the pending messages, and those being sent here. `items` has the
+ * newest ones; `older` reads further pages.
  */
 export class ThreadMessages extends ThreadPart<ThreadMessage> {
   readonly #conversation: Conversation;
@@ -81,7 +81,7 @@ export class ThreadMessages extends ThreadPart<ThreadMessage> {
     return this.#shared.parts.get(part) ?? new ThreadMessages(this.carrier, this.session, part, this.#shared);
   }
 
-  /** Whether there are older messages than those in `items`. */
+  /** Whether there are messages older than those in `items`. */
   get hasMore(): boolean {
     return this.#conversation.hasMore;
   }
@@ -91,7 +91,7 @@ export class ThreadMessages extends ThreadPart<ThreadMessage> {
     return this.#conversation.isLoading;
   }
 
-  /** Why the messages cannot be opened, or older ones not be read. */
+  /** Why the messages cannot be opened, or older ones cannot be read. */
   override get error(): PlaitError | undefined {
     return super.error ?? errorOf(this.#conversation.olderError);
   }
@@ -110,7 +110,8 @@ export class ThreadMessages extends ThreadPart<ThreadMessage> {
 
   /**
    * Sends a message, which is shown at once; while offline, at the next join. Resolves to its id when it is durable,
-   * and rejects with a PlaitError when the server refuses it. Throws one when it is too large, or the client closed.
+   * and rejects with a PlaitError if the server refuses it. Throws a PlaitError if it is too large, or the client is
+   * closed.
    */
   send(content: string, { attachments = [] }: { attachments?: readonly unknown[] } = {}): Promise<string> {
     if (this.carrier.status === "closed") throw this.carrier.closedError;
@@ -120,7 +121,10 @@ export class ThreadMessages extends ThreadPart<ThreadMessage> {
     return answer;
   }
 
-  /** Calls `fn` with each message of this client that was refused, to any part. Without one, it is logged. */
+  /**
+   * Calls `fn` with each message of this client that was refused, to any part. Without such a function, the message is
+   * logged.
+   */
   onRefused(fn: (refusal: MessageRefusal) => void): () => void {
     return this.#shared.refused.add(fn);
   }

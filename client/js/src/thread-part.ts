@@ -1,4 +1,4 @@
-/** One part of a thread as a page works with it: opening it, what is shown, being told. */
+/** One part of a thread for a page: opening it, its items, and listeners. */
 
 import type { Conversations, PartEvent } from "./conversations.js";
 import { whenFound } from "./deferred.js";
@@ -10,7 +10,7 @@ import type { OpenedPart } from "./opened-part.js";
 import type { Unopened } from "./protocol.js";
 import type { SentMessage } from "./sent-messages.js";
 
-/** What carries a session's frames. */
+/** Carries a session's frames. */
 export interface Carrier {
   readonly session: unknown;
   readonly status: string;
@@ -25,7 +25,7 @@ export interface Talk {
   readonly partEvents: Listeners<[events: readonly PartEvent[], end?: PlaitError]>;
 }
 
-/** What is shown of one part of a thread, which is opened on first use. */
+/** The shown items of one part of a thread, which is opened on first use. */
 export abstract class ThreadPart<Item> {
   protected readonly carrier: Carrier;
   protected readonly session: Talk;
@@ -42,7 +42,7 @@ export abstract class ThreadPart<Item> {
     });
   }
 
-  /** What is shown, oldest first: the same list as long as it is the same. Empty until the first page has come. */
+  /** The shown items, oldest first: the same list while they are the same. Empty until the first page has come. */
   get items(): readonly Item[] {
     this.#open();
     return this.session.conversations.show(this.#opened.part) as readonly Item[];
@@ -58,7 +58,7 @@ export abstract class ThreadPart<Item> {
     return errorOf(this.#opened.error);
   }
 
-  /** Calls `fn` whenever one of the values of this may have changed. Returns the function that ends this. */
+  /** Calls `fn` whenever one of the values of this object may have changed. Returns the function that ends this. */
   readonly subscribe = (fn: () => void): (() => void) => {
     const remove = this.changed.add(fn);
     this.#open();
@@ -72,7 +72,7 @@ export abstract class ThreadPart<Item> {
     return this.when(() => (this.isReady ? this.items : undefined));
   }
 
-  /** Ends being told of changes, and forgets all but what is being sent. */
+  /** Stops following changes, and forgets all items except those that are being sent. */
   close(): void {
     this.session.conversations.close(this.#opened.part);
     this.carrier.pump();
@@ -84,7 +84,7 @@ export abstract class ThreadPart<Item> {
     this.carrier.pump();
   }
 
-  /** Resolves to what is found by now, or after a change. */
+  /** Resolves to the value that `find` returns now, or after a change. */
   protected when<T>(find: () => T | undefined): Promise<T> {
     const look = () => {
       if (this.#opened.error) throw this.error;

@@ -1,4 +1,4 @@
-/** The tasks of a thread as a page works with them: beginning a run, what is shown of it, events for it. */
+/** The tasks of a thread for a page: beginning runs, showing them, and sending them events. */
 
 import type { TaskRun } from "./protocol.js";
 import type { ArgsOf } from "./rpc.js";
@@ -15,7 +15,7 @@ export type TaskOf<Rpcs> = string extends keyof Rpcs
       : never
     : never;
 
-/** What an approval is given or refused with. */
+/** The details with which an approval is given or refused. */
 export interface Decision {
   reason?: string | undefined;
   metadata?: { readonly [key: string]: unknown } | undefined;
@@ -26,15 +26,15 @@ export interface Caller {
   callWith(method: string, options: { args?: readonly unknown[]; kwargs?: { key?: string } }): Promise<unknown>;
 }
 
-/** What the option `tasks` gives to a client. */
+/** The member that the option `tasks` gives to a client. */
 export interface HasTasks<Rpcs> {
   /** The runs of the thread's tasks; undefined without the option. */
   readonly tasks: ThreadTasks<Rpcs>;
 }
 
 /**
- * The runs of a thread's tasks: those that are not over, and the last ones that are. The methods reject with a
- * PlaitError as `call` does; what they ask for may be asked again after `disconnected`.
+ * The runs of a thread's tasks: those that have not ended, and the last ones that have. The methods reject with a
+ * PlaitError as `call` does; after `disconnected`, a request may be repeated.
  */
 export class ThreadTasks<Rpcs = any> extends ThreadPart<TaskRun> {
   readonly #runs: TaskRuns;
@@ -60,7 +60,7 @@ export class ThreadTasks<Rpcs = any> extends ThreadPart<TaskRun> {
     return this.#parts.get(part) ?? new ThreadTasks(this.carrier, this.session, part, this.#client, this.#parts);
   }
 
-  /** Returns a run that is shown; the same object as long as it is the same. */
+  /** Returns a shown run; the same object while it is the same. */
   find(id: string): TaskRun | undefined {
     return this.items.find((run) => run.id === id);
   }
@@ -70,13 +70,13 @@ export class ThreadTasks<Rpcs = any> extends ThreadPart<TaskRun> {
     return this.runWith(name, { args });
   }
 
-  /** Begins a run as `run` does, or joins the one of this task and `key` that is not over. */
+  /** Begins a run as `run` does, or joins the run of this task and `key` that has not ended. */
   runWith(name: TaskOf<Rpcs>, { args, key }: { args?: readonly unknown[]; key?: string } = {}): Promise<string> {
     const kwargs = key === undefined ? {} : { key };
     return this.#client.callWith(`task:${name}`, { args: args ?? [], kwargs }) as Promise<string>;
   }
 
-  /** Resolves to a run, even if it is not shown, which it is from then on; to undefined if there is none. */
+  /** Resolves to a run, which is shown from then on if it was not; to undefined if there is none. */
   async get(id: string): Promise<TaskRun | undefined> {
     const run = (await this.#client.callWith("tasks:get", { args: [id] })) as TaskRun | null;
     if (run && this.#runs.learn(run)) this.session.conversations.tellChanged(this.#runs.part);
@@ -84,7 +84,7 @@ export class ThreadTasks<Rpcs = any> extends ThreadPart<TaskRun> {
     return run ?? undefined;
   }
 
-  /** Sends an event to a run; resolves to false if that is over, or has got an event of this name before. */
+  /** Sends an event to a run; resolves to false if the run has ended, or has got an event of this name before. */
   send(id: string, event: string, data: unknown = null): Promise<boolean> {
     return this.#client.callWith("tasks:send", { args: [id, event, data] }) as Promise<boolean>;
   }
@@ -99,7 +99,7 @@ export class ThreadTasks<Rpcs = any> extends ThreadPart<TaskRun> {
     return this.send(id, name, { reason: "", metadata: {}, ...decision, approved: false });
   }
 
-  /** Cancels a run; resolves to false if it is over. */
+  /** Cancels a run; resolves to false if it has ended. */
   cancel(id: string): Promise<boolean> {
     return this.#client.callWith("tasks:cancel", { args: [id] }) as Promise<boolean>;
   }

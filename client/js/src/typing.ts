@@ -1,13 +1,13 @@
-/** What was typed, and where a caret is after edits. Positions are UTF-16 units. */
+/** Typed edits, and the place of a caret after edits. Positions are UTF-16 units. */
 
 import type { TextEdit } from "./parts.js";
 import { pointAt, unitAt } from "./points.js";
 import type { Region } from "./text.js";
 
 /**
- * Returns the edits that lead from one text to another, after which the caret is at `caret`: of several that do, as
- * where a letter is typed beside the same one, those that end there. Without a caret, any. `compare` finds what
- * is different of what is between.
+ * Returns the edits that lead from one text to another, after which the caret is at `caret`: if several do, as when a
+ * letter is typed beside the same one, the edits that end there. Without a caret, any. `compare` finds the differences
+ * between the common start and end.
  */
 export function typed(
   before: string,
@@ -33,10 +33,10 @@ export function typed(
   return compare(old, next).map((edit) => ({ ...edit, at: edit.at + start }));
 }
 
-/** So many units are compared at once where texts are the same: engines do that far faster than a loop. */
+/** The number of units that are compared at once if texts are the same: engines do that far faster than a loop. */
 const BLOCK = 4096;
 
-/** Tells whether the blocks that end at two positions are the same; false where fewer units are `left` to compare. */
+/** Tells whether the blocks that end at two positions are the same; false if fewer units are `left` to compare. */
 function isSameBlock(before: string, end: number, after: string, afterEnd: number, left: number): boolean {
   return left >= BLOCK && before.slice(end - BLOCK, end) === after.slice(afterEnd - BLOCK, afterEnd);
 }
@@ -47,7 +47,10 @@ function isLow(text: string, unit: number): boolean {
   return code >= 0xdc00 && code < 0xe000;
 }
 
-/** Returns where a position is after edits; one at which something is inserted stays before that, unless it `yields`. */
+/**
+ * Returns the place of a position after edits; a position at which text is inserted stays before that, unless it
+ * `yields`.
+ */
 export function follow(position: number, edits: readonly TextEdit[], yields = false): number {
   let moved = position;
   for (const { at, remove, insert } of edits) {
@@ -57,7 +60,7 @@ export function follow(position: number, edits: readonly TextEdit[], yields = fa
   return moved;
 }
 
-/** Returns where edits end in the text that they lead to. */
+/** Returns the end of edits in the text to which they lead. */
 export function endOf(edits: readonly TextEdit[]): number {
   const last = edits.at(-1);
   const before = edits.slice(0, -1).reduce((shift, { remove, insert }) => shift + insert.length - remove, 0);
@@ -72,7 +75,7 @@ export function toEdits(text: string, regions: readonly Region[]): TextEdit[] {
   });
 }
 
-/** Returns edits of a text counted in code points; they must part no surrogate pair. */
+/** Returns edits of a text counted in code points; they must not divide a surrogate pair. */
 export function toRegions(text: string, edits: readonly TextEdit[]): Region[] {
   return edits.map(({ at, remove, insert }) => {
     const start = pointAt(text, at) as number;

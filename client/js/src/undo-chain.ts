@@ -1,4 +1,4 @@
-/** The changes that can be undone or redone, one after the other, brought past all that others do. */
+/** The changes that can be undone or redone, one after the other, rebased over all changes of others. */
 
 import type { ShownChange } from "./pending.js";
 import { invert } from "./inverse.js";
@@ -15,24 +15,26 @@ import { isWithin, makeOp, pointer } from "./step.js";
 import { compose, invert as invertText } from "./text.js";
 import type { Region } from "./text.js";
 
-/** So many changes can be undone. */
+/** The maximum number of changes that can be undone. */
 const MOST = 500;
-/** When others have done so much since a change, it can no more be undone. */
+/** A change can no longer be undone after this many operations of others. */
 const MOST_OVER = 5_000;
 
 export interface Entry {
-  /** What takes the change back, after all later entries are taken back; nothing where it has taken itself back. */
+  /**
+   * The operations that take the change back, after all later entries are taken back; none if it has taken itself back.
+   */
   ops: readonly Op[];
-  /** What others have done after the change, and before the next entry's. */
+  /** The operations of others after the change, and before the next entry's. */
   over: Over;
   at: number;
   /** Whether further typing is undone with it. */
   isOpen: boolean;
-  /** Whether the entry does not fit, as something was refused. */
+  /** Whether the entry does not fit, because a change was refused. */
   isRefused: boolean;
 }
 
-/** The own changes that are shown, or that were undone; each is taken back from what the later ones leave. */
+/** The own changes that are shown, or that were undone; each is taken back from the state that the later ones leave. */
 export class Chain {
   readonly #entries: Entry[] = [];
   readonly #parts: Parts;
@@ -41,7 +43,7 @@ export class Chain {
     this.#parts = parts;
   }
 
-  /** Adds what takes back the last change. */
+  /** Adds the operations that take back the last change. */
   add(ops: readonly Op[], at: number, isOpen: boolean): Entry {
     const entry = { ops, over: NOTHING, at, isOpen, isRefused: false };
     this.#entries.push(entry);
@@ -53,7 +55,7 @@ export class Chain {
     this.#entries.length = 0;
   }
 
-  /** Others have carried out operations. */
+  /** Follows operations of others. */
   pass(ops: readonly Op[]): void {
     const last = this.#entries.at(-1);
     if (!last) return;
@@ -62,8 +64,8 @@ export class Chain {
   }
 
   /**
-   * A change of an entry was refused, and is taken back from what was shown. Returns whether the entry takes back what is
-   * left of its changes; otherwise this counts as done by others.
+   * Follows the refusal of an entry's change, which is taken back from the shown state. Returns whether the entry takes
+   * back the rest of its changes; otherwise this counts as a change of others.
    */
   refuse(entry: Entry, { before, ops, after }: ShownChange): boolean {
     const there = this.#reach(entry, before);
@@ -76,7 +78,7 @@ export class Chain {
     return true;
   }
 
-  /** Returns the last entry, brought up to what is shown. */
+  /** Returns the last entry, brought up to the shown state. */
   top(document: Document): Entry | undefined {
     while (this.#entries.length > 0) {
       const index = this.#entries.length - 1;
@@ -90,7 +92,10 @@ export class Chain {
     return this.#find(place, document) !== undefined;
   }
 
-  /** Removes the last entry of a place; returns what takes it back from what is shown, undefined where none can be. */
+  /**
+   * Removes the last entry of a place; returns the operations that take it back from the shown state, undefined if
+   * there are none.
+   */
   take(place: readonly string[], document: Document): readonly Op[] | undefined {
     const found = this.#find(place, document);
     if (!found) return undefined;
@@ -100,11 +105,13 @@ export class Chain {
     return ops;
   }
 
-  /** Returns what takes an entry back before those above it, and what then takes those back. */
+  /**
+   * Returns the operations that take an entry back before those above it, and the operations that then take those back.
+   */
   #raise(index: number, above: readonly Above[], before: Document): Raised | undefined {
     let { ops } = this.#entries[index] as Entry;
     const moved: Moved[] = [];
-    // Each entry above it is to be taken back after it, in place of before.
+    // Each entry above it will be taken back after it, instead of before.
     for (const { entry, document: there } of above) {
       const raised = rebase(ops, invert(there, entry.ops), there, this.#parts.text);
       if (raised.isLost || raised.conflicts.length > 0) return undefined;
@@ -117,8 +124,8 @@ export class Chain {
   }
 
   /**
-   * Finds the last entry of a place, and what takes it back from what is shown; undefined where there is none, or it
-   * cannot be taken back before those above it.
+   * Finds the last entry of a place, and the operations that take it back from the shown state; undefined if there is
+   * none, or if it cannot be taken back before those above it.
    */
   #find(place: readonly string[], document: Document): Raised | undefined {
     const above: Above[] = [];
@@ -136,7 +143,9 @@ export class Chain {
     return undefined;
   }
 
-  /** Brings the entries above one past what others have done; returns what is left after all of them are taken back. */
+  /**
+   * Rebases the entries above one over the operations of others; returns the state after all of them are taken back.
+   */
   #reach(entry: Entry, document: Document): Document | undefined {
     for (let index = this.#entries.length - 1; index >= 0; index--) {
       const above = this.#entries[index] as Entry;
@@ -147,8 +156,8 @@ export class Chain {
   }
 
   /**
-   * Brings an entry past what others have done since, which then comes after the entry below it. Returns whether it can
-   * still be taken back: not where others have changed its place.
+   * Rebases an entry over later operations of others, which then come after the entry below it. Returns whether it can
+   * still be taken back: not if others have changed its place.
    */
   #bringUp(index: number, document: Document): boolean {
     const entry = this.#entries[index] as Entry;
@@ -156,7 +165,7 @@ export class Chain {
     const { ops, conflicts, isLost, over } = rebase(entry.ops, opsOf(entry.over), document, this.#parts.text);
     const stays = !isLost && !entry.isRefused && conflicts.length === 0 && (ops.length > 0 || entry.ops.length === 0);
     const below = this.#entries[index - 1];
-    // For the entries below, a change that stays as it is was made by others.
+    // For the entries below, a change that stays counts as a change of others.
     if (below) below.over = joined(below.over, stays || isLost ? over : [...over, ...invert(document, ops)]);
     if (stays) Object.assign(entry, { ops, over: NOTHING });
     else this.#entries.splice(index, 1);
@@ -164,35 +173,38 @@ export class Chain {
   }
 }
 
-/** An entry with the document that it is taken back from, and what it leaves. */
+/** An entry with the document from which it is taken back, and the document after that. */
 interface Above {
   readonly entry: Entry;
   readonly document: Document;
   readonly after: Document;
 }
 
-/** What takes the entry at an index back from what is shown, and what then takes back those above it, in order. */
+/**
+ * The operations that take the entry at an index back from the shown state, and those that then take back the entries
+ * above it, in order.
+ */
 interface Raised {
   readonly index: number;
   readonly ops: readonly Op[];
   readonly moved: readonly Moved[];
 }
 
-/** An entry, and what takes it back once one below it has been taken back. */
+/** An entry, and the operations that take it back once an entry below it has been taken back. */
 interface Moved {
   readonly entry: Entry;
   readonly ops: readonly Op[];
 }
 
-/** Returns where a place comes to be by operations that lead to a document; undefined where they remove it. */
+/** Returns a place after operations that lead to a document; undefined if they remove it. */
 function placeAfter(place: readonly string[], ops: readonly Op[], document: Document): string[] | undefined {
   const [moved] = rebase([makeOp("replace", pointer(place), null)], ops, document).ops;
   return moved && parse(moved.path);
 }
 
 /**
- * Returns what takes back the rest of an entry's changes, after one was refused: of a text, what leads back over what
- * was done since to where the entry has begun. Undefined for anything else.
+ * Returns the operations that take back the rest of an entry's changes, after one was refused: for a text, those that
+ * lead back over later changes to the start of the entry. Returns undefined for anything else.
  */
 function restOf({ ops, over }: Entry, before: Document, after: Document, parts: Parts): Op[] | undefined {
   const past = opsOf(over);

@@ -1,4 +1,4 @@
-/** Undo and redo of this client's own changes: which can be, and what is taken back at once. */
+/** Undo and redo of this client's own changes: which changes can be undone, and which are undone together. */
 
 import type { Pending, ShownChange } from "./pending.js";
 import { invert } from "./inverse.js";
@@ -11,9 +11,9 @@ import { compose } from "./text.js";
 import { Chain } from "./undo-chain.js";
 import type { Entry } from "./undo-chain.js";
 
-/** Changes that are no further apart, in milliseconds, are undone together, if they are of one place. */
+/** Changes of one place that are no further apart, in milliseconds, are undone together. */
 const PAUSE = 1_000;
-/** What is inserted at once and is longer was pasted, and is undone by itself. */
+/** A longer insertion at once was pasted, and is undone by itself. */
 const LONG = 20;
 
 /** Undo and redo of this client's own changes, as an option of a client. */
@@ -36,16 +36,16 @@ export const undo: UndoPart = {
   },
 };
 
-/** The changes of this client that can be undone, and those that were. */
+/** The changes of this client that can be undone, and those that were undone. */
 export class UndoHistory implements History {
   readonly #now: () => number;
   readonly #done: Chain;
   readonly #undone: Chain;
   readonly #unanswered = new Map<Pending, { readonly entry: Entry; readonly isInsertion: boolean }>();
-  // What is under way.
+  // The action under way.
   #doing: "undo" | "redo" | undefined;
   #pauses = 0;
-  // The entry of what was changed since the pause began.
+  // The entry of the changes since the pause began.
   #paused: Entry | undefined;
 
   /** The clock counts milliseconds. */
@@ -82,8 +82,8 @@ export class UndoHistory implements History {
 
   settle(push: Pending, isRefused: boolean): void {
     const found = this.#unanswered.get(push);
-    // Inserted characters that are gone again need not be taken back, and all others of the entry still can be; so they
-    // can after a push that came to do nothing.
+    // Inserted characters that are gone again need not be taken back, and the rest of the entry still can be; this is
+    // also so after a push that came to do nothing.
     if (found && isRefused && !found.isInsertion && push.ops.length > 0) found.entry.isRefused = true;
     this.#unanswered.delete(push);
   }
@@ -140,7 +140,7 @@ export class UndoHistory implements History {
   }
 }
 
-/** Does something with a chain; one that does not fit what is shown is given up. */
+/** Does something with a chain; a chain that does not fit the shown state is given up. */
 function attempt<Result>(chain: Chain, act: (chain: Chain) => Result): Result | undefined {
   try {
     return act(chain);
@@ -153,7 +153,7 @@ function attempt<Result>(chain: Chain, act: (chain: Chain) => Result): Result | 
 
 // Bursts
 
-/** Tells whether a change goes on with a burst of typing: no new line, nothing pasted, no more than a letter deleted. */
+/** Tells whether a change continues a burst of typing: no new line, nothing pasted, no more than a letter deleted. */
 function isTyping(ops: readonly Op[]): boolean {
   const inserted = insertedBy(ops);
   const removed = ops.reduce((sum, op) => sum + (op.op === "splice" ? (op.remove ?? 0) : 0), 0);
@@ -173,7 +173,7 @@ function insertedBy(ops: readonly Op[]): string {
   return ops.map((op) => (op.op === "splice" ? (op.insert ?? "") : "")).join("");
 }
 
-/** Returns what takes back two changes of one text that touch each other. */
+/** Returns the operations that take back two changes of one text that touch each other. */
 function typedTogether(first: readonly Op[], second: readonly Op[]): Op[] | undefined {
   const [path, before] = [pathOf(first), regionsOf(first)];
   if (path === undefined || path !== pathOf(second) || !before) return undefined;
@@ -181,7 +181,9 @@ function typedTogether(first: readonly Op[], second: readonly Op[]): Op[] | unde
   return both.length <= before.length ? splices(path, both) : undefined;
 }
 
-/** Returns what takes back two changes that set the same places, one after the other, as a slider does. */
+/**
+ * Returns the operations that take back two changes that set the same places, one after the other, as a slider does.
+ */
 function setTogether(first: readonly Op[], second: readonly Op[]): readonly Op[] | undefined {
   const isSame = (op: Op, index: number) => op.op === "replace" && op.path === second[index]?.path;
   const isSetting = second.every(({ op }) => op === "replace");

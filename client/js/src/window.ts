@@ -1,28 +1,28 @@
-/** Which pushes were sent on one socket, and which of them are to be sent again. */
+/** Which pushes were sent on one socket, and which of them must be sent again. */
 
 import type { Pending } from "./pending.js";
 import { UNANSWERED } from "./protocol.js";
 import type { Nack } from "./protocol.js";
 
-/** How many seconds to wait when the server does not say how long. */
+/** The seconds to wait if the server names none. */
 const RETRY_AFTER = 1;
-/** The least seconds between calls and messages, which cannot be sent again, while the server limits the rate. */
+/** The minimum seconds between calls and messages, which cannot be sent again, while the server limits the rate. */
 const SPACING = 0.1;
 
 export class SendWindow {
   readonly #now: () => number;
-  /** How many pushes, from the first on, were sent on this socket and have no answer. */
+  /** The number of pushes, from the first on, that were sent on this socket and have no answer. */
   #sent = 0;
   /**
-   * How many may be on their way: one after a refusal, as all after that are to be sent again, and one more for each
-   * push that is accepted.
+   * The maximum number of pushes under way: one after a refusal, because all later ones are sent again, and one more
+   * for each accepted push.
    */
   #most = UNANSWERED;
-  /** Refs of pushes on this socket that are to be sent again: their answers are ignored. */
+  /** Refs of pushes on this socket that must be sent again: their answers are ignored. */
   #stale: number[] = [];
-  // The earliest time to send pushes, where the server has asked to wait.
+  // The earliest time to send pushes, if the server has asked to wait.
   #heldUntil: number | undefined;
-  // The longest wait that the server has asked for; 0 where it has not, or all that it refused is answered.
+  // The longest wait that the server has asked for; 0 if it has not, or if all refused pushes are answered.
   #pace = 0;
   /** When `release` frees a call or message; undefined for at once. */
   freeAt: number | undefined;
@@ -32,8 +32,8 @@ export class SendWindow {
   }
 
   /**
-   * When `release` frees the pushes; undefined where none are held, or an answer has to come before that: what
-   * was on its way when it was told to come again is answered first, as that may ask to wait for longer.
+   * When `release` frees the pushes; undefined if none are held, or an answer must come first: pushes that were under
+   * way at the refusal are answered before that, and their answers may ask for a longer wait.
    */
   get resumesAt(): number | undefined {
     return this.#stale.length > 0 ? undefined : this.#heldUntil;
@@ -46,7 +46,7 @@ export class SendWindow {
     if (isOver(this.freeAt)) this.freeAt = undefined;
   }
 
-  /** All that was refused as too fast is answered. */
+  /** Notes that all pushes that were refused as too fast are answered. */
   end(): void {
     this.#pace = 0;
   }
@@ -56,21 +56,21 @@ export class SendWindow {
     return this.#heldUntil === undefined && this.#sent < this.#most ? pushes[this.#sent] : undefined;
   }
 
-  /** The next push is sent. */
+  /** Notes that the next push is sent. */
   take(push: Pending): void {
     this.#sent++;
     push.sent = push.ops;
   }
 
-  /** Tells whether the push at `index` is on its way. */
+  /** Tells whether the push at `index` is under way. */
   has(index: number): boolean {
     return index < this.#sent;
   }
 
   /**
    * Tells whether a call or message made after the push at `index` may be sent; if so, it counts as sent. Unlike a
-   * push, it cannot be sent again: while the server limits the rate, it waits for the answers to all pushes before it,
-   * and for as long after the last frame that the server took as it has asked to wait.
+   * push, a call or message cannot be sent again: while the server limits the rate, it waits for the answers to all
+   * pushes before it, and after the last frame that the server took, for the time that the server has asked for.
    */
   letPass(index: number): boolean {
     if (this.freeAt !== undefined) return false;
@@ -80,7 +80,7 @@ export class SendWindow {
     return true;
   }
 
-  /** The push at `index` is answered; as answers come in order, so is all that was sent before it. */
+  /** Notes that the push at `index` is answered; answers come in order, so all pushes before it are, too. */
   answered(index: number, isRefused: boolean): void {
     this.#most = isRefused ? 1 : Math.min(this.#most + 1, UNANSWERED);
     if (index < this.#sent) this.#sent--;
@@ -88,7 +88,7 @@ export class SendWindow {
     this.#spent();
   }
 
-  /** Tells whether a nack is for what is to be sent again anyway. */
+  /** Tells whether a nack is for a push that is sent again anyway. */
   isStale(nack: Nack): boolean {
     const index = this.#stale.indexOf(nack.ref);
     if (index < 0) return false;
@@ -97,7 +97,7 @@ export class SendWindow {
     return true;
   }
 
-  /** The server has not read the push `ref`, nor those after it: all from `index` on are to be sent again. */
+  /** Sends all pushes from `index` on again: the server has not read the push `ref`, nor those after it. */
   rewind(pushes: readonly Pending[], ref: number, index: number): void {
     const carried = pushes.slice(0, this.#sent).map((push) => push.ref);
     this.#stale.push(...carried.filter((each) => each > ref));
@@ -110,7 +110,7 @@ export class SendWindow {
     this.#heldUntil = Math.max(this.#heldUntil ?? 0, this.#now() + wait);
   }
 
-  /** The server has just taken a frame. */
+  /** Notes that the server has taken a frame. */
   #spent(): void {
     if (this.#pace > 0) this.freeAt = this.#now() + this.#pace;
   }

@@ -13,26 +13,26 @@ __all__ = ["Burst", "Moved"]
 class Moved(NamedTuple):
     """The outcome of a burst."""
 
-    # Of each push.
+    # The operations of each push.
     ops: Sequence[Sequence[Op]]
-    # What it was rebased over, as it is to be applied after the burst.
+    # The operations of others, as they apply after the burst.
     over: list[Op]
-    # With the burst carried out.
+    # The document after the burst.
     document: Any
 
 
 class Burst:
-    """Pushes with a splice of one text each, where each one touches what those before it have changed.
+    """Pushes with one splice each of the same text, where each splice touches the changes of those before it.
 
-    What others do elsewhere moves all of them alike, and is moved by what all of them do. So it need not be brought
-    past each of them, which takes seconds where thousands of letters were typed without a connection.
+    A change of others elsewhere in the text moves all these splices alike, and is moved by their total. So a burst is
+    not rebased splice by splice, which takes seconds for thousands of letters that were typed offline.
     """
 
     def __init__(self, op: Op) -> None:
         self._path = op.path
-        # What each push changes: as the text is after those before it.
+        # The change of each push, in the text after the pushes before it.
         self._changes: list[Sequence[Region]] = []
-        # Whether each push goes on after what the client has inserted.
+        # Whether each push continues an insertion of the client.
         self._owns: list[bool] = []
         self._extent = _Extent()
         self._add(op)
@@ -51,12 +51,12 @@ class Burst:
         self._owns.append(op.own is True)
 
     def rebase(self, over: Sequence[Op], document: Any) -> Moved | None:
-        """Return its outcome on `document`, which `over` has led to.
+        """Return the outcome of the burst on `document`, the state after `over`.
 
-        None where one of its pushes may be lost or does not fit, or its text may be another.
+        Returns None if one of its pushes may be lost or does not fit, or if its text may be another one.
         """
         changes, owns, extent, found, shift = self._changes, self._owns, self._extent, list[Op](), 0
-        # What others do right before pushes with `own` may end that, or come after them.
+        # A change of others right before pushes with `own` may end the insertion, or come after it.
         margin = int(any(owns))
         for op in over:
             if op.op != "splice" or op.path != self._path:
@@ -88,21 +88,21 @@ class Burst:
 
 
 class _Extent:
-    """The combined change of successive splices, as long as one stretch of the text has all of them."""
+    """The combined change of successive splices, as long as they are all in one stretch of the text."""
 
     __slots__ = ("_length", "end", "start")
 
     def __init__(self, *regions: Region) -> None:
-        # In the text before them.
+        # The stretch in the text before the splices.
         self.start = self.end = 0
-        # How long the stretch is after them; -1 as long as there are none.
+        # The length of the stretch after the splices; -1 while there are none.
         self._length = -1
         for region in regions:
             self.add(region)
 
     @property
     def growth(self) -> int:
-        """By how many characters the text is longer after them."""
+        """The number of characters that the splices have added to the text."""
         return max(self._length, 0) - (self.end - self.start)
 
     def touches(self, region: Region) -> bool:
@@ -130,7 +130,7 @@ def _shift_all(changes: Sequence[Sequence[Region]], shift: int) -> list[Sequence
 def _pass_all(
     change: Sequence[Region], others: Iterable[Region], *, own: bool
 ) -> tuple[Sequence[Region], list[Region], bool]:
-    """Bring others, carried out one after the other, before a change; return both as they are after, and `own`."""
+    """Move the changes of others, one after the other, before a change; return both after that, and `own`."""
     after: list[Region] = []
     for other in others:
         own = own and goes_on(change, [other])
@@ -140,7 +140,7 @@ def _pass_all(
 
 
 def _is_apart(op: Op, path: str, document: Any) -> bool:
-    """Tell whether an operation neither leads to a place, nor around it, nor moves an element that it is in."""
+    """Tell whether an operation is not below or above a place, and does not move an element around the place."""
     if f"{path}/".startswith(f"{op.path}/"):
         return False
     container = op.path.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""The task that carries a session's frames: it opens a socket as often as the session needs one."""
+"""The task that carries a session's frames: it opens a new socket whenever the session needs one."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ __all__ = ["Carrier"]
 logger = logging.getLogger(__name__)
 
 _FETCHING: Final = 10.0
-"""The seconds that fetching a token may take, once the thread was joined."""
+"""The seconds that fetching a token may take, after the thread was joined."""
 
 
 class Carrier:
@@ -37,38 +37,38 @@ class Carrier:
         self._tell = tell
         self._receive = receive
         self._backoff = Backoff(asyncio.get_running_loop().time)
-        # Set when there may be something to send, and when something may be due earlier than it was.
+        # Set when there may be frames to send, or something may be due earlier than before.
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
         self._socket: ClientSocket | None = None
         self._has_joined = False
-        # Whether it ends when what is waiting has been sent and answered.
+        # Whether the task ends when all waiting frames are sent and answered.
         self.is_finishing = False
 
     def wake(self) -> None:
-        """The session may have frames to send, or something to do earlier than it had."""
+        """Note that the session may have frames to send, or work that is due earlier than before."""
         self._wake.set()
         self._hurry.set()
 
     def finish(self) -> bool:
-        """End when what is waiting has been sent and answered; return whether there is a socket for that."""
+        """End when all waiting frames are sent and answered; return whether there is a socket for them."""
         self.is_finishing = True
         self._session.finish()
         self._wake.set()
         return self._socket is not None
 
     async def fetch_token(self) -> str | None:
-        """Return the token to be shown at this time. Raises as `Target.fetch_token`."""
+        """Return the token to show now. Raises what `Target.fetch_token` raises."""
         return await self.target.fetch_token(_FETCHING if self._was_joined else None)
 
     async def run(self) -> None:
-        """Connect, and connect again, until the session has stopped or `finish` was called, which is not told."""
+        """Connect, and reconnect, until the session has stopped or `finish` was called, which raises nothing."""
         while self._session.stopped is None and not self.is_finishing:
             self._has_joined = False
             code = await self._attempt()
             self._session.lost(code)
             if self.is_finishing:
-                # What is lost then is lost to the end, as the caller of `finish` tells.
+                # Frames that are lost here stay lost; the caller of `finish` reports that.
                 return
             self._tell()
             if self._session.stopped is None:
@@ -80,7 +80,7 @@ class Carrier:
         return self._session.connection is not None
 
     async def _attempt(self) -> int:
-        """Fetch a token and carry frames with it. A failure to fetch one comes out before the first join only."""
+        """Fetch a token and carry frames with it. A failure to fetch a token is raised only before the first join."""
         try:
             token = await self.fetch_token()
         except Exception as error:
@@ -92,7 +92,7 @@ class Carrier:
         return await self._carry(token)
 
     async def _carry(self, token: str | None) -> int:
-        """Carry frames on one socket; return the code that it was closed with."""
+        """Carry frames on one socket; return its close code."""
         try:
             socket = await self.target.open(was_joined=self._was_joined)
         except NotOpened as error:
@@ -167,7 +167,7 @@ class Carrier:
                 await socket.send(encode(frame), text=True)
 
     async def _watch(self, socket: ClientSocket) -> None:
-        """Do what becomes due, also while sending is blocked."""
+        """Do the work that becomes due, even while sending is blocked."""
         while not self._session.needs_socket:
             self._hurry.clear()
             try:
@@ -177,5 +177,5 @@ class Carrier:
                 self._session.tick()
                 self._tell()
                 self._wake.set()
-        # Nothing is to be waited for on a socket that is silent or out of step.
+        # On a socket that is silent or out of step, there is nothing to wait for.
         socket.transport.abort()

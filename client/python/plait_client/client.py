@@ -27,7 +27,7 @@ class Options(TypedDict, total=False):
     client: str | None
     # Shown to the server; a function is called for each connection, and when a token is about to expire.
     token: Token
-    # The hash of the state's schema that the client was made for.
+    # The hash of the state's schema for which the client was made.
     schema: str | None
     # Further headers of the request.
     headers: Mapping[str, str]
@@ -73,7 +73,7 @@ class Connecting(Generic[S]):
         return _Rooms(lambda: self._open(None), self._state_type)
 
     async def _open(self, timeout: float | None) -> Live:
-        """Return a client that has joined, and is to be closed. Raises Closed, Disconnected."""
+        """Return a client that has joined; the caller must close it. Raises Closed, Disconnected."""
         session = Session(
             self._client, now=asyncio.get_running_loop().time, schema=self._schema, quiet=self._target.quiet
         )
@@ -93,9 +93,9 @@ class Connecting(Generic[S]):
 
 
 class _Rooms(Generic[S]):
-    """A fresh room each time that one is asked for, the one before having been closed.
+    """Gives a new room each time, after closing the one before.
 
-    No generator: one that is left open when the loop ends could not wait for its room to be closed.
+    This is not a generator: a generator that is left open when the loop ends could not wait until its room is closed.
     """
 
     def __init__(self, open_live: Callable[[], Awaitable[Live]], state_type: Any) -> None:
@@ -117,7 +117,7 @@ class _Rooms(Generic[S]):
         return Room(self._live, self._state_type)
 
     async def aclose(self) -> None:
-        """Close the room that was given last."""
+        """Close the last room."""
         live, self._live = self._live, None
         if live is not None:
             await live.close()
@@ -136,13 +136,13 @@ def connect(url: str, *, state_type: Any = Any, **options: Unpack[Options]) -> C
 def connect(url: str, *, state_type: Any = Any, **options: Unpack[Options]) -> Connecting[Any]:
     """Connect to the thread at a URL like `ws://localhost:8000/threads/game-room/room-1`.
 
-    `async with connect(url) as room:` waits for the thread to be joined, and reconnects by itself. When the server
-    closes it for good, what is awaited raises Closed. `async for room in connect(url):` gives a fresh one each time
-    the body has ended, which catches Closed and goes on with `continue`; it tries to connect as long as it takes, and
-    raises Closed when it is refused for good.
+    `async with connect(url) as room:` waits until the thread is joined, and reconnects by itself. When the server
+    closes the connection for good, awaited calls raise Closed. `async for room in connect(url):` gives a new room each
+    time the body has ended; the body catches Closed and goes on with `continue`. It tries to connect without a time
+    limit, and raises Closed when the server refuses the client for good.
 
-    `state_type` is what the state is converted to, the Struct of the server for example. `token` may be a function,
-    also an async one, that returns a fresh token. Raises ValueError for what is no URL of a socket.
+    The state is converted to `state_type`, for example the Struct of the server. `token` may be a function, also an
+    async one, that returns a fresh token. Raises ValueError for an invalid URL.
     """
     check_url(url)
     target = Target(url, options.get("token"), dict(options.get("headers", {})), options.get("ssl"))

@@ -1,4 +1,4 @@
-"""The state of a thread as one of its clients has it: confirmed by the server, and shown with the client's pushes."""
+"""The state of a thread in one of its clients: the confirmed state, and the shown state with the client's pushes."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,19 +13,19 @@ __all__ = ["ClientState"]
 
 
 class ClientState:
-    """The state that the pushes of a session are made on."""
+    """The state on which the pushes of a session are made."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._pushes = Pushes(now)
 
     @property
     def shown(self) -> Any:
-        """The state as its user sees it, as JSON values that may not be changed; None when there is none."""
+        """The state as its user sees it, as JSON values that may not be changed; None without a state."""
         return self._pushes.fold.shown
 
     @property
     def confirmed(self) -> Any:
-        """The state as the server told it."""
+        """The state that the server has confirmed."""
         return self._pushes.fold.confirmed
 
     @property
@@ -42,7 +42,7 @@ class ClientState:
 
     @property
     def keys(self) -> Keys | None:
-        """Which members name the elements of lists, as the server has told it."""
+        """The members that identify the elements of lists, as the server has told them."""
         return self._pushes.fold.keys
 
     def diff(self, old: Any, new: Any) -> list[Op]:
@@ -50,10 +50,10 @@ class ClientState:
         return diff(old, new, self.keys)
 
     def difference(self, before: Any, after: Any, ops: Iterable[Op]) -> list[Op]:
-        """Return what others may have done between two states of the thread, for `ops` to be rebased over."""
+        """Return changes of others that may lead from one state to another, for rebasing `ops` over them."""
         return self._pushes.fold.difference(before, after, ops)
 
     @property
     def pending(self) -> list[Pending]:
-        """The pushes without an answer whose fate is open; those that were answered for already are left out."""
+        """The pushes that are still open; pushes that were answered in a join are left out."""
         return [push for push in self._pushes.all if not push.is_settled]

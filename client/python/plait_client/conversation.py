@@ -1,4 +1,4 @@
-"""The messages of one part of a thread as a client has them: no I/O.
+"""The messages of one part of a thread in a client: no I/O.
 
 The same as `conversation.ts` of the JavaScript client, with the same names.
 """
@@ -20,9 +20,9 @@ class Conversation(OpenedPart):
 
     def __init__(self, part: str) -> None:
         super().__init__(part)
-        # Whether there are older messages than those that are known.
+        # Whether there are messages older than the known ones.
         self.has_more = False
-        # Why an older page cannot be read, which stops nothing else.
+        # Why an older page cannot be read; this stops nothing else.
         self.older_error: Unopened | None = None
         self._items: dict[str, Item] = {}
         # The size of the older page that is wanted.
@@ -35,20 +35,20 @@ class Conversation(OpenedPart):
         return self._older is not None
 
     def show(self, sent: Iterable[SentMessage]) -> list[Item]:
-        """Return the messages as they are shown: the history, what is pending, and what is being sent."""
+        """Return the messages to show: the history, the pending messages, and the messages that are being sent."""
         if self._shown is None:
             self._shown = _order(self._items.values())
         known = {each.metadata.get("key") for each in self._items.values() if "key" in each.metadata}
         return self._shown + [_as_item(each) for each in sent if each.part == self.part and each.key not in known]
 
     def load_older(self, limit: int | None = None) -> None:
-        """Want an older page, if there is one."""
+        """Ask for an older page, if there is one."""
         self.error = self.older_error = None
         if self.is_ready and self.has_more and self._older is None:
             self._older = self._limit if limit is None else limit
 
     def close(self) -> None:
-        """Want no more, and forget all."""
+        """Stop following, and forget all messages."""
         super().close()
         self.has_more = False
         self._older = self.older_error = None
@@ -103,7 +103,7 @@ class Conversation(OpenedPart):
         return True
 
     def _extend(self, frame: Part) -> bool:
-        """Add to a message that is streaming, unless the text is there already."""
+        """Add to a streaming message, unless the text is there already."""
         known = self._items.get(frame.id or "")
         if known is None or known.status != "streaming":
             return False
@@ -126,7 +126,7 @@ class Conversation(OpenedPart):
         return min((each.position for each in self._items.values() if each.status != "pending"), default=None)
 
     def _put(self, item: Item) -> None:
-        """Add or replace a message; one that belongs to the older messages that are not known comes with them."""
+        """Add or replace a message, except one among the unknown older messages, which comes with these."""
         known = self._items.get(item.id)
         is_placed = known is not None and known.status != "pending"
         oldest = self._find_oldest() if self.has_more and not is_placed else None
@@ -141,7 +141,7 @@ class Conversation(OpenedPart):
 
 
 def _order(items: Iterable[Item]) -> list[Item]:
-    """Return messages as they are shown; a stream stands after the pending messages that it answers."""
+    """Return messages in the order in which they are shown; a stream comes after the pending ones that it answers."""
     history, pending = list[Item](), list[Item]()
     for each in sorted(items, key=_position):
         (pending if each.status == "pending" else history).append(each)
@@ -158,7 +158,7 @@ def _position(item: Item) -> int:
 
 
 def _as_item(sent: SentMessage) -> Item:
-    """Return a message that the server is not known to have."""
+    """Return a message that is not known to have reached the server."""
     key = {"key": sent.key}
     return Item(
         id=sent.key, role="user", content=sent.content, metadata=key, attachments=sent.attachments, status="sending"

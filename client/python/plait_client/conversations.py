@@ -15,11 +15,11 @@ __all__ = ["Conversations", "Delivered", "PartChanged", "PartEvent", "PartFrame"
 P = TypeVar("P", bound=OpenedPart)
 
 PartFrame = Page | Part | Unopened | Sent | Unsent
-"""The frames that a server sends of parts."""
+"""The frames about parts from a server."""
 
 
 class PartChanged(NamedTuple):
-    """The shown items of a part may have changed, or whether it can be opened."""
+    """The shown items of a part may have changed, or whether the part can be opened."""
 
     part: str
 
@@ -32,24 +32,24 @@ class Delivered(NamedTuple):
 
 
 class Undelivered(NamedTuple):
-    """A message that was sent here was refused by the server, or is larger than it takes."""
+    """A message that was sent here was refused by the server, or is larger than the server takes."""
 
     message: SentMessage
     answer: Unsent
 
 
 PartEvent = PartChanged | Delivered | Undelivered
-"""Something has happened with a part."""
+"""Something has happened in a part."""
 
 
 class Conversations:
-    """One conversation, or the runs, of each part that is asked for, and the messages that are being sent."""
+    """The conversation or the runs of each part that is in use, and the messages that are being sent."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._parts: dict[str, OpenedPart] = {}
         self._sent = SentMessages()
-        # Messages that the server has, but that a page is still to bring.
+        # Messages that the server has, but that are not in a page yet.
         self._answered: list[SentMessage] = []
         self._epoch: str | None = None
 
@@ -58,7 +58,7 @@ class Conversations:
         return self.find(part, Conversation)
 
     def find(self, part: str, kind: type[P]) -> P:
-        """Return what is known of a part, of one kind. Raises TypeError if it is in use as another."""
+        """Return the known data of a part of one kind. Raises TypeError if the part is in use as another kind."""
         if part not in self._parts:
             self._parts[part] = made = kind(part)
             if self._epoch is not None:
@@ -82,7 +82,7 @@ class Conversations:
 
     @property
     def unanswered(self) -> list[SentMessage]:
-        """The messages that the server is not known to have."""
+        """The messages that are not known to have reached the server."""
         return self._sent.all
 
     @property
@@ -121,7 +121,7 @@ class Conversations:
         return [*opens, *sends], events
 
     def receive(self, frame: PartFrame) -> list[PartEvent]:
-        """Take in a frame; return what has happened."""
+        """Take in a frame; return the resulting events."""
         match frame:
             case Sent():
                 message = self._sent.end(frame.ref)

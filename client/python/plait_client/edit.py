@@ -1,4 +1,4 @@
-"""Editing in place: what a `with` block does to a draft becomes one push."""
+"""Editing in place: the changes of a draft in a `with` block become one push."""
 
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
@@ -18,8 +18,8 @@ T = TypeVar("T")
 class Edit(Generic[T]):
     """A draft of the state, pushed as one change at the end of its block; not at all when the block raises.
 
-    `with` makes the change at once and does not wait, and the edit may be awaited afterwards; `async with` waits at
-    the end. Either gives the version of the change, or raises Refused.
+    `with` makes the change at once and does not wait, and the edit may be awaited afterwards; `async with` waits at the
+    end. Both return the version of the change, or raise Refused.
     """
 
     def __init__(self, state: Any, keys: Keys | None, push: Callable[[Any, list[Op]], T]) -> None:
@@ -31,7 +31,7 @@ class Edit(Generic[T]):
 
     @property
     def pushed(self) -> T:
-        """The result of pushing it."""
+        """The result of the push."""
         if self._pushed is None:
             raise RuntimeError("the block of this edit has not ended")
         return self._pushed
@@ -71,7 +71,7 @@ def rebase_edit(
 ) -> list[Op]:
     """Return operations made on one state, rebased onto the state shown now. Raises Refused.
 
-    `difference` returns what may have made one state of another, for operations to be rebased over.
+    `difference` returns the changes that may lead from one state to another, for rebasing operations over them.
     """
     if made_on is shown:
         return ops

@@ -1,4 +1,4 @@
-"""Everything that the client raises.
+"""All errors that the client raises.
 
 ClientError
 ├── Refused         a push was refused by the server, or for what others did first, or for its size
@@ -19,7 +19,7 @@ class ClientError(Exception):
 
 
 class _Answered(ClientError):
-    """The server said no: `code` is one of the protocol's, `path` leads to what was wrong, if anything."""
+    """The server refused a request: `code` is one of the protocol's, `path` leads to the mistake, if any."""
 
     def __init__(self, code: str, message: str, path: str | None = None) -> None:
         super().__init__(code, message, path)
@@ -33,11 +33,11 @@ class _Answered(ClientError):
 
 
 class Refused(_Answered):
-    """A push was refused: what it changed is shown no more."""
+    """A push was refused: its change is no longer shown."""
 
 
 class Unanswered(_Answered):
-    """The answer to a push is lost: it is not shown, but may have been applied."""
+    """The answer to a push is lost: the change is not shown, but may have been applied."""
 
 
 class CallError(_Answered):
@@ -45,7 +45,7 @@ class CallError(_Answered):
 
 
 class TooLarge(ClientError):
-    """A message has more bytes than the server takes, `limit`, and was not sent."""
+    """A message has more bytes than `limit`, which the server takes, and was not sent."""
 
     code: Final = "too_large"
 
@@ -87,6 +87,6 @@ _MESSAGES: Final = {
 
 
 def close_message(code: int, reason: str) -> str:
-    """Return what a final close code means, with what the server said of it."""
+    """Return the meaning of a final close code, with the reason from the server."""
     message = _MESSAGES.get(code, "the server closed the connection for good")
     return f"{message}: {reason}" if reason else message

@@ -1,4 +1,4 @@
-"""The events of a session for its owner; the state itself is read from the session."""
+"""The events of a session for its owner; the owner reads the state from the session."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -26,23 +26,23 @@ class Acked(NamedTuple):
 
 
 class Nacked(NamedTuple):
-    """A push was refused by the server, or by the client in its place, or its answer is lost."""
+    """A push was refused by the server, or by the client in the server's place, or its answer is lost."""
 
     push: Pending
     answer: messages.Nack
 
 
 class Changed(NamedTuple):
-    """The confirmed state was `before` and is `after`; `ops` are None where the server did not name any."""
+    """The confirmed state has changed from `before` to `after`; `ops` are None if the server did not send any."""
 
     before: Any
     after: Any
     epoch: str
     version: int
     ops: Sequence[Op] | None
-    # The id of a connection, "server", "migration" or "undo …"; None where several changes came as one.
+    # The id of a connection, "server", "migration" or "undo …"; None if several changes came as one.
     source: str | None
-    # By which the states are to be compared.
+    # The keys for comparing the states.
     keys: Keys | None = None
 
 
@@ -53,7 +53,7 @@ class CallLost(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """The call `ref`, or without it a message or a presence, waited for a socket that does not take its size."""
+    """A request waited for a socket that is too small for it: the call `ref`, or else a message or a presence."""
 
     error: TooLarge
     ref: int | None = None
@@ -82,7 +82,7 @@ SessionEvent = (
 def apply_change(
     fold: Fold, frame: messages.Change | messages.Changes | messages.Snapshot, source: str | None = None
 ) -> Changed:
-    """Apply a frame with others' changes, and return what is told. Raises PatchError, and changes nothing, on a gap."""
+    """Apply a frame with others' changes, and return the events. Raises PatchError, and changes nothing, on a gap."""
     before, ops = fold.confirmed, None
     match frame:
         case messages.Change():

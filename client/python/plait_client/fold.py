@@ -20,7 +20,7 @@ __all__ = ["Fold", "Pending"]
 
 
 class Pending:
-    """A push without an answer; it changes as the server's state does, and keeps its identity until it is answered."""
+    """A push without an answer; it changes with the server's state, and keeps its identity until it is answered."""
 
     __slots__ = ("is_orphan", "is_settled", "is_visible", "lost_on", "made", "ops", "ref", "sent")
 
@@ -28,35 +28,37 @@ class Pending:
         self.ref = ref
         # The version on which the user made it.
         self.made = made
-        # Its effect on the confirmed state after the pushes before it.
+        # The effect of the push on the confirmed state after the pushes before it.
         self.ops = ops
         # The operations that were sent last; None if none were.
         self.sent: Sequence[Op] | None = None
-        # A place that it leads into is gone: the last version on which it stood. It is left out of what is shown.
+        # The last version on which all places of the push existed; set when one of them is gone. The push is then not
+        # shown.
         self.lost_on: Version | None = None
-        # It was refused, or made on an own push that is refused or lost: the server, which may know nothing of that, is
-        # not to be asked.
+        # Whether the push was refused, or was made on an own push that is refused or lost: the server may not know of
+        # this, and must not be asked.
         self.is_orphan = False
-        # The server's state has it, or does without it: only its answer is to come.
+        # Whether the server has dealt with the push, so that only the answer is missing.
         self.is_settled = False
-        # Whether what is shown is shown with it.
+        # Whether the shown state includes the push.
         self.is_visible = False
 
 
 class Fold:
     """The confirmed state with the pending pushes folded onto it: trees of dicts and lists that are never changed.
 
-    Nothing of it is kept beyond this life of a client, as the TypeScript client does in a page's storage.
+    The states are not kept after the end of the client, unlike in a page's storage with the TypeScript client.
     """
 
     def __init__(self) -> None:
         self._at: Version | None = None
         self._confirmed: Any = None
-        # Something of the server's did not fit: what is known is shown on, but not resumed from.
+        # Whether a change from the server did not fit: the known state is still shown, but a join does not resume from
+        # it.
         self._is_forgotten = False
         self._shown: Any = None
         self._pushes: list[Pending] = []
-        # As the last join has told them.
+        # The keys from the last join.
         self._list_keys: Mapping[str, str] = {}
         self._texts: Sequence[str] = ()
         self._keys: Keys | None = None
@@ -69,7 +71,7 @@ class Fold:
 
     @property
     def have(self) -> Version | None:
-        """The state that the client has, for a join."""
+        """The version of the state that the client has, for a join."""
         return None if self._is_forgotten else self._at
 
     @property
@@ -79,12 +81,12 @@ class Fold:
 
     @property
     def confirmed(self) -> Any:
-        """The state as the server told it; None where the thread has none."""
+        """The state that the server has confirmed; None if the thread has none."""
         return self._confirmed
 
     @property
     def shown(self) -> Any:
-        """The confirmed state with the pushes; the same object as long as neither changes."""
+        """The confirmed state with the pushes; the same object while neither changes."""
         return self._shown
 
     @property
@@ -93,7 +95,7 @@ class Fold:
         return self._pushes
 
     def difference(self, before: Any, after: Any, ops: Iterable[Op]) -> list[Op]:
-        """Return what others may have done that made `after` of `before`, for `ops` to be rebased over.
+        """Return changes of others that may lead from `before` to `after`, for rebasing `ops` over them.
 
         A string that `ops` splice is a text, whether declared or not.
         """
@@ -104,9 +106,9 @@ class Fold:
     # Pushes
 
     def add(self, ref: int, ops: Sequence[Op], check: Callable[[Any], None] | None = None) -> Pending:
-        """Add a push of operations on what is shown. Raises PatchError, and changes nothing, where they do not fit.
+        """Add a push of operations on the shown state. Raises PatchError, and changes nothing, if they do not fit.
 
-        `check` is given what would be shown, and may raise.
+        `check` gets the next shown state, and may raise.
         """
         assert self._at is not None, "no push can be made before the first join"
         shown = apply(self._shown, ops)
@@ -121,7 +123,7 @@ class Fold:
         return push
 
     def drop(self, push: Pending) -> None:
-        """A push is without effect: what is shown is folded again without it."""
+        """Drop a push that has no effect: the shown state is folded again without it."""
         self._pushes.remove(push)
         if push.is_visible:
             self._refold(())
@@ -131,18 +133,18 @@ class Fold:
         index = self._pushes.index(push)
         before = self._show(index)
         self._pushes.remove(push)
-        # Also where it does not fit, and is not visible: the pushes after it were made as if it did.
+        # This includes a push that does not fit and is not visible: the pushes after it were made as if it fitted.
         if push.lost_on is None and not push.is_settled:
             self._refold(taking_back(push.ops, before), start=index, takes_back=True)
 
     # The server's state
 
     def forget(self) -> None:
-        """Do not build on the known state until the next join."""
+        """Stop building on the known state until the next join."""
         self._is_forgotten = True
 
     def join(self, frame: Joined) -> None:
-        """Take in the answer to a join. Raises PatchError, and changes nothing, where what was missed is missing."""
+        """Take in the answer to a join. Raises PatchError, and changes nothing, if missed changes are missing."""
         at = (frame.epoch, frame.version)
         self._list_keys, self._texts = frame.list_keys, frame.texts
         self._keys = Keys(frame.list_keys, frame.texts) if frame.list_keys or frame.texts else None
@@ -160,7 +162,7 @@ class Fold:
         self._is_forgotten = False
 
     def follow(self, start: int, end: int, ops: Sequence[Op]) -> None:
-        """The server has applied the operations of the versions after `start`, up to `end`. Raises as `advance`."""
+        """Apply operations that the server has applied as versions after `start`, up to `end`. Raises as `advance`."""
         assert self._at is not None
         epoch, version = self._at
         if start != version or end < start:
@@ -168,38 +170,39 @@ class Fold:
         self.advance((epoch, end), ops)
 
     def advance(self, at: Version, over: Sequence[Op]) -> None:
-        """The server has applied operations of others. Raises PatchError, and changes nothing, if they do not fit."""
+        """Apply others' operations, as the server has. Raises PatchError, and changes nothing, if they do not fit."""
         self._confirmed = apply(self._confirmed, over)
         self._refold(over)
         self._at = at
 
     def replace(self, at: Version, confirmed: Any) -> None:
-        """The server's state is another, whatever was known before."""
+        """Replace the server's state, whatever was known before."""
         over = self._difference(self._confirmed, confirmed)
         self._confirmed = confirmed
         self._refold(over)
         self._at = at
 
     def _rejoin(self, at: Version, confirmed: Any, over: Sequence[Op] | None, last_ref: int) -> None:
-        """The server has answered for all pushes up to `last_ref`. `over` leads to `confirmed`, where that is known."""
+        """Settle all pushes up to `last_ref`, which the server has answered. `over` leads to `confirmed`, if known."""
         settled = {push.ref for push in self._pushes if push.sent is not None and push.ref <= last_ref}
-        # Later pushes were made on what the settled ones left: only what differs from that is the others' doing.
+        # Later pushes were made on the result of the settled ones: only the differences from that result are changes of
+        # others.
         expected = [index for index, push in enumerate(self._pushes) if push.ref in settled and push.is_visible]
         if over is None or expected:
             over = self._difference(self._show(expected[-1] + 1 if expected else 0), confirmed)
         for push in self._pushes:
             is_settled = push.ref in settled
-            # What is not settled any longer was refused: what was accepted is not forgotten.
+            # A push that is not settled any longer was refused: the server does not forget what it has accepted.
             if push.is_settled and not is_settled:
                 push.lost_on, push.is_orphan = push.made, True
             push.is_settled = is_settled
         self._confirmed = confirmed
-        # The settled ones may have been refused.
+        # The settled pushes may have been refused.
         self._refold(over, takes_back=len(expected) > 0)
         self._at = at
 
     def acknowledge(self, at: Version, push: Pending, ops: Sequence[Op]) -> None:
-        """The server has carried out `ops` for a push. Raises PatchError, and changes nothing, if they do not fit."""
+        """Apply `ops`, the server's result of a push. Raises PatchError, and changes nothing, if they do not fit."""
         is_first = next((each for each in self._pushes if each.is_visible), None) is push
         if is_first and (ops is push.ops or encode_json(without_own(ops)) == encode_json(without_own(push.ops))):
             self._confirmed = self._show(self._pushes.index(push) + 1)
@@ -215,22 +218,22 @@ class Fold:
         self._at = at
 
     def _show(self, end: int) -> Any:
-        """Return the confirmed state and the visible pushes up to an index; each is not kept, as that costs memory."""
+        """Return the confirmed state with the visible pushes up to an index; it is not kept, to save memory."""
         if not any(push.is_visible for push in self._pushes[end:]):
             return self._shown
         visible = (push for push in self._pushes[:end] if push.is_visible)
         return functools.reduce(lambda state, push: apply(state, push.ops), visible, self._confirmed)
 
     def _difference(self, before: Any, after: Any) -> list[Op]:
-        """Return what others may have done that made `after` of `before`; nothing where no push is shown over it."""
+        """Return changes of others that may lead from `before` to `after`; nothing if no push is shown over them."""
         if not any(push.is_visible for push in self._pushes):
             return []
         return self.difference(before, after, (op for push in self._pushes for op in push.ops))
 
     def _refold(self, over: Sequence[Op], *, start: int = 0, takes_back: bool = False) -> None:
-        """Bring `over`, which led to `confirmed`, before what is shown of the pushes from the index `start` on.
+        """Move `over`, which led to `confirmed`, before the shown effect of the pushes from the index `start` on.
 
-        With `takes_back`, it may take back what they were made on.
+        With `takes_back`, `over` may take back the base of these pushes.
         """
         document = self._confirmed
         for pushes, burst, is_moved in _group(self._pushes, start):
@@ -246,7 +249,7 @@ class Fold:
                     push.is_visible = True
                     push.ops = ops if others else push.ops
                 others, document = moved.over, moved.document
-            # The next push is rebased over what is left after these.
+            # The next push is rebased over the operations that are left after these.
             if is_moved:
                 over = others
         self._insertion.follow(over, self._shown, document)
@@ -255,7 +258,7 @@ class Fold:
     def _refold_one(
         self, push: Pending, over: Sequence[Op], document: Any, *, takes_back: bool
     ) -> tuple[Any, Sequence[Op], bool]:
-        """Rebase a push, and show it on a document if it fits; return what the next one comes after."""
+        """Rebase a push, and show it on a document if it fits; return the document and operations for the next push."""
         push.is_visible = False
         if push.lost_on is not None:
             push.is_orphan |= takes_back

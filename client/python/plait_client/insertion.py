@@ -1,4 +1,4 @@
-"""The last insertion of this client in a text, so that the next one there is marked as its continuation."""
+"""The last insertion of this client in a text; the next insertion after it is marked as its continuation."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ class _Range(NamedTuple):
 
 
 class LastInsertion:
-    """The last contiguous insertion of this client, as it is in the state that is shown."""
+    """The last contiguous insertion of this client, in the shown state."""
 
     def __init__(self) -> None:
         self._range: _Range | None = None
@@ -40,7 +40,7 @@ class LastInsertion:
         return op
 
     def follow(self, ops: Sequence[Op], before: Any, after: Any) -> None:
-        """Move the range as others have changed what is shown; nothing is known of how where there are no `ops`."""
+        """Move the range after changes of others to the shown state; without `ops`, the new place is not known."""
         for op in ops:
             self._move(op)
         if self._range is not None and not ops:
@@ -68,7 +68,7 @@ class LastInsertion:
 
 
 def _may_touch(op: Op, path: str) -> bool:
-    """Tell whether an operation is at a place or around it, or may move an element of a list that it is in."""
+    """Tell whether an operation is below or above a place, or may move an element of a list that the place is in."""
     if f"{path}/".startswith(f"{op.path}/"):
         return True
     container, _, part = op.path.rpartition("/")

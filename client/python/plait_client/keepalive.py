@@ -1,4 +1,4 @@
-"""When to ask whether the server is still there, and how long to wait before the next attempt to connect."""
+"""When to check whether the server is still there, and how long to wait before the next attempt to connect."""
 
 import random
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["QUIET", "Backoff", "Heartbeat"]
 
 QUIET: Final = 20.0
-"""The seconds of silence after which to ask for a sign of life; after twice as many, a new socket is opened."""
+"""The seconds of silence after which to ask the server for an answer; after twice as many, a new socket is opened."""
 
 
 class Heartbeat:
@@ -20,20 +20,20 @@ class Heartbeat:
         self._has_asked = False
 
     def heard(self) -> None:
-        """Something has come, whatever it was."""
+        """Note that something has come from the server."""
         self._heard_at, self._has_asked = self._clock(), False
 
     def due(self, *, may_ask: bool) -> float:
-        """Return when there will be something to do, should nothing come."""
+        """Return the next time to act, if nothing comes before."""
         return self._heard_at + self._quiet * (1 if may_ask and not self._has_asked else 2)
 
     @property
     def is_dead(self) -> bool:
-        """Whether nothing has come for so long that nothing will."""
+        """Whether the silence has been so long that the server is gone."""
         return self._clock() >= self._heard_at + self._quiet * 2
 
     def ask(self) -> bool:
-        """Return whether a sign of life is to be asked for, which is so once in a silence."""
+        """Return whether to ask the server for an answer, once in each silence."""
         if self._has_asked or self._clock() < self._heard_at + self._quiet:
             return False
         self._has_asked = True
@@ -46,14 +46,14 @@ class Heartbeat:
 _FIRST: Final = 0.1
 _LAST: Final = 10.0
 _STEADY: Final = 10.0
-"""The seconds after which a connection counts as steady, and the delays begin with the shortest again."""
+"""The seconds after which a connection counts as steady, so that the delays start again."""
 
 
 class Backoff:
-    """Growing delays, each of them a random half to whole of what it might be, so that clients do not come at once.
+    """Growing delays; each is a random half to whole of its length, so that clients do not come all at once.
 
-    They begin with the shortest again when a connection was of use, or lasted: one that is made and lost at once, each
-    time, is as bad as none.
+    The delays start again after a connection that was useful or lasted; a connection that is lost at once, each time,
+    is as bad as none.
     """
 
     def __init__(self, clock: Callable[[], float], chance: Callable[[], float] = random.random) -> None:
@@ -63,17 +63,17 @@ class Backoff:
         self._opened_at: float | None = None
 
     def opened(self) -> None:
-        """There is a connection."""
+        """Note that there is a connection."""
         self._opened_at = self._clock()
 
     def reset(self) -> None:
-        """Begin with the shortest again: the connection is of use."""
+        """Start the delays again, because the connection is useful."""
         self._next = _FIRST
 
     def delay(self, *, is_leaving: bool = False) -> float:
-        """Return how many seconds to wait this time, the connection having been lost.
+        """Return the seconds to wait after the loss of a connection.
 
-        It is 0 instead of the shortest when it was lost because the server goes away.
+        The delay is 0 instead of the shortest when the server goes away.
         """
         if self._opened_at is not None and self._clock() - self._opened_at >= _STEADY:
             self.reset()

@@ -19,24 +19,24 @@ S = TypeVar("S")
 logger = logging.getLogger(__name__)
 
 Remove = Callable[[], None]
-"""Ends that a callback is called."""
+"""A function that removes a callback."""
 
 _WAITING: Final = 1000
 """The maximum number of changes that wait for a reader; a slower one gets them as one."""
 
 
 class Listeners:
-    """Callbacks by what they wait for. One that raises is logged, and the others are still called.
+    """Callbacks by their events. A callback that raises is logged, and the others are still called.
 
     SystemExit and KeyboardInterrupt end the loop.
     """
 
     def __init__(self) -> None:
-        # By what they wait for, and then by their registration: a callback may be there more than once.
+        # By the event, and then by the registration: a callback may be registered more than once.
         self._callbacks: dict[Hashable, dict[object, Callable[[Any], object]]] = {}
 
     def add(self, what: Hashable, callback: Callable[[Any], object]) -> Remove:
-        """Call `callback` from here on; return a function that ends that. Raises TypeError for an `async def`."""
+        """Call `callback` from now on; return a function that ends this. Raises TypeError for an `async def`."""
         if inspect.iscoroutinefunction(callback):
             raise TypeError("a callback is a plain function: what an `async def` returns would not be awaited")
         callbacks = self._callbacks.setdefault(what, {})
@@ -49,15 +49,16 @@ class Listeners:
         return remove
 
     def call(self, what: Hashable, value: Any) -> None:
-        """Call all that wait for it, in the order in which they came."""
+        """Call all callbacks for an event, in order of registration."""
         for callback in tuple(self._callbacks.get(what, {}).values()):
             try:
                 callback(value)
             except (SystemExit, KeyboardInterrupt) as ending:
-                # Out of the loop itself: the task that calls this may be cancelled before it has ended by it.
+                # Raise it in the loop itself: the task that calls this may be cancelled before the error has ended it.
                 asyncio.get_running_loop().call_soon(_raise, ending)
             except BaseException:
-                # Also a CancelledError, of a future that it looked at: the task that calls it cannot be cancelled here.
+                # This includes the CancelledError of a future that the callback used: the calling task cannot be
+                # cancelled here.
                 logger.exception("a callback for %s failed", what)
 
 
@@ -69,10 +70,10 @@ def _raise(error: BaseException) -> None:
 
 
 class Change(Generic[S]):
-    """The confirmed state has got the version `version`.
+    """The confirmed state has reached the version `version`.
 
-    `source` is the connection whose change it was, "server", "migration", or for a change that takes back version 7 of
-    `c81e` "undo 7 c81e"; None where several changes came as one.
+    `source` is the connection that made the change, "server", "migration", or "undo 7 c81e" for a change that takes
+    back version 7 of `c81e`; None if several changes came as one.
     """
 
     __slots__ = ("_changed", "_convert", "_ops", "_state")
@@ -100,28 +101,28 @@ class Change(Generic[S]):
 
     @property
     def state(self) -> S:
-        """The confirmed state as this change has made it, a copy as that of the room is."""
+        """The confirmed state after this change: a copy, as that of the room is."""
         if self._state is None:
             self._state = (self._convert(self._changed.after),)
         return self._state[0]
 
     @property
     def ops(self) -> list[Op]:
-        """The operations from the change before to this one; compared on first use if the server sent none."""
+        """The operations since the change before; if the server sent none, the states are compared on first use."""
         if self._ops is None:
             changed = self._changed
             ops = diff(changed.before, changed.after, changed.keys) if changed.ops is None else changed.ops
-            # Their values are in the state of the client, too.
+            # Their values are also in the state of the client.
             self._ops = decode_ops(encode_json(ops))
         return self._ops
 
 
 class Changes(Generic[S]):
-    """The changes since this was made, as an async iterator. It ends when the client is closed by itself."""
+    """The changes from now on, as an async iterator. The iterator ends when the client itself is closed."""
 
     def __init__(self, convert: Callable[[Any], S], ending: Callable[[], BaseException | None]) -> None:
         self._convert = convert
-        # Why there will be no more, None as long as there may be.
+        # The reason why there will be no more changes; None while there may be.
         self._ending = ending
         self._waiting: deque[Changed] = deque()
         self._news = asyncio.Event()
@@ -148,5 +149,5 @@ class Changes(Generic[S]):
         self._news.set()
 
     def wake(self) -> None:
-        """Wake the reader, to look whether there will be more."""
+        """Wake the reader, which checks whether there will be more changes."""
         self._news.set()

@@ -29,19 +29,19 @@ class ListedThread(msgspec.Struct, Generic[C], frozen=True):
 
 
 class ThreadPage(msgspec.Struct, Generic[C], frozen=True):
-    """One page of a listing, the threads that changed last first."""
+    """One page of a listing; the threads that changed last come first."""
 
     threads: list[ListedThread[C]]
-    # What to pass as `after` for the next page; None if this is the last one.
+    # The `after` of the next page; None if this is the last one.
     next: str | None = None
-    # The workers or nodes that did not answer in time: people, or whole threads, of them are missing.
+    # The number of workers or nodes that did not answer in time: some people, or whole threads, are missing.
     silent: int = 0
 
 
 class ListOptions(TypedDict, total=False):
     """Keywords of `list_threads` and `list_threads_sync`."""
 
-    # The most threads of the page: 50 by default, at most 200.
+    # The maximum number of threads of the page: 50 by default, at most 200.
     limit: int
     # The `next` of the page before.
     after: str | None
@@ -63,7 +63,7 @@ async def list_threads(url: str, *, card_type: Any = Any, **options: Unpack[List
 
     The threads that changed last come first; for the next page, pass the `next` of this one as `after`. `card_type` is
     the type to convert the cards to. Raises Refused if the server does not list them, Disconnected if it cannot be
-    reached, ClientError for an answer that is no listing, and ValueError for an invalid URL.
+    reached, ClientError for an answer that is not a listing, and ValueError for an invalid URL.
     """
     timeout, after = options.get("timeout", 30.0), options.get("after")
     query = urllib.parse.urlencode({"limit": options.get("limit", 50)} | ({} if after is None else {"after": after}))

@@ -1,4 +1,4 @@
-"""A session that is kept alive; its events are handed to the tasks that wait for them."""
+"""Keeps a session alive, and passes its events to the tasks that wait for them."""
 
 import asyncio
 import logging
@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 _CLOSED: Final = 1000
 _FAILED: Final = 1011
 _CLOSING: Final = 5.0
-"""The seconds in which a client that is closed may still send and be answered."""
+"""The seconds in which a closing client may still send, and get answers."""
 
 
 class Live:
-    """Owns the task that carries the session's frames, from being made until `close`."""
+    """Owns the task that carries the session's frames, until `close`."""
 
     def __init__(self, session: Session, target: Target) -> None:
         self.session: Final = session
@@ -39,9 +39,9 @@ class Live:
         self.followers: Final[WeakSet[Changes[Any]]] = WeakSet()
         self.carrier: Final = Carrier(session, target, tell=self._tell, receive=self._receive_binary)
         self.calls: Final = Calls(session, self.carrier.wake, self.ending)
-        # Set, and replaced by another, whenever anything may be different.
+        # Set, and replaced by a new event, whenever anything may have changed.
         self._news = asyncio.Event()
-        # The error that ended it, if it was not a close code.
+        # The error that ended the session, if it was not a close code.
         self._failure: BaseException | None = None
         self._complaint = ""
         self._renewing: asyncio.Task[None] | None = None
@@ -49,13 +49,13 @@ class Live:
         self._task = asyncio.create_task(self._run(), name="plait client")
 
     def check_open(self) -> None:
-        """Raise what has ended it, if it has ended."""
+        """Raise the error that has ended the session, if it has ended."""
         ending = self.ending()
         if ending is not None:
             raise ending
 
     def ending(self) -> BaseException | None:
-        """Return what has ended it, to be raised; None as long as it has not."""
+        """Return the error that has ended the session; None while it goes on."""
         code = self.session.stopped
         if code is None:
             return None
@@ -68,29 +68,29 @@ class Live:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed by itself."""
+        """Whether the client itself was closed."""
         return self.session.stopped == _CLOSED
 
     def tell_soon(self) -> None:
-        """Have the session's frames sent and its events told, but not from within this."""
+        """Send the session's frames and report its events soon, but not within this call."""
         asyncio.get_running_loop().call_soon(self._tell)
 
     def refused(self, error: Refused) -> None:
-        """Tell of a change that was refused here, but not from within this."""
+        """Report a change that was refused here, but not within this call."""
         asyncio.get_running_loop().call_soon(self.listeners.call, "refusal", error)
 
     async def next_news(self) -> None:
-        """Wait until anything may be different. Raises what has ended it."""
+        """Wait until anything may have changed. Raises the error that has ended the session."""
         self.check_open()
         await self._news.wait()
 
     async def until_joined(self) -> None:
-        """Wait until the thread is joined. Raises what has ended it."""
+        """Wait until the thread is joined. Raises the error that has ended the session."""
         while self.session.status != "online":
             await self.next_news()
 
     async def close(self) -> None:
-        """Send what is waiting, wait for the answers as long as there is a connection, and end."""
+        """Send the waiting frames, wait for the answers while there is a connection, and end."""
         try:
             if not self.carrier.finish():
                 self._task.cancel()
@@ -105,7 +105,7 @@ class Live:
                 self._end(_CLOSED)
 
     def abandon(self) -> None:
-        """Close it where no task can wait for that."""
+        """Close the session in a place where no task can wait for that."""
         if self._task.done():
             self._end(_CLOSED)
         elif self._closing is None:
@@ -121,7 +121,8 @@ class Live:
                 self._fail(ClientError("the task that carries the connection was cancelled"))
             raise
         except Exception as error:
-            # Of the function that fetches the token, or a ClientError that says what the server does not do.
+            # The error is from the function that fetches the token, or a ClientError about a feature that the server
+            # lacks.
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
@@ -143,12 +144,12 @@ class Live:
                 follower.wake()
         self.carrier.wake()
         self.listeners.call("news", self.session)
-        # Waiting tasks look whether what they wait for has come.
+        # Waiting tasks check whether their condition is fulfilled.
         news, self._news = self._news, asyncio.Event()
         news.set()
 
     def _give_up(self, ending: BaseException) -> None:
-        """Answer the pushes and messages that will have no answer."""
+        """Refuse the pushes and messages that will get no answer."""
         waiting: list[Pending | SentMessage] = [*self.outcomes.waiting, *self.deliveries.waiting]
         for each in waiting:
             if self.is_closed:

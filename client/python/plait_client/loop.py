@@ -17,11 +17,11 @@ _PATIENCE: Final = 1.0
 
 
 class LoopThread:
-    """Runs what it is given in its thread, while the caller waits."""
+    """Runs functions in a thread of its own, while the caller waits."""
 
     def __init__(self) -> None:
-        # Held while something is handed to the loop, so that nothing is when it ends. A finalizer may want it at any
-        # time, even in a thread that has it.
+        # Held while work is handed to the loop, so that none is handed over when the loop ends. A finalizer may want
+        # the lock at any time, even in a thread that holds it.
         self._lock = threading.RLock()
         self._is_closing = False
         self._outstanding: set[concurrent.futures.Future[Any]] = set()
@@ -45,10 +45,10 @@ class LoopThread:
             future.cancel()
 
     def wait(self, function: Callable[[], Awaitable[T]], timeout: float | None, missing: str = "no answer") -> T:
-        """Call a function in the loop, and return what its awaitable gives. Raises Closed at the end.
+        """Call a function in the loop, and return the result of its awaitable. Raises Closed after the end.
 
-        Raises TimeoutError, which says what is `missing` when the time is over, and the SystemExit of a callback.
-        Interrupting this, as with Ctrl-C, cancels what is under way.
+        Raises TimeoutError, whose message names what is `missing`, and the SystemExit of a callback. An interrupt, such
+        as Ctrl-C, cancels the call.
         """
         self._check_thread()
         try:
@@ -71,9 +71,9 @@ class LoopThread:
         return future
 
     def do(self, function: Callable[[], T]) -> T:
-        """Call a function in the loop, and return what it returns. Callbacks may do this too.
+        """Call a function in the loop, and return its result. Callbacks may also call this method.
 
-        After the end it is called where this is: nothing else runs that it could meet.
+        After the end, the function is called in the calling thread: no other code runs that it could conflict with.
         """
 
         async def call() -> T:
@@ -91,7 +91,7 @@ class LoopThread:
     def close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
         """Wait for `last`, and end the loop and its thread when all waiting tasks have been told.
 
-        Raises the SystemExit of a callback, which has ended them before.
+        Raises the SystemExit of a callback that has ended them before.
         """
         self._check_thread()
         self.begin_close(last)
@@ -99,7 +99,7 @@ class LoopThread:
         self._check_ending()
 
     def begin_close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Do as `close` does, but wait for nothing."""
+        """Do the same as `close`, but without waiting."""
         with self._lock:
             if not self._is_closing:
                 self._is_closing = True
@@ -140,7 +140,7 @@ async def _within(function: Callable[[], Awaitable[T]], timeout: float | None, m
         async with limit:
             return await function()
     except TimeoutError:
-        # What is waited for may raise one of its own.
+        # The awaited function may raise a TimeoutError of its own.
         if not limit.expired():
             raise
         raise TimeoutError(f"{missing} within {timeout:g} seconds") from None

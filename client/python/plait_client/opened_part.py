@@ -17,19 +17,20 @@ _NO_TIME: Final = float("inf")
 class OpenedPart:
     """Asks for a part, and follows its changes.
 
-    After a reconnect it is opened again, with what was missed. What comes between an Open and its page is held back.
+    After a reconnect the part is opened again, and gets the missed changes. Frames that come between an Open and its
+    page are held back.
     """
 
     def __init__(self, part: str) -> None:
         self.part: Final = part
         # Why the part cannot be opened.
         self.error: Unopened | None = None
-        # Of what is known; None before the first page, and when the history has begun again.
+        # The revision of the known items; None before the first page, and when the history has begun again.
         self._revision: int | None = None
         self._epoch: str | None = None
         self._limit = 50
         self._is_wanted = False
-        # Whether the socket tells of changes, and what is awaited on it.
+        # Whether the socket reports changes, and the request that waits for an answer on it.
         self._is_following = False
         self._awaits: Literal["page", "older"] | None = None
         self._leaves = False
@@ -39,7 +40,7 @@ class OpenedPart:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it was opened."""
+        """Whether the part was opened."""
         return self._is_wanted
 
     @property
@@ -49,22 +50,22 @@ class OpenedPart:
 
     @property
     def keeps_answered(self) -> bool:
-        """Whether what the server has is still to come with a page."""
+        """Whether items that the server has are still to come with a page."""
         return self._is_wanted and not (self._is_following and self._awaits is None)
 
     def show(self, sent: Iterable[SentMessage]) -> Sequence[Any]:
-        """Return what is known as it is shown, with what is being sent."""
+        """Return the known items in the form in which they are shown, with the items that are being sent."""
         raise NotImplementedError
 
     # Requests
 
     def open(self, limit: int | None = None) -> None:
-        """Want the newest page, and all changes."""
+        """Ask for the newest page, and all changes."""
         self._limit = self._limit if limit is None else limit
         self._is_wanted, self.error = True, None
 
     def close(self) -> None:
-        """Want no more, and forget all."""
+        """Stop following, and forget all items."""
         self._leaves = self._leaves or self._is_following or self._awaits is not None
         self._is_wanted = self._is_following = False
         self._awaits = self._revision = self.error = None
@@ -72,25 +73,25 @@ class OpenedPart:
     # The socket
 
     def reset(self) -> None:
-        """A new socket: nothing was sent on it, or refused."""
+        """Start with a new socket: nothing was sent on it, or refused."""
         self._is_following = self._leaves = False
         self._awaits = self.error = None
         self._held = []
         self._resumes_at = 0.0
 
     def join(self, epoch: str) -> None:
-        """The thread is joined; what is of another epoch is shown until the page comes."""
+        """Note that the thread is joined; items of another epoch are shown until the page comes."""
         if epoch != self._epoch:
             self._revision = None
         self._epoch = epoch
 
     @property
     def due(self) -> float:
-        """When there may be something to send."""
+        """When there may be a frame to send."""
         return self._resumes_at if self._next() is not None else _NO_TIME
 
     def take(self, now: float) -> list[Open | Close]:
-        """Return what may be sent by now."""
+        """Return the frames that may be sent now."""
         frames: list[Open | Close] = []
         if self._leaves:
             self._leaves = False
@@ -103,7 +104,7 @@ class OpenedPart:
     # Frames
 
     def receive(self, frame: Page | Part | Unopened, now: float) -> bool:
-        """Take in a frame; tell whether anything else may be shown."""
+        """Take in a frame; return whether the shown items may have changed."""
         match frame:
             case Unopened():
                 return self._refused(frame, now)
@@ -126,15 +127,15 @@ class OpenedPart:
         raise NotImplementedError
 
     def _fail(self, frame: Unopened, *, is_older: bool) -> None:
-        """Keep why the part cannot be opened, or an older page cannot be read."""
+        """Keep the reason why the part cannot be opened, or an older page cannot be read."""
         self.error = frame
 
     def _next_older(self) -> Open | None:
-        """Return the request for the older page that is wanted."""
+        """Return the request for the older page, if one is wanted."""
         return None
 
     def _next(self) -> Open | None:
-        """Return what is to be asked for next."""
+        """Return the next request."""
         if not self._is_wanted or self._awaits is not None or self.error is not None:
             return None
         return self._next_older() if self._is_following else Open(self.part, self._revision, limit=self._limit)
@@ -163,14 +164,14 @@ class OpenedPart:
         return True
 
     def _release(self) -> None:
-        """Apply what was held back."""
+        """Apply the frames that were held back."""
         held, self._held = self._held, []
         for frame in held:
             if self._is_following:
                 self._follow(frame)
 
     def _follow(self, frame: Part) -> bool:
-        """Apply a change, unless the page has it; open the part again if one before it is missing."""
+        """Apply a change, unless the page has it; open the part again if an earlier change is missing."""
         assert self._revision is not None
         if frame.op == "missed":
             self._is_following = False

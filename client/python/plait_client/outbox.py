@@ -1,4 +1,4 @@
-"""Sends again what the server refused as too fast: messages in order, and the last presence and token."""
+"""Sends frames again that the server refused as too fast: messages in order, and the last presence and token."""
 
 from math import inf
 from typing import Final, Generic, TypeVar
@@ -21,26 +21,27 @@ _RETRY_AFTER: Final = 1.0
 """The seconds to wait if the server names none."""
 
 _SPACING: Final = 0.05
-"""The least seconds between two presences, or tokens, after a refusal; the server collects presences for as long."""
+"""The minimum seconds between two presences, or tokens, after a refusal; the server collects presences for as long."""
 
 
 class Outbox:
-    """The messages on one socket; at most UNANSWERED of them are not known to be taken."""
+    """The messages on one socket; at most UNANSWERED of them are not known to have been taken."""
 
     def __init__(self) -> None:
-        # Messages that the server is not known to have taken.
+        # Messages that are not known to have been taken by the server.
         self._sent: list[Message | bytes] = []
         # The number that the server has taken on this socket.
         self._taken = 0
         self._is_counted = False
-        # The number of pings on this socket without a pong. Pongs and errors come in the order of what they answer.
+        # The number of pings on this socket without a pong. Pongs and errors come in the order of the frames that they
+        # answer.
         self._pings = 0
-        # The earliest time to send refused messages again; None where none was refused.
+        # The earliest time to send refused messages again; None if none was refused.
         self.resumes_at: float | None = None
 
     @property
     def is_busy(self) -> bool:
-        """Whether a message is not known to be taken."""
+        """Whether a message is not known to have been taken."""
         return len(self._sent) > 0
 
     @property
@@ -54,7 +55,7 @@ class Outbox:
         return inf if self._pings > 0 or self.resumes_at is None else self.resumes_at
 
     def reset(self) -> None:
-        """A new socket: refused messages are kept, as the server has taken none of them."""
+        """Start with a new socket: refused messages are kept, because the server has taken none of them."""
         if self.resumes_at is None:
             self._sent = []
         else:
@@ -92,7 +93,7 @@ class Outbox:
         return [self.ask()] if is_first else []
 
     def resume(self, now: float) -> list[Outgoing]:
-        """Return what is to be sent again by now; nothing while more refusals may be on their way."""
+        """Return the frames to send again now; none while more refusals may come."""
         if now < self.due:
             return []
         self.resumes_at = None
@@ -139,11 +140,11 @@ class Latest(Generic[Frame]):
 
     @property
     def due(self) -> float:
-        """When the next frame may be sent; infinity where none waits."""
+        """When the next frame may be sent; infinity if none waits."""
         return self._free_at if self._is_waiting else inf
 
     def reset(self) -> None:
-        """A new socket: it has refused nothing, and the frame to send on it is put again."""
+        """Start with a new socket: it has refused nothing, and the frame to send on it is set again."""
         self._frame = None
         self._is_waiting = False
         self._free_at = self._spacing = 0.0

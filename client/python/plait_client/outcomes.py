@@ -1,4 +1,4 @@
-"""The outcomes of pushes and calls, to be awaited."""
+"""The awaitable outcomes of pushes and calls."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -20,15 +20,15 @@ T = TypeVar("T")
 
 
 class _Outcome(Awaitable[T]):
-    """The version that a push has made, or the id of a message; awaiting raises why not. It need not be awaited."""
+    """The version that a push has made, or the id of a message; awaiting it may raise. It need not be awaited."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        # Read the exception, as asyncio logs one that was never read.
+        # Read the exception, because asyncio logs one that was never read.
         self.future.add_done_callback(asyncio.Future.exception)
 
     def __await__(self) -> Generator[Any, None, T]:
-        # Giving up waiting must not change what others who wait are told.
+        # A cancelled wait must not change the outcome for other waiters.
         return asyncio.shield(self.future).__await__()
 
 
@@ -39,7 +39,7 @@ class Outcomes:
         self._waiting: dict[Pending, _Outcome[int]] = {}
 
     def wait(self, push: Pending | None, version: int) -> Awaitable[int]:
-        """Return what is awaited for a push; `version` is for one that was not needed."""
+        """Return the awaitable outcome of a push; `version` is for a push that was not needed."""
         outcome = _Outcome[int]()
         if push is None:
             outcome.future.set_result(version)
@@ -48,11 +48,11 @@ class Outcomes:
         return outcome
 
     def accept(self, push: Pending, version: int) -> None:
-        """A push has become durable."""
+        """Record that a push has become durable."""
         self._waiting.pop(push).future.set_result(version)
 
     def refuse(self, push: Pending, error: BaseException) -> None:
-        """A push was refused."""
+        """Record that a push was refused."""
         self._waiting.pop(push).future.set_exception(error)
 
     @property
@@ -68,16 +68,16 @@ class Deliveries:
         self._waiting: dict[SentMessage, _Outcome[str]] = {}
 
     def wait(self, message: SentMessage) -> Awaitable[str]:
-        """Return what is awaited for a message: its id."""
+        """Return the awaitable outcome of a message: its id."""
         outcome = self._waiting[message] = _Outcome[str]()
         return outcome
 
     def accept(self, message: SentMessage, id: str) -> None:
-        """A message has become durable."""
+        """Record that a message has become durable."""
         self._waiting.pop(message).future.set_result(id)
 
     def refuse(self, message: SentMessage, error: BaseException) -> None:
-        """A message was refused."""
+        """Record that a message was refused."""
         self._waiting.pop(message).future.set_exception(error)
 
     @property
@@ -87,13 +87,13 @@ class Deliveries:
 
 
 def refusal(answer: Nack) -> Refused | Unanswered:
-    """Return the error that a nack is."""
+    """Return the error for a nack."""
     kind = Unanswered if answer.code == "unanswerable" else Refused
     return kind(answer.code, answer.message, answer.path)
 
 
 class Calls:
-    """The calls of one client. `wake` is called when there are frames to send; `ending` says why there is no more."""
+    """The calls of one client. `wake` is called when there are frames to send; `ending` says why no results come."""
 
     def __init__(self, session: Session, wake: Callable[[], None], ending: Callable[[], BaseException | None]) -> None:
         self._session = session
@@ -102,14 +102,14 @@ class Calls:
         self._answers: dict[int, asyncio.Queue[Result | Error | CallLost | Dropped]] = {}
 
     def put(self, answer: Result | Error | CallLost | Dropped) -> None:
-        """Hand over what came for a call, if anybody still waits for it."""
+        """Hand over a result of a call, if its caller still waits."""
         if answer.ref is not None and answer.ref in self._answers:
             self._answers[answer.ref].put_nowait(answer)
 
     async def run(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[tuple[bool, Any]]:
-        """Call a method; yield whether each value is the last, and the value. Ending this early cancels the call.
+        """Call a method; yield its values, each with whether it is the last. Ending this early cancels the call.
 
-        Raises CallError, and when the connection is lost before the end Disconnected, or what ended the client.
+        Raises CallError, Disconnected if the connection is lost before the end, or the error that ended the client.
         """
         ref = self._session.call(method, args, kwargs)
         answers = self._answers[ref] = asyncio.Queue()

@@ -20,7 +20,7 @@ class Presences:
     def __init__(self) -> None:
         self.all: dict[str, Any] = {}
         self._own: Presence | None = None
-        # Whether it was told that the own presence is too large for a socket.
+        # Whether it was reported that the own presence is too large for a socket.
         self._is_told = False
 
     def set(self, data: Any, max_frame: float) -> Presence:
@@ -32,7 +32,7 @@ class Presences:
         return frame
 
     def resend(self, max_frame: float) -> Presence | Dropped | None:
-        """Return the frame to send on a new socket, if there is one; of one that is too large for it, it tells once."""
+        """Return the frame to send on a new socket, if any; a presence too large for the socket is reported once."""
         if self._own is None or not is_too_large(self._own, max_frame):
             return self._own
         if self._is_told:
@@ -41,11 +41,11 @@ class Presences:
         return Dropped(TooLarge(int(max_frame)))
 
     def forget(self) -> None:
-        """Forget the others: a join without a known version brings no presences where there are none."""
+        """Forget the others' presences: the answer to a join without a version does not mention that there are none."""
         self.all = {}
 
     def receive(self, frame: PresenceDiff) -> None:
-        """Apply a frame: all presences, or those that have changed; the mapping before is left as it was."""
+        """Apply a frame: all presences, or the changed ones; the mapping before stays as it was."""
         if frame.snapshot is not msgspec.UNSET:
             self.all = _decode(frame.snapshot)
         left = frozenset(frame.left)

@@ -1,4 +1,4 @@
-"""The pushes of one client: their refs, which are to be sent, and their answers."""
+"""The pushes of one client: their refs, the pushes to send, and the answers."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -25,14 +25,14 @@ _ORPHANED: Final = ("conflict", "it was refused, or what it was made on")
 
 
 class Follower(Protocol):
-    """A call or message, which must not overtake the push that it was made after."""
+    """A call or message, which must not overtake the push that was made before it."""
 
     @property
     def after(self) -> Pending | None: ...
 
 
 class Pushes:
-    """The pushes without an answer, in the order of their refs, and what is shown with them."""
+    """The pushes without an answer, in the order of their refs, and the state that is shown with them."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.fold: Final = Fold()
@@ -52,23 +52,23 @@ class Pushes:
         return self.all[-1] if self.all else None
 
     def resumes_at(self, waiting: Follower | None) -> float:
-        """Return when to send again, where the server has asked to wait; `waiting` may have to wait longer."""
+        """Return when to send again, if the server has asked to wait; `waiting` may have to wait longer."""
         times = (self._window.resumes_at, None if waiting is None else self._window.free_at)
         return min((time for time in times if time is not None), default=inf)
 
     # Sending
 
     def add(self, ops: Sequence[Op], check: Callable[[object], None] | None = None) -> Pending:
-        """Add a push of a copy of operations on what is shown; `check` as in `Fold.add`.
+        """Add a push of a copy of operations on the shown state; `check` as in `Fold.add`.
 
-        Raises PatchError, and changes nothing, where they do not fit, and ValueError where JSON cannot hold them.
+        Raises PatchError, and changes nothing, if they do not fit, and ValueError if JSON cannot hold them.
         """
         push = self.fold.add(self._next, decode_ops(encode_given(ops)), check)
         self._next += 1
         return push
 
     def next(self, max_frame: float, waiting: Follower | None) -> Push | Nacked | None:
-        """Return the next push that may be sent, if there is one: its frame, or its refusal in the server's place.
+        """Return the next push that may be sent, if any: its frame, or its refusal in the server's place.
 
         No push overtakes `waiting`.
         """
@@ -96,25 +96,25 @@ class Pushes:
         return self._window.let_pass(self._index_of(waiting))
 
     def _index_of(self, waiting: Follower) -> int:
-        """Return -1 where all pushes before it are answered."""
+        """Return the index of the push that `waiting` must follow; -1 if all pushes before it are answered."""
         return next((index for index, push in enumerate(self.all) if push is waiting.after), -1)
 
     def _frame(self, push: Pending) -> Push:
         assert self.fold.at is not None
         answered = self.all[0].ref - 1
-        # If its place is gone, it must lead nowhere in the state that is known now.
+        # A push whose place is gone must not find a place in the state that is known now.
         base = push.lost_on or self.fold.at
         return Push(
             push.ref,
             base,
-            # The server knows what a settled one was, and is only asked for its answer.
+            # The server knows a settled push, and is only asked for its answer.
             [] if push.is_settled else push.ops,
             None if push.made == base else push.made,
             answered if answered < push.ref - 1 else None,
         )
 
     def reset(self) -> None:
-        """A new socket: nothing was sent on it."""
+        """Start with a new socket: nothing was sent on it."""
         self._window.reset()
 
     def release(self) -> None:
@@ -124,7 +124,7 @@ class Pushes:
     # Pushes that the server has not seen, and must not see
 
     def suspect(self) -> None:
-        """The server has closed the socket for the size of a frame: it was the largest push, if that is large."""
+        """Note that the server has closed the socket over a frame's size: probably the largest push, if it is large."""
         largest = _LARGE
         for push in self.all:
             if push.sent is None or push.is_settled:
@@ -134,7 +134,7 @@ class Pushes:
                 largest, self._suspect = size, push
 
     def _refuse(self, push: Pending, code: str, message: str) -> Nacked:
-        """Refuse, in the server's place, a push that it has not seen."""
+        """Refuse a push, in the server's place, that the server has not seen."""
         assert self.fold.at is not None
         still_open = [each for each in self.all if not each.is_settled]
         answer = Nack(push.ref, code, message, self.fold.at[1])
@@ -145,18 +145,18 @@ class Pushes:
     # Answers of the server
 
     def join(self, frame: Joined) -> None:
-        """Take in the answer to a join. Raises PatchError where what was missed is missing."""
+        """Take in the answer to a join. Raises PatchError if missed changes are missing."""
         self._settle(frame.last_ref)
         self.fold.join(frame)
 
     def _settle(self, last_ref: int) -> None:
-        """The server has answered for all pushes up to `last_ref`.
+        """Settle all pushes up to `last_ref`, which the server has answered.
 
-        One that never left cannot be among those: its number was used by this client in another life.
+        A push that was never sent cannot be among them: this client has used its number in another life.
         """
         self._next = max(self._next, last_ref + 1)
-        # It does not store that a push changed nothing. Once it has forgotten that, it would take what has lost its
-        # place for made without that push, and may find another place for it.
+        # The server does not store that a push changed nothing. Once the server has forgotten such a push, it would
+        # take a push that lost its place as made without it, and might find another place for that push.
         if self.all and last_ref < self.all[0].ref - 1:
             for push in self.all:
                 push.is_orphan |= push.lost_on is not None
@@ -166,15 +166,15 @@ class Pushes:
             self._renumber(unsent, max([last_ref, *sent]) + 1)
 
     def ack(self, frame: Ack, connection: str | None) -> list[Changed | Acked]:
-        """Take an ack; return what it says, nothing when that was known. Raises PatchError for a gap.
+        """Take an ack; return its events, none if its change was known. Raises PatchError for a gap.
 
-        The change that a push was is told, too, as one by `connection`.
+        The change of an own push is reported, too, as a change by `connection`.
         """
         assert self.fold.at is not None
         push = self._find(frame.ref)
         told: list[Changed | Acked] = []
         epoch, known = self.fold.at
-        # One that is settled was carried out, if it was, as a part of what a join has told.
+        # A settled push that was carried out was a part of the changes in a join.
         if frame.version > known and not (push and push.is_settled):
             applied = push.sent if push and frame.ops is msgspec.UNSET else frame.ops
             if frame.version > known + 1 or applied is None or applied is msgspec.UNSET:
@@ -190,7 +190,7 @@ class Pushes:
         return [*told, Acked(push, frame.version)] if push else told
 
     def nack(self, frame: Nack) -> Nacked | None:
-        """Take a nack; return the refusal, None when the push goes on, or was not asked about."""
+        """Take a nack; return the refusal, None if the push goes on, or was not asked about."""
         is_unseen = frame.code == "rate_limited" or (frame.code == "gap" and frame.expected is not None)
         if is_unseen and self._window.is_stale(frame):
             return None
@@ -198,7 +198,7 @@ class Pushes:
         if push is None:
             return None
         if not is_unseen:
-            # What was answered before on another socket had no push sent after it in vain.
+            # A push that was answered on an earlier socket had no push sent after it in vain.
             self._answer(push, lambda: self.fold.refuse(push), is_refused=not push.is_settled)
             return Nacked(push, frame)
         if frame.code == "gap" and frame.expected is not None:

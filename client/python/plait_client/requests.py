@@ -13,7 +13,7 @@ from plait_client.errors import ClientError, Disconnected, Refused
 __all__ = ["SCHEMES", "fetch"]
 
 SCHEMES: Final = {"ws": "http", "wss": "https", "http": "http", "https": "https"}
-"""The schemes of requests, by those of the URLs that clients are given."""
+"""The schemes of requests, by those of the URLs that clients use."""
 
 
 class _Error(msgspec.Struct):

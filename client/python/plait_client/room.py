@@ -1,4 +1,4 @@
-"""A thread as a client works with it: its state, changing it, calling it, and what comes from it."""
+"""A thread in a client: its state, changes, calls, and events."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -32,11 +32,11 @@ P = ParamSpec("P")
 
 
 class Room(Generic[S]):
-    """A live copy of a thread's state, and the way to change it. `connect` makes it.
+    """A live copy of a thread's state, and the way to change it. `connect` returns it.
 
-    What changes the state does so at once, as it is shown here, and returns an awaitable, no coroutine: of the version
-    that the server gave the change, or raising Refused. It need not be awaited, and may be awaited more than once.
-    After the end everything raises Closed.
+    A method that changes the state does so at once, in the shown state, and returns an awaitable that is not a
+    coroutine: it gives the version of the change on the server, or raises Refused. It need not be awaited, and may be
+    awaited more than once. After the end, every method raises Closed.
     """
 
     def __init__(self, live: Live, state_type: Any) -> None:
@@ -50,17 +50,17 @@ class Room(Generic[S]):
 
     @property
     def state(self) -> S:
-        """The state as it is shown, with what was changed here and is not confirmed. None while there is none.
+        """The shown state, with the changes made here that are not confirmed. None while there is no state.
 
-        It is a copy, made once for a version. Changing it in place changes nothing for others, and is logged when the
-        next version replaces it: see `edit`. Raises msgspec.ValidationError where it is not of the client's
+        It is a copy, made once for a version. Changing the copy in place changes nothing for others, and is logged when
+        the next version replaces it: see `edit`. Raises msgspec.ValidationError if it is not of the client's
         `state_type`.
         """
         return self._shown(self._session.shown)
 
     @property
     def confirmed(self) -> S:
-        """The state as the server told it, a copy as `state` is."""
+        """The state that the server has confirmed, a copy like `state`."""
         return self._confirmed(self._session.confirmed)
 
     @property
@@ -80,9 +80,9 @@ class Room(Generic[S]):
 
     @property
     def trouble(self) -> str:
-        """The trouble since the last join, in words: why there is no connection, for example.
+        """The trouble since the last join, as a text: why there is no connection, for example.
 
-        It is for people to read, and empty where there is no trouble.
+        The text is for people, and empty without trouble.
         """
         return self._live.trouble
 
@@ -114,9 +114,9 @@ class Room(Generic[S]):
     # Changing the state
 
     def set(self, state: S | Callable[[S], S]) -> Awaitable[int]:
-        """Change the state to another, or to what a function makes of it: all in which it differs from the one shown.
+        """Change the state to another one, or to a function's result for it; only the differences are sent.
 
-        What the client's `state_type` has no field for stays as it is.
+        Members for which the client's `state_type` has no field stay.
         """
         self._live.check_open()
         shown = self.shown()
@@ -126,13 +126,13 @@ class Room(Generic[S]):
             lent = self._shown.lend(shown)
             value = state(lent)
         if self._shown.is_read(value):
-            # The changes in it are not lost.
+            # Changes made in it are not lost.
             self._shown.forget()
         base = self._shown.base(shown, lent)
         return self.push(shown, self._session.diff(shown, written(value, base, shown, self._session.keys)))
 
     def update(self, pointer: str, value: Any) -> Awaitable[int]:
-        """Change what is at a JSON pointer, or put it there. Raises ValueError where the pointer leads nowhere."""
+        """Change the value at a JSON pointer, or put it there. Raises ValueError if the pointer leads nowhere."""
         self._live.check_open()
         shown = self.shown()
         there = find(shown, parse(pointer))
@@ -141,15 +141,15 @@ class Room(Generic[S]):
         return self.push(shown, replace(there, value, pointer, self.keys()))
 
     def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> Awaitable[int]:
-        """Change the string at a JSON pointer inside: at the character `at`, remove some and insert others.
+        """Change a part of the string at a JSON pointer: at the character `at`, remove some and insert others.
 
-        What others change in the same string stays. Raises ValueError where that does not fit.
+        Others' changes in the same string stay. Raises ValueError if the change does not fit.
         """
         self._live.check_open()
         return self.push(self.shown(), [splice(pointer, at, remove, insert)] if remove or insert else [])
 
     def append(self, pointer: str, text: str) -> Awaitable[int]:
-        """Add to the end of the string at a JSON pointer. Raises ValueError where there is none."""
+        """Add to the end of the string at a JSON pointer. Raises ValueError if there is no string."""
         self._live.check_open()
         there = find(self.shown(), parse(pointer))
         return self.splice(pointer, len(there) if isinstance(there, str) else 0, insert=text)
@@ -157,14 +157,14 @@ class Room(Generic[S]):
     def edit(self) -> AwaitableEdit:
         """Return a block in which the state is changed in place: `with room.edit() as draft:`.
 
-        The draft is a tree of dicts and lists, whose members may also be written as attributes. Raises TypeError where
-        the state is no object and no array.
+        The draft is a tree of dicts and lists, whose members may also be written as attributes. Raises TypeError if the
+        state is not an object or array.
         """
         self._live.check_open()
         return AwaitableEdit(self.shown(), self.keys(), self.push)
 
     def shown(self) -> Any:
-        """Return the state that is shown as JSON values, which must not be changed."""
+        """Return the shown state as JSON values, which must not be changed."""
         return self._session.shown
 
     def keys(self) -> Keys | None:
@@ -172,7 +172,7 @@ class Room(Generic[S]):
         return self._session.keys
 
     def push(self, made_on: Any, ops: list[Op]) -> Awaitable[int]:
-        """Change the state by operations that were made on what was shown then. Raises ValueError, Refused."""
+        """Change the state by operations that were made on the state shown at that time. Raises ValueError, Refused."""
         self._live.check_open()
         try:
             rebased = rebase_edit(made_on, ops, self.shown(), self._session.difference)
@@ -185,7 +185,7 @@ class Room(Generic[S]):
         return outcome
 
     def _check(self, document: Any) -> None:
-        """Raise Refused for what is no state of the client's type, unless what is shown is none either."""
+        """Raise Refused for a document that is not of the client's type, unless the shown state is not either."""
         try:
             self._shown.check(document)
         except msgspec.ValidationError as error:
@@ -207,13 +207,13 @@ class Room(Generic[S]):
     @overload
     async def call(self, method: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     async def call(self, method: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a method by its name and return its result; of one that streams, what comes with its end.
+        """Call a method by its name and return its result; for a method that streams, the value at its end.
 
-        A function, `call(GameRoom.add_player, "Ada")`, stands for its name: the result is of the type that it is
-        annotated to return, or a list of the chunks if it is a generator. Raises msgspec.ValidationError if it is not.
+        A function, `call(GameRoom.add_player, "Ada")`, stands for its name: the result is of its annotated return type,
+        or a list of the chunks if it is a generator. Raises msgspec.ValidationError if the result is of another type.
 
-        Waits while there is no connection, and for what was changed before to be sent. Raises CallError, TooLarge, and
-        Disconnected when the connection was lost before the result: the method may have run.
+        Waits while there is no connection, and until all earlier changes are sent. Raises CallError, TooLarge, and
+        Disconnected if the connection was lost before the result: the method may have run.
         """
         rpc, result, chunks = read_rpc(method), None, []
         self._live.check_open()
@@ -231,9 +231,9 @@ class Room(Generic[S]):
         self, method: Callable[Concatenate[Any, P], AsyncIterator[R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncGenerator[R]: ...
     async def stream(self, method: Any, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
-        """Call a method and iterate over all that it gives. Raises as `call` does.
+        """Call a method and iterate over its values. Raises what `call` raises.
 
-        Closing it cancels the call; leaving the loop does so, unless it is kept in a variable.
+        Closing the iterator cancels the call; so does leaving the loop, unless a variable keeps the iterator.
         """
         rpc = read_rpc(method)
         self._live.check_open()
@@ -244,11 +244,11 @@ class Room(Generic[S]):
     # Running agents
 
     async def run(self, agent: str, /, input: Any = None) -> Any:
-        """Run an agent in this thread and return its output; of one that streams, a list.
+        """Run an agent in this thread and return its output; a list for an agent that streams.
 
-        Of a run that was interrupted it is `{"interrupted": True, "message": …, "output": …}`, which is the last
-        element of such a list. Raises as `call` does. When this is cancelled, a run that has begun goes on, but that
-        of an agent that streams is interrupted.
+        The output of an interrupted run is `{"interrupted": True, "message": …, "output": …}`; in a list, this is the
+        last element. Raises what `call` raises. When this is cancelled, a run that has begun goes on; the run of an
+        agent that streams is interrupted.
         """
         chunks = []
         self._live.check_open()
@@ -260,16 +260,16 @@ class Room(Generic[S]):
         return chunks
 
     def run_stream(self, agent: str, /, input: Any = None) -> AsyncGenerator[Any, None]:
-        """Run an agent in this thread and iterate over what it yields. Raises as `call` does.
+        """Run an agent in this thread and iterate over its chunks. Raises what `call` raises.
 
-        Closing it interrupts the agent, as `stream` cancels a call.
+        Closing the iterator interrupts the agent, as `stream` cancels a call.
         """
         return self.stream(f"run:{agent}", *_given(input))
 
     async def interrupt(self, message: Any = None) -> bool:
-        """Interrupt the agent that runs in this thread, also one of another client, and return whether one runs.
+        """Interrupt the agent that runs in this thread, even for another client, and return whether one runs.
 
-        The agent is given `message`. Raises as `call` does.
+        The agent gets `message`. Raises what `call` raises.
         """
         return bool(await self.call("run:interrupt", *_given(message)))
 
@@ -293,7 +293,7 @@ class Room(Generic[S]):
     # Sending
 
     def send(self, data: Any) -> None:
-        """Send a message to the thread, bytes as a binary one.
+        """Send a message to the thread; bytes become a binary message.
 
         Raises Disconnected while there is no connection, and TooLarge.
         """
@@ -307,7 +307,7 @@ class Room(Generic[S]):
         self._live.carrier.wake()
 
     def set_presence(self, data: Any) -> None:
-        """Show `data` of this client to others as long as it is connected, None for nothing. Raises TooLarge."""
+        """Show `data` of this client to others while it is connected; None shows nothing. Raises TooLarge."""
         self._live.check_open()
         self._session.set_presence(data)
         self._live.carrier.wake()
@@ -315,11 +315,11 @@ class Room(Generic[S]):
     # Being told
 
     def on_event(self, name: str, callback: Callable[[Any], object]) -> Remove:
-        """Call `callback` with the data of each such event; return a function that ends that."""
+        """Call `callback` with the data of each event of a name; return a function that ends this."""
         return self._live.listeners.add(("event", name), callback)
 
     def on_message(self, callback: Callable[[Any], object]) -> Remove:
-        """Call `callback` with each message of the thread, bytes for a binary one."""
+        """Call `callback` with each message of the thread, with bytes for a binary one."""
         return self._live.listeners.add("message", callback)
 
     def on_refused(self, callback: Callable[[Refused | Unanswered], object]) -> Remove:
@@ -327,13 +327,13 @@ class Room(Generic[S]):
         return self._live.listeners.add("refusal", callback)
 
     def on_presence(self, callback: Callable[[Mapping[str, Any]], object]) -> Remove:
-        """Call `callback` with the presence of all whenever it has changed."""
+        """Call `callback` with the presence of all clients whenever it has changed."""
         return self._live.listeners.add("presence", callback)
 
     def changes(self) -> Changes[S]:
-        """Follow the confirmed state from here on: `async for change in room.changes():`.
+        """Follow the confirmed state from now on: `async for change in room.changes():`.
 
-        It ends when this client is closed, and raises Closed when the server has closed it for good.
+        The iterator ends when this client is closed, and raises Closed when the server has closed it for good.
         """
         follower: Changes[S] = Changes(self._confirmed.convert, self._why_no_more)
         self._live.followers.add(follower)
@@ -343,7 +343,7 @@ class Room(Generic[S]):
         return StopAsyncIteration() if self._live.is_closed else self._live.ending()
 
     async def wait_for(self, predicate: Callable[[S], object], timeout: float | None = None) -> S:
-        """Wait until there is a state, and the one that is shown is as wanted, and return it. Raises TimeoutError."""
+        """Wait until there is a state, and the shown state fulfils a condition, and return it. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
             while not (self._is_to_be_seen and predicate(state := self.state)):
                 await self._live.next_news()
@@ -351,14 +351,14 @@ class Room(Generic[S]):
 
     @property
     def _is_to_be_seen(self) -> bool:
-        """Whether there is a state; one of another type counts where no answer can make it another."""
+        """Whether a state can be shown; one of another type counts only if no answer can change that."""
         shown = self.shown()
         return shown is not None and (self.pending == 0 or self._shown.takes(shown))
 
     # The end
 
     async def close(self) -> None:
-        """Send what is waiting, and close the connection when it is answered, which may take a few seconds.
+        """Send the waiting frames, and close the connection when all are answered, which may take a few seconds.
 
         Changes that still have no answer, or for which there is no connection, raise Unanswered.
         """
@@ -366,7 +366,7 @@ class Room(Generic[S]):
 
 
 def _follow(shown: View[Any], confirmed: View[Any], session: Session) -> None:
-    """Compare what was read with what there is by now."""
+    """Compare the states that were read with the current ones."""
     shown.follow(session.shown)
     confirmed.follow(session.confirmed)
 

@@ -1,4 +1,4 @@
-"""The files of a thread as a client works with them: over HTTP, beside its socket."""
+"""The files of a thread in a client: over HTTP, beside its socket."""
 
 import asyncio
 import io
@@ -34,7 +34,7 @@ class FileInfo(msgspec.Struct, frozen=True):
     updated_at: int
     # Changes with the content.
     etag: str
-    # Of an image, if they are known.
+    # The size of an image, if it is known.
     width: int | None = None
     height: int | None = None
     metadata: Mapping[str, Any] = {}
@@ -42,7 +42,7 @@ class FileInfo(msgspec.Struct, frozen=True):
 
 
 class RoomFiles:
-    """The files of a thread. `Room.files` makes it."""
+    """The files of a thread. `Room.files` returns it."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -64,7 +64,7 @@ class RoomFiles:
         mime: str | None = None,
         on_progress: Callable[[int], object] | None = None,
     ) -> FileInfo:
-        """Store a file, in place of the one that was there; `on_progress` is called with the bytes that were sent.
+        """Store a file, in place of an earlier one; `on_progress` is called with the number of bytes sent so far.
 
         A cancelled upload leaves the file as it was, unless all of it was sent. Raises Refused, Disconnected and
         ClientError.
@@ -82,7 +82,7 @@ class RoomFiles:
                 if on_progress is not None:
                     loop.call_soon_threadsafe(on_progress, sent)
 
-        # Without a type, urllib would send that of a form.
+        # Without a type, urllib would send the type of a form.
         headers = {"Content-type": mime or "", "Transfer-encoding": "chunked"}
         request = await self._make(path, "PUT", data=read(), headers=headers)
         try:
@@ -96,7 +96,7 @@ class RoomFiles:
             raise ClientError(f"the answer is no file: {error}") from error
 
     async def read(self, path: str) -> bytes | None:
-        """Return the content of a file; None if there is none. Raises as `upload` does."""
+        """Return the content of a file; None if there is none. Raises what `upload` raises."""
         try:
             return await self._fetch(await self._make(path, "GET"))
         except Refused as error:
@@ -105,7 +105,7 @@ class RoomFiles:
             raise
 
     async def remove(self, path: str) -> bool:
-        """Remove a file; return whether there was one. Raises as `upload` does."""
+        """Remove a file; return whether there was one. Raises what `upload` raises."""
         try:
             await self._fetch(await self._make(path, "DELETE"))
         except Refused as error:

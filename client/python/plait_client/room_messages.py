@@ -1,4 +1,4 @@
-"""The messages of a thread as a client works with them: older ones, sending."""
+"""The messages of a thread in a client: reading older ones, and sending."""
 
 import secrets
 from collections.abc import Awaitable, Iterable, Mapping
@@ -12,9 +12,9 @@ __all__ = ["RoomMessages"]
 
 
 class RoomMessages(RoomPart[Item]):
-    """The messages of one part of a thread: the history, what is pending, and what is being sent here.
+    """The messages of one part of a thread: the history, the pending messages, and those being sent here.
 
-    `Room.messages` makes it. `items` has the newest ones; further pages are read by `older`.
+    `Room.messages` returns it. `items` has the newest ones; `older` reads further pages.
     """
 
     def __init__(self, live: Live, part: str) -> None:
@@ -27,7 +27,7 @@ class RoomMessages(RoomPart[Item]):
 
     @property
     def has_more(self) -> bool:
-        """Whether there are older messages than those in `items`."""
+        """Whether there are messages older than those in `items`."""
         return self._conversation.has_more
 
     async def older(self, limit: int = PAGE) -> bool:
@@ -44,10 +44,10 @@ class RoomMessages(RoomPart[Item]):
         return self.has_more
 
     def send(self, content: str, *, attachments: Iterable[Mapping[str, Any]] = ()) -> Awaitable[str]:
-        """Send a message, which is shown at once; while there is no connection, when there is one.
+        """Send a message, which is shown at once; without a connection, it is sent when there is one.
 
-        Returns what can be awaited, and need not be: the id of the message when it is durable. It raises Refused, or
-        Unanswered when the client is closed before that. Raises TooLarge.
+        Returns an awaitable, which need not be awaited: the id of the message when it is durable. Awaiting it raises
+        Refused, or Unanswered when the client is closed before that. Raises TooLarge.
         """
         self._live.check_open()
         message = self._live.session.post(self._part, content, secrets.token_hex(12), attachments)

@@ -1,4 +1,4 @@
-"""One part of a thread as a client works with it: opening it, its items, being told."""
+"""One part of a thread in a client: opening it, its items, and callbacks."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, Generic, TypeVar
@@ -12,7 +12,7 @@ from plait_schemas.messages import Unopened
 __all__ = ["PAGE", "RoomPart", "raise_refusal"]
 
 PAGE: Final = 50
-"""The number of items of a page, if nothing else is asked for."""
+"""The number of items of a page by default."""
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class RoomPart(Generic[T]):
     """One part of a thread, as its clients see it, which is opened on first use.
 
-    As an async iterator it yields what is shown, at first and whenever that has changed, until the client is closed.
+    As an async iterator, it yields the shown items, at first and after each change, until the client is closed.
     """
 
     def __init__(self, live: Live, opened: OpenedPart) -> None:
@@ -30,7 +30,7 @@ class RoomPart(Generic[T]):
 
     @property
     def items(self) -> Sequence[T]:
-        """The items that are shown, oldest first; empty until the first page has come."""
+        """The shown items, oldest first; empty until the first page has come."""
         self._open(PAGE)
         return self._live.session.conversations.show(self._part)
 
@@ -40,14 +40,14 @@ class RoomPart(Generic[T]):
         return self._opened.is_ready
 
     def on_change(self, callback: Callable[[Sequence[T]], object]) -> Remove:
-        """Call `callback` with `items` whenever they have changed; return a function that ends that."""
+        """Call `callback` with `items` whenever they have changed; return a function that ends this."""
         self._open(PAGE)
         return self._live.listeners.add(("part", self._part), callback)
 
     async def open(self, limit: int = PAGE) -> Sequence[T]:
         """Wait for the first page, of `limit` items if it was not opened before, and return `items`.
 
-        Raises Refused where the part cannot be opened.
+        Raises Refused if the part cannot be opened.
         """
         self._open(limit)
         while not self.is_ready:
@@ -56,7 +56,7 @@ class RoomPart(Generic[T]):
         return self.items
 
     def close(self) -> None:
-        """Be told of no more changes, and forget all but what is being sent."""
+        """Stop following changes, and forget all items except those that are being sent."""
         self._opened.close()
         self._flush()
 
@@ -85,7 +85,7 @@ class RoomPart(Generic[T]):
         self._live.carrier.wake()
 
     def _check(self) -> None:
-        """Raise why the part cannot be opened."""
+        """Raise the reason why the part cannot be opened."""
         raise_refusal(self._opened.error)
 
 

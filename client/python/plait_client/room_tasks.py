@@ -1,4 +1,4 @@
-"""The tasks of a thread as a client works with them: beginning a run, what is shown of it, events for it."""
+"""The tasks of a thread in a client: beginning runs, showing them, and sending them events."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
@@ -15,9 +15,9 @@ __all__ = ["RoomTasks"]
 
 
 class RoomTasks(RoomPart[TaskRun]):
-    """The runs of a thread's tasks: those that are not over, and the last ones that are. `Room.tasks` makes it.
+    """The runs of a thread's tasks: those that have not ended, and the last ones that have. `Room.tasks` returns it.
 
-    The methods raise as `Room.call` does; what they ask for may be asked again after Disconnected.
+    The methods raise what `Room.call` raises; after Disconnected, a request may be repeated.
     """
 
     def __init__(self, live: Live, part: str, call: Callable[..., Awaitable[Any]]) -> None:
@@ -32,7 +32,7 @@ class RoomTasks(RoomPart[TaskRun]):
     async def run(self, name: str, /, *args: Any, key: str | None = None) -> str:
         """Begin a run of a task, and return its id when it is durable.
 
-        With a `key`, a run of this task and key that is not over is returned instead.
+        If a run of this task with the `key` has not ended, its id is returned instead.
         """
         given = {} if key is None else {"key": key}
         id: str = await self._call(f"task:{name}", *args, **given)
@@ -43,7 +43,7 @@ class RoomTasks(RoomPart[TaskRun]):
         return msgspec.convert(await self._call("tasks:get", id), TaskRun | None)
 
     async def send(self, id: str, event: str, data: Any = None) -> bool:
-        """Send an event to a run; return False if that is over, or has got an event of this name before."""
+        """Send an event to a run; return False if the run has ended, or has got an event of this name before."""
         return bool(await self._call("tasks:send", id, event, data))
 
     async def approve(
@@ -59,7 +59,7 @@ class RoomTasks(RoomPart[TaskRun]):
         return await self._decide(id, name, reason, metadata, approved=False)
 
     async def cancel(self, id: str) -> bool:
-        """Cancel a run; return False if it is over."""
+        """Cancel a run; return False if it has ended."""
         return bool(await self._call("tasks:cancel", id))
 
     # Inside

@@ -1,4 +1,4 @@
-"""The queue of a socket: sends in order, and waits until the server takes more."""
+"""The queue of a socket: sends in order, and waits until the server takes more frames."""
 
 from collections import deque
 from collections.abc import Callable
@@ -20,7 +20,7 @@ CALLS_AT_ONCE: Final = 256
 """The maximum number of calls under way; the server refuses more than this in one thread."""
 
 Unsent = Nacked | Dropped
-"""Something was not sent."""
+"""A frame that was not sent."""
 
 
 class Sending:
@@ -31,7 +31,7 @@ class Sending:
         self.presence: Final = Latest[Presence]()
         self.auth: Final = Latest[Auth]()
         self.outbox: Final = Outbox()
-        # The maximum bytes of a frame, as the last join said.
+        # The maximum bytes of a frame, as the last join told.
         self.max_frame = inf
         self._pushes = pushes
         self._now = now
@@ -39,22 +39,22 @@ class Sending:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call or message waits to be sent, or while finishing a message is not known to be taken."""
+        """Whether a call or message waits to be sent, or, while finishing, a message may not have been taken."""
         is_resuming = self.outbox.resumes_at is not None
         return self.calls.first is not None or (self.outbox.is_busy and (self._is_finishing or is_resuming))
 
     @property
     def due(self) -> float:
-        """When there may be something to send."""
+        """When there may be a frame to send."""
         return min(self._pushes.resumes_at(self.calls.first), self.outbox.due, self.presence.due, self.auth.due)
 
     def reset(self) -> None:
-        """A new socket: nothing was sent on it."""
+        """Start with a new socket: nothing was sent on it."""
         for each in (self._pushes, self.outbox, self.presence, self.auth):
             each.reset()
 
     def handle_refusal(self, error: Error) -> list[Ping] | None:
-        """Handle an error that refuses a frame as too fast, which is sent again later.
+        """Handle an error that refuses a frame as too fast; the frame is sent again later.
 
         Return the frames to send at once; None for any other error.
         """
@@ -71,13 +71,13 @@ class Sending:
         return []
 
     def finish(self) -> list[Ping]:
-        """The client is closing: return a ping that asks whether all messages were taken, if that is not known."""
+        """Return a ping for a client that is closing: it asks whether all messages were taken, if that is not known."""
         self._is_finishing = True
         # Refused messages bring a ping of their own when they are sent again.
         return [self.outbox.ask()] if self.outbox.is_busy and self.outbox.resumes_at is None else []
 
     def take(self) -> list[Outgoing | Unsent]:
-        """Return what may be sent by now: calls, messages and pushes in the order in which they were made."""
+        """Return the frames that may be sent now: calls, messages and pushes in the order in which they were made."""
         now = self._now()
         out: list[Outgoing | Unsent] = [*self.outbox.resume(now)]
         has_messages = False
@@ -131,10 +131,10 @@ class CallQueue:
         return self._waiting[0] if self._waiting else None
 
     def next(self, max_frame: float, pushes: Pushes, outbox: Outbox) -> Outgoing | Dropped | None:
-        """Remove and return the next frame, if it may be sent; in place of one that is too large, its failure."""
+        """Remove and return the next frame, if it may be sent; for a frame that is too large, return its failure."""
         if not self._waiting or (len(self._sent) >= CALLS_AT_ONCE and isinstance(self._waiting[0].frame, Call)):
             return None
-        # Whatever was made after refused messages waits until those are sent again.
+        # Frames made after refused messages wait until those are sent again.
         if not (outbox.is_open and pushes.let_pass(self._waiting[0])):
             return None
         frame, _ = self._waiting.popleft()
@@ -151,7 +151,7 @@ class CallQueue:
         return result if is_awaited else None
 
     def end(self, ref: int) -> bool:
-        """End a call, or remove it if it waits. Tell whether it was under way."""
+        """End a call, or remove it if it waits. Return whether it was under way."""
         if ref in self._sent:
             self._sent.remove(ref)
             return True
@@ -161,11 +161,11 @@ class CallQueue:
         return False
 
     def fail(self, error: Error) -> Error | None:
-        """End a call with an error; return that if the call was under way."""
+        """End a call with an error; return the error if the call was under way."""
         return error if error.ref is not None and self.end(error.ref) else None
 
     def fail_all(self, *, for_good: bool = False) -> list[CallLost]:
-        """Return the failures of all calls under way, which are lost with their socket; `for_good` those that wait."""
+        """Return the failures of all calls under way, lost with their socket; `for_good`, also of waiting calls."""
         waiting = [each.frame.ref for each in self._waiting if isinstance(each.frame, Call) and for_good]
         failed = [CallLost(ref) for ref in sorted((*self._sent, *waiting))]
         self._sent.clear()

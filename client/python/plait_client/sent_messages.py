@@ -1,4 +1,4 @@
-"""The messages that a client has sent to a conversation and that have no answer: no I/O."""
+"""The messages that a client has sent to a conversation, and that have no answer: no I/O."""
 
 from collections.abc import Iterable, Mapping
 from math import inf
@@ -14,7 +14,7 @@ _RETRY_AFTER: Final = 1.0
 
 
 class SentMessage:
-    """A message that was sent here. `id` is the one that the server has given it."""
+    """A message that was sent here. `id` is the id from the server."""
 
     __slots__ = ("attachments", "content", "id", "key", "part", "ref")
 
@@ -24,7 +24,7 @@ class SentMessage:
         self.key: Final = key
         self.attachments: Final = [*attachments]
         self.id: str | None = None
-        # Its number on this socket; 0 while it is not on its way.
+        # Its number on this socket; 0 while it is not under way.
         self.ref = 0
 
     def frame(self, ref: int) -> Send:
@@ -38,11 +38,11 @@ class SentMessages:
     def __init__(self) -> None:
         self.all: list[SentMessage] = []
         self._next_ref = 1
-        # When messages that were refused as too fast are sent again; None where none was refused.
+        # When messages that were refused as too fast are sent again; None if none was refused.
         self._resumes_at: float | None = None
 
     def reset(self) -> None:
-        """A new socket: nothing was sent on it."""
+        """Start with a new socket: nothing was sent on it."""
         for each in self.all:
             each.ref = 0
         self._next_ref, self._resumes_at = 1, None
@@ -54,11 +54,11 @@ class SentMessages:
 
     @property
     def due(self) -> float:
-        """When there may be something to send again; infinity while answers must come first."""
+        """When there may be a message to send again; infinity while answers must come first."""
         return inf if self._resumes_at is None or self._is_under_way else self._resumes_at
 
     def take(self, now: float, max_frame: float) -> tuple[list[Send], list[SentMessage]]:
-        """Return what may be sent by now, and the messages that are too large for the socket, which are given up."""
+        """Return the frames that may be sent now, and the messages too large for the socket, which are given up."""
         if self._resumes_at is not None:
             if now < self.due:
                 return [], []
@@ -81,14 +81,14 @@ class SentMessages:
         return frames, too_large
 
     def end(self, ref: int) -> SentMessage | None:
-        """Remove the message with a number, as it was answered, and return it."""
+        """Remove a message by its number, because it was answered, and return it."""
         found = next((each for each in self.all if each.ref == ref), None)
         if found is not None:
             self.all.remove(found)
         return found
 
     def delay(self, answer: Unsent, now: float) -> bool:
-        """Have a message sent again later if the answer asks for that; tell whether it does."""
+        """Send a message again later if the answer asks for that; return whether it does."""
         found = next((each for each in self.all if each.ref == answer.ref), None)
         is_gap = answer.code == "gap"
         if found is None or (answer.retry_after is None and not is_gap):

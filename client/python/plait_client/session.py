@@ -1,8 +1,8 @@
-"""A client's side of the protocol `plait.v1`, over all its sockets: no I/O, and no clock but the one it is given.
+"""A client's side of the protocol `plait.v1`, over all its sockets: no I/O, and no clock but the given times.
 
-The same as `session.ts` of the JavaScript client, with the same names. What differs is a habit of the languages: here
-a task waits on `status`, `needs_socket` and `stopped`, where JavaScript is told by events; `send` and `send_binary`
-encode, where JavaScript is given frames; and JavaScript alone has what a page's storage and editors need.
+The same as `session.ts` of the JavaScript client, with the same names. The differences come from the languages. Here, a
+task waits on `status`, `needs_socket` and `stopped`, and in JavaScript there are events; here, `send` and `send_binary`
+encode, and in JavaScript they get frames; only JavaScript has the methods for a page's storage and for editors.
 `tests/client/test_names.py` lists these names.
 """
 
@@ -41,7 +41,7 @@ _Phase = Literal["idle", "joining", "joined", "stopped"]
 
 
 class Session(ClientState):
-    """One client's conversation with one thread, over as many sockets as it takes.
+    """One client's conversation with one thread, over any number of sockets.
 
     The carrier of the frames calls `open`, `lost`, `receive` and, when `due` has come, `tick`, and after each of
     these and after each change sends what `take_frames` returns. It opens a new socket when `needs_socket` says so.
@@ -52,10 +52,10 @@ class Session(ClientState):
     ) -> None:
         super().__init__(now)
         self.client: Final = client
-        # The close code that ended it for good.
+        # The close code that ended the session for good.
         self.stopped: int | None = None
-        # What the last join said: the id by which others know this client, the thread's kind and name, and whether
-        # every push will be refused.
+        # From the last join: the id by which others know this client, the thread's kind and name, and whether every
+        # push will be refused.
         self.connection: str | None = None
         self.thread: str | None = None
         self.is_readonly = False
@@ -67,9 +67,9 @@ class Session(ClientState):
         self._heartbeat = Heartbeat(now, quiet)
         self._conversations = Conversations(now)
         self._phase: _Phase = "idle"
-        # Whether the socket's join has a token, without which who joins is read from the request alone.
+        # Whether the socket's join has a token; without one, the server knows the client from the request alone.
         self._has_token = False
-        # Whether it has not yet joined, and no socket was lost.
+        # Whether the session has not joined yet, and no socket was lost.
         self._is_new = True
         self._out: list[Outgoing] = []
         self._events: list[SessionEvent] = []
@@ -87,12 +87,12 @@ class Session(ClientState):
 
     @property
     def needs_socket(self) -> bool:
-        """Whether a new socket is to be opened, as there is none, or it is not to be used."""
+        """Whether a new socket must be opened, because there is none, or the old one must not be used."""
         return self._phase == "idle"
 
     @property
     def is_busy(self) -> bool:
-        """Whether a push has no answer, a call or message waits, or while finishing a message may not be taken."""
+        """Whether a push has no answer, a call or message waits, or, while finishing, a message is unconfirmed."""
         return len(self._pushes.all) > 0 or self._sending.is_busy or self._conversations.is_busy
 
     @property
@@ -102,25 +102,25 @@ class Session(ClientState):
 
     @property
     def conversations(self) -> Conversations:
-        """The parts that are open here, and what is sent to them. After a change of them, call `flush`."""
+        """The parts that are open here, and the messages sent to them. Call `flush` after changing them."""
         return self._conversations
 
     # Output
 
     def take_frames(self) -> list[Outgoing]:
-        """Return the frames and binary messages to be sent since the last time, in their order."""
+        """Return the frames and binary messages to send since the last call, in order."""
         out, self._out = self._out, []
         return out
 
     def take_events(self) -> list[SessionEvent]:
-        """Return what has happened since the last time."""
+        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 
     # The socket
 
     def open(self, token: str | None = None) -> None:
-        """A socket has opened."""
+        """Note that a socket has opened."""
         if self._phase == "stopped":
             return
         self._leave("joining")
@@ -131,7 +131,7 @@ class Session(ClientState):
         self._out = [messages.Join(self.client, self._pushes.fold.have, self._schema, token)]
 
     def lost(self, code: int) -> None:
-        """The socket was closed, or could not be opened.
+        """Note that the socket was closed, or could not be opened.
 
         A client without a token joins once more when it may no longer stay: its cookie may have been renewed.
         """
@@ -146,19 +146,19 @@ class Session(ClientState):
             self.stop(code)
 
     def stop(self, code: int) -> None:
-        """End it for good: nothing more is sent or received."""
+        """End the session for good: nothing more is sent or received."""
         self.stopped = code
         self._leave("stopped")
 
     @property
     def due(self) -> float | None:
-        """When `tick` is to be called next; None where nothing is due."""
+        """When to call `tick` next; None if nothing is due."""
         if self._phase == "joined":
             return min(self._heartbeat.due(may_ask=True), self._sending.due, self._conversations.due)
         return self._heartbeat.due(may_ask=False) if self._phase == "joining" else None
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Do the work that is due."""
         if self.due is None:
             return
         self._pushes.release()
@@ -169,11 +169,11 @@ class Session(ClientState):
             self._send(messages.Ping())
 
     def heard(self) -> None:
-        """Something has come from the server, whatever it was."""
+        """Note that something has come from the server."""
         self._heartbeat.heard()
 
     def receive(self, frame: ServerMessage) -> None:
-        """Take in a frame. What comes on a socket that is given up, or before `joined`, is not looked at."""
+        """Take in a frame. Frames on a socket that is given up, or before `joined`, are ignored."""
         if self._phase not in ("joining", "joined"):
             return
         self.heard()
@@ -187,9 +187,9 @@ class Session(ClientState):
     # Requests
 
     def push(self, ops: Iterable[Op], check: Callable[[Any], None] | None = None) -> Pending | None:
-        """Change what is shown; None where there is nothing to do. Raises ValueError for what does not fit.
+        """Change the shown state; return None if there is no change. Raises ValueError if the operations do not fit.
 
-        Not before the first join: what is changed must be known. `check` is given what would be shown, and may raise.
+        Not before the first join: the state must be known. `check` gets the next shown state, and may raise.
         """
         ops = list(ops)
         if not ops:
@@ -199,7 +199,7 @@ class Session(ClientState):
         return push
 
     def call(self, method: str, args: Iterable[Any] = (), kwargs: dict[str, Any] | None = None) -> int:
-        """Call an rpc, after the pushes so far; return the ref that its results have. Raises TooLarge.
+        """Call an rpc, after the pushes so far; return the ref of its results. Raises TooLarge.
 
         Only for a session that has joined.
         """
@@ -210,10 +210,10 @@ class Session(ClientState):
         return ref
 
     def cancel(self, ref: int) -> None:
-        """Wait no more for a call."""
+        """Stop waiting for a call."""
         if self._sending.calls.end(ref):
             self._send(messages.Cancel(ref))
-        # The pushes after a call that has not been sent need not wait for it.
+        # Pushes that follow an unsent call need not wait for it.
         self.flush()
 
     def send(self, data: Any) -> None:
@@ -225,7 +225,7 @@ class Session(ClientState):
         self._message(data)
 
     def post(self, part: str, content: str, key: str, attachments: Iterable[Mapping[str, Any]] = ()) -> SentMessage:
-        """Send a message to a part, once, also after an outage. `key` names it. Raises TooLarge."""
+        """Send a message to a part once, even across an outage. `key` names the message. Raises TooLarge."""
         message = self._conversations.send(part, content, key, attachments, self._sending.max_frame)
         self._tell(PartChanged(part))
         self.flush()
@@ -241,7 +241,7 @@ class Session(ClientState):
         self.flush()
 
     def set_presence(self, data: Any) -> None:
-        """Show `data` of this client to others, also on sockets to come; None for nothing. Raises TooLarge."""
+        """Show `data` of this client to others, also on later sockets; None shows nothing. Raises TooLarge."""
         self._sending.presence.put(self._presences.set(data, self._sending.max_frame))
         self.flush()
 
@@ -251,7 +251,7 @@ class Session(ClientState):
         self.flush()
 
     def finish(self) -> None:
-        """Nothing more will be asked for: ask whether the server has taken all messages."""
+        """Finish: no more requests will come; ask whether the server has taken all messages."""
         for frame in self._sending.finish():
             self._send(frame)
 
@@ -275,7 +275,7 @@ class Session(ClientState):
             self._events.append(event)
 
     def flush(self) -> None:
-        """Send what may be sent by now."""
+        """Send the frames that may be sent now."""
         if self._phase == "joined":
             for each in self._sending.take():
                 self._put(each)
@@ -284,12 +284,12 @@ class Session(ClientState):
             self._events += events
 
     def _send_next_call(self) -> None:
-        """Send what has waited for a call to end."""
+        """Send the frames that have waited for a call to end."""
         if self._sending.calls.first is not None:
             self.flush()
 
     def _leave(self, phase: _Phase) -> None:
-        """Use the socket no more: nothing that was on its way will be answered on it."""
+        """Stop using the socket: nothing under way will be answered on it."""
         self._phase = phase
         self._out = []
         self._events += self._sending.calls.fail_all(for_good=phase == "stopped")
@@ -361,6 +361,6 @@ class Session(ClientState):
             for ping in pings:
                 self._send(ping)
         else:
-            # What the server says of a bad frame, before it closes the socket, is for people.
+            # The server's message about a bad frame, before it closes the socket, is for people.
             self._tell(frame if frame.ref is None else self._sending.calls.fail(frame))
             self._send_next_call()

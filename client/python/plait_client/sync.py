@@ -1,4 +1,4 @@
-"""Working with a thread without asyncio, for scripts and notebooks: everything returns when it is done."""
+"""Working with a thread without asyncio, for scripts and notebooks: each method returns when it is done."""
 
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping
@@ -32,7 +32,7 @@ _NO_ANSWER: Final = "no answer to the change"
 
 
 class SyncChanges(Generic[S]):
-    """The changes since this was made, as an iterator; it raises TimeoutError when there is none in time."""
+    """The changes from now on, as an iterator; it raises TimeoutError if none comes in time."""
 
     def __init__(self, changes: Changes[S], wait: Callable[[Callable[[], Awaitable[Any]]], Any]) -> None:
         self._changes = changes
@@ -54,10 +54,10 @@ class SyncChanges(Generic[S]):
 
 
 class SyncRoom(Generic[S]):
-    """A Room whose methods return when they are done: `set` and the like, and the block of `edit`, when it is durable.
+    """A Room whose methods return when they are done: changes, and the block of `edit`, when they are durable.
 
-    Each raises TimeoutError after the `timeout` of `connect_sync`, but `changes` waits for ever. Callbacks are called
-    in a thread of the client's own; there they may look at the room, but not use what waits.
+    Each raises TimeoutError after the `timeout` of `connect_sync`, but `changes` waits without a limit. Callbacks are
+    called in a thread of the client's own; they may read the room, but not call methods that wait.
     """
 
     def __init__(self, room: Room[S], loop: LoopThread, close: Callable[[], Awaitable[None]], timeout: float | None):
@@ -65,7 +65,7 @@ class SyncRoom(Generic[S]):
         self._loop = loop
         self._close = close
         self._timeout = timeout
-        # For one that was dropped without being closed.
+        # For a room that was dropped without being closed.
         weakref.finalize(self, loop.begin_close, close).atexit = False
 
     def __enter__(self) -> "SyncRoom[S]":
@@ -77,7 +77,7 @@ class SyncRoom(Generic[S]):
         self.close()
 
     def close(self) -> None:
-        """Close the connection and end its thread. What is known may still be read, all else raises Closed."""
+        """Close the connection and end its thread. The known state can still be read; all else raises Closed."""
         self._loop.close(self._close)
 
     def _wait(self, function: Callable[[], Awaitable[T]], missing: str) -> T:
@@ -143,15 +143,15 @@ class SyncRoom(Generic[S]):
     # Changing the state
 
     def set(self, state: S | Callable[[S], S]) -> int:
-        """Change the state to another, or to what a function makes of it; return the version. Raises Refused."""
+        """Change the state to another one, or to the result of a function of it; return the version. Raises Refused."""
         return self._wait(lambda: self._room.set(state), _NO_ANSWER)
 
     def update(self, pointer: str, value: Any) -> int:
-        """Change what is at a JSON pointer, or put it there; return the version. Raises Refused, ValueError."""
+        """Change the value at a JSON pointer, or put it there; return the version. Raises Refused, ValueError."""
         return self._wait(lambda: self._room.update(pointer, value), _NO_ANSWER)
 
     def splice(self, pointer: str, at: int, remove: int = 0, insert: str = "") -> int:
-        """Change the string at a JSON pointer inside, as Room does; return the version. Raises Refused, ValueError."""
+        """Change a part of the string at a JSON pointer, as in Room; return the version. Raises Refused, ValueError."""
         return self._wait(lambda: self._room.splice(pointer, at, remove, insert), _NO_ANSWER)
 
     def append(self, pointer: str, text: str) -> int:
@@ -159,7 +159,7 @@ class SyncRoom(Generic[S]):
         return self._wait(lambda: self._room.append(pointer, text), _NO_ANSWER)
 
     def edit(self) -> Edit[int]:
-        """Return a block in which the state is changed in place. Its end waits, and raises Refused."""
+        """Return a block in which the state is changed in place. The end of the block waits, and raises Refused."""
 
         def push(made_on: Any, ops: list[Op]) -> int:
             return self._wait(lambda: self._room.push(made_on, ops), _NO_ANSWER)
@@ -192,7 +192,7 @@ class SyncRoom(Generic[S]):
         self, method: Callable[Concatenate[Any, P], AsyncIterator[R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Generator[R, None, None]: ...
     def stream(self, method: Any, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
-        """Call a method and iterate over all that it gives. Closing it, or leaving the loop, cancels the call."""
+        """Call a method and iterate over its values. Closing the iterator, or leaving the loop, cancels the call."""
         return self._iterate(read_rpc(method).name, self._room.stream(method, *args, **kwargs))
 
     def _iterate(self, name: str, values: AsyncGenerator[Any]) -> Generator[Any, None, None]:
@@ -210,7 +210,7 @@ class SyncRoom(Generic[S]):
         return self._wait(lambda: self._room.run(agent, input), f"no result of {agent}")
 
     def run_stream(self, agent: str, /, input: Any = None) -> Generator[Any, None, None]:
-        """Run an agent in this thread and iterate over what it yields. Closing it interrupts the agent."""
+        """Run an agent in this thread and iterate over its chunks. Closing the iterator interrupts the agent."""
         return self._iterate(agent, self._room.run_stream(agent, input))
 
     def interrupt(self, message: Any = None) -> bool:
@@ -247,11 +247,11 @@ class SyncRoom(Generic[S]):
     # Being told
 
     def on_event(self, name: str, callback: Callable[[Any], object]) -> Remove:
-        """Call `callback` with the data of each such event; return a function that ends that."""
+        """Call `callback` with the data of each event of a name; return a function that ends this."""
         return self._loop.do(lambda: self._room.on_event(name, callback))
 
     def on_message(self, callback: Callable[[Any], object]) -> Remove:
-        """Call `callback` with each message of the thread, bytes for a binary one."""
+        """Call `callback` with each message of the thread, with bytes for a binary one."""
         return self._loop.do(lambda: self._room.on_message(callback))
 
     def on_refused(self, callback: Callable[[Refused | Unanswered], object]) -> Remove:
@@ -259,11 +259,11 @@ class SyncRoom(Generic[S]):
         return self._loop.do(lambda: self._room.on_refused(callback))
 
     def on_presence(self, callback: Callable[[Mapping[str, Any]], object]) -> Remove:
-        """Call `callback` with the presence of all whenever it has changed."""
+        """Call `callback` with the presence of all clients whenever it has changed."""
         return self._loop.do(lambda: self._room.on_presence(callback))
 
     def changes(self, timeout: float | None = None) -> SyncChanges[S]:
-        """Follow the confirmed state from here on, each change coming within `timeout` seconds, or at any time."""
+        """Follow the confirmed state from now on; each change must come within `timeout` seconds, or at any time."""
 
         def wait(function: Callable[[], Awaitable[Any]]) -> Any:
             return self._loop.wait(function, timeout, "no change")
@@ -271,10 +271,10 @@ class SyncRoom(Generic[S]):
         return SyncChanges(self._loop.do(self._room.changes), wait)
 
     def wait_for(self, predicate: Callable[[S], object], timeout: float | EllipsisType | None = ...) -> S:
-        """Wait until the state that is shown is as wanted, and return it. Raises TimeoutError.
+        """Wait until the shown state fulfils a condition, and return it. Raises TimeoutError.
 
-        It waits for the `timeout` of `connect_sync`, or for another, which may be None. The function is called in a
-        thread of the client's own, as callbacks are.
+        Waits for the `timeout` of `connect_sync`, or for another one, which may be None. The function is called in a
+        thread of the client's own, like callbacks.
         """
         seconds = self._timeout if isinstance(timeout, EllipsisType) else timeout
         return self._loop.wait(lambda: self._room.wait_for(predicate), seconds, "no state that was waited for")
@@ -293,7 +293,8 @@ def connect_sync(
 ) -> SyncRoom[Any]:
     """Connect to a thread as `connect` does, and wait until it is joined: `with connect_sync(url) as room:`.
 
-    `timeout` is how many seconds each method of the room may take. In a notebook call `room.close()` at the end.
+    `timeout` is the number of seconds that each method of the room may take. In a notebook, call `room.close()` at the
+    end.
     """
     connecting = connect(url, state_type=state_type, **options)
     loop = LoopThread()

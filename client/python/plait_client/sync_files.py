@@ -10,7 +10,7 @@ __all__ = ["SyncFiles"]
 
 
 class SyncFiles:
-    """The files of a thread; each method returns when it is done, after any time. `SyncRoom.files` makes it."""
+    """The files of a thread; each method returns when it is done, without a time limit. `SyncRoom.files` returns it."""
 
     def __init__(self, files: RoomFiles, loop: LoopThread) -> None:
         self._files = files

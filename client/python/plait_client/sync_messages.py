@@ -13,7 +13,7 @@ __all__ = ["SyncMessages"]
 
 
 class SyncMessages(SyncPart[Item]):
-    """The messages of one part of a thread; each method returns when it is done. `SyncRoom.messages` makes it."""
+    """The messages of one part of a thread; each method returns when it is done. `SyncRoom.messages` returns it."""
 
     def __init__(self, messages: RoomMessages, loop: LoopThread, wait: Wait) -> None:
         super().__init__(messages, loop, wait)

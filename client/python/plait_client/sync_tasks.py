@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class SyncTasks(SyncPart[TaskRun]):
-    """The runs of a thread's tasks; each method returns when it is done. `SyncRoom.tasks` makes it."""
+    """The runs of a thread's tasks; each method returns when it is done. `SyncRoom.tasks` returns it."""
 
     def __init__(self, tasks: RoomTasks, loop: LoopThread, wait: Wait) -> None:
         super().__init__(tasks, loop, wait)

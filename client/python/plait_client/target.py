@@ -34,7 +34,7 @@ _REFUSALS: Final = {401: codes.UNAUTHENTICATED, 403: codes.FORBIDDEN, 404: codes
 
 
 class NotOpened(Exception):
-    """No socket was opened, for a reason that people can read; `code` is the close code that this is like."""
+    """No socket was opened; the message is for people, and `code` is the close code that fits best."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -59,17 +59,17 @@ class ClientSocket(AbstractAsyncContextManager[Any], Protocol):
 
     @property
     def close_code(self) -> int | None:
-        """The code that it was closed with, if it was."""
+        """The close code, if the socket was closed."""
         ...
 
     @property
     def close_reason(self) -> str | None:
-        """The reason that it was closed with, if it was."""
+        """The close reason, if the socket was closed."""
         ...
 
     @property
     def transport(self) -> Transport:
-        """Its transport."""
+        """The transport of the socket."""
         ...
 
     def __aiter__(self) -> AsyncIterator[str | bytes]: ...
@@ -79,7 +79,7 @@ class ClientSocket(AbstractAsyncContextManager[Any], Protocol):
         ...
 
     async def close(self) -> None:
-        """Close it."""
+        """Close the socket."""
         ...
 
 
@@ -98,13 +98,13 @@ class Target(msgspec.Struct, frozen=True):
 
     @property
     def has_fresh_tokens(self) -> bool:
-        """Whether there may be another token than the one that was shown: a string stays as it is."""
+        """Whether there may be another token than the last one: a string never changes."""
         return callable(self.token)
 
     async def fetch_token(self, timeout: float | None) -> str | None:
-        """Return the token to be shown at this time.
+        """Return the token to show now.
 
-        Raises what the author's function raises, ClientError where that was cancelled by others, and TimeoutError.
+        Raises the error of the author's function, ClientError if other code cancelled the function, and TimeoutError.
         """
         if self.token is None or isinstance(self.token, str):
             return self.token
@@ -119,8 +119,8 @@ class Target(msgspec.Struct, frozen=True):
             raise ClientError("what the function waits for was cancelled") from error
 
     async def open(self, *, was_joined: bool = False) -> ClientSocket:
-        """Return a new socket. Raises NotOpened, and ClientError where no other attempt would get further."""
-        # None would be an error at a `wss://` URL, for which the certificates of the system are taken then.
+        """Return a new socket. Raises NotOpened, and ClientError if no other attempt would get further."""
+        # None would be an error for a `wss://` URL; without it, the certificates of the system are used.
         tls: dict[str, Any] = {} if self.ssl is None else {"ssl": self.ssl}
         try:
             socket = await _Connect(
@@ -144,7 +144,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class _Connect(connect):
-    """Goes nowhere else: what is sent first shows the token, which is for the server at the URL."""
+    """Follows no redirect: the first frame shows the token, which is for the server at the URL."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
@@ -155,7 +155,7 @@ def check_url(url: str) -> None:
     try:
         if not url.isprintable() or " " in url:
             raise ValueError("it has spaces or control characters; write them as %20, for example")
-        # As it is encoded when it is looked up.
+        # The host as it is encoded for its look-up.
         parse_uri(url).host.encode("idna")
     except (InvalidURI, ValueError) as error:
         reason = error.msg if isinstance(error, InvalidURI) else error
@@ -163,18 +163,18 @@ def check_url(url: str) -> None:
 
 
 def no_token(error: Exception) -> str:
-    """Return what is wrong when the function that fetches the token has raised, for people."""
+    """Return a text for people about an error of the function that fetches the token."""
     return f"no token could be fetched: {error!r}"
 
 
 def _refusal(error: InvalidStatus) -> str:
-    """Return what the request was answered with, for people."""
+    """Return a text for people about the answer to the request."""
     locations = ", ".join(error.response.headers.get_all("Location"))
     return f"{error}, which leads to {locations} and is not followed" if locations else str(error)
 
 
 def _code_of(error: InvalidStatus, *, was_joined: bool) -> int:
-    """Return the close code that an answer to the request is like. Raises ClientError for one that stays as it is.
+    """Return the close code that fits an answer to the request best. Raises ClientError for a permanent answer.
 
     Only answers of plait are final. During a deploy, a proxy may answer with any status.
     """

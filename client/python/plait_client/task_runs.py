@@ -1,4 +1,4 @@
-"""The runs of a thread's tasks as a client has them: no I/O.
+"""The runs of a thread's tasks in a client: no I/O.
 
 The same as `task-runs.ts` of the JavaScript client, with the same names.
 """
@@ -18,13 +18,13 @@ _ENDS: Final = ("done", "failed", "cancelled")
 
 
 class TaskRuns(OpenedPart):
-    """The known runs of a part, from when it is opened: those that are not over, and the last ones that are."""
+    """The known runs of a part, from when it is opened: those that have not ended, and the last ones that have."""
 
     def __init__(self, part: str) -> None:
         super().__init__(part)
-        # In the order in which they were begun.
+        # The runs, in the order in which they were begun.
         self._runs: dict[str, TaskRun] = {}
-        # The ids of those that are over, in the order of their ends.
+        # The ids of the ended runs, in the order of their ends.
         self._over: dict[str, None] = {}
 
     def show(self, sent: Iterable[SentMessage] = ()) -> list[TaskRun]:
@@ -32,7 +32,7 @@ class TaskRuns(OpenedPart):
         return [*self._runs.values()]
 
     def close(self) -> None:
-        """Want no more, and forget all."""
+        """Stop following, and forget all runs."""
         super().close()
         self._forget()
 

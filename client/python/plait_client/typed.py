@@ -1,7 +1,7 @@
-"""A state in its user's type, written to the JSON that is shown when it was changed.
+"""Writes a changed state of its user's type back to the JSON that is shown.
 
-Only what is different is written. What the type has no field for stays, and so does what it would write in other words:
-a time, a set in another order, a default that was left out.
+Only the differences are written. Members for which the type has no field stay, and so does JSON that the type would
+write in another form: a time, a set in another order, a default that was left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _canonical: Final = msgspec.json.Encoder(order="deterministic", enc_hook=dump).e
 
 
 def written(new: Any, old: Any, document: Any, keys: Keys | None = None, path: str = "") -> Any:
-    """Return `document`, which is `old` by a type, with all in which `new` differs from that. Raises ValueError.
+    """Return `document`, which is `old` by a type, with all differences of `new` from `old`. Raises ValueError.
 
     `keys` name the elements of lists, by the JSON pointers of the whole state, in which `document` is at `path`.
     """
@@ -46,7 +46,7 @@ def _json(value: Any) -> Any:
 
 
 def _members(value: Any) -> Any:
-    """Return a Struct or dataclass as a dict, also with what is left out of its JSON as it is a default."""
+    """Return a Struct or dataclass as a dict, including members that its JSON leaves out as defaults."""
     names = attributes(value)
     if names is not None and not (isinstance(value, msgspec.Struct) and value.__struct_config__.array_like):
         fields = {key: getattr(value, attribute) for key, attribute in names.items()}
@@ -57,7 +57,7 @@ def _members(value: Any) -> Any:
 
 
 def _is_one_type(new: Any, old: Any) -> bool:
-    """Tell whether two objects may have members of the same meaning; those of a union's other type have not."""
+    """Tell whether the members of two objects may have the same meanings; those of two types of a union do not."""
     return type(new) is type(old) or isinstance(new, dict)
 
 
@@ -74,7 +74,7 @@ def _object(
 
 
 def _set(after: set[Any] | frozenset[Any], document: Sequence[Any]) -> list[Any]:
-    """Return the elements as they are shown; those that are added come where others were taken out, and then last."""
+    """Return the elements in the shown order; added elements take the places of removed ones, and then come last."""
     elements = {_canonical(element): element for element in _json(after)}
     shown = [_canonical(element) for element in document]
     added = sorted(elements.keys() - set(shown))
@@ -96,12 +96,11 @@ def _array(
 
 
 def _origins(after: Sequence[Any], before: Sequence[Any], key: str | None) -> list[int | None]:
-    """Return the index in `before` at which each element was, None for one that is new.
+    """Return the index in `before` at which each element was, None for a new one.
 
-    They are known by their id, which `key` holds, or by all that they are; one that has changed may be known by its
-    place.
+    Elements are known by their id, which `key` holds, or by their whole value; a changed one may be known by its place.
     """
-    # Most are where they were, and need no look.
+    # Most elements are where they were, and need no search.
     origins = [at if at < len(before) and before[at] is value else None for at, value in enumerate(after)]
     places: dict[bytes, list[int]] = {}
     for index in sorted(set(range(len(before))).difference(origins), reverse=True):
@@ -117,13 +116,13 @@ def _origins(after: Sequence[Any], before: Sequence[Any], key: str | None) -> li
 
 
 def _may_be_same(old: Any, new: Any, key: str | None = None) -> bool:
-    """Tell whether two elements in one place may be one, so that what its type has no field for stays."""
+    """Tell whether two elements in one place may be the same one, so that members without a field stay."""
     if isinstance(old, dict) and isinstance(new, dict):
         return id_of(old, key) == id_of(new, key)
     return (isinstance(old, list) and isinstance(new, list)) or not diff(old, new)
 
 
 def _name(item: Any, key: str | None = None) -> bytes:
-    """Return what an element is known by: its id, or all that it is; `key` as in `id_of`."""
+    """Return the value by which an element is known: its id, or the whole of it; `key` as in `id_of`."""
     id = id_of(item, key)
     return _canonical(item) if id is None else b"id" + _canonical(id)

@@ -1,4 +1,4 @@
-"""The states that a program reads: each made once of the JSON values that are shown, and the program's own."""
+"""The states that a program reads: each is made once from the shown JSON values, and belongs to the program."""
 
 import logging
 from collections.abc import Iterable
@@ -24,22 +24,22 @@ _MISSING: Final = object()
 
 
 class View(Generic[S]):
-    """Makes a client's type of JSON values, once for the same object.
+    """Converts JSON values to a client's type, once for the same object.
 
-    What it returns shares nothing that can be changed with those values.
+    A returned state shares no mutable object with these values.
     """
 
     def __init__(self, state_type: Any) -> None:
         check_type(state_type)
         self._type = state_type
-        # What was read last, and the state that it is, which the program has and may have changed.
+        # The document that was read last, and its state, which the program has and may have changed.
         self._document: Any = None
         self._state: Any = None
-        # What was looked at last, and the state that it is, which no program has.
+        # The document that was checked last, and its state, which no program has.
         self._checked: tuple[Any, Any] = (None, None)
 
     def __call__(self, document: Any) -> S:
-        """Return the state that `document` is, to a program. Raises msgspec.ValidationError."""
+        """Return the state of `document` to a program. Raises msgspec.ValidationError."""
         if self._document is not document:
             state = self._check(document) if self._is_immutable else self.convert(document)
             self.follow(document)
@@ -47,7 +47,7 @@ class View(Generic[S]):
         return cast(S, self._state)
 
     def follow(self, document: Any) -> None:
-        """Forget the state that was read, if `document` has replaced it, and log what was changed in it."""
+        """Forget the state that was read, if `document` has replaced it, and log the changes made in it."""
         if self._document is not document:
             changed = self._find_change()
             self.forget()
@@ -61,14 +61,14 @@ class View(Generic[S]):
         self._document = self._state = None
 
     def convert(self, document: Any) -> S:
-        """Return the state that `document` is, each time another object. Raises msgspec.ValidationError."""
+        """Return the state of `document`, a new object each time. Raises msgspec.ValidationError."""
         if document is None:
             return cast(S, None)
         own = document if self._is_immutable else msgspec.to_builtins(document)
         return cast(S, own if self._type is Any else convert(own, self._type, str_keys=True))
 
     def check(self, document: Any) -> None:
-        """Raise msgspec.ValidationError if `document` is no state of the type."""
+        """Raise msgspec.ValidationError if `document` is not a state of the type."""
         if self._type is not Any and document is not self._document:
             self._check(document)
 
@@ -81,26 +81,27 @@ class View(Generic[S]):
         return True
 
     def _check(self, document: Any) -> S:
-        """Return the state that `document` is, for the view itself. Raises msgspec.ValidationError."""
+        """Return the state of `document`, for the view itself. Raises msgspec.ValidationError."""
         if self._checked[0] is not document:
             self._checked = (document, self.convert(document))
         return cast(S, self._checked[1])
 
     @cached_property
     def _is_immutable(self) -> bool:
-        """Whether nothing inside a state can be changed."""
+        """Whether a state contains no mutable value."""
         return self._type is not Any and _are_immutable((inspect.type_info(self._type),), set())
 
     # Changing the state
 
     def lend(self, document: Any) -> S:
-        """Return the state that `document` is to a function, which may change it in place."""
+        """Return the state of `document` to a function that may change it in place."""
         return self._check(document) if self._is_immutable else self.convert(document)
 
     def base(self, document: Any, lent: S | None = None) -> Any:
-        """Return the state that `document` is, with which one that a program has made is to be compared.
+        """Return the state of `document` for a comparison with a state that a program has made.
 
-        It is the one that was lent, or read, unless it has been changed in place; `document` if that is no such state.
+        This is the state that was lent or read, unless it was changed in place; or `document`, if it is not of the
+        type.
         """
         if self._type is Any or not self.takes(document):
             return document
@@ -163,7 +164,7 @@ _IMMUTABLE: Final = (
 
 
 def _are_immutable(types: Iterable[inspect.Type], seen: set[Any]) -> bool:
-    """Return whether nothing in values of the types can be changed; `seen` are the classes that were looked into."""
+    """Return whether no value of the types is mutable; `seen` are the classes that were checked."""
     return all(_is_immutable(each, seen) for each in types)
 
 
