@@ -3,14 +3,16 @@ PORT ?= 8000
 # Each Python that is asked for has an environment of its own: make test PYTHON=python3.13 uses .venv-3.13.
 VENV := .venv$(if $(filter command% environment%,$(origin PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
-# Processes among which the tests are divided. Most of their time they wait, so there are more of them than processors.
-WORKERS ?= 6
+# Processes among which the tests are divided. Tests also wait, so there are more of them than processors.
+WORKERS ?= 4
+# The tests of type checkers. mypy reads plait's own types once, for these and for `make check`.
+CHECKERS := tests/typing/test_checkers.py
 # How many times as many random schedules `make soak` plays.
 SOAK ?= 40
 # Without .pyc files, each of the hundreds of servers that tests start would compile all its modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all soak fuzz check pyright client pytest adapters bench docs clean system
+.PHONY: help demo test test-all soak fuzz check pyright client pytest adapters fixtures bench docs clean system
 
 # In a fresh clone, tests are compiled once before many workers do it at the same time.
 COMPILE_TESTS = find tests -name "*.$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')-pytest-*.pyc" \
@@ -42,17 +44,18 @@ test-all: test pyright
 		echo "tested with Python $$version"; \
 	done
 
-# The tests of the server, the Python client and the schemas.
+# The tests of the server, the Python client and the schemas, but for those of type checkers, which `make check` runs.
 pytest: system $(VENV)/.installed-dev
 	-@$(COMPILE_TESTS)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=20
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not release" --durations=20 --ignore $(CHECKERS)
 
-# The tests that play random schedules or search for examples, with others than before; then what each of them counted.
+# The tests of a release, and those that play random schedules or search for examples, with others than before; then
+# what each of them counted.
 soak: export PLAIT_SOAK := $(SOAK)
 soak: export PLAIT_SEED ?= $(shell date +%s)
 soak: system $(VENV)/.installed-dev
 	-@$(COMPILE_TESTS)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "soak or hypothesis" -rP --durations=20
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "soak or hypothesis or release" -rP --durations=20
 
 # How many seconds each fuzzer runs.
 FUZZ ?= 60
@@ -70,6 +73,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet $(CHECKERS)
 	$(BIN)/python -m plait_schemas.export --check
 
 # What mypy checks, by other rules. It takes two minutes of processor time.
@@ -79,6 +83,10 @@ pyright: $(VENV)/.installed-dev
 # The TypeScript client: types, format, tests, and whether the bundle that servers hand out is the one that it makes.
 client: system $(VENV)/.installed-dev client/js/node_modules/.installed
 	cd client/js && PLAIT_PYTHON=$(abspath $(BIN)/python) npm run --silent check
+
+# A store of each engine with every part filled, in the next folder of tests/fixtures/stores: after a stored row changed.
+fixtures: system $(VENV)/.installed-dev
+	$(BIN)/python -m tests.fixtures.make_stores
 
 # How fast plait is, compared with others.
 bench: system $(VENV)/.installed-dev

@@ -1,5 +1,6 @@
 """Fixtures for all tests, how examples are searched for, and where asserts say what they compared."""
 
+import gc
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -118,6 +119,17 @@ def _escape(value: Any) -> Any:
             return [_escape(item) for item in value]
         case _:
             return value
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Collect without the garbage collector, and have it leave out what has been collected ever after."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

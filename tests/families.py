@@ -76,7 +76,7 @@ class Players:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def check(self, address: str) -> int:
-        """Wait until all is delivered, compare it with what was answered, and return how many notices there are."""
+        """Wait until everything is delivered, compare it with the answers, and return the number of notices."""
         async with http(address) as client, asyncio.timeout(TIMEOUT):
             found = await ask(client, "boss/b", "look")
             # The state and the row of a child are one write.

@@ -39,7 +39,7 @@ class Kid(Thread[dict[str, int]]):
 
     @rpc
     async def look(self) -> list[Any]:
-        """Return the parent's name, what is queued, and the number of steps."""
+        """Return the parent's name, the queued messages, and the number of steps."""
         parent = self.family.parent
         began = [
             [each.content, *[(await self.files.read(file["path"]) or b"").decode() for file in each.attachments]]

@@ -31,7 +31,7 @@ __all__ = ["Front", "OneOwner", "Over", "put_front", "using_fronts"]
 _GATEWAY, _OWNER = 0, 1
 
 Over = Literal["unix", "tcp"]
-"""What links go over: Unix sockets as between workers, or TCP with a secret as between nodes of a cluster."""
+"""The network of links: Unix sockets as between workers, or TCP with a secret as between nodes of a cluster."""
 
 
 class _Use:
@@ -44,16 +44,15 @@ class _Use:
 class OneOwner(Owners):
     """Two nodes; one owns every thread."""
 
-    def __init__(self, node: int = _GATEWAY) -> None:
+    is_alone = False
+
+    def __init__(self, node: int = _GATEWAY, addresses: Sequence[str] = ()) -> None:
         self._node = node
+        self._addresses = addresses
 
     @property
     def node(self) -> NodeId:
         return self._node
-
-    @property
-    def is_alone(self) -> bool:
-        return False
 
     @property
     def keepers(self) -> Sequence[NodeId]:
@@ -61,6 +60,9 @@ class OneOwner(Owners):
 
     def find(self, key: ThreadKey) -> NodeId | None:
         return _OWNER
+
+    def find_address(self, node: NodeId) -> str | None:
+        return self._addresses[int(node)]
 
     def check(self, key: ThreadKey) -> None:
         if self.node != _OWNER:
@@ -107,16 +109,15 @@ class Front:
         addresses = [f"127.0.0.1:{held.getsockname()[1]}" for held in self._held]
         host, port = split_address(addresses[node], "the address")
         place = NodeConfig(str(node), host, port, addresses[node], "the secret of the test")
-        return Tcp(place, lambda: str(node), lambda other: addresses[int(other)])
+        return Tcp(place, OneOwner(node, addresses))
 
     def _take_over(self, mounted: ASGIApp) -> ASGIApp:
         """Return an adapter of the app, such as AgUi, as the gateway has it, and any other ASGI app as it is."""
-        if not isinstance(getattr(mounted, "_endpoint", None), Endpoint):
+        if not isinstance(mounted, Endpoint):
             return mounted
-        adapter: Any = copy.copy(mounted)
-        adapter._context = self.context
-        adapter._endpoint = Endpoint(self.context, adapter._find_place, adapter._answer)
-        return adapter  # type: ignore[no-any-return]
+        adapter = copy.copy(mounted)
+        Endpoint.__init__(adapter, self.context)
+        return adapter
 
     @property
     def sent(self) -> int:

@@ -23,7 +23,7 @@ def hold_port(number: int = 0) -> socket.socket:
 
 
 def hold_ports(stack: ExitStack, count: int) -> int:
-    """Reserve so many ports in a row until a stack is closed; return the first."""
+    """Reserve this many consecutive ports until a stack is closed; return the first."""
     while True:
         with ExitStack() as tried:
             first: int = tried.enter_context(hold_port()).getsockname()[1]

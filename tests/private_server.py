@@ -62,7 +62,7 @@ class PrivateServer(ABC):
     # What it is
 
     def prepare(self) -> None:
-        """Make the folder, with what the server needs there before its first start."""
+        """Make the folder, with the files that the server needs before its first start."""
         self.folder.mkdir(mode=0o700, parents=True)
         if self.user is not None:
             shutil.chown(self.folder, self.user)

@@ -24,8 +24,8 @@ def schedules(usual: int = 5) -> int:
 
 
 def in_soak(*cases: Sequence[object]) -> list[ParameterSet]:
-    """Return cases of a parametrized test if this is `make soak`, where they are marked, and none otherwise."""
-    return [pytest.param(*each, marks=pytest.mark.soak) for each in cases] if TIMES > 1 else []
+    """Return cases of a parametrized test that `make test` leaves out, and `make soak` plays."""
+    return [pytest.param(*each, marks=pytest.mark.release) for each in cases]
 
 
 def play_seeds(usual: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

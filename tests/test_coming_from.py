@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import pytest
+from tests.cases import each_case
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 PAGES: Final = tuple(re.findall(r"^\| \[.+?\]\((.+?\.md)\)", (DOCS / "coming-from.md").read_text(), re.MULTILINE))
@@ -40,7 +40,7 @@ def find_denials(page: str) -> list[str]:
     return [claim for claim in read_claims(page) if _DENIALS.search(claim)]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each_case("page", PAGES)
 def test_a_page_denies_only_what_plait_lacks(page: str) -> None:
     assert [claim for claim in find_denials(page) if not claim.startswith(_ALLOWED)] == []
 

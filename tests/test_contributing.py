@@ -1,4 +1,4 @@
-"""What the pages for contributors name is there, and what CI runs is what there is to run."""
+"""The pages for contributors name existing things, and CI runs all checks."""
 
 import re
 import subprocess

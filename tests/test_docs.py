@@ -1,4 +1,4 @@
-"""What README and docs say is there, and runs."""
+"""The README and the docs are right: names exist, and programs run."""
 
 import inspect
 import os
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 import yaml
+from tests.commands import Done, run_program
 from tests.running import Process
 
 import plait
@@ -79,13 +80,15 @@ def programs(page: str) -> list[Block]:
     return [next(block for block in blocks("README") if block.is_app), *own]
 
 
-def run(title: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(title: str, folder: Path) -> Done:
     """Run a program in a folder; one that has tests is pytest's."""
     environment = {**os.environ, **SECRETS, "PYTHONPATH": PROGRAM_PATH}
+    if not title.startswith("test_"):
+        return run_program(title, cwd=folder, environment=environment)
     # Without a plugin that takes longer to import than such a test runs.
-    by = ["-m", "pytest", "-p", "no:langsmith_plugin"] if title.startswith("test_") else []
-    command = [sys.executable, "-W", "error", *by, title]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-W", "error", "-m", "pytest", "-p", "no:langsmith_plugin", title]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 # Code
@@ -299,7 +302,7 @@ def test_the_reference_of_the_javascript_client_has_every_code_of_its_error() ->
 
 
 def anchors(page: Path) -> set[str]:
-    """Return what can be linked to on a page."""
+    """Return the link targets on a page."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.MULTILINE)
     return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
 

@@ -2,9 +2,10 @@
 
 import ast
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 
-from benchmarks.chains import MODULES, find_imports, is_in, longest_chain, longest_chain_in
+from benchmarks.chains import MODULES, Import, find_imports, is_in, longest_chain, longest_chain_in
 
 # From the bottom to the top: what is in a row may import itself and the rows below it.
 LAYERS = (
@@ -83,7 +84,7 @@ STARLETTE_TYPES = (
 LAZY = {
     ("plait.instruments.prometheus", "prometheus_client"),
     ("plait.agents.execution.mcp_servers", "plait.agents.execution.mcp_session"),
-    ("plait.agents.execution.loading", "plait.agents.execution.model_call"),
+    ("plait.agents.execution.asking", "plait.agents.execution.model_call"),
     ("plait.cli.importing", "redis"),
     ("plait.cli.watching", "watchfiles"),
     ("plait.code.javascript", "deno"),
@@ -169,7 +170,10 @@ FACES = {
 HANDED_ON = {"log."}
 
 
-ALL_IMPORTS = [each for module in MODULES for each in find_imports(module)]
+@cache
+def all_imports() -> list[Import]:
+    """Return what all modules import. Parsing them takes seconds, which no other worker than the test's spends."""
+    return [each for module in MODULES for each in find_imports(module)]
 
 
 def find_row(module: str) -> int:
@@ -193,14 +197,14 @@ def test_everything_in_the_table_is_there() -> None:
 def test_imports_point_down() -> None:
     breaches = [
         f"{each.importer}, line {each.line}: {each.imported}"
-        for each in ALL_IMPORTS
+        for each in all_imports()
         if is_ours(each.imported) and find_row(each.imported) > find_row(each.importer)
     ]
     assert breaches == []
 
 
 def test_imports_go_round_in_no_circle() -> None:
-    graph = {module: {each.imported for each in ALL_IMPORTS if each.importer == module} for module in MODULES}
+    graph = {module: {each.imported for each in all_imports() if each.importer == module} for module in MODULES}
     TopologicalSorter(graph).prepare()
 
 
@@ -212,7 +216,7 @@ def test_the_rooms_of_a_package_go_round_in_no_circle() -> None:
 def find_circle(package: str) -> str | None:
     """Return the rooms of a package that import each other, if any: its folders, and its files beside them."""
     graph: dict[str, set[str]] = {}
-    for each in ALL_IMPORTS:
+    for each in all_imports():
         if is_in(each.importer, package) and is_in(each.imported, package):
             importer, imported = (find_room(module, package) for module in (each.importer, each.imported))
             if importer != imported:
@@ -232,7 +236,7 @@ def test_the_schemas_know_nothing_but_msgspec() -> None:
     allowed = {"msgspec", "plait_schemas", *sys.stdlib_module_names}
     breaches = [
         each
-        for each in ALL_IMPORTS
+        for each in all_imports()
         if is_in(each.importer, "plait_schemas") and each.imported.partition(".")[0] not in allowed
     ]
     assert breaches == []
@@ -249,21 +253,21 @@ def test_no_chain_of_imports_in_the_server_is_too_long() -> None:
 
 
 def test_no_import_is_hidden_in_a_function() -> None:
-    breaches = [each for each in ALL_IMPORTS if each.is_lazy and (each.importer, each.imported) not in LAZY]
+    breaches = [each for each in all_imports() if each.is_lazy and (each.importer, each.imported) not in LAZY]
     assert breaches == []
 
 
 def test_no_import_is_for_types_only() -> None:
-    assert [each for each in ALL_IMPORTS if each.is_for_types] == []
+    assert [each for each in all_imports() if each.is_for_types] == []
 
 
 def test_no_import_is_relative() -> None:
-    assert [each for each in ALL_IMPORTS if each.imported == "a relative import"] == []
+    assert [each for each in all_imports() if each.imported == "a relative import"] == []
 
 
 def test_packages_from_outside_are_imported_only_where_they_may_be() -> None:
     breaches = []
-    for each in ALL_IMPORTS:
+    for each in all_imports():
         package = each.imported.partition(".")[0]
         if is_ours(each.imported) or package == "msgspec" or package in sys.stdlib_module_names:
             continue
@@ -290,7 +294,7 @@ def test_sessions_and_the_web_import_only_the_actor_and_what_goes_in_and_out_of_
     ]
     modules = [
         f"{each.importer}: {each.imported}"
-        for each in ALL_IMPORTS
+        for each in all_imports()
         if each.importer in OUTER_MODULES and is_in(each.imported, "plait.actor") and each.imported not in ACTOR
     ]
     assert names + modules == []
@@ -343,11 +347,11 @@ def test_everything_that_the_faces_name_is_used_and_is_there() -> None:
         if isinstance(node, ast.ClassDef)
     }
     assert classes >= HIDDEN_CLASSES
-    assert {each.imported for each in ALL_IMPORTS if each.importer in OUTER_MODULES} >= set(ACTOR)
+    assert {each.imported for each in all_imports() if each.importer in OUTER_MODULES} >= set(ACTOR)
 
 
 def test_every_exception_is_needed() -> None:
-    made = {(each.importer, each.imported) for each in ALL_IMPORTS}
+    made = {(each.importer, each.imported) for each in all_imports()}
     assert made >= LAZY
     for module in STARLETTE_TYPES:
         assert any(is_in(importer, module) and name.startswith("starlette.") for importer, name in made), module

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from tests.cases import each_case
 from tests.integration.socket_client import http
 from tests.running import running
 from tests.test_docs import PAGES, ROOT
@@ -143,7 +144,7 @@ def is_explained(message: str) -> bool:
     return any(is_quoted(quote, message) for quote in find_quotes() if len(quote.strip(f"{GAP} ")) > 5)
 
 
-@pytest.mark.parametrize("request_", REQUESTS, ids=lambda each: f"{each[1]} {each[2]}")
+@each_case("request_", REQUESTS)
 async def test_the_message_of_a_refusal_is_on_the_page(request_: tuple[str, str, Any]) -> None:
     app = Plait(Game, Watched, store=MemoryStore(), authenticate=authenticate, authorize=authorize)
     method, path, body = request_

@@ -1,4 +1,4 @@
-"""What clients are told of exceptions that are not plait's."""
+"""Checks the errors that clients get for exceptions that are not plait's."""
 
 import re
 from typing import Final

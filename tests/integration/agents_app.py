@@ -1,4 +1,4 @@
-"""Agents that tests run over HTTP: they wait where a test says, and tell what they have done."""
+"""Agents that tests run over HTTP: they wait where a test says, and report their actions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ SECRET: Final = "agentuity"
 
 
 class Message(msgspec.Struct):
-    """What is said to an agent."""
+    """The message to an agent."""
 
     text: str
     more: dict[str, Any] = {}
@@ -41,13 +41,13 @@ class Gate:
         await self.is_open.wait()
 
     async def wait(self) -> Any:
-        """Return what the next run said when it began."""
+        """Return the first report of the next run."""
         async with asyncio.timeout(60):
             return await self._began.get()
 
 
 class Chat:
-    """An app with agents, and the gate of those that wait."""
+    """An app with agents, and the gate at which some of them wait."""
 
     room = Room
 

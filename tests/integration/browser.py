@@ -29,7 +29,7 @@ RECORD = """(read) => {
 
 
 class Brake:
-    """Keeps what the server says from a page, from `hold` to `release`."""
+    """Keeps data of the server from a page, from `hold` to `release`."""
 
     def __init__(self) -> None:
         self._page: WebSocketRoute | None = None
@@ -71,7 +71,7 @@ class Pages:
         self.troubles: list[str] = []
 
     def new_page(self, width: int, height: int, *, touch: bool, brake: Brake | None) -> Page:
-        """Return an empty page in a browser context of its own, and hear what it complains of."""
+        """Return an empty page in a browser context of its own, and collect its errors."""
         context = self._browser.new_context(
             viewport={"width": width, "height": height}, has_touch=touch, is_mobile=touch, locale="en-US"
         )
@@ -114,7 +114,7 @@ class Demo(Pages):
 
     @property
     def store(self) -> Path:
-        """The file with what the server keeps."""
+        """The file of the server's store."""
         return self._server.cwd / "plait.db"
 
     def kill(self, by: signal.Signals = signal.SIGKILL) -> None:
@@ -143,7 +143,7 @@ class Demo(Pages):
         page.context.grant_permissions(["local-network-access"])
 
     def state(self, kind: str) -> Any:
-        """Return what the server says the state of the room is."""
+        """Return the state of the room, as the server says."""
         return httpx.get(f"http://{self._server.address}/threads/{kind}/{self.room}").raise_for_status().json()
 
     # Pages
@@ -187,7 +187,7 @@ def record(page: Page, read: str) -> None:
 
 
 def recorded(page: Page) -> list[Any]:
-    """Return what was written down."""
+    """Return the recorded entries."""
     values: list[Any] = page.evaluate("recorded")
     return values
 

@@ -1,4 +1,4 @@
-"""What tests install and build, once a run: the worker that needs it first makes it, the others wait for that."""
+"""Installs and builds of tests, once a run: the first worker that needs one makes it, the others wait."""
 
 import json
 import os

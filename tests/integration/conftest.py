@@ -14,7 +14,7 @@ from tests.running import Process
 
 @pytest.fixture(scope="session")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> Builds:
-    """Share what is built with the other workers of the run."""
+    """Share builds with the other workers of the run."""
     return Builds(tmp_path_factory)
 
 

@@ -18,7 +18,7 @@ from plait.limits import UNLIMITED
 from plait.node.node import Node
 from plait.state.state_history import replay_json
 from plait.store.memory import MemoryStore
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_client.events import Acked, Nacked
 from plait_client.fold import Pending
 from plait_client.session import Session
@@ -35,12 +35,12 @@ ABNORMAL = 1006
 
 
 def decode(data: bytes) -> Any:
-    """Return what JSON says."""
+    """Return the value of JSON."""
     return decode_json(data)
 
 
 class Wire(OneWay):
-    """One socket: what was sent and has not arrived yet, each way."""
+    """One socket: the frames that were sent but have not arrived yet, each way."""
 
     is_backed_up = False
 
@@ -73,7 +73,7 @@ class Wire(OneWay):
 
 
 class Member:
-    """One client, and what it has been told of its pushes."""
+    """One client, and the answers to its pushes."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.name = name
@@ -85,14 +85,14 @@ class Member:
         self.pushes: list[Pending] = []
 
     def push(self, number: int, ops: list[Op]) -> bool:
-        """Push operations on what is shown, and tell whether there were any."""
+        """Push operations on the shown state, and return whether there were any."""
         push = self.session.push(ops)
         self.made(number, push)
         self.note()
         return push is not None
 
     def set(self, number: int, state: Any) -> bool:
-        """Push what is different in a whole state, and tell whether anything is."""
+        """Push the differences of a whole state, and return whether there were any."""
         return self.push(number, diff(self.session.shown, state))
 
     def made(self, number: int, push: Pending | None) -> None:
@@ -107,7 +107,7 @@ class Member:
         return len(self.outcomes) == len(self.pushes)
 
     def note(self) -> None:
-        """Take down what has happened, and check what is shown."""
+        """Record the events, and check the shown state."""
         session = self.session
         for event in session.take_events():
             match event:
@@ -118,7 +118,7 @@ class Member:
         assert msgspec.json.encode(session.shown) == msgspec.json.encode(self.folded())
 
     def folded(self) -> Any:
-        """Return the confirmed state with the pending pushes carried out in order, but for what does not fit."""
+        """Return the confirmed state after the pending pushes, in order, without operations that do not fit."""
         state = self.session.confirmed
         for push in self.session.pending:
             if push.lost_on is None:
@@ -157,7 +157,7 @@ class World:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start a server on what the disk has."""
+        """Start a server with the data on the disk."""
         self._store = self.make_store()
         self._store.inner = self.disk
         await self._store.__aenter__()
@@ -165,7 +165,7 @@ class World:
         self._node.start()
 
     async def kill(self) -> None:
-        """End the server at once: what is not on the disk is lost, and so is what its sockets carried."""
+        """End the server at once: data that is not on the disk is lost, and so are the frames on its sockets."""
         assert self._store is not None
         assert self._node is not None
         self.kills += 1
@@ -229,7 +229,7 @@ class World:
             self.flush(member)
 
     def cut(self, member: Member) -> None:
-        """Break a client's socket: what is on its way is lost, each way."""
+        """Break a client's socket: frames on their way are lost, each way."""
         wire, member.wire = member.wire, None
         if wire is not None:
             wire.close(ABNORMAL, "")
@@ -237,7 +237,7 @@ class World:
             member.note()
 
     def abandon(self, member: Member) -> None:
-        """Break a client's socket at its end alone: what it has sent may still arrive."""
+        """Break a client's socket only at its end: its sent frames may still arrive."""
         wire, member.wire = member.wire, None
         if wire is not None:
             self.abandoned.append(wire)
@@ -253,7 +253,7 @@ class World:
             wire.close(ABNORMAL, "")
 
     def flush(self, member: Member) -> None:
-        """Put on the wire what a client has to send."""
+        """Put a client's output on the wire."""
         for frame in member.session.take_frames():
             if member.wire is not None and not isinstance(frame, bytes):
                 member.wire.up.append(encode(frame))

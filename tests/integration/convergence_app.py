@@ -1,4 +1,4 @@
-"""What `plait serve` serves for the convergence tests: the pads of the one in memory, which the server changes too."""
+"""The app that `plait serve` serves for convergence tests: the same pads as in memory; the server changes them, too."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class LivePad(Pad, Live):
 
 
 class LiveStrictPad(StrictPad, Live):
-    """Refuses what was made on an older state where others have changed the same."""
+    """Refuses changes on an older state if others have changed the same place."""
 
 
 class LiveTypedPad(TypedPad, Live):

@@ -1,4 +1,4 @@
-"""What a store file says of a thread at the end: each change, and the state after it."""
+"""The changes of a thread in a store file at the end, with the state after each change."""
 
 from collections.abc import AsyncIterator, Collection, Mapping
 from collections.abc import Set as AbstractSet
@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from plait.state.state_history import replay_json
-from plait.store.protocol import ThreadKey
 from plait.store.sqlite.store import SqliteStore
-from plait.store.thread_rows import ChangeRow
+from plait.store.thread_rows import ChangeRow, ThreadKey
 from plait_schemas.codec import decode_json
 from plait_schemas.patch import Op, apply, decode_ops
 
@@ -24,7 +23,7 @@ def canonical(state: Any) -> bytes:
 
 
 class Log:
-    """All changes of a thread. Making it checks that they are dense, and lead to what a restart would load."""
+    """All changes of a thread. The constructor checks that they are dense, and lead to the restarted state."""
 
     def __init__(self, key: ThreadKey, secret: bytes, rows: list[ChangeRow], first: bytes, last: bytes) -> None:
         # The thread's secret, from which connection ids are made.

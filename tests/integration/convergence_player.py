@@ -31,7 +31,7 @@ class Player(Member):
         room.on_refused(self._refused)
 
     def edit(self, schedule: Schedule) -> None:
-        """Change what is shown, and have its outcome noted."""
+        """Change the shown state, and note the outcome."""
         schedule.count += 1
         ops = schedule.ops(self.session.shown)
         for op in ops:
@@ -44,7 +44,7 @@ class Player(Member):
 
     @property
     def connection(self) -> str:
-        """The id by which the log knows it."""
+        """The id of the client in the log."""
         assert self.session.connection is not None
         return self.session.connection
 
@@ -74,7 +74,7 @@ class Player(Member):
             assert self._room._live.is_closed, self._room._live.ending()
 
     def look(self) -> None:
-        """Check what is shown."""
+        """Check the shown state."""
         self.looks += 1
         assert msgspec.json.encode(self.session.shown) == msgspec.json.encode(self.folded())
         self.world._observe(self)

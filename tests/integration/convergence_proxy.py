@@ -22,7 +22,7 @@ class _Pair:
         self.is_cut = False
 
     def cut(self, *, is_told: bool) -> None:
-        """End it for the client, and for the server if that `is_told`; what is on its way is lost."""
+        """End the connection for the client, and for the server if it `is_told`; data on its way is lost."""
         self.is_cut = True
         self.near.transport.abort()
         if is_told:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from tests.integration.socket_client import http
 from tests.running import Process
 
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["Server", "get_state"]
 

@@ -25,7 +25,7 @@ class NodeSessions:
         self._process = process
 
     def tell(self, command: str, **options: Any) -> Any:
-        """Have a command carried out, and return what the session is like afterwards."""
+        """Carry out a command, and return the session's data afterwards."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(encode_json({"command": command, **options}) + b"\n")
@@ -119,7 +119,7 @@ class NodeMember(Member):
         return len(self.outcomes) == self._count
 
     def push(self, number: int, ops: list[Op]) -> bool:
-        """Push operations on what is shown, and tell whether there were any."""
+        """Push operations on the shown state, and return whether there were any."""
         return self._pushed(self.session.push(number, ops))
 
     def set(self, number: int, state: Any) -> bool:
@@ -132,7 +132,7 @@ class NodeMember(Member):
         return is_pushed
 
     def note(self) -> None:
-        """Take down what has happened."""
+        """Record the events."""
         for number, outcome in self.session.outcomes:
             assert number not in self.outcomes, "a push has had two outcomes"
             self.outcomes[number] = outcome

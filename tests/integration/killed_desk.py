@@ -13,7 +13,7 @@ from pydantic_ai.messages import ModelMessage, TextPart, ToolCallPart, UserPromp
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from plait import Agent, Handoff, Messages, Model, Plait, Prompt, Side, Step, Tasks, Thread, Values, rpc, tool
-from plait.parts.messages.own_metadata import read_own
+from plait.parts.messages.message import read_own
 from plait.store.thread_rows import RecordRange
 
 __all__ = ["Desk", "app"]
@@ -100,7 +100,7 @@ def read_calls(calls: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 class Desk(Thread[dict[str, Any]]):
-    """It sends itself questions, and approves what waits for that."""
+    """The desk sends itself questions, and approves calls that wait for approval."""
 
     initial_state = {"sent": 0}  # noqa: RUF012
     idle_timeout = 0.3

@@ -1,4 +1,4 @@
-"""Runs a module in a process that is killed, and reads what it had acknowledged until then."""
+"""Runs a module in a process that is killed, and reads its acknowledgements."""
 
 import asyncio
 import os

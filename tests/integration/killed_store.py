@@ -6,8 +6,8 @@ import sys
 
 from tests.server.store.contract import beginning
 
-from plait.store.protocol import Store, ThreadKey, Write
-from plait.store.thread_rows import ChangeRow, Record
+from plait.store.protocol import Store, Write
+from plait.store.thread_rows import ChangeRow, Record, ThreadKey
 from plait.store.urls import open_store
 
 __all__ = ["KEYS", "OPS"]
@@ -17,7 +17,7 @@ OPS = b'[{"op":"replace","path":"/text","value":"%s"}]' % (b"x" * 1000)
 
 
 async def write(store: Store, key: ThreadKey) -> None:
-    """Add changes to a thread, each with a record of its number, and print what is acknowledged."""
+    """Add changes to a thread, each with a record of its number, and print the acknowledged numbers."""
     fence, stored = await store.claim_and_load(key)
     if stored is None:
         await store.submit(Write(key, "e1", None, 0, snapshots=beginning().snapshots, fence=fence))

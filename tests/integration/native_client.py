@@ -1,4 +1,4 @@
-"""A raw client of the native protocol for tests: it keeps every frame, and folds what the server confirms."""
+"""A raw client of the native protocol for tests: keeps every frame, and applies confirmed changes."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ __all__ = ["NativeClient", "Push", "add", "joined", "put"]
 
 
 def put(path: str, value: Any) -> dict[str, Any]:
-    """Return an operation that replaces what is at a path."""
+    """Return an operation that replaces the value at a path."""
     return {"op": "replace", "path": path, "value": value}
 
 
@@ -93,7 +93,7 @@ class NativeClient:
             await self.send("join", client=self._client, **given)
 
     async def join(self) -> dict[str, Any]:
-        """Open a socket, join, send again what is pending; returns the `joined`. Raises Closed."""
+        """Open a socket, join, and resend pending pushes; return the `joined` frame. Raises Closed."""
         await self.open()
         await self.until(lambda client: client.frames)
         frame: dict[str, Any] = self.frames[0]
@@ -103,7 +103,7 @@ class NativeClient:
         return frame
 
     async def push(self, *ops: dict[str, Any]) -> int:
-        """Push operations on what is known; returns the ref."""
+        """Push operations on the known state; return the ref."""
         while self._tasks:
             # What has been given new numbers goes first.
             await asyncio.gather(*self._tasks)
@@ -128,7 +128,7 @@ class NativeClient:
         await self.send_text(json.dumps({"type": type, **fields}))
 
     async def send_text(self, text: str) -> None:
-        """Send what may be no frame. Raises Closed."""
+        """Send data that need not be a frame. Raises Closed."""
         try:
             await self.socket.send(text)
         except ConnectionClosed:
@@ -154,7 +154,7 @@ class NativeClient:
         ]
 
     async def until(self, is_so: Callable[["NativeClient"], Any], timeout: float = TIMEOUT) -> None:
-        """Wait until what was received makes `is_so` true. Raises Closed, TimeoutError."""
+        """Wait until the received frames make `is_so` true. Raises Closed, TimeoutError."""
         assert self._reader is not None
         async with asyncio.timeout(timeout):
             while not is_so(self):

@@ -15,7 +15,7 @@ Element = dict[str, Any]
 State = dict[str, Any]
 
 NAMES: Final = {"items": "id", "rows": "key", "cards": "_id", "plain": None}
-"""The lists of a state, and by which member their elements are told apart."""
+"""The lists of a state, and the member that identifies their elements."""
 
 
 def element(name: str, secret: str) -> Element:
@@ -33,14 +33,14 @@ def first_state() -> State:
 
 
 class Loose(Thread[dict[str, Any]]):
-    """Merges what can be merged."""
+    """Merges changes if possible."""
 
     initial_state = first_state()
     retention = Retention(changes=None)
 
 
 class Strict(Loose):
-    """Refuses what meets a change of others."""
+    """Refuses changes that conflict with the changes of others."""
 
     conflict: ClassVar[Policy] = "reject"
 

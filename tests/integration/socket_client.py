@@ -43,11 +43,11 @@ class CallError(Exception):
 
 
 class Closed(Exception):
-    """The socket was closed before what was waited for had come."""
+    """The socket was closed before the awaited frame arrived."""
 
 
 class Client:
-    """A socket that is joined to a thread. `received` is each message, `state` what the last state frame said."""
+    """A socket that is joined to a thread. `received` has each message, `state` the last state frame."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
@@ -69,7 +69,7 @@ class Client:
 
     @property
     def messages(self) -> list[str | bytes]:
-        """What was received that is none of the protocol's frames."""
+        """The received messages that are not frames of the protocol."""
         return [data for data, frame in zip(self.received, self.frames, strict=True) if not _is_protocol(frame)]
 
     # Doing
@@ -79,7 +79,7 @@ class Client:
         return await asyncio.wait_for(await self.begin(method, *args), TIMEOUT)
 
     async def begin(self, method: str, *args: Any) -> Awaitable[Any]:
-        """Send a call and return what its answer will be in."""
+        """Send a call, and return the future of its answer."""
         id = str(next(self._ids))
         future = self._calls[id] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -102,7 +102,7 @@ class Client:
     # Waiting
 
     async def until(self, is_so: Callable[["Client"], Any], timeout: float = TIMEOUT) -> None:
-        """Wait until what was received makes `is_so` true. Raises Closed, TimeoutError."""
+        """Wait until the received frames make `is_so` true. Raises Closed, TimeoutError."""
         async with asyncio.timeout(timeout):
             while not is_so(self):
                 if self._reader.done():

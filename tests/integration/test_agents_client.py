@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
+from tests.cases import each_case
 from tests.integration.agents_client.app import KINDS, Calls
 from tests.integration.agents_client.playing import Agents, play
 from tests.running import running
@@ -310,8 +311,8 @@ async def test_calls_may_finish_in_another_order_than_they_were_made(agents: Age
     assert await agents.play("rpcs", "out_of_order") == ["third", "first", "second"]
 
 
-@pytest.mark.parametrize("legacy", [False, True], ids=["stream", "legacy"])
-@pytest.mark.parametrize(
+@each_case("legacy", [False, True])
+@each_case(
     ("method", "args", "chunks", "value"),
     [
         ("count", [3], [0, 1, 2], None),

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, Page
 from tests.running import Process
+from tests.schedules import in_soak
 
 pytest_plugins = ["tests.integration.agents_client.fixtures"]
 
@@ -57,7 +58,7 @@ def test_what_a_page_wrote_offline_is_kept_when_nobody_else_wrote(play: Play) ->
     assert play("offline") == {"state": {"text": "offline"}, "errors": []}
 
 
-@pytest.mark.parametrize("busy", [0, 300], ids=["idle", "busy"])
+@pytest.mark.parametrize("busy", [300, *in_soak([0])], ids=["busy", "idle"])
 def test_what_a_page_wrote_before_its_socket_was_open_is_what_it_shows(play: Play, busy: int) -> None:
     assert play("early", busy=busy) == {"state": {"text": "early"}, "errors": []}
 
@@ -92,8 +93,7 @@ def test_what_a_page_writes_alone_is_the_state(play: Play) -> None:
     assert result["wrong"] == []
 
 
-@pytest.mark.parametrize("busy", [0, 40], ids=["idle", "busy"])
-@pytest.mark.parametrize("burst", [1, 2, 5])
+@pytest.mark.parametrize(("burst", "busy"), [(2, 0), (5, 40), *in_soak((1, 0), (1, 40), (2, 40), (5, 0))])
 def test_pages_that_write_at_the_same_moment_double_nothing_and_end_alike(
     pages: Callable[[], Page], busy: int, burst: int
 ) -> None:

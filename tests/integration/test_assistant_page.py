@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 from tests.integration.browser import Demo, record, recorded
+from tests.schedules import in_soak
 
 from plait_client import Refused, connect_sync
 
@@ -52,6 +53,7 @@ def test_stop_by_anybody_keeps_what_has_come_and_lets_the_next_answer_begin(demo
     assert (stopped["status"], done["status"]) == ("stopped", "done")
 
 
+@pytest.mark.release
 def test_escape_stops_an_answer_and_it_can_be_asked_for_again(demo: Demo) -> None:
     page = demo.open("assistant/")
     ask(page, LONG)
@@ -80,6 +82,7 @@ def test_what_is_asked_meanwhile_waits_for_its_turn_and_is_answered_in_order(dem
     assert not any(seen.endswith(("waiting,answering", "waiting,done", "answering,done")) for seen in recorded(one))
 
 
+@pytest.mark.release
 def test_a_question_that_waits_can_be_taken_back_by_who_has_asked_it(demo: Demo) -> None:
     one, other = demo.open_two("assistant/")
     ask(one, LONG)
@@ -112,7 +115,7 @@ def test_an_answer_goes_on_over_a_reload_and_when_who_asked_has_left(demo: Demo)
     assert [turn["status"] for turn in state(demo)] == ["done", "done"]
 
 
-@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("by", [signal.SIGKILL, *in_soak([signal.SIGTERM])])
 def test_a_conversation_survives_the_server_and_says_what_was_cut_off(demo: Demo, by: signal.Signals) -> None:
     one, other = demo.open_two("assistant/")
     ask(one, "My name is Ada.")
@@ -139,6 +142,7 @@ def test_a_conversation_survives_the_server_and_says_what_was_cut_off(demo: Demo
     expect(turns(one, "cut off").locator(".bubble")).to_have_text(LONG)
 
 
+@pytest.mark.release
 def test_what_is_asked_offline_is_sent_and_answered_later(demo: Demo) -> None:
     one, other = demo.open_two("assistant/")
     demo.cut_off(one)
@@ -153,6 +157,7 @@ def test_what_is_asked_offline_is_sent_and_answered_later(demo: Demo) -> None:
 # The page
 
 
+@pytest.mark.release
 def test_a_reader_who_has_scrolled_up_is_left_there_and_can_go_to_the_latest(demo: Demo) -> None:
     page = demo.open("assistant/", width=PHONE, height=400, touch=True)
     ask(page, "help")

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from tests.integration.browser import Brake, Demo, record, recorded
 from tests.running import Process
+from tests.schedules import in_soak
 
 TODO = ["Drag me to Doing", "Open me to edit", "Copy the link and open it somewhere else"]
 DOING = ["Doing takes two cards"]
@@ -62,6 +63,7 @@ def test_a_card_that_one_adds_appears_in_the_other_browser(demo: Demo) -> None:
     expect_titles(other, "done", [*DONE, "Ship it"])
 
 
+@pytest.mark.release
 def test_cards_that_two_add_at_the_same_moment_are_both_there_in_one_order(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     for count in range(5):
@@ -77,6 +79,7 @@ def test_cards_that_two_add_at_the_same_moment_are_both_there_in_one_order(demo:
     expect_titles(other, "done", done)
 
 
+@pytest.mark.release
 def test_two_fields_of_one_card_that_two_edit_at_once_are_both_kept(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     for page in (one, other):
@@ -124,6 +127,7 @@ def test_a_card_that_one_deletes_disappears_and_comes_back_by_undo(demo: Demo) -
     expect_titles(other, "todo", TODO)
 
 
+@pytest.mark.release
 def test_a_column_that_one_adds_renames_and_deletes_follows_in_the_other_browser(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     one.fill("#add-column input", "Later")
@@ -140,6 +144,7 @@ def test_a_column_that_one_adds_renames_and_deletes_follows_in_the_other_browser
     expect(other.locator(".column-title")).to_have_text(["To do", "Doing", "Done"])
 
 
+@pytest.mark.release
 def test_a_column_is_edited_with_one_click_from_the_input_of_its_next_card(demo: Demo) -> None:
     page = demo.open("board/")
     page.click('[data-column="todo"] .add-card input')
@@ -155,6 +160,7 @@ def test_markup_in_a_title_is_text(demo: Demo) -> None:
     assert other.locator("[data-card] img").count() == 0
 
 
+@pytest.mark.release
 def test_a_board_is_not_touched_by_edits_in_another_room(demo: Demo) -> None:
     here, there = demo.open("board/"), demo.open("board/", room=f"{demo.room}-2")
     record(there, READ_DOING)
@@ -183,6 +189,7 @@ def test_a_card_that_one_drags_with_the_mouse_moves_in_the_other_browser(demo: D
     expect(one.locator("dialog[open]")).to_have_count(0)
 
 
+@pytest.mark.release
 def test_escape_puts_a_dragged_card_back(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     record(other, READ_DOING)
@@ -196,6 +203,7 @@ def test_escape_puts_a_dragged_card_back(demo: Demo) -> None:
     assert recorded(other) == [DOING, [*DOING, "Afterwards"]]
 
 
+@pytest.mark.release
 def test_a_card_that_one_drags_with_a_finger_on_a_phone_moves_in_the_other_browser(demo: Demo) -> None:
     desk, phone = demo.open("board/"), demo.open("board/", width=390, height=844, touch=True)
     first, last = (phone.locator(f'[data-card="{card}"]').bounding_box() for card in ("drag", "invite"))
@@ -229,6 +237,7 @@ def test_a_card_that_one_moves_by_keyboard_moves_in_the_other_browser(demo: Demo
     expect(one.locator('[data-card="drag"] .card-open')).to_be_focused()
 
 
+@pytest.mark.release
 def test_a_card_that_is_moved_by_keyboard_says_how_and_has_one_ring(demo: Demo) -> None:
     page = demo.open("board/")
     page.locator('[data-card="drag"] .card-open').press("Space")
@@ -276,6 +285,7 @@ def test_everyone_sees_the_names_of_who_is_here(demo: Demo) -> None:
     expect(other.locator("#people").get_by_text("Ada Lovelace")).to_be_visible()
 
 
+@pytest.mark.release
 def test_someone_who_leaves_is_not_here_any_longer(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     rename(one, "Ada Lovelace")
@@ -285,6 +295,7 @@ def test_someone_who_leaves_is_not_here_any_longer(demo: Demo) -> None:
     expect_people(one, {"Ada Lovelace (you)"})
 
 
+@pytest.mark.release
 def test_someone_with_two_pages_is_one_person(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     rename(one, "Ada Lovelace")
@@ -318,6 +329,7 @@ def test_the_pointer_of_another_is_shown_at_the_same_place_and_goes(demo: Demo) 
     expect(cursors(other)).to_have_count(0)
 
 
+@pytest.mark.release
 def test_a_finger_is_no_pointer(demo: Demo) -> None:
     desk, phone = demo.open("board/"), demo.open("board/", width=390, height=844, touch=True)
     rename(phone, "Grace Hopper")
@@ -326,6 +338,7 @@ def test_a_finger_is_no_pointer(demo: Demo) -> None:
     expect(cursors(desk)).to_have_count(0)
 
 
+@pytest.mark.release
 def test_the_card_that_someone_is_at_edits_or_moves_is_outlined_until_they_leave_it(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     rename(one, "Ada Lovelace")
@@ -350,6 +363,7 @@ def test_the_card_that_someone_is_at_edits_or_moves_is_outlined_until_they_leave
 # Undo
 
 
+@pytest.mark.release
 def test_undo_takes_back_what_one_has_done_and_nothing_of_what_others_did_since(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     add_card(one, "done", "Mine")
@@ -365,6 +379,7 @@ def test_undo_takes_back_what_one_has_done_and_nothing_of_what_others_did_since(
         expect_titles(page, "done", DONE)
 
 
+@pytest.mark.release
 def test_undo_is_there_for_as_long_as_this_tab_has_something_to_take_back(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     expect(one.locator("#undo")).to_be_disabled()
@@ -381,6 +396,7 @@ def test_undo_is_there_for_as_long_as_this_tab_has_something_to_take_back(demo: 
     expect(one.locator("#undo")).to_be_disabled()
 
 
+@pytest.mark.release
 def test_what_is_refused_or_changes_nothing_is_not_there_to_be_undone(demo: Demo) -> None:
     page = demo.open("board/")
     page.get_by_label("Edit column Doing").click()
@@ -394,6 +410,7 @@ def test_what_is_refused_or_changes_nothing_is_not_there_to_be_undone(demo: Demo
     expect(page.locator("#undo")).to_be_disabled()
 
 
+@pytest.mark.release
 def test_an_undo_that_finds_nothing_says_so(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     one.locator('[data-card="start"] .card-open').press("Control+z")
@@ -410,6 +427,7 @@ def test_an_undo_that_finds_nothing_says_so(demo: Demo) -> None:
     expect(one.locator("#undo")).to_be_disabled()
 
 
+@pytest.mark.release
 def test_undo_steps_back_through_moves_edits_and_deletions(demo: Demo) -> None:
     page = demo.open("board/")
     drag(page, "drag", "done")
@@ -430,6 +448,7 @@ def test_undo_steps_back_through_moves_edits_and_deletions(demo: Demo) -> None:
     expect_titles(page, "done", DONE)
 
 
+@pytest.mark.release
 def test_undo_takes_back_what_was_typed_in_a_note(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     expect(one.locator("#undo")).to_be_disabled()
@@ -456,6 +475,7 @@ def test_undo_of_what_somebody_else_has_changed_since_is_told_and_does_nothing(d
     expect_titles(one, "done", ["By the other"])
 
 
+@pytest.mark.release
 def test_control_z_in_a_text_field_is_of_the_field(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     add_card(one, "done", "Mine")
@@ -496,6 +516,7 @@ def test_the_slider_shows_an_older_board_and_brings_it_back(demo: Demo) -> None:
     expect(one.locator(".notice")).to_have_text("Charles Babbage brought back version 1.")
 
 
+@pytest.mark.release
 def test_the_history_says_who_by_the_names_that_they_had_also_when_they_have_left(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     for name, title in (("Ada Byron", "A"), ("Ada Lovelace", "B")):
@@ -524,6 +545,7 @@ def test_the_history_says_who_by_the_names_that_they_had_also_when_they_have_lef
     expect(other.locator("#when")).to_have_text(re.compile(" · by Ada Byron$"))
 
 
+@pytest.mark.release
 def test_a_board_without_a_past_has_no_slider_until_somebody_changes_it(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     one.click("#open-history")
@@ -537,6 +559,7 @@ def test_a_board_without_a_past_has_no_slider_until_somebody_changes_it(demo: De
     expect_titles(one, "done", DONE)
 
 
+@pytest.mark.release
 def test_the_past_is_read_only_and_leaving_it_shows_what_has_happened_meanwhile(demo: Demo) -> None:
     phone, other = demo.open("board/", width=390, height=844, touch=True), demo.open("board/")
     add_card(other, "done", "A")
@@ -578,6 +601,7 @@ def test_a_board_that_was_stored_in_its_old_shape_is_brought_along(demo: Demo, t
 # Notices and names
 
 
+@pytest.mark.release
 def test_a_notice_can_be_dismissed_and_is_not_there_twice(demo: Demo) -> None:
     page = demo.open("board/")
     for _ in range(2):
@@ -587,6 +611,7 @@ def test_a_notice_can_be_dismissed_and_is_not_there_twice(demo: Demo) -> None:
     expect(page.locator(".notice")).to_have_count(0)
 
 
+@pytest.mark.release
 def test_a_notice_stays_for_as_long_as_it_is_pointed_at(demo: Demo) -> None:
     page = demo.open("board/")
     page.clock.install()
@@ -599,6 +624,7 @@ def test_a_notice_stays_for_as_long_as_it_is_pointed_at(demo: Demo) -> None:
     expect(page.locator(".notice")).to_have_count(0)
 
 
+@pytest.mark.release
 def test_a_phone_shows_one_notice_at_a_time(demo: Demo) -> None:
     phone = demo.open("board/", width=390, height=844, touch=True)
     # A notice is taken away after 6 seconds, which a loaded machine may need for these steps.
@@ -616,25 +642,28 @@ def test_a_phone_shows_one_notice_at_a_time(demo: Demo) -> None:
     expect(visible).to_have_text(["Deleted “Open me to edit”.Undo"])
 
 
-@pytest.mark.parametrize("width", [1600, 1200, 800, 390])
-def test_what_can_be_done_has_one_name_however_it_looks(demo: Demo, width: int) -> None:
-    page = demo.open("board/", width=width)
-    for name, description in {
-        "Undo": "Take back my last change (Ctrl+Z)",
-        "History": "Look at the board as it was",
-        "Copy link": "Copy the link to this board",
-        "New room": "Open an unused board",
-    }.items():
-        button = page.get_by_role("button", name=name, exact=True)
-        expect(button).to_be_visible()
-        expect(button).to_have_accessible_description(description)
-    expect(page.locator("#faces")).to_have_accessible_name("1 person is here")
-    expect(page.locator(".cards").first).to_have_accessible_name("")
+@pytest.mark.release
+def test_what_can_be_done_has_one_name_however_it_looks(demo: Demo) -> None:
+    page = demo.open("board/")
+    for width in (1600, 1200, 800, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        for name, description in {
+            "Undo": "Take back my last change (Ctrl+Z)",
+            "History": "Look at the board as it was",
+            "Copy link": "Copy the link to this board",
+            "New room": "Open an unused board",
+        }.items():
+            button = page.get_by_role("button", name=name, exact=True)
+            expect(button, f"{width}").to_be_visible()
+            expect(button, f"{width}").to_have_accessible_description(description)
+        expect(page.locator("#faces"), f"{width}").to_have_accessible_name("1 person is here")
+        expect(page.locator(".cards").first, f"{width}").to_have_accessible_name("")
 
 
 # Outages
 
 
+@pytest.mark.release
 def test_a_reload_keeps_the_board_and_the_name(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     rename(one, "Ada Lovelace")
@@ -650,6 +679,7 @@ def test_a_reload_keeps_the_board_and_the_name(demo: Demo) -> None:
     expect(people(other).get_by_text("Ada Lovelace", exact=True)).to_have_count(1)
 
 
+@pytest.mark.release
 def test_a_killed_server_keeps_the_board_and_both_pages_come_back(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     rename(one, "Ada Lovelace")
@@ -675,7 +705,8 @@ def test_a_killed_server_keeps_the_board_and_both_pages_come_back(demo: Demo) ->
     expect_titles(one, "todo", [*TODO[1:], "After the restart"])
 
 
-@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "network"])
+@pytest.mark.release
+@pytest.mark.parametrize("is_killed", [False, *in_soak([True])], ids=["network", "killed"])
 def test_an_edit_made_during_an_outage_is_shown_and_arrives_afterwards(demo: Demo, is_killed: bool) -> None:
     one, other = demo.open_two("board/")
     if is_killed:
@@ -702,6 +733,7 @@ def test_an_edit_made_during_an_outage_is_shown_and_arrives_afterwards(demo: Dem
         expect_titles(page, "done", done)
 
 
+@pytest.mark.release
 def test_a_card_that_two_drag_while_one_of_them_is_offline_ends_in_one_place(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     demo.cut_off(one)
@@ -727,6 +759,7 @@ def test_a_card_that_two_drag_while_one_of_them_is_offline_ends_in_one_place(dem
     assert recorded(other) == ["doing", "done"]
 
 
+@pytest.mark.release
 def test_an_edit_made_offline_of_a_card_that_is_gone_is_refused_visibly(demo: Demo) -> None:
     one, other = demo.open_two("board/")
     demo.cut_off(one)
@@ -765,7 +798,7 @@ def test_an_edit_that_is_accepted_never_flickers_back(demo: Demo) -> None:
     assert recorded(one) == ["doing"]
 
 
-@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "network"])
+@pytest.mark.parametrize("is_killed", [True, *in_soak([False])], ids=["killed", "network"])
 def test_a_reload_while_offline_keeps_an_edit_which_arrives_once(demo: Demo, is_killed: bool) -> None:
     one, other = demo.open_two("board/")
     demo.keep_pages(one)

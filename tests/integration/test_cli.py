@@ -1,4 +1,4 @@
-"""The command line: what it serves, what it shows, and what it says when something is wrong."""
+"""The command line: serving, output, and error messages."""
 
 import asyncio
 import hashlib
@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
+from tests.cases import each_case
 from tests.commands import Done, run_command
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
 from tests.ports import hold_port
@@ -30,9 +31,9 @@ from plait.cli.main import cli
 from plait.cluster.node_config import VARIABLES
 from plait.settings import COMMAND_VARIABLES
 from plait.state.state_history import replay_document
-from plait.store.protocol import ThreadKey, ThreadQuery, Write
+from plait.store.protocol import ThreadQuery, Write
 from plait.store.sqlite.store import SqliteStore
-from plait.store.thread_rows import Snapshot
+from plait.store.thread_rows import Snapshot, ThreadKey
 
 ROOT = Path(__file__).parents[2]
 GAME = """
@@ -213,7 +214,7 @@ async def test_serve_takes_settings_from_the_environment(folder: Path) -> None:
     assert not (folder / "plait.db").exists()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "says"),
     [
         (["game"], "write module:attribute, such as game:app"),
@@ -322,7 +323,7 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
     assert "--port" in line
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("variable", "value", "says"),
     [
         ("PLAIT_PING_INTERVAL", "soon", "PLAIT_PING_INTERVAL='soon': Expected `float`, got `str`"),
@@ -492,8 +493,10 @@ def test_the_store_of_what_is_mounted_is_opened_before_it_is_served(folder: Path
 # dev and demo
 
 
-@pytest.mark.parametrize("app", ["app", "api"])
-@pytest.mark.parametrize(("name", "status"), [("serve", 401), ("dev", 404)])
+@pytest.mark.parametrize(
+    ("name", "status", "app"),
+    [("serve", 401, "app"), ("dev", 404, "api"), *in_soak(("serve", 401, "api"), ("dev", 404, "app"))],
+)
 async def test_dev_tells_everybody_which_kinds_there_are(
     folder: Path, free_port: str, name: str, status: int, app: str
 ) -> None:
@@ -510,7 +513,7 @@ async def test_dev_tells_everybody_which_kinds_there_are(
     assert ("there are: room" in answer.text) == (name == "dev")
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["2", *in_soak(["1"])])
 async def test_dev_serves_anew_when_a_file_is_edited(folder: Path, free_port: str, workers: str) -> None:
     async with command(folder, "dev", "game:app", "--port", free_port, "--workers", workers) as process:
         assert await address_of(process) == f"127.0.0.1:{free_port}"
@@ -554,16 +557,21 @@ async def test_what_a_script_has_put_into_the_background_ends_with_an_interrupt(
 
 
 # By which signal, and whether from a terminal, where Ctrl+C is told to all processes of its group.
-ENDS: Final = [*itertools.product([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], [False, True])]
+ENDS: Final = [*itertools.product("12", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], [False, True])]
+# Each signal, to the process alone and from a terminal.
+FIRST_ENDS: Final = [
+    ("1", signal.SIGINT, False),
+    ("2", signal.SIGINT, True),
+    ("2", signal.SIGTERM, False),
+    ("1", signal.SIGHUP, True),
+]
 
 
 @pytest.mark.parametrize(
     ("workers", "end", "is_terminal"),
     [
-        *(("1", *each) for each in ENDS),
-        ("2", signal.SIGINT, True),
-        ("2", signal.SIGTERM, False),
-        *in_soak(*(("2", *each) for each in ENDS)),
+        *FIRST_ENDS,
+        *in_soak(*(each for each in ENDS if each not in FIRST_ENDS)),
     ],
 )
 async def test_dev_ends_with_its_server_and_without_a_traceback(
@@ -704,9 +712,9 @@ async def test_what_cannot_be_shown_exported_or_imported_is_said_in_a_line(folde
     assert not (folder / "none.jsonl").exists()
     assert "cannot read no.jsonl" in complaint(folder, "threads", "import", "talk:app", "no.jsonl")
     bad, command = folder / "bad.jsonl", ("threads", "import", "talk:app", "bad.jsonl")
-    room = {"format": 2, "kind": "room", "name": "one"}
+    room = {"format": 3, "kind": "room", "name": "one"}
     bad.write_text('{"format":1,"kind":"room","name":"one"}')
-    assert "the thread was exported in format 1; this plait reads 2" in complaint(folder, *command)
+    assert "the thread was exported in format 1; this plait reads 3" in complaint(folder, *command)
     bad.write_text(make_file(room, 7))
     line = complaint(folder, *command)
     assert "this is not an exported thread: line 2: Expected `object`, got `int`" in line
@@ -753,7 +761,7 @@ async def stored(folder: Path, *threads: tuple[str, int, bytes]) -> Path:
 
 
 async def states(store: Path) -> dict[str, tuple[int, int, Any]]:
-    """Return what is stored, by thread: its version, its state_version and its state."""
+    """Return the stored threads: each with its version, its state_version and its state."""
     found: dict[str, tuple[int, int, Any]] = {}
     async with SqliteStore(store, readonly=True) as opened:
         for row in await opened.threads(ThreadQuery(limit=10_000)):
@@ -871,8 +879,8 @@ async def test_migrate_says_of_each_thread_that_fails_why_and_leaves_it_as_it_is
             "plait: room/broken could not be migrated to state_version 2: @migrate(from_=1) raised KeyError: 'n'",
             "plait: room/changed: the stored state does not fit its class's type: Expected `int`, got `str`, at /score",
             "plait: room/newer was stored with state_version 3, this code has 2",
-            "plait: room/wrong could not be migrated to state_version 2: what the migrations return is not a state of "
-            "Room: Expected `int`, got `str`, at /score",
+            "plait: room/wrong could not be migrated to state_version 2: the result of the migrations is not a state "
+            "of Room: Expected `int`, got `str`, at /score",
         ],
         strict=True,
     ):
@@ -953,7 +961,7 @@ def test_types_check_fails_when_the_app_has_changed(folder: Path) -> None:
     assert "  add(): number;\n" in (folder / "types" / "plait-types.ts").read_text()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "says"),
     [
         (["game"], "write module:attribute"),
@@ -1011,7 +1019,7 @@ def test_the_command_says_what_there_is(folder: Path) -> None:
 
 
 def _content(store: Path) -> list[str]:
-    """Return what is in a store, whatever it is."""
+    """Return the whole content of a store."""
     if store.is_dir():
         return [str(each) for each in store.iterdir()]
     try:

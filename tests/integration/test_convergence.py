@@ -17,7 +17,7 @@ from plait_schemas.patch import Op, decode_ops
 
 
 class Pad(Thread[dict[str, Any]]):
-    """Anything goes but what says that it must not."""
+    """Accepts every change, except one with the mark `refused`."""
 
     initial_state = {"list": [], "by": {}, "n": 0}  # noqa: RUF012
     retention = Retention(changes=None)
@@ -28,7 +28,7 @@ class Pad(Thread[dict[str, Any]]):
 
 
 class StrictPad(Pad):
-    """Refuses what was made on an older state where others have changed the same."""
+    """Refuses changes on an older state if others have changed the same place."""
 
     conflict: ClassVar[Policy] = "reject"
 
@@ -45,7 +45,7 @@ class Items(msgspec.Struct, frozen=True):
 
 
 class TypedPad(Thread[Items]):
-    """The same state with a type, which fills in what clients leave out."""
+    """The same state with a type, which fills in omitted fields."""
 
     initial_state = Items()
     retention = Retention(changes=None)
@@ -110,7 +110,7 @@ class Schedule:
         thread.update("/n", self.dice.randrange(1000))
 
     def edit(self, member: Member) -> None:
-        """Change what a client is shown."""
+        """Change a client's shown state."""
         self.count += 1
         ops = self.ops(member.session.shown)
         member.made(self.count, member.session.push(ops))
@@ -118,7 +118,7 @@ class Schedule:
         self.world.flush(member)
 
     def ops(self, shown: dict[str, Any]) -> list[Op]:
-        """Return a change of what is shown."""
+        """Return a change of the shown state."""
         dice, length = self.dice, len(shown["list"])
         kind = dice.choice(["insert", "insert", "insert", "remove", "replace", "key", "unkey", "refused", "n"])
         match kind:

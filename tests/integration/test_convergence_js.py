@@ -16,7 +16,7 @@ from tests.integration.convergence_server import Server
 from tests.schedules import SEED, TIMES, schedules
 
 from plait import Thread
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 
 log = logging.getLogger(__name__)
 

@@ -115,7 +115,7 @@ class Editors:
         return {"id": f"v{self.count}", "tags": {}}
 
     def edit(self, member: Member) -> None:
-        """Change what a client shows."""
+        """Change a client's shown state."""
         self.count += 1
         shown = member.session.shown["list"]
         at = self.dice.randrange(len(shown) + 1)

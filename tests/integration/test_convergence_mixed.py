@@ -24,7 +24,7 @@ from tests.schedules import SEED, TIMES, schedules
 
 from plait import Thread
 from plait.actor.sockets import connection_id
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_client import connect
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class Game:
     # What the log says
 
     async def check(self, logs: Logs) -> None:
-        """Compare what clients were told with what the log says."""
+        """Compare the answers to clients with the log."""
         found = await logs.read(self.key)
         self._others = [connection_id(found.secret, "cloudflare", None, key) for key in self._keys]
         assert canonical(found.states[-1]) == canonical(self.state)

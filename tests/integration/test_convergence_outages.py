@@ -42,7 +42,7 @@ class Outages(Typing):
         self.removals: dict[int, set[str]] = {}
 
     def edit(self, member: Member) -> None:
-        """Change what a client is shown."""
+        """Change a client's shown state."""
         self.count += 1
         shown = member.session.shown
         before, self.meant = self.meant, set()

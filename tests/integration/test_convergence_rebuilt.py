@@ -108,7 +108,7 @@ class Rebuilding(Schedule):
     # The clients
 
     def edit(self, member: Member) -> None:
-        """Change what a client is shown."""
+        """Change a client's shown state."""
         number, dice = self._next(), self.dice
         target = self._target(member.session.shown)
         kinds = ["mark", "mark", "text", "tag", "two", "whole", "remove", "insert", "drag", "filter"]
@@ -181,7 +181,7 @@ class Rebuilding(Schedule):
     # The end
 
     def check(self, final: State) -> None:
-        """Check that what is there is what was left there, once."""
+        """Check that each remaining element is there once, with its changes."""
         found = Counter(secrets(final))
         assert set(found.values()) <= {1}, f"elements that are there twice: {found - Counter(set(found))}"
         # To a client that came back to a whole state, a changed element without an id is another one.

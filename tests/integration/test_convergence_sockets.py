@@ -22,7 +22,7 @@ from tests.running import running
 from tests.schedules import SEED, TIMES, schedules
 
 from plait import Plait, Thread
-from plait.store.protocol import ThreadKey
+from plait.store.thread_rows import ThreadKey
 from plait_client import connect
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class Game:
                     self._calls.append(asyncio.create_task(player.draw(dice.randrange(1000))))
 
     async def _rest(self) -> None:
-        """Wait until all have what the server has."""
+        """Wait until all clients have the server's state."""
         version = max([await player.sync() for player in self.players])
         for player in self.players:
             await player.until_version(version)
@@ -127,7 +127,7 @@ class Game:
             assert canonical(session.shown) == canonical(session.confirmed) == canonical(self.state)
 
     async def check(self, logs: Logs) -> None:
-        """Compare what clients were told with what the log says."""
+        """Compare the answers to clients with the log."""
         found = await logs.read(self.key)
         assert canonical(found.states[-1]) == canonical(self.state)
         for (_, version), seen in self.world.seen.items():

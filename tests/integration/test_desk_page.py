@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from tests.integration.browser import Demo
 from tests.integration.builds import CLIENT, Builds
-from tests.integration.test_pages_accessible import FINDINGS, SCHEMES
+from tests.integration.test_pages_accessible import FINDINGS
 from tests.running import Process
+from tests.schedules import in_soak
 
-WIDTHS = pytest.mark.parametrize("width", [1280, 390])
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+WIDTHS = pytest.mark.parametrize("width", [390, *in_soak([1280])])
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +82,7 @@ def test_an_answer_is_stopped_and_continued(desk: Demo, width: int) -> None:
     expect(page.locator('.message[data-status="failed"]')).to_have_count(1)
 
 
+@pytest.mark.release
 def test_an_answer_goes_on_after_a_kill(desk: Demo) -> None:
     page = desk.open("desk/")
     ask(page, "Tell me a story")
@@ -91,6 +95,7 @@ def test_an_answer_goes_on_after_a_kill(desk: Demo) -> None:
     expect(page.locator(".mine .bubble")).to_have_text(["Tell me a story"])
 
 
+@pytest.mark.release
 def test_axe_finds_no_fault_in_the_desk(desk: Demo, builds: Builds) -> None:
     axe = builds.install(CLIENT) / "node_modules/axe-core/axe.min.js"
     for width in (1280, 390):

@@ -8,6 +8,7 @@ import pytest
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.integration.socket_client import TIMEOUT, connected, http
 from tests.integration.socket_client import CallError as CloudflareError
 from tests.running import running
@@ -94,7 +95,7 @@ def make_app(served: Served) -> Plait:
 
 
 async def end(door: str, address: str, kind: str, name: str, user: str) -> object:
-    """End the run of a thread as a user; return what the server answers, or that it refuses."""
+    """End the run of a thread as a user; return the server's answer or refusal."""
     place, what = f"/threads/{kind}/{name}", "stop" if kind == "desk" else "interrupt"
     if door == "native":
         async with connect(f"ws://{address}{place}", token=user) as room:
@@ -118,8 +119,8 @@ async def end(door: str, address: str, kind: str, name: str, user: str) -> objec
     return value
 
 
-@pytest.mark.parametrize("kind", ["desk", "room"])
-@pytest.mark.parametrize("door", ["native", "cloudflare", "http", "rpc", "ag-ui"])
+@each_case("kind", ["desk", "room"])
+@each_case("door", ["native", "cloudflare", "http", "rpc", "ag-ui"])
 async def test_a_run_is_ended_by_who_began_it_and_who_may_approve(door: str, kind: str) -> None:
     app = make_app(served := Served())
     async with running(app) as address, asyncio.timeout(TIMEOUT):

@@ -1,4 +1,4 @@
-"""Endpoints over HTTP: their arguments, their answers, and what they may not do."""
+"""Endpoints over HTTP: arguments, answers and limits."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from tests.cases import each_case
 from tests.integration.socket_client import http
 from tests.running import begin, running
 from tests.server.fakes import TroubledStore
@@ -135,7 +136,7 @@ async def web(app: Plait) -> AsyncIterator[httpx.AsyncClient]:
         yield web
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "answer"),
     [
         ("/report/2024", {"year": 2024, "lines": False, "tags": None}),
@@ -180,7 +181,7 @@ async def test_head_is_answered_as_get_without_the_body(web: httpx.AsyncClient) 
     assert (answer.status_code, answer.content, answer.headers["content-length"]) == (200, b"", "8")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("method", "path", "body", "where"),
     [
         ("GET", "/report/2024?lines=perhaps", None, "/lines"),
@@ -272,7 +273,7 @@ async def test_others_do_not_wait_for_a_concurrent_endpoint(web: httpx.AsyncClie
     assert (await waiting).json() == "waited"
 
 
-@pytest.mark.parametrize("path", ["value", "response", "concurrent", "hidden"])
+@each_case("path", ["value", "response", "concurrent", "hidden"])
 async def test_an_answer_is_sent_only_when_its_changes_are_durable(path: str) -> None:
     class Counter(Thread[int]):
         initial_state = 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.cases import each_case
 from tests.commands import Done, run_command
 from tests.failover import failover
 from tests.mariadb import Mariadb, new_prefix
@@ -17,6 +18,7 @@ from tests.nats import new_stream
 from tests.postgres import new_schema
 from tests.redis import Redis, new_store
 from tests.running import Process, running
+from tests.schedules import in_soak
 from tests.server.instruments.test_prometheus import read as read_metrics
 from tests.server.store.test_copying import fill, read
 
@@ -41,7 +43,13 @@ class Tally(Thread[dict[str, Any]]):
 app = Plait(Tally)
 
 
-@pytest.fixture(params=["postgresql", "nats", "redis", "mysql", "file"])
+def each_engine(first: str) -> pytest.MarkDecorator:
+    """Have a test use a store of each engine: one in `make test`, and the others for a release."""
+    others = in_soak(*([each] for each in ("postgresql", "nats", "redis", "mysql", "file") if each != first))
+    return pytest.mark.parametrize("url", [first, *others], indirect=True)
+
+
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty store, with a password that its server does not want, except those of Redis and MariaDB."""
     if request.param == "file":
@@ -78,6 +86,7 @@ def is_at(number: int, state: dict[str, Any]) -> bool:
     return state == {"n": 10 * number + 9, "seen": [number, 9]}
 
 
+@each_engine("nats")
 async def test_two_clients_of_an_app_see_every_change_through_a_restart_and_a_kill(url: str, tmp_path: Path) -> None:
     target = "tests.integration.test_engines:app"
     with Process(target, cwd=tmp_path, environment={"PLAIT_STORE": url}) as server:
@@ -103,6 +112,7 @@ async def test_two_clients_of_an_app_see_every_change_through_a_restart_and_a_ki
     assert "pass-word" not in server.log.read_text()
 
 
+@each_engine("redis")
 async def test_cluster_status_and_metrics_tell_of_the_process_that_uses_an_engine(url: str, tmp_path: Path) -> None:
     async def read_status(*options: str) -> Done:
         done = await asyncio.to_thread(plait, tmp_path, "cluster", "status", url, *options)
@@ -135,7 +145,7 @@ async def test_cluster_status_and_metrics_tell_of_the_process_that_uses_an_engin
         assert "\n0 nodes, " in (await read_status()).stdout
 
 
-@pytest.mark.parametrize("engine", ["postgres", "mysql", "redis"])
+@pytest.mark.parametrize("engine", ["postgres", *in_soak(["mysql"], ["redis"])])
 async def test_after_a_failover_that_lost_changes_clients_join_anew_and_agree_with_the_server(engine: str) -> None:
     async with failover(engine) as servers:
         served = Plait(Tally, store=servers.url)
@@ -154,6 +164,7 @@ async def test_after_a_failover_that_lost_changes_clients_join_anew_and_agree_wi
             assert room.state["n"] == 4
 
 
+@each_engine("mysql")
 def test_a_store_is_copied_to_an_engine_and_back_and_is_equal(url: str, tmp_path: Path) -> None:
     asyncio.run(fill(tmp_path / "game.db"))
     there = plait(tmp_path, "store", "copy", "game.db", url)
@@ -182,6 +193,7 @@ app = Plait(Tally, store="%s")
 """
 
 
+@each_engine("postgresql")
 async def test_commands_read_migrate_and_delete_its_threads(url: str, tmp_path: Path) -> None:
     async with Plait(Tally, store=url) as served:
         for name in ("one", "two"):
@@ -210,11 +222,11 @@ async def test_commands_read_migrate_and_delete_its_threads(url: str, tmp_path: 
     assert imported.returncode == 0, imported.stderr
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("scheme", "tool"),
     [("postgresql", "pg_dump"), ("nats", "nats stream backup"), ("redis", "BGREWRITEAOF"), ("mysql", "mysqldump")],
 )
-@pytest.mark.parametrize("command", [("check",), ("backup", "copy.db"), ("restore",)])
+@each_case("command", [("check",), ("backup", "copy.db"), ("restore",)])
 def test_commands_for_files_say_what_to_use_instead(
     tmp_path: Path, command: tuple[str, ...], scheme: str, tool: str
 ) -> None:

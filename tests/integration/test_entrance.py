@@ -1,4 +1,4 @@
-"""What is checked of a request before it is known whose it is: its host, its path, and what it is told of the kinds."""
+"""The checks of a request before its user is known: its host, its path, and the kinds in the answer."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Variables in a process that is killed: what was answered is there, with the state of its transaction, encrypted."""
+"""Variables in a killed process: answered writes are there, encrypted, with the state of their transaction."""
 
 import random
 from pathlib import Path
@@ -7,12 +7,12 @@ import pytest
 from tests.integration.killed_module import run_and_kill
 from tests.integration.killed_variables import VALUE, read_number
 from tests.postgres import new_schema
-from tests.schedules import SEED, TIMES, schedules
+from tests.schedules import SEED, TIMES, in_soak, schedules
 
-ROUNDS = schedules(5)
+ROUNDS = schedules() if TIMES > 1 else 3
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", *in_soak(["postgresql"])])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         return new_schema(request.getfixturevalue("postgres").url)

@@ -1,4 +1,4 @@
-"""Threads over server-sent events: what a reader is told, where it goes on, and when the stream ends."""
+"""Threads over server-sent events: the events of a reader, its resume point, and the end of the stream."""
 
 import asyncio
 import json
@@ -13,6 +13,7 @@ import httpx
 import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
+from tests.cases import each_case
 from tests.integration.native_client import joined, put
 from tests.integration.socket_client import TIMEOUT, bare_socket, http
 from tests.integration.test_http import error_of
@@ -92,7 +93,7 @@ class Reader:
         return None
 
     async def rest(self) -> list[Any]:
-        """Return what comes up to the end."""
+        """Return the data up to the end."""
         found: list[Any] = []
         while (frame := await self.next()) is not None:
             found.append(frame)
@@ -130,7 +131,7 @@ async def call(web: httpx.AsyncClient, method: str, *args: Any) -> Any:
 
 
 async def until_connected(web: httpx.AsyncClient, count: int) -> None:
-    """Wait until so many are connected to the thread."""
+    """Wait until this many clients are connected to the thread."""
     async with asyncio.timeout(TIMEOUT):
         while len(await call(web, "connected")) != count:
             pass
@@ -258,7 +259,7 @@ async def test_who_was_away_too_long_or_has_what_is_not_there_is_told_the_state(
                 assert reader.id == f"{epoch}:7"
 
 
-@pytest.mark.parametrize("id", ["nonsense", "epoch:x", ":1", "epoch:-1"])
+@each_case("id", ["nonsense", "epoch:x", ":1", "epoch:-1"])
 async def test_an_id_that_is_none_is_422(web: httpx.AsyncClient, id: str) -> None:
     for name, options in (
         ("Last-Event-ID", {"headers": {**STREAM, "Last-Event-ID": id}}),
@@ -450,7 +451,7 @@ async def test_the_log_is_found_with_empty_segments_in_its_path(web: httpx.Async
         assert (await web.get(f"{PATH}{path}")).json() == answer.json()
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", "/changes"), ("PUT", "/changes"), ("GET", "/changes/more")])
+@each_case(("method", "path"), [("POST", "/changes"), ("PUT", "/changes"), ("GET", "/changes/more")])
 async def test_other_requests_and_paths_reach_on_request(web: httpx.AsyncClient, method: str, path: str) -> None:
     answer = await web.request(method, f"{PATH}{path}", headers=STREAM)
     assert (answer.status_code, answer.text) == (200, f"{method} {PATH}{path}")

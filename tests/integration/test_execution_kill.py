@@ -103,12 +103,12 @@ class Client:
         await self.call(web, "resume")
 
     async def look(self, web: httpx.AsyncClient) -> dict[str, Any]:
-        """Return what is stored, and which tools were called in its thread."""
+        """Return the stored messages, and the tools that were called in the thread."""
         found: dict[str, Any] = await self.call(web, "look")
         return {**found, "called": self.log.find_calls(self.name)}
 
     async def finish(self, address: str) -> dict[str, Any]:
-        """Wait until all questions are answered, and return what is stored."""
+        """Wait until all questions are answered, and return the stored messages."""
         async with asyncio.timeout(PATIENCE), http(address) as web:
             await self.go_on(web)
             while await self.call(web, "approve"):  # noqa: ASYNC110
@@ -116,7 +116,7 @@ class Client:
             return await self.look(web)
 
     def check(self, found: dict[str, Any], *, kills: int) -> Counter[str]:
-        """Compare what is stored with what was sent, and with what the tools have noted; count the results."""
+        """Compare the stored messages with the sent ones, and with the notes of the tools; count the results."""
         messages, values = found["messages"], found["values"]
         assert self.sent <= found["sent"] <= self.sent + self.unanswered
         self.sent, self.unanswered = found["sent"], 0
@@ -182,7 +182,7 @@ class Log:
 
 
 class Kills:
-    """The clients, and what they have seen."""
+    """The clients, and their received messages."""
 
     def __init__(self, folder: Path) -> None:
         self.log = Log(folder / "desk.log")
@@ -207,7 +207,7 @@ class Kills:
                 each.cancel()
 
     async def check_end(self, address: str) -> None:
-        """Wait until all questions are answered, and compare what is stored."""
+        """Wait until all questions are answered, and compare the stored messages."""
         found = [await client.finish(address) for client in self.clients]
         counts = [client.check(each, kills=self.count) for client, each in zip(self.clients, found, strict=True)]
         print(self.count, "kills", dict(sum(counts, Counter[str]())))  # noqa: T201
@@ -232,8 +232,8 @@ def hurt(server: Process, process: int) -> None:
     [
         pytest.param("sqlite", Process, 6, id="sqlite"),
         # After each kill of a worker, the next one is started again later.
-        pytest.param("sqlite", Group, 3, id="workers"),
-        pytest.param("postgresql", Process, 1, id="postgresql"),
+        pytest.param("sqlite", Group, 3, id="workers", marks=pytest.mark.release),
+        pytest.param("postgresql", Process, 1, id="postgresql", marks=pytest.mark.release),
     ],
 )
 async def test_each_question_is_answered_once_over_kills_and_stops(

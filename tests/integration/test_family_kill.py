@@ -38,7 +38,7 @@ async def hurt(server: Process, chance: random.Random) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(120 * TIMES)
-@pytest.mark.parametrize("engine", ["sqlite", "workers", *in_soak(["postgresql"])])
+@pytest.mark.parametrize("engine", ["workers", *in_soak(["sqlite"], ["postgresql"])])
 async def test_a_killed_family_has_each_child_once_and_each_notice_once_and_in_order(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from tests.integration.socket_client import TIMEOUT, CallError, Client, Closed, connected, http
 from tests.running import Process, running
 from tests.server.store.sqlite.test_store import dump
+from tests.store_rows import find_space
 from tests.told import INTERNAL
 
 from plait import Connection, MemoryStore, Plait, Source, SqliteStore, Thread, TurnTimeout, rpc
@@ -40,7 +41,7 @@ HOOKS = (
 
 
 class Shaky(Thread[Any]):
-    """Does in the hook that its name begins with what its name ends with: `on_connect.raise`, `on_connect.hang`."""
+    """Fails as its name says: `on_connect.raise` raises in the hook `on_connect`, `on_connect.hang` hangs there."""
 
     initial_state = {"n": 0}  # noqa: RUF012
     clients_may_destroy = True
@@ -51,7 +52,7 @@ class Shaky(Thread[Any]):
         self._closed = 0
 
     async def trouble(self, hook: str) -> None:
-        """Fail, if this is what the thread is for, until the state says that it is enough."""
+        """Fail in the hook that the thread's name asks for."""
         if self.name == f"{hook}.raise":
             raise RuntimeError(f"{SECRET} in {__file__}")
         if self.name == f"{hook}.hang":
@@ -135,7 +136,7 @@ class Shaky(Thread[Any]):
 
 
 class Told:
-    """All that clients received in a test."""
+    """Everything that clients received in a test."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -159,7 +160,7 @@ class Told:
         return answer.status_code, answer.json() if answer.content else None
 
     def check(self) -> None:
-        """Fail if a client was told what is none of its business."""
+        """Fail if a client has received data that it must not see."""
         for text in self.received:
             for each in GIVEN_AWAY:
                 assert each not in text
@@ -404,12 +405,11 @@ async def test_a_database_that_is_locked_for_a_moment_delays_changes_and_nothing
 @pytest.mark.parametrize(
     "damage",
     [
-        pytest.param("UPDATE snapshots SET state = x'7b' WHERE thread = :thread", id="a snapshot is no JSON"),
-        pytest.param("UPDATE changes SET ops = x'7b' WHERE thread = :thread AND version = 2", id="a change is none"),
-        pytest.param("DELETE FROM changes WHERE thread = :thread AND version = 2", id="a change is missing"),
+        pytest.param("UPDATE rows SET value = '{' WHERE part = '~s'", id="a snapshot is no JSON"),
+        pytest.param("UPDATE rows SET value = '{' WHERE part = '~c' AND key = 2", id="a change is none"),
+        pytest.param("DELETE FROM rows WHERE part = '~c' AND key = 2", id="a change is missing"),
         pytest.param(
-            'UPDATE changes SET ops = CAST(\'[{"op":"remove","path":"/a"}]\' AS BLOB) '
-            "WHERE thread = :thread AND version = 2",
+            "UPDATE rows SET value = json_set(value, '$.ops[0].op', 'remove') WHERE part = '~c' AND key = 2",
             id="a change does not fit",
         ),
     ],
@@ -424,8 +424,7 @@ async def test_a_thread_that_cannot_be_read_is_an_error_of_its_own_and_is_left_a
                 for _ in range(3):
                     await client.call("add")
     with database(store) as db:
-        (thread,) = db.execute("SELECT id FROM threads WHERE name = 'bad'").fetchone()
-        assert db.execute(damage, {"thread": thread}).rowcount == 1
+        assert db.execute(f"{damage} AND thread = ?", (find_space(db, "bad"),)).rowcount == 1
     before = dump(store)
     async with serving(store) as told:
         async with told.connected("shaky/bad") as client:

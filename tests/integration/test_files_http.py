@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.cases import each_case
 from tests.integration.socket_client import http
 from tests.running import running
 from tests.server.parts.files_lab import until
@@ -109,7 +110,7 @@ async def test_a_download_never_runs_as_a_page(client: httpx.AsyncClient) -> Non
     assert found == "attachment; filename*=UTF-8''a%22%3B%20b%C3%BC.txt"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("mime", "served"),
     [
         ("image/png", "image/png"),
@@ -137,7 +138,7 @@ async def test_only_types_that_run_nothing_are_served(mime: str, served: str, cl
         assert answer.headers.get_list("content-type") == [served]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("header", "start", "end"),
     [
         ("bytes=0-0", 0, 1),
@@ -157,9 +158,7 @@ async def test_one_range_is_sent(header: str, start: int, end: int, client: http
     assert answer.headers["accept-ranges"] == "bytes"
 
 
-@pytest.mark.parametrize(
-    "header", ["bytes=0-1,5-6", "bytes=a-b", "bytes=-", "lines=1-2", "bytes=9-3", "bytes=" + "9" * 99]
-)
+@each_case("header", ["bytes=0-1,5-6", "bytes=a-b", "bytes=-", "lines=1-2", "bytes=9-3", "bytes=" + "9" * 99])
 async def test_other_ranges_are_ignored(header: str, client: httpx.AsyncClient) -> None:
     await client.put(f"{URL}/a.bin", content=DATA)
     answer = await client.get(f"{URL}/a.bin", headers={"range": header})
@@ -174,7 +173,7 @@ async def test_a_head_has_no_range(header: str, client: httpx.AsyncClient) -> No
     assert "content-range" not in answer.headers
 
 
-@pytest.mark.parametrize("header", ["bytes=600000-", "bytes=600000-700000", "bytes=-0"])
+@each_case("header", ["bytes=600000-", "bytes=600000-700000", "bytes=-0"])
 async def test_a_range_without_bytes_is_416(header: str, client: httpx.AsyncClient) -> None:
     await client.put(f"{URL}/a.bin", content=DATA)
     answer = await client.get(f"{URL}/a.bin", headers={"range": header})
@@ -252,7 +251,7 @@ async def test_an_upload_that_breaks_off_leaves_no_file() -> None:
         assert (await client.get(f"{URL}/a.bin")).status_code == 404
 
 
-@pytest.mark.parametrize("body", [b"a", DATA, None], ids=["a byte", "three chunks", "more than is allowed"])
+@each_case("body", [b"a", DATA, None])
 async def test_an_upload_that_breaks_off_or_is_refused_leaves_no_thread(body: bytes | None) -> None:
     app, cut = make_app(limits=Limits(file=SIZE)), asyncio.Event()
     async with running(app) as address, http(address) as client:
@@ -263,10 +262,10 @@ async def test_an_upload_that_breaks_off_or_is_refused_leaves_no_thread(body: by
             raise LookupError
 
         async def has_begun() -> bool:
-            return bool(app._context.uploads._counts)
+            return bool(app._context.requests.uploads)
 
         async def has_ended() -> bool:
-            return not app._context.uploads._counts
+            return not app._context.requests.uploads
 
         upload = asyncio.create_task(client.put(f"{URL}/a.bin", content=broken()))
         if body is not None:
@@ -280,7 +279,7 @@ async def test_an_upload_that_breaks_off_or_is_refused_leaves_no_thread(body: by
         assert (await client.get(f"{URL}/a.bin")).content == DATA
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("headers", "status"),
     [
         ({"content-encoding": "gzip"}, 415),
@@ -342,7 +341,7 @@ async def test_a_slow_writer_delays_nobody_else() -> None:
         slow = [asyncio.create_task(client.put(f"{URL}/slow{n}", content=slowly(DATA, gate))) for n in range(3)]
 
         async def have_all_begun() -> bool:
-            return sum(app._context.uploads._counts.values()) == 3
+            return sum(app._context.requests.uploads.values()) == 3
 
         await until(have_all_begun)
         assert (await client.put(f"{URL}/fast", content=b"1")).status_code == 201
@@ -382,7 +381,7 @@ async def test_four_uploads_of_a_principal_run_at_once() -> None:
         tasks = [asyncio.create_task(client.put(f"{URL}/{n}", content=slowly(b"1", gate))) for n in range(4)]
 
         async def have_all_begun() -> bool:
-            return sum(app._context.uploads._counts.values()) == 4
+            return sum(app._context.requests.uploads.values()) == 4
 
         await until(have_all_begun)
         answer = await client.put(f"{URL}/x", content=b"1")
@@ -399,7 +398,7 @@ async def test_readonly_connections_do_not_upload(client: httpx.AsyncClient) -> 
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "readonly")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("denied", "refused"),
     [("files", {"GET", "HEAD"}), ("upload", {"PUT", "DELETE"}), ("write", {"PUT", "DELETE"}), ("create", set())],
 )

@@ -21,14 +21,14 @@ from plait.store.thread_rows import INCOMPLETE, RecordRange
 
 log = logging.getLogger(__name__)
 
-ROUNDS = schedules()
+ROUNDS = schedules() if TIMES > 1 else 3
 # How many records an original has, and a file.
 FORKED = 8000
 IMPORTED = 4000
 
 
 class Box(Thread[Any]):
-    """What is forked; `box` is the original."""
+    """The forks; `box` is the original."""
 
     initial_state = 0
     values = Values()
@@ -45,7 +45,7 @@ class Box(Thread[Any]):
 
 
 class Crate(Thread[Any]):
-    """What is imported; `kept` is replaced again and again."""
+    """The imports; `kept` is replaced again and again."""
 
     values = Values()
 
@@ -115,7 +115,7 @@ async def test_forks_and_imports_that_are_killed_are_there_whole_or_not_at_all(t
 
 
 async def check(path: Path, told: dict[str, int]) -> set[str]:
-    """Check what is stored after a start, and return the kinds of threads that were incomplete before it."""
+    """Check the stored threads after a start, and return the kinds of threads that were incomplete before."""
     async with SqliteStore(path, readonly=True) as store:
         incomplete = await store.due_threads(until=INCOMPLETE)
         listed = [row.key for row in await store.threads()]
@@ -163,7 +163,7 @@ async def check_crate(app: Plait, key: ThreadKey, told: dict[str, int]) -> None:
 
 
 async def destroy(app: Plait, keys: Sequence[ThreadKey], told: dict[str, int]) -> None:
-    """Destroy what was made in a round."""
+    """Destroy the threads of a round."""
     for key in keys:
         if key.name not in ("box", "kept"):
             await app.destroy(Box if key.kind == "box" else Crate, key.name)

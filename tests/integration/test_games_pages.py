@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 from tests.integration.browser import Demo, record, recorded
+from tests.schedules import in_soak
 
 # The nine cells in one word, a dot for an empty one, for `record`.
 READ_MARKS = """[...document.querySelectorAll("[data-cell]")].map((cell) => cell.dataset.mark || ".").join("")"""
@@ -61,6 +62,7 @@ def test_two_play_and_the_server_says_when_the_game_begins_and_who_has_won(demo:
     assert pushed == ["/players/-"] * 2 + ["/moves/-"] * 5
 
 
+@pytest.mark.release
 def test_a_full_grid_without_a_line_is_a_draw_and_a_rematch_changes_who_begins(demo: Demo) -> None:
     ada, bob = begin(demo)
     for turn, cell in enumerate((0, 1, 2, 4, 3, 5, 7, 6, 8)):
@@ -98,6 +100,7 @@ def test_an_illegal_state_that_a_player_pushes_is_refused_and_rolled_back(demo: 
     assert recorded(bob) == ["O...X....", "O...X...X"]
 
 
+@pytest.mark.release
 def test_a_move_out_of_turn_on_a_taken_cell_or_by_a_stranger_is_refused_and_rolled_back(demo: Demo) -> None:
     ada, bob = begin(demo)
     stranger = demo.open("tictactoe/")
@@ -136,6 +139,7 @@ def test_a_killed_server_keeps_the_game_and_who_plays_it(demo: Demo) -> None:
     expect(ada.locator("#turn")).to_have_text("Your turn")
 
 
+@pytest.mark.release
 def test_a_seat_whose_player_has_left_can_be_taken(demo: Demo) -> None:
     ada, bob = begin(demo)
     click(ada, 4)
@@ -151,7 +155,8 @@ def test_a_seat_whose_player_has_left_can_be_taken(demo: Demo) -> None:
     expect_marks(bob, "O...X...X")
 
 
-@pytest.mark.parametrize("width", [1280, 390, 320])
+@pytest.mark.release
+@pytest.mark.parametrize("width", [320, *in_soak([1280], [390])])
 def test_nothing_moves_while_a_game_goes_on_however_long_its_names(demo: Demo, width: int) -> None:
     ada, bob = demo.open("tictactoe/", width=width), demo.open("tictactoe/")
     before = ada.evaluate(READ_PLACES)
@@ -168,7 +173,8 @@ def test_nothing_moves_while_a_game_goes_on_however_long_its_names(demo: Demo, w
     expect(bob.locator("#turn")).to_have_text("A" * 15 + "\u2026 won")
 
 
-@pytest.mark.parametrize("width", [1280, 390, 320])
+@pytest.mark.release
+@pytest.mark.parametrize("width", [320, *in_soak([1280], [390])])
 def test_a_long_name_leaves_room_for_what_is_said_of_it(demo: Demo, width: int) -> None:
     ada, bob = demo.open("tictactoe/"), demo.open("tictactoe/", width=width)
     for page, name in ((ada, "Wolfeschlegelsteinhausenbergerdorff Jr."), (bob, "Bob")):
@@ -201,6 +207,7 @@ def test_the_lobby_shows_the_other_tables_at_which_there_are_people(demo: Demo) 
     expect(empty.locator("#turn")).to_have_text("Your turn")
 
 
+@pytest.mark.release
 def test_the_lobby_is_right_after_the_server_was_killed(demo: Demo) -> None:
     ada, other = demo.open("tictactoe/"), demo.open("tictactoe/", room=f"{demo.room}-other")
     expect(ada.locator(".table-people")).to_have_text(["1 here"])
@@ -232,6 +239,7 @@ def test_increments_that_two_make_at_the_same_moment_add_up(demo: Demo) -> None:
     assert demo.state("counter") == {"count": 100}
 
 
+@pytest.mark.release
 def test_a_negative_count_is_refused_and_rolled_back(demo: Demo) -> None:
     one, other = demo.open_two("counter/")
     for page in (one, other):
@@ -247,6 +255,7 @@ def test_a_negative_count_is_refused_and_rolled_back(demo: Demo) -> None:
     assert recorded(other) == ["0", "1"]
 
 
+@pytest.mark.release
 def test_a_count_that_one_sets_survives_a_killed_server(demo: Demo) -> None:
     one, other = demo.open_two("counter/")
     one.fill("#value", "123456789")

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
+from tests.cases import each_case
 from tests.integration.socket_client import bare_socket, http
 from tests.running import begin, running
 from tests.told import check_internal
@@ -90,7 +91,7 @@ async def web(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         yield web
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("request_line", "status", "wanted"),
     [
         (f"GET {ROOM}", 200, WITH_TAG),

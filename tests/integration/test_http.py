@@ -1,4 +1,4 @@
-"""Threads over HTTP: their state, their rpcs, what their authors answer, and errors of one shape."""
+"""Threads over HTTP: states, rpcs, answers of authors, and errors of one shape."""
 
 import asyncio
 import json
@@ -14,6 +14,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from tests.cases import each_case
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, http
 from tests.running import begin, running
 from tests.told import INTERNAL
@@ -255,7 +256,7 @@ async def test_a_thread_without_state_is_404_until_one_is_put(web: httpx.AsyncCl
     assert (await web.get("/threads/empty/one")).json() is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     ["a%2Fb", "with%20space", "%C3%A9", "%E4%B8%96%F0%9F%8E%89", "a+b", "50%25", "..%2f..", "rpc", "~.-_", "%3F%23"],
 )
@@ -403,7 +404,7 @@ async def _post(bare: socket.socket, path: str) -> None:
 
 
 async def _read_until(bare: socket.socket, wanted: bytes) -> bytes:
-    """Return what comes from a socket until something has come."""
+    """Return the data from a socket up to an expected part."""
     received = bytearray()
     async with asyncio.timeout(TIMEOUT):
         while wanted not in received[-100_000:]:
@@ -416,7 +417,7 @@ async def _read_until(bare: socket.socket, wanted: bytes) -> bytes:
 # Everything else
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("method", "path"),
     [
         ("GET", "/page"),
@@ -475,7 +476,7 @@ async def test_without_on_request_everything_else_is_404(web: httpx.AsyncClient)
         assert error_of(await web.request(method, f"/threads/empty/one{path}")) == (404, "not_found")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "path",
     [
         "/",
@@ -531,7 +532,7 @@ async def test_pages_of_allowed_origins_may_read_and_write_and_others_may_not(we
     assert "access-control-allow-origin" not in (await web.get(url, headers={"Origin": "https://foe.example"})).headers
 
 
-@pytest.mark.parametrize("origin", ["https://foe.example", "null", "http://127.0.0.1:1"])
+@each_case("origin", ["https://foe.example", "null", "http://127.0.0.1:1"])
 async def test_a_page_of_another_origin_cannot_write_or_call(web: httpx.AsyncClient, origin: str) -> None:
     headers = {"Origin": origin, "Content-Type": "text/plain"}
     for method, path in (("PUT", ""), ("POST", "/rpc/add_player"), ("POST", "/page"), ("DELETE", "")):

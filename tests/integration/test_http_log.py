@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.cases import each_case
 from tests.integration.native_client import joined, put
 from tests.integration.socket_client import http
 from tests.integration.test_http import error_of
@@ -117,7 +118,7 @@ async def test_a_version_that_is_forgotten_is_404_and_those_after_it_are_there(w
     assert [answer.json()["text"][0] for answer in answers[4:]] == ["d", "e", "f"]
 
 
-@pytest.mark.parametrize("version", ["", "-1", "+1", "1.0", "1e0", "one", " 1", "²", "1" * 5000])
+@each_case("version", ["", "-1", "+1", "1.0", "1e0", "one", " 1", "²", "1" * 5000])
 async def test_what_is_no_version_is_422(web: httpx.AsyncClient, version: str) -> None:
     answer = await web.get(PAGE, params={"at": version})
     assert error_of(answer) == (422, "invalid_arguments")
@@ -196,7 +197,7 @@ async def test_changes_since_a_version_that_is_forgotten_are_404_and_all_are_tho
         assert (await web.get(f"{BRIEF}/changes")).json() == later
 
 
-@pytest.mark.parametrize("since", ["", "1", ":1", "epoch", "epoch:", "epoch:-1", "epoch:one", "epoch:1.0", "e:²"])
+@each_case("since", ["", "1", ":1", "epoch", "epoch:", "epoch:-1", "epoch:one", "epoch:1.0", "e:²"])
 async def test_changes_since_what_is_no_version_are_422(web: httpx.AsyncClient, since: str) -> None:
     answer = await web.get(f"{PAGE}/changes", params={"since": since})
     assert error_of(answer) == (422, "invalid_arguments")
@@ -283,7 +284,7 @@ async def test_who_reads_what_is_there_is_told_that_there_is_no_more(web: httpx.
         assert answer.json()["version"] == min(since + limit, 3)
 
 
-@pytest.mark.parametrize("limit", ["", "0", "-1", "1.0", "many", "1" * 5000])
+@each_case("limit", ["", "0", "-1", "1.0", "many", "1" * 5000])
 async def test_what_is_no_number_of_changes_is_422(web: httpx.AsyncClient, limit: str) -> None:
     answer = await web.get(f"{PAGE}/changes", params={"limit": limit})
     assert error_of(answer) == (422, "invalid_arguments")
@@ -293,8 +294,8 @@ async def test_what_is_no_number_of_changes_is_422(web: httpx.AsyncClient, limit
 # Who may
 
 
-@pytest.mark.parametrize("path", [f"{PAGE}?at=0", f"{PAGE}/changes", f"{PAGE}/changes?since=x:1"])
-@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+@each_case("path", [f"{PAGE}?at=0", f"{PAGE}/changes", f"{PAGE}/changes?since=x:1"])
+@each_case("accept", ["application/json", "text/event-stream"])
 async def test_the_log_is_for_those_who_may_read(path: str, accept: str) -> None:
     async def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
         asked.append((str(thread), action))

@@ -1,4 +1,4 @@
-"""What instruments are told by a server: requests, sockets, event streams; and that clients never feel them."""
+"""The calls of instruments by a server: requests, sockets, event streams. Clients never notice instruments."""
 
 import asyncio
 import logging

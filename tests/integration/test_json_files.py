@@ -20,8 +20,8 @@ from plait import Plait, StoreError
 from plait.cli import folders
 from plait.store.json_files.store import JsonFileStore
 from plait.store.json_files.url import FileUrl
-from plait.store.protocol import ThreadKey, Write
-from plait.store.thread_rows import RecordRange
+from plait.store.protocol import Write
+from plait.store.thread_rows import RecordRange, ThreadKey
 from plait.store.urls import open_share, open_shares, open_store
 from plait.testing import serve
 

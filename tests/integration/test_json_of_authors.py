@@ -1,4 +1,4 @@
-"""What authors' code hands over leaves as JSON that says the same, or not at all, by every way."""
+"""Values of authors' code leave as equal JSON, or not at all, on every way."""
 
 import math
 from collections.abc import AsyncIterator
@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.running import running
 
 from plait import Context, Plait, Schedule, Thread, Values, effect, endpoint, rpc
@@ -106,7 +107,7 @@ async def test_a_way_refuses_what_json_does_not_have_whether_sockets_are_open_or
                 assert each.endswith(place)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@each_case("fault", FAULTS)
 async def test_no_answer_has_what_json_does_not_have(fault: str) -> None:
     place = FAULTS[fault][1]
     async with running(make_app()) as address, connect(f"ws://{address}/threads/room/one") as room:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from tests.cases import each_case
 from tests.integration.native_client import NativeClient, add, joined
 from tests.integration.socket_client import (
     TIMEOUT,
@@ -509,7 +510,7 @@ async def test_a_peer_whose_messages_are_not_read_for_long_is_not_taken_for_dead
 # Who may come in
 
 
-@pytest.mark.parametrize(
+@each_case(
     "origin", [None, "http://{address}", "https://{address}", "https://friend.example", "https://FRIEND.example/"]
 )
 async def test_a_page_of_the_same_or_an_allowed_origin_may_connect(origin: str | None) -> None:
@@ -520,7 +521,7 @@ async def test_a_page_of_the_same_or_an_allowed_origin_may_connect(origin: str |
 
 
 @pytest.mark.local
-@pytest.mark.parametrize(
+@each_case(
     "origin",
     ["https://foe.example", "null", "http://127.0.0.1:1", "https://friend.example.foe.example", "file://", "nonsense"],
 )
@@ -534,7 +535,7 @@ async def test_a_page_of_another_origin_is_closed_with_4403(origin: str) -> None
 
 
 @pytest.mark.local
-@pytest.mark.parametrize(
+@each_case(
     "path",
     [
         "/threads/nothing/one",
@@ -603,7 +604,7 @@ async def test_an_authenticate_that_returns_no_principal_lets_nobody_in(protocol
 # What is no WebSocket
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("frame", "code"),
     [
         pytest.param(b"\x81\x02hi", 1002, id="not masked"),
@@ -631,7 +632,7 @@ async def test_a_malformed_frame_closes_its_socket_and_no_other(address: str, fr
         assert await other.call("echo", 1) == 1
 
 
-@pytest.mark.parametrize("text", [b"\xff", b"\xc3", b"\xed\xa0\x80", b'{"type":"rpc"\xfe}'])
+@each_case("text", [b"\xff", b"\xc3", b"\xed\xa0\x80", b'{"type":"rpc"\xfe}'])
 async def test_text_that_is_not_utf8_closes_with_1007(address: str, text: bytes) -> None:
     with bare_socket(address) as bare:
         await open_socket(bare, "/threads/room/one")
@@ -661,7 +662,7 @@ async def test_a_character_may_be_split_over_fragments(address: str) -> None:
                 received += await loop.sock_recv(bare, 65536)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "opening",
     [
         pytest.param("Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13", id="no key"),
@@ -673,7 +674,7 @@ async def test_a_character_may_be_split_over_fragments(address: str) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("path", ["/threads/room/one", "/threads/nothing/one", "/", "/elsewhere"])
+@each_case("path", ["/threads/room/one", "/threads/nothing/one", "/", "/elsewhere"])
 async def test_a_bad_handshake_is_an_http_error(address: str, opening: str, path: str) -> None:
     with bare_socket(address) as bare:
         request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{opening}\r\n\r\n"
@@ -683,7 +684,7 @@ async def test_a_bad_handshake_is_an_http_error(address: str, opening: str, path
     assert await _is_served(address)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         b"\x00\x01\x02\r\n\r\n",
@@ -794,7 +795,7 @@ async def _read_until(bare: socket.socket, wanted: bytes, *, answers_pings: bool
 
 
 async def _read_all(bare: socket.socket) -> bytes:
-    """Return what comes until the server closes."""
+    """Return the data until the server closes."""
     received: list[bytes] = []
     async with asyncio.timeout(TIMEOUT):
         try:

@@ -13,6 +13,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 from msgspec import Struct
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.integration.socket_client import http
 from tests.running import begin, running
 from tests.server.parts.workshop import until
@@ -47,7 +48,7 @@ ERAS: list[Era] = ["auto", "legacy"]
 
 
 class Item(Struct):
-    """What is in the room."""
+    """The content of the room."""
 
     name: str
     count: int = 1
@@ -224,7 +225,7 @@ async def test_errors_are_results_with_the_public_text(mode: Era) -> None:
         assert "is not an argument" in read(await client.call_tool("count", {"self": 1}))
 
 
-@pytest.mark.parametrize("name", ["grant", "nothing", "tasks:cancel", "task:work", "set_state", "_decode"])
+@each_case("name", ["grant", "nothing", "tasks:cancel", "task:work", "set_state", "_decode"])
 async def test_what_is_no_rpc_for_clients_is_no_tool(name: str) -> None:
     async with serving() as address, using(address) as client:
         with pytest.raises(MCPError, match="there is no tool"):
@@ -301,7 +302,7 @@ async def test_there_is_no_stream_and_no_session_to_end() -> None:
             assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
-@pytest.mark.parametrize("body", [[LIST], {}, 1, {"jsonrpc": "2.0", "id": 1, "method": "resources/list"}])
+@each_case("body", [[LIST], {}, 1, {"jsonrpc": "2.0", "id": 1, "method": "resources/list"}])
 async def test_what_is_no_request_of_mcp_is_an_error_of_json_rpc(body: Any) -> None:
     async with serving() as address:
         status, answer = await post(address, body=body)

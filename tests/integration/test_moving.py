@@ -1,4 +1,4 @@
-"""What clients see of a thread whose shard moves to another node."""
+"""The view of clients while the shard of their thread moves to another node."""
 
 import asyncio
 from typing import Any

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.integration.native_client import NativeClient, add, joined, put
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected
 from tests.running import Process, running
@@ -230,8 +231,8 @@ async def test_a_token_may_be_in_the_join_or_in_a_header(server: str) -> None:
             assert (client.of("nack")[0]["code"], client.of("error")[0]["code"]) == ("readonly", "forbidden")
 
 
-@pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize(("token", "code"), [(None, 4401), ("ada", 4401), ("eve:60", 4403)])
+@each_case("server", SERVERS)
+@each_case(("token", "code"), [(None, 4401), ("ada", 4401), ("eve:60", 4403)])
 async def test_who_is_nobody_is_closed_with_4401_and_who_may_not_with_4403(
     server: str, token: str | None, code: int
 ) -> None:

@@ -5,9 +5,8 @@ import json
 import logging
 import random
 import signal
-import sqlite3
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,14 @@ from tests.integration.native_client import NativeClient, add
 from tests.integration.socket_client import TIMEOUT, Closed
 from tests.running import Process
 from tests.schedules import SEED, TIMES, schedules
+from tests.store_rows import load_changes
 
 from plait import Plait, Reject, Source, Thread
 from plait.state.retention import Retention
 
 log = logging.getLogger(__name__)
 
-ROUNDS = schedules()
+ROUNDS = schedules() if TIMES > 1 else 3
 CLIENTS = 4
 AT_ONCE = 16
 PATH = "/threads/ledger/one"
@@ -69,7 +69,7 @@ async def test_each_push_is_applied_exactly_once_though_the_server_is_killed_aga
 
 
 async def _push(client: NativeClient, number: int, pushed: dict[int, str]) -> None:
-    """Join, send again what is pending, and push stamps, some at once, until the server is gone."""
+    """Join, resend pending pushes, and push stamps, some at once, until the server is gone."""
     with suppress(Closed, OSError):
         await client.join()
         while True:
@@ -81,7 +81,7 @@ async def _push(client: NativeClient, number: int, pushed: dict[int, str]) -> No
 
 
 async def _progress(clients: list[NativeClient], answers: int) -> None:
-    """Wait until so many pushes have been answered."""
+    """Wait until this many pushes have been answered."""
     async with asyncio.timeout(TIMEOUT):
         while sum(len(client.answers) for client in clients) < answers:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -114,10 +114,8 @@ def _check(clients: list[NativeClient], pushed: dict[NativeClient, dict[int, str
 
 def _stored(store: Path) -> dict[int, str]:
     """Return the stamp that each version added, as the log says."""
-    with closing(sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True)) as db:
-        rows = db.execute("SELECT version, ops FROM changes ORDER BY version").fetchall()
     found: dict[int, str] = {}
-    for version, ops in rows:
+    for version, ops in load_changes(store, "one"):
         (op,) = json.loads(ops)
         found[version] = op["value"] if op["path"] else op["value"]["stamps"][-1]
     return found

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Message
+from tests.cases import each_case
 from tests.integration.socket_client import TIMEOUT, bare_socket, connected, websocket
 from tests.running import running
 from websockets.asyncio.client import ClientConnection
@@ -145,9 +146,9 @@ async def test_an_http_exception_of_authenticate_is_told_by_its_close_code(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-@pytest.mark.parametrize("server", ["plait", "websockets-sansio"])
-@pytest.mark.parametrize("protocol", ["native", "cloudflare"])
-@pytest.mark.parametrize(
+@each_case("server", ["plait", "websockets-sansio"])
+@each_case("protocol", ["native", "cloudflare"])
+@each_case(
     ("response", "code", "reason"),
     [
         (Response("who?", 401, headers={"WWW-Authenticate": "Bearer"}), 4401, "401 Unauthorized"),
@@ -158,7 +159,6 @@ async def test_an_http_exception_of_authenticate_is_told_by_its_close_code(
         (Response("no", 999), 4403, "999"),
         (StreamingResponse(iter(["first ", "second"]), 402), 4403, "402 Payment Required"),
     ],
-    ids=["401", "403", "404", "303", "503", "999", "streamed"],
 )
 async def test_a_response_of_authenticate_closes_a_socket_for_good(
     server: str, protocol: str, response: Response, code: int, reason: str

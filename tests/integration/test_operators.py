@@ -1,4 +1,4 @@
-"""What operators ask of a running server: which threads are awake, and to close sockets."""
+"""Requests of operators to a running server: a list of awake threads, and closing sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator

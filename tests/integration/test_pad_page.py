@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 from tests.integration.browser import Demo
 
@@ -86,6 +87,7 @@ def test_undo_and_redo_are_of_what_one_has_typed_oneself(demo: Demo) -> None:
         expect(area(page)).to_have_value("mine start end theirs")
 
 
+@pytest.mark.release
 def test_the_text_that_the_server_writes_arrives_whole_while_one_types(demo: Demo) -> None:
     one, other = open_two(demo)
     other.click("#write-story")
@@ -139,6 +141,7 @@ def test_who_wrote_what_names_both_also_when_one_has_left(demo: Demo) -> None:
     expect(one.locator("#people li[data-person]")).to_have_count(1)
 
 
+@pytest.mark.release
 def test_who_wrote_what_names_the_server_and_follows_what_is_typed(demo: Demo) -> None:
     page, _ = open_two(demo)
     rename(page, "Ada Lovelace")
@@ -151,6 +154,7 @@ def test_who_wrote_what_names_the_server_and_follows_what_is_typed(demo: Demo) -
 # Documents
 
 
+@pytest.mark.release
 def test_a_document_that_one_adds_is_there_for_the_other_and_apart_from_the_rest(demo: Demo) -> None:
     one, other = demo.open_two("pad/")
     before = area(other).input_value()
@@ -201,6 +205,7 @@ def test_the_preview_shows_markdown_and_no_markup_of_html(demo: Demo) -> None:
     expect(preview.locator("img, b, i")).to_have_count(0)
 
 
+@pytest.mark.release
 def test_a_phone_shows_the_text_or_its_preview_or_who_wrote_it(demo: Demo) -> None:
     phone = demo.open("pad/", width=390, height=844, touch=True)
     for view, shown in {"write": "#text", "preview": "#preview", "authors": "#authors"}.items():
@@ -258,7 +263,7 @@ def place_caret(page: Page, at: int) -> None:
 
 
 def start(page: Page, letters: str) -> None:
-    """Begin to type in what has the focus, and return at once."""
+    """Begin to type in the focused element, and return at once."""
     page.evaluate("([type, letters]) => { window.typing = eval(type)(letters) }", [TYPE, letters])
 
 

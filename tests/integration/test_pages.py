@@ -5,6 +5,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Page, expect
 from tests.integration.browser import Demo, find_end_of_loading
+from tests.schedules import in_soak
 
 DESK = 1440
 PHONE = 360
@@ -30,7 +31,8 @@ TOO_WIDE = """() => {
 }"""
 
 pages = pytest.mark.parametrize("path", CONTENT, ids=lambda path: path.strip("/") or "index")
-windows = pytest.mark.parametrize("width", [DESK, PHONE, SMALLEST])
+# What is too wide is so in the smallest window first.
+windows = pytest.mark.parametrize("width", [SMALLEST, *in_soak([DESK], [PHONE])])
 # What can be pressed, and what it lies on.
 CONTROLS = {
     "assistant/": [("#ideas button", "body"), (".box", "body")],
@@ -54,7 +56,7 @@ CONTRAST = """([control, ground]) => {
 }"""
 
 
-@windows
+@pytest.mark.parametrize("width", [PHONE, *in_soak([DESK], [SMALLEST])])
 @pages
 def test_a_page_renders_without_a_complaint_and_is_no_wider_than_its_window(demo: Demo, path: str, width: int) -> None:
     page = demo.open(path, width=width, touch=width <= PHONE)
@@ -72,6 +74,7 @@ def test_a_page_renders_without_a_complaint_and_is_no_wider_than_its_window(demo
     assert page.request.get(icon).headers["content-type"].startswith("image/svg+xml")
 
 
+@pytest.mark.release
 @windows
 def test_long_words_do_not_make_a_board_wider_than_its_window(demo: Demo, width: int) -> None:
     page = demo.open("board/", width=width, touch=width <= PHONE, room=demo.room.replace("-", "").ljust(100, "r"))
@@ -88,6 +91,7 @@ def test_long_words_do_not_make_a_board_wider_than_its_window(demo: Demo, width:
     check_width(page, width)
 
 
+@pytest.mark.release
 @windows
 def test_long_words_do_not_make_a_pad_wider_than_its_window(demo: Demo, width: int) -> None:
     page = demo.open("pad/", width=width, touch=width <= PHONE, room=demo.room.replace("-", "").ljust(100, "r"))
@@ -105,6 +109,7 @@ def test_long_words_do_not_make_a_pad_wider_than_its_window(demo: Demo, width: i
     expect(page.locator("#legend .stretch")).to_have_text("N" * 40 + " (you)")
 
 
+@pytest.mark.release
 @windows
 def test_long_words_do_not_make_a_game_wider_than_its_window(demo: Demo, width: int) -> None:
     page = demo.open("tictactoe/", width=width, touch=width <= PHONE, room=demo.room.replace("-", "").ljust(100, "r"))
@@ -115,6 +120,7 @@ def test_long_words_do_not_make_a_game_wider_than_its_window(demo: Demo, width: 
     check_width(page, width)
 
 
+@pytest.mark.release
 @windows
 def test_long_words_do_not_make_a_conversation_wider_than_its_window(demo: Demo, width: int) -> None:
     page = demo.open("assistant/", width=width, touch=width <= PHONE, room=demo.room.replace("-", "").ljust(100, "r"))
@@ -145,6 +151,7 @@ def test_long_words_do_not_make_a_chat_wider_than_its_window(demo: Demo, width: 
     check_width(page, width)
 
 
+@pytest.mark.release
 @windows
 def test_a_long_number_does_not_make_a_counter_wider_than_its_window(demo: Demo, width: int) -> None:
     page = demo.open("counter/", width=width, touch=width <= PHONE)
@@ -154,6 +161,7 @@ def test_a_long_number_does_not_make_a_counter_wider_than_its_window(demo: Demo,
     check_width(page, width)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("path", CONTROLS)
 def test_the_edge_of_what_can_be_pressed_is_seen(demo: Demo, path: str) -> None:
     page = demo.open(path)
@@ -165,14 +173,14 @@ def test_the_edge_of_what_can_be_pressed_is_seen(demo: Demo, path: str) -> None:
             assert page.evaluate(CONTRAST, [control, ground]) >= 3, (scheme, control)
 
 
-@pytest.mark.parametrize("title", ["Assistant", "Chat", "Pad", "Board", "Tic-tac-toe", "Counter"])
-def test_the_index_leads_to_every_example_and_back(demo: Demo, title: str) -> None:
+def test_the_index_leads_to_every_example_and_back(demo: Demo) -> None:
     page = demo.open("")
-    page.get_by_role("link", name=title).click()
-    expect(page.locator("#status")).to_have_attribute("data-status", "online")
-    expect(page.locator("#room")).to_have_text("lobby")
-    page.click(".home")
-    expect(page.locator(".tile")).to_have_count(6)
+    for title in ("Assistant", "Chat", "Pad", "Board", "Tic-tac-toe", "Counter"):
+        page.get_by_role("link", name=title).click()
+        expect(page.locator("#status"), title).to_have_attribute("data-status", "online")
+        expect(page.locator("#room"), title).to_have_text("lobby")
+        page.click(".home")
+        expect(page.locator(".tile"), title).to_have_count(6)
 
 
 def check_width(page: Page, width: int) -> None:

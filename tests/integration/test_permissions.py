@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.integration.native_client import NativeClient
 from tests.integration.socket_client import connected, http
 from tests.running import begin, running
@@ -158,7 +159,7 @@ DOORS = [push_natively, push_a_whole_state, put_over_http, run_with_a_state]
 Door = Callable[[Served, Change, str], Awaitable[str | None]]
 
 
-@pytest.mark.parametrize("door", DOORS)
+@each_case("door", DOORS)
 async def test_a_client_changes_the_places_that_are_its_own_and_no_other(door: Door) -> None:
     for change in ALLOWED:
         async with serving(authenticate=authenticate) as served:
@@ -172,7 +173,7 @@ async def test_a_client_changes_the_places_that_are_its_own_and_no_other(door: D
         assert {**await served.room.state(), "done": 0} == START | {"marks": {"7": {}}, "done": 0}
 
 
-@pytest.mark.parametrize("door", DOORS)
+@each_case("door", DOORS)
 async def test_nobody_without_a_principal_is_the_user_of_a_pattern(door: Door) -> None:
     async with serving() as served:
         assert await door(served, ("add", "/players/None", {}), "ada") == "/players/None"
@@ -180,7 +181,7 @@ async def test_nobody_without_a_principal_is_the_user_of_a_pattern(door: Door) -
         assert await door(served, ("replace", "/note", "hi"), "ada") is None
 
 
-@pytest.mark.parametrize("user", ["a/b", "a~b", "{user}", "*", "é"])
+@each_case("user", ["a/b", "a~b", "{user}", "*", "é"])
 async def test_the_id_of_a_user_is_a_part_whatever_characters_it_has(user: str) -> None:
     own = "/players/" + user.replace("~", "~0").replace("/", "~1")
     async with serving(authenticate=lambda request: Principal(user)) as served:
@@ -261,7 +262,7 @@ REMOVALS: list[Change] = [
 ]
 
 
-@pytest.mark.parametrize("door", DOORS)
+@each_case("door", DOORS)
 async def test_a_hook_that_takes_the_state_before_sees_what_a_client_removes_however_it_is_written(door: Door) -> None:
     async with serving(Archive, authenticate=authenticate) as served:
         before = await served.room.state()
@@ -272,7 +273,7 @@ async def test_a_hook_that_takes_the_state_before_sees_what_a_client_removes_how
 
 
 class Roles(Room):
-    """Says by the role of a user what it may change."""
+    """Grants rights by the role of a user."""
 
     kind = "room"
     initial_state: Any = staticmethod(lambda: START | {"roles": {"ada": "player", "bob": "host", "cat": "watcher"}})
@@ -291,7 +292,7 @@ def authenticate_staff(request: Request) -> Principal | None:
     return None if user is None else Principal(user, claims={"staff": user == "root"})
 
 
-@pytest.mark.parametrize("door", DOORS)
+@each_case("door", DOORS)
 async def test_a_method_decides_by_the_state_and_the_user_at_each_write(door: Door) -> None:
     async with serving(Roles, authenticate=authenticate_staff) as served:
         own, other, secret = ("/players/ada/x", "/players/bob/x", "/secret")
@@ -351,7 +352,7 @@ async def test_a_method_that_returns_no_patterns_lets_nobody_write(
         await served.room.change("/note", "by the server")
         await client.close()
     errors = [str(each.exc_info[1]) for each in caplog.records if each.exc_info]
-    assert any("what Wrong.can_write returns" in each and "must be a" in each for each in errors), errors
+    assert any("the result of Wrong.can_write" in each and "must be a" in each for each in errors), errors
 
 
 def to_json(change: Change) -> dict[str, Any]:

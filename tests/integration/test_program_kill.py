@@ -8,6 +8,7 @@ import httpx
 import pytest
 from tests.integration.socket_client import http
 from tests.running import Process
+from tests.schedules import in_soak
 from tests.server.parts.workshop import until
 
 APP = "tests.integration.killed_program:app"
@@ -30,7 +31,7 @@ def is_running(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("end", [signal.SIGKILL, *in_soak([signal.SIGTERM])])
 async def test_a_program_ends_with_its_server_and_the_agent_goes_on(end: signal.Signals, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()

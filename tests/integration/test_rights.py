@@ -13,6 +13,7 @@ import pytest
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from tests.cases import each_case
 from tests.integration.socket_client import TIMEOUT, CallError, connected, http, websocket
 from tests.running import begin, running
 from tests.server.fakes import TroubledStore
@@ -242,8 +243,8 @@ async def read_code(socket: Any) -> int:
 # Without rights
 
 
-@pytest.mark.parametrize("token", ["", "late"], ids=["none", "expired"])
-@pytest.mark.parametrize("name", REQUESTS)
+@each_case("token", ["", "late"])
+@each_case("name", REQUESTS)
 async def test_no_request_is_answered_without_rights(served: Served, name: str, token: str) -> None:
     method, path, body = REQUESTS[name]
     answer = await served.web.request(method, path, json=body, headers=make_headers("ada"))
@@ -254,8 +255,8 @@ async def test_no_request_is_answered_without_rights(served: Served, name: str, 
         assert answer.json()["error"]["message"] == "the token has expired"
 
 
-@pytest.mark.parametrize("token", ["", "late"], ids=["none", "expired"])
-@pytest.mark.parametrize("name", STREAMS)
+@each_case("token", ["", "late"])
+@each_case("name", STREAMS)
 async def test_no_stream_begins_without_rights(served: Served, name: str, token: str) -> None:
     stream = STREAMS[name]
     headers = make_headers(token, name)
@@ -263,13 +264,13 @@ async def test_no_stream_begins_without_rights(served: Served, name: str, token:
     assert answer.status_code == 401
 
 
-@pytest.mark.parametrize("token", ["", "late"], ids=["none", "expired"])
-@pytest.mark.parametrize("name", SOCKETS)
+@each_case("token", ["", "late"])
+@each_case("name", SOCKETS)
 async def test_no_socket_joins_without_rights(served: Served, name: str, token: str) -> None:
     assert await read_code(await SOCKETS[name](served.address, token)) == 4401
 
 
-@pytest.mark.parametrize("method", ["grant", "lend", "missing"])
+@each_case("method", ["grant", "lend", "missing"])
 async def test_an_rpc_for_handles_only_is_missing_at_every_door(served: Served, method: str) -> None:
     error = {"code": "method_not_found", "message": f"Method {method} does not exist"}
     answer = await served.web.post(f"{ROOM}/rpc/{method}", headers=make_headers("ada"))
@@ -549,8 +550,8 @@ def check_refused(answer: httpx.Response) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthenticated")
 
 
-@pytest.mark.parametrize("expires_in", [None, SOON], ids=["disconnected", "expired"])
-@pytest.mark.parametrize("name", ["put", "rpc", "concurrent rpc", "run"])
+@each_case("expires_in", [None, SOON])
+@each_case("name", ["put", "rpc", "concurrent rpc", "run"])
 async def test_no_request_is_carried_out_whose_rights_end_while_a_hook_is_asked(
     name: str, expires_in: float | None
 ) -> None:
@@ -608,7 +609,7 @@ async def test_no_thread_is_destroyed_or_interrupted_by_a_client_whose_rights_en
         assert (await web.get(TABLE)).json() == {"n": 1}
 
 
-@pytest.mark.parametrize("name", ["rpc", "on_request", "run"])
+@each_case("name", ["rpc", "on_request", "run"])
 async def test_no_request_is_carried_out_whose_rights_end_while_it_waits_for_its_turn(name: str) -> None:
     async with serving_desk() as desk:
         method, path, body = LATE[name]

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import httpx
 import pytest
 from starlette.requests import Request
+from tests.cases import each_case
 from tests.integration.agents_app import SECRET, make_app
 from tests.integration.native_client import NativeClient
 from tests.integration.socket_client import connected, http
@@ -211,7 +212,7 @@ async def test_the_header_or_the_cookie_alone_continues_the_thread() -> None:
         assert set(await chat.threads()) == {id_of(first), id_of(other)}
 
 
-@pytest.mark.parametrize("forged", ["{id}", "{id};", "{id};{signature}x", "{id};{signature};", "{id};{foreign}", ""])
+@each_case("forged", ["{id}", "{id};", "{id};{signature}x", "{id};{signature};", "{id};{foreign}", ""])
 async def test_an_id_that_is_not_signed_well_reaches_a_new_thread(forged: str) -> None:
     chat = make_app()
     async with running(chat.app) as address:
@@ -326,7 +327,7 @@ async def test_a_session_id_addresses_a_session_of_the_user() -> None:
         assert answer.json() == {"interrupted": False}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "query",
     [
         "session_id=%FF",
@@ -364,7 +365,7 @@ OF_OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "user"), OF_OTHERS)
+@each_case(("name", "user"), OF_OTHERS)
 async def test_a_session_is_its_users_alone_though_its_name_can_be_guessed(name: str, user: str) -> None:
     chat = make_app(authenticate=authenticate)
     async with running(chat.app) as address, http(address) as web:

@@ -13,7 +13,7 @@ from tests.integration.socket_client import http
 from tests.running import Process
 from tests.schedules import SEED, TIMES, schedules
 
-ROUNDS = schedules()
+ROUNDS = schedules() if TIMES > 1 else 3
 THREADS = 4
 PATIENCE = 60.0
 APP = """

@@ -7,10 +7,10 @@ import pytest
 from tests.integration.killed_ledger import read_ledger
 from tests.integration.killed_module import run_and_kill
 from tests.postgres import new_schema
-from tests.schedules import SEED, TIMES, schedules
+from tests.schedules import SEED, TIMES, in_soak, schedules
 from tests.server.parts.sql.shop import listed
 
-ROUNDS = schedules(5)
+ROUNDS = schedules() if TIMES > 1 else 3
 CLEAN = ([], [], False, [{"integrity_check": "ok"}])
 
 
@@ -20,7 +20,7 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", *in_soak(["postgresql"])])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         return new_schema(request.getfixturevalue("postgres").url)

@@ -1,8 +1,6 @@
-"""What an operator is told of a store's file, and the commands that look after it."""
+"""Reports to operators about a store's file, and the commands that maintain it."""
 
 import asyncio
-import ctypes
-import os
 import sqlite3
 import subprocess
 import sys
@@ -11,14 +9,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.commands import Done, run_command
 from tests.integration.socket_client import TIMEOUT, http
 from tests.integration.test_cli import environment
 from tests.running import Process
 from tests.server.owning import submit
 
-from plait.store.protocol import ThreadKey, Write
+from plait.store.protocol import Write
 from plait.store.sqlite.store import SqliteStore
-from plait.store.thread_rows import Snapshot
+from plait.store.thread_rows import Snapshot, ThreadKey
 
 APPS = """
 from starlette.applications import Starlette
@@ -37,16 +36,6 @@ class Room(Thread):
 app = Plait(Room)
 api = Starlette(routes=[Mount("/live", app)], lifespan=app.lifespan)
 """
-
-_DROP_CAPABILITY = 24
-_RIGHTS_OF_ROOT = (1, 2, 3)
-
-
-def heed_rights() -> None:
-    """Make the rights of files hold for root, too."""
-    if os.geteuid() == 0:
-        for capability in _RIGHTS_OF_ROOT:
-            ctypes.CDLL(None).prctl(_DROP_CAPABILITY, capability, 0, 0, 0)
 
 
 @pytest.fixture
@@ -67,23 +56,9 @@ async def _fill(path: Path) -> None:
             )
 
 
-def run(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a module to its end in a folder whose rights hold."""
-    return subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=folder,
-        env=environment(more),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-        preexec_fn=heed_rights,
-    )
-
-
-def plait(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return run(folder, "plait.cli", *arguments, **more)
+def plait(folder: Path, *arguments: str, **more: str) -> Done:
+    """Run a command to its end in a folder whose rights hold."""
+    return run_command(arguments, cwd=folder, environment=environment(more), heeds_rights=True)
 
 
 def complaint(folder: Path, *arguments: str, **more: str) -> str:
@@ -115,7 +90,7 @@ def _overwrite_the_others(store: Path) -> None:
 
 def _overwrite_the_tables_names(store: Path) -> None:
     data = store.read_bytes()
-    store.write_bytes(data.replace(b"CREATE TABLE threads", b"CREATE \xff\xfeBLE threads"))
+    store.write_bytes(data.replace(b"CREATE TABLE rows", b"CREATE \xff\xfeBLE rows"))
 
 
 def _make_the_file_readonly(store: Path) -> None:
@@ -187,14 +162,22 @@ def test_a_store_that_cannot_be_looked_at_is_told_in_one_line(
 
 def test_pages_that_were_overwritten_are_told_in_one_line_of_those_who_read_them(store: Path) -> None:
     _overwrite_the_others(store)
-    assert "malformed" in complaint(store.parent, "threads")
-    assert "malformed" in complaint(store.parent, "state", "room/1")
+    assert DAMAGED in complaint(store.parent, "threads")
+    assert DAMAGED in complaint(store.parent, "state", "room/1")
 
 
 @pytest.mark.parametrize("command", ["plait.cli serve apps:api", "uvicorn apps:app", "uvicorn apps:api"])
 def test_under_another_server_or_in_another_app_the_reason_is_told(store: Path, command: str) -> None:
     _overwrite_the_first_page(store)
-    done = run(store.parent, *command.split(), "--port", "0")
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split(), "--port", "0"],
+        cwd=store.parent,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
     assert done.returncode == (1 if command.startswith("plait") else 3)
     assert "cannot open the store plait.db: file is not a database" in done.stderr
     if command != "uvicorn apps:api":
@@ -232,7 +215,7 @@ async def test_a_store_is_checked_backed_up_and_restored(store: Path) -> None:
 
 def test_damage_is_told_and_the_command_fails(store: Path) -> None:
     with closing(sqlite3.connect(store)) as db, db:
-        db.execute("UPDATE snapshots SET state = CAST(replace(state, '7', '8') AS BLOB) WHERE thread = 8")
+        db.execute("UPDATE rows SET value = replace(value, '7', '8') WHERE thread = 8 AND part = '~s'")
     done = plait(store.parent, "check")
     assert done.returncode == 1
     assert done.stdout.splitlines() == [

@@ -12,22 +12,21 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.schedules import SEED, TIMES, schedules
 from tests.server.store.contract import change
+from tests.store_rows import HEADS
 
-from plait.store.protocol import ThreadKey, Write
-from plait.store.sqlite import commits, removal
+from plait.store.protocol import Write
+from plait.store.rows import spaces
 from plait.store.sqlite.store import SqliteStore
-from plait.store.thread_rows import Record, RecordRange, Snapshot
+from plait.store.thread_rows import Record, RecordRange, Snapshot, ThreadKey
 
 log = logging.getLogger(__name__)
 
-ROUNDS = schedules()
+ROUNDS = schedules() if TIMES > 1 else 3
 THREADS = 8
-TABLES = ("changes", "snapshots", "clients", "records")
 
 
 def make_key(number: int) -> ThreadKey:
@@ -77,7 +76,7 @@ async def write(store: SqliteStore, number: int, chance: random.Random) -> None:
 async def main(path: str, seed: int) -> None:
     chance = random.Random(seed)
     # So that most deleted threads leave rows that are removed later.
-    removal.STEP = commits.STEP = 1500  # type: ignore[misc]
+    spaces._STEP_BYTES = 1500  # type: ignore[misc]
     async with SqliteStore(path) as store, asyncio.TaskGroup() as tasks:
         for number in range(THREADS):
             tasks.create_task(write(store, number, chance))
@@ -147,15 +146,13 @@ async def check(store: SqliteStore, number: int, told: tuple[str, int]) -> tuple
 
 def check_rows(path: Path) -> None:
     """Check that each row belongs to a thread that is there, or that is being removed, and none to both."""
-    known = "SELECT id FROM threads UNION ALL SELECT thread FROM removed"
+    removed = "SELECT key FROM rows WHERE thread = 0 AND part = '~removed'"
+    known = f"SELECT json_extract(value, '$.space') FROM rows WHERE {HEADS} UNION ALL {removed}"
     with closing(sqlite3.connect(path)) as db:
-        found: dict[str, Any] = {
-            table: db.execute(f"SELECT count(*) FROM {table} WHERE thread NOT IN ({known})").fetchone()
-            for table in TABLES
-        }
-        ids = [id for (id,) in db.execute(known)]
-    assert set(found.values()) == {(0,)}, found
-    assert len(ids) == len(set(ids))
+        strays = db.execute(f"SELECT * FROM rows WHERE thread > 0 AND thread NOT IN ({known})").fetchall()
+        spaces_found = [space for (space,) in db.execute(known)]
+    assert strays == []
+    assert len(spaces_found) == len(set(spaces_found))
 
 
 if __name__ == "__main__":

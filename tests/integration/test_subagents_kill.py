@@ -13,7 +13,7 @@ import pytest
 from tests.families import ask, call
 from tests.integration.socket_client import http
 from tests.running import Process
-from tests.schedules import SEED, TIMES, schedules
+from tests.schedules import SEED, TIMES, in_soak, schedules
 from tests.workers.group import Group
 
 # Kills before the servers are started again: a worker that is killed often is started again later and later.
@@ -109,7 +109,7 @@ async def hurt(server: Process, chance: random.Random) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(240 * TIMES)
-@pytest.mark.parametrize("engine", ["sqlite", "workers"])
+@pytest.mark.parametrize("engine", ["workers", *in_soak(["sqlite"])])
 async def test_each_question_is_answered_once_by_a_child_on_a_server_that_is_killed(
     engine: str, tmp_path: Path
 ) -> None:

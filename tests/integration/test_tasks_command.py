@@ -142,7 +142,10 @@ def test_the_command_says_what_is_wrong(folder: Path) -> None:
             (["desk", "--store", "elsewhere.db"], "there is no store elsewhere.db"),
             (["retry", "desk", "one", "x", url], "desk/one has no run x that has failed or was cancelled"),
             (["retry", "note", "one", "x", url], f"{url} refused: note has no tasks"),
-            (["retry", "letter", "one", "x", url], f"{url} refused: 'letter/one' is no thread, given as kind/name"),
+            (
+                ["retry", "letter", "one", "x", url],
+                f"{url} refused: 'letter/one' is not a thread; name one as kind/name",
+            ),
         ]:
             done = plait(folder, *arguments)
             assert done.returncode == 1

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.integration.browser import Brake, Pages
 from tests.integration.builds import CLIENT, Builds
 from tests.running import Process
+from tests.schedules import in_soak
 
 APP = """
 from plait import Plait, Thread, rpc
@@ -204,7 +205,7 @@ def notes(browser: Browser, server: Process) -> Iterator[Notes]:
 # Typing
 
 
-@pytest.mark.parametrize("kind", ["note", "plain"])
+@pytest.mark.parametrize("kind", ["note", *in_soak(["plain"])])
 def test_two_who_type_at_full_speed_one_of_them_offline_lose_no_letter_and_keep_their_carets(
     notes: Notes, kind: str
 ) -> None:
@@ -213,6 +214,7 @@ def test_two_who_type_at_full_speed_one_of_them_offline_lose_no_letter_and_keep_
     type_at_full_speed(notes, notes.open(), notes.open())
 
 
+@pytest.mark.release
 def test_two_areas_that_send_whole_values_at_full_speed_merge_in_a_declared_text(notes: Notes) -> None:
     notes.write("start  end")
     one, other = notes.open_whole(), notes.open_whole()
@@ -226,6 +228,7 @@ def test_two_areas_that_send_whole_values_at_full_speed_merge_in_a_declared_text
     assert text == "start  end"
 
 
+@pytest.mark.release
 def test_the_same_letters_are_typed_where_the_caret_is(notes: Notes) -> None:
     notes.write("aaaaaa")
     one, other = notes.open(), notes.open()
@@ -275,6 +278,7 @@ def test_a_selection_that_was_made_backward_stays_so_and_goes_on_where_it_began(
     expect(area(other)).to_have_value("zero one ")
 
 
+@pytest.mark.release
 def test_a_long_text_stays_scrolled_to_where_it_is(notes: Notes) -> None:
     notes.write("".join(f"line {number}\n" for number in range(300)))
     one, other = notes.open(), notes.open()
@@ -328,6 +332,7 @@ def test_an_input_method_composes_undisturbed_while_another_types(notes: Notes) 
     expect(area(other)).to_have_value("before ()")
 
 
+@pytest.mark.release
 def test_a_composition_that_takes_long_is_undone_at_once(notes: Notes) -> None:
     notes.write("()")
     page = notes.open()
@@ -378,6 +383,7 @@ def test_undo_takes_back_only_ones_own_typing_by_bursts_and_redo_brings_it_back(
     assert area(one).input_value()[: caret(one)].endswith("mine")
 
 
+@pytest.mark.release
 def test_undo_works_offline(notes: Notes) -> None:
     notes.write("")
     one, other = notes.open(), notes.open()
@@ -400,6 +406,7 @@ def test_undo_works_offline(notes: Notes) -> None:
 # Other elements
 
 
+@pytest.mark.release
 def test_all_kinds_of_elements_show_one_text(notes: Notes) -> None:
     page, other = notes.open(), notes.open()
     line(page).press_sequentially("line")
@@ -633,7 +640,7 @@ def expect_readonly(page: Page) -> None:
 
 
 def start(page: Page, letters: str) -> None:
-    """Begin to type in what has the focus, and return at once."""
+    """Begin to type in the focused element, and return at once."""
     page.evaluate("([type, letters]) => { window.typing = eval(type)(letters) }", [TYPE, letters])
 
 

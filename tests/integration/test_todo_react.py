@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.integration.browser import Brake, Pages, record, recorded
 from tests.integration.builds import Builds, run_node
 from tests.running import Process
+from tests.schedules import in_soak
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "todo-react"
@@ -115,6 +116,7 @@ def serving(pages: Path, folder: Path) -> Process:
     return Process("app:app", cwd=folder, environment=environment)
 
 
+@pytest.mark.release
 def test_the_example_has_no_type_errors(installed: Path) -> None:
     run_node(installed, ["typescript/bin/tsc", "--noEmit"])
 
@@ -157,6 +159,7 @@ def test_what_one_types_appears_in_the_other(lists: Lists) -> None:
     expect(composer(one)).to_have_value("")
 
 
+@pytest.mark.release
 def test_a_tick_and_a_deletion_appear_in_the_other(lists: Lists) -> None:
     one, other = lists.open(), lists.open()
     tick(one, SHARE)
@@ -213,6 +216,7 @@ def test_an_undo_that_would_undo_the_work_of_others_is_refused(lists: Lists) -> 
     expect_titles(one, ["Ours", MOVE, OFFLINE, START])
 
 
+@pytest.mark.release
 def test_clearing_is_told_to_all_and_can_be_brought_back(lists: Lists) -> None:
     one, other = lists.open(), lists.open()
     one.get_by_role("button", name="Clear done").click()
@@ -222,6 +226,7 @@ def test_clearing_is_told_to_all_and_can_be_brought_back(lists: Lists) -> None:
     expect_titles(one, WELCOME)
 
 
+@pytest.mark.release
 def test_undo_takes_back_a_clearing_that_was_the_last_thing_one_did(lists: Lists) -> None:
     one, other = lists.open(), lists.open()
     rename(one, SHARE, "Open it on a phone")
@@ -236,6 +241,7 @@ def test_undo_takes_back_a_clearing_that_was_the_last_thing_one_did(lists: Lists
     expect_titles(other, WELCOME)
 
 
+@pytest.mark.release
 def test_undo_takes_back_what_one_did_after_a_clearing_first(lists: Lists) -> None:
     page = lists.open()
     page.get_by_role("button", name="Clear done").click()
@@ -246,6 +252,7 @@ def test_undo_takes_back_what_one_did_after_a_clearing_first(lists: Lists) -> No
     expect_titles(page, WELCOME[:3])
 
 
+@pytest.mark.release
 def test_a_filter_is_this_pages_own(lists: Lists) -> None:
     one, other = lists.open(), lists.open()
     one.get_by_role("button", name="Open", exact=True).click()
@@ -260,6 +267,7 @@ def test_a_filter_is_this_pages_own(lists: Lists) -> None:
 # Order
 
 
+@pytest.mark.release
 def test_dragging_moves_a_todo_for_everybody(lists: Lists) -> None:
     one, other = lists.open(), lists.open()
     record(other, READ_TITLES)
@@ -319,6 +327,7 @@ def test_everybody_sees_who_is_here_and_what_they_edit(lists: Lists) -> None:
     expect(people).to_have_text(["you"])
 
 
+@pytest.mark.release
 def test_nobody_is_without_a_name(lists: Lists) -> None:
     one, other = lists.open(name="Ada"), lists.open(name="Grace")
     one.get_by_label("Your name").fill(" ")
@@ -328,6 +337,7 @@ def test_nobody_is_without_a_name(lists: Lists) -> None:
     expect(other.get_by_role("list", name="Who is here").get_by_role("listitem")).to_have_text(["you", "Ada"])
 
 
+@pytest.mark.release
 def test_a_page_says_what_can_be_done_offline(lists: Lists) -> None:
     page = lists.open()
     note = page.locator(".offline-note")
@@ -340,6 +350,7 @@ def test_a_page_says_what_can_be_done_offline(lists: Lists) -> None:
     expect(note).to_have_count(0)
 
 
+@pytest.mark.release
 def test_a_page_that_cannot_reach_the_server_says_so(lists: Lists) -> None:
     page = lists.open()
     page.route_web_socket("**/threads/**", lambda socket: socket.close())
@@ -395,6 +406,7 @@ def test_a_row_does_not_render_when_another_changes(lists: Lists) -> None:
     assert renders(other) == {**before, "Another": 2, MOVE: 3, SHARE: 3}
 
 
+@pytest.mark.release
 def test_whatever_has_the_focus_has_a_ring_and_what_can_be_pressed_is_seen(lists: Lists) -> None:
     page = lists.open()
     for field, ring in (
@@ -412,7 +424,8 @@ def test_whatever_has_the_focus_has_a_ring_and_what_can_be_pressed_is_seen(lists
         expect(page.get_by_label(f"Delete {title}")).to_have_css("opacity", "1")
 
 
-@pytest.mark.parametrize("width", [1280, 390, 320])
+@pytest.mark.release
+@pytest.mark.parametrize("width", [320, *in_soak([1280], [390])])
 def test_the_page_is_no_wider_than_its_window(lists: Lists, width: int) -> None:
     page, other = lists.open(width=width, name="N" * 24), lists.open(name="M" * 24)
     add(page, "W" * 120)

@@ -1,4 +1,4 @@
-"""What clients are told of exceptions that are not plait's: an id, by every way out."""
+"""Clients get only an id for exceptions that are not plait's, on every way."""
 
 import asyncio
 import json

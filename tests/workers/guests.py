@@ -1,4 +1,4 @@
-"""Sockets with presence at threads of `lobby_apps`, and what its listing and its presence tell of them."""
+"""Sockets with presence at threads of `lobby_apps`, compared with the listing and the presence."""
 
 import asyncio
 import json

@@ -1,12 +1,11 @@
-"""Clients that write and read threads while workers are killed, and log what they were told."""
+"""Clients that write and read threads while workers are killed, and log the answers."""
 
 import asyncio
 import itertools
-import sqlite3
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,13 +14,14 @@ import httpx
 import msgspec
 from tests.integration.socket_client import TIMEOUT, http
 from tests.schedules import TIMES
+from tests.store_rows import load_changes
 
 from plait_client import CallError, Disconnected, Refused, Room, Unanswered, connect
 
 __all__ = ["Load", "Told", "check_changes", "check_stored"]
 
 # Seconds before a client continues after an answer: at full speed the clients take all processors, as in `make soak`.
-_PACE = 0.005 if TIMES == 1 else 0.0
+_PACE = 0.02 if TIMES == 1 else 0.0
 # Seconds before a reader asks again after there was no answer.
 _PAUSE = 0.05
 # Seconds after which a reader asks once more beside a question that is not answered, and the most open questions: a
@@ -31,7 +31,7 @@ _MOST_OPEN = 40
 
 
 class Seen(NamedTuple):
-    """What the clients have seen of a thread: the newest version in the newest epoch, and the newest owner's number."""
+    """The clients' knowledge of a thread: the newest version in the newest epoch, and the newest owner's number."""
 
     epoch: int = 0
     version: int = 0
@@ -39,7 +39,7 @@ class Seen(NamedTuple):
 
 
 class Told:
-    """What the clients of the threads of one schedule were told."""
+    """The answers to the clients of one schedule's threads."""
 
     def __init__(self) -> None:
         # By thread: the epoch and version of each acknowledged change, by its writer and number.
@@ -260,15 +260,10 @@ async def _ask_last(room: Room[dict[str, int]]) -> None:
 
 def check_stored(path: Path, thread: str, told: Told, shown: dict[str, int]) -> None:
     """Check that a thread's file has each acknowledged change once, and what the clients show."""
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
-        rows = db.execute(
-            "SELECT version, ops FROM changes WHERE thread = (SELECT id FROM threads WHERE name = ?) ORDER BY version",
-            (thread,),
-        ).fetchall()
-    check_changes(rows, thread, told, shown)
+    check_changes(load_changes(path, thread), thread, told, shown)
 
 
-def check_changes(rows: Sequence[tuple[int, bytes]], thread: str, told: Told, shown: dict[str, int]) -> None:
+def check_changes(rows: Sequence[tuple[int, bytes | str]], thread: str, told: Told, shown: dict[str, int]) -> None:
     """Check that the stored changes of a thread have each acknowledged one once, and make what the clients show."""
     stored: dict[tuple[str, int], int] = {}
     state: dict[str, int] = {}

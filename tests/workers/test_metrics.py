@@ -1,4 +1,4 @@
-"""What `/metrics` tells of several workers."""
+"""The `/metrics` of several workers."""
 
 import re
 from pathlib import Path

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from tests.commands import Done, run_command
 from tests.integration.socket_client import TIMEOUT
+from tests.schedules import in_soak
 from tests.workers.group import Group
 
 APP = """
@@ -134,9 +135,15 @@ def test_on_startup_runs_in_each_worker_and_once_in_the_first_before_the_second_
     ("source", "code", "says"),
     [
         ("nonsense(", 1, "SyntaxError"),
-        (APP.replace("plait = Plait(", "plait = Plait(limits=3, *("), 1, "SyntaxError"),
-        (APP.replace("store=os", "ping_interval=0.0, store=os"), 1, "ping_interval=0.0: must be a number of seconds"),
         (APP.replace('print("begun in each"', 'raise LookupError("no such", "thing"'), 3, "no such"),
+        *in_soak(
+            (APP.replace("plait = Plait(", "plait = Plait(limits=3, *("), 1, "SyntaxError"),
+            (
+                APP.replace("store=os", "ping_interval=0.0, store=os"),
+                1,
+                "ping_interval=0.0: must be a number of seconds",
+            ),
+        ),
     ],
 )
 def test_what_is_wrong_with_an_app_is_said_once(folder: Path, source: str, code: int, says: str) -> None:
@@ -148,6 +155,7 @@ def test_what_is_wrong_with_an_app_is_said_once(folder: Path, source: str, code:
     assert three.stdout == ""
 
 
+@pytest.mark.release
 def test_an_app_that_a_function_wraps_has_its_store_made_for_all_workers(folder: Path) -> None:
     (folder / "wrapped.py").write_text(
         "from plait import Plait, Thread\n\nclass Room(Thread):\n    initial_state = {'n': 0}\n\n"
@@ -172,6 +180,7 @@ def test_an_app_without_a_plait_is_refused_and_told_what_was_searched(folder: Pa
         assert "empty:app has no Plait: it is none, its .app and .routes lead to none" in done.stderr
 
 
+@pytest.mark.release
 def test_a_warning_of_a_setting_is_said_once(folder: Path) -> None:
     with Group("game:api", cwd=folder, environment={"PLAIT_LIMIT_STATE": "1"}, count=3) as group:
         said = group.count_lines("PLAIT_LIMIT_STATE is not a setting")
@@ -182,7 +191,7 @@ def test_a_warning_of_a_setting_is_said_once(folder: Path) -> None:
     ("store", "says"),
     [
         ("sqlite:///old.db", "the store old.db has 1 file, and each of 2 workers needs one: start fewer workers"),
-        ("sqlite:///three.db?files=3", "has 2 files, not 3"),
+        *in_soak(("sqlite:///three.db?files=3", "has 2 files, not 3")),
     ],
 )
 def test_too_few_files_for_the_workers_are_refused_with_the_command_that_splits(
@@ -208,6 +217,7 @@ def test_a_store_object_that_processes_cannot_share_is_refused(folder: Path) -> 
     assert "store: 2 workers cannot share MemoryStore: pass a URL" in line
 
 
+@pytest.mark.release
 def test_each_worker_has_a_memory_of_its_own(folder: Path) -> None:
     with Group("game:api", cwd=folder, environment={"STORE": "memory://"}) as group:
         assert ask(group).is_success
@@ -231,6 +241,7 @@ def test_each_worker_serves_the_threads_of_all_workers_for_each_mounted_plait(gr
 # Deaths
 
 
+@pytest.mark.release
 def test_a_worker_that_cannot_start_again_is_started_with_growing_pauses_until_a_reload(
     group: Group, folder: Path
 ) -> None:
@@ -264,6 +275,7 @@ def test_a_worker_whose_loop_hangs_is_killed_with_its_stack_in_the_log(group: Gr
     assert group.end() == 0
 
 
+@pytest.mark.release
 def test_a_forked_child_keeps_neither_the_store_nor_the_port(group: Group, folder: Path) -> None:
     child = ask(group, "/fork").json()
     try:
@@ -276,6 +288,7 @@ def test_a_forked_child_keeps_neither_the_store_nor_the_port(group: Group, folde
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.release
 def test_the_first_start_of_a_worker_may_fail_when_another_one_is_up(folder: Path) -> None:
     second = 'os.write(marks, b"."), os.fstat(marks).st_size == 2 and os.kill(os.getpid(), 9), print("begun in each"'
     source = APP.replace('print("begun in each"', second)
@@ -391,6 +404,7 @@ def test_a_reload_of_a_broken_app_keeps_the_workers(group: Group, folder: Path) 
     assert ask(group).json()["version"] == 1
 
 
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_hangup_reloads_while_there_is_a_terminal_and_ends_all_when_it_is_closed(folder: Path) -> None:
     pid, terminal = pty.fork()
@@ -416,6 +430,7 @@ def read_until(file: int, text: bytes) -> None:
 # With other features
 
 
+@pytest.mark.release
 def test_tls_is_in_the_workers(folder: Path) -> None:
     make = "req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
     subject = ["-addext", "subjectAltName=IP:127.0.0.1"]

@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Room(Thread[Any]):
-    """Has a state that is refused when it is `forbidden`, and does what the query of a connection asks for."""
+    """Refuses states with `forbidden`, and follows the query of a connection."""
 
     initial_state = {"n": 0}  # noqa: RUF012
 

@@ -16,7 +16,7 @@ __all__ = ["agents", "agents_package"]
 
 @pytest.fixture(scope="session")
 def agents_package(builds: Builds) -> Path:
-    """Install what the package needs, where that has not been done."""
+    """Install the dependencies of the package, unless they are installed."""
     return builds.install(FOLDER, "--ignore-scripts", "--legacy-peer-deps")
 
 
