@@ -27,8 +27,8 @@ from plait.cluster.owners import Worker, Workers
 from plait.cluster.rendezvous import find_winner
 from plait.store.postgres.cells import PostgresCells
 from plait.store.postgres.url import PostgresUrl
-from plait.store.protocol import ThreadKey
 from plait.store.shards import find_shard
+from plait.store.thread_rows import ThreadKey
 
 __all__ = ["Setup", "start_cluster", "start_workers"]
 

@@ -5,90 +5,32 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
+from unittest.mock import patch
 
 import msgspec
 import uvicorn
 
 from benchmarks.message_socket import MessageSocket
+from benchmarks.walk_threads import GameRoom, make_app
 from benchmarks.wire import text
-from plait import Context, Messages, Plait, Schedule, Thread, effect, rpc
+from plait.agents import run
 from plait.web.addresses import Addresses
 from plait.web.serve import listen, make_http_protocol
 from plait.web.sockets.handshake import Handshake
 
-__all__ = ["SLEEPERS", "Cloudflare", "Native", "serve"]
+__all__ = ["SLEEPERS", "Cloudflare", "Native", "request", "serve"]
 
 SLEEPERS: Final = tuple(f"sleeper-{number}" for number in range(20))
 """The names of game rooms that are stored and asleep."""
 
 # Iterations of the server's loop after which an operation has no work left.
 REST: Final = 8
-# Seconds after which an effect is due.
-SOON: Final = 0.02
-
 Profile = Callable[[FrameType, str, object], None]
-
-
-class Game(msgspec.Struct, frozen=True):
-    """A state of the usual kind."""
-
-    players: tuple[str, ...] = ()
-    score: int = 0
-
-
-class GameRoom(Thread[Game]):
-    """A thread of the usual kind."""
-
-    initial_state = Game()
-
-    def validate_state_change(self, next_state: Game, source: Any) -> None:
-        if next_state.score < 0:
-            raise ValueError("score cannot be negative")
-
-    @rpc
-    async def echo(self, value: int) -> int:
-        return value
-
-    @rpc
-    async def add(self, by: int) -> int:
-        self.set_state(lambda game: msgspec.structs.replace(game, score=game.score + by))
-        return self.state.score
-
-
-class Diary(GameRoom):
-    """A thread with a schedule."""
-
-    schedule = Schedule()
-
-    @rpc
-    async def plan(self, by: int) -> str:
-        return await self.schedule.after(SOON, "add_later", by)
-
-    @effect
-    async def add_later(self, by: int) -> None:
-        self.set_state(lambda game: msgspec.structs.replace(game, score=game.score + by))
-
-
-class Desk(Thread[Game]):
-    """A thread with a conversation that clients see."""
-
-    initial_state = Game()
-    messages = Messages(live=True)
-
-
-class Input(msgspec.Struct):
-    """The input of the agent."""
-
-    by: int
-
-
-async def answer(ctx: Context[GameRoom], input: Input) -> int:
-    """Answer at once."""
-    return input.by
 
 
 class Native(MessageSocket):
@@ -134,6 +76,14 @@ class Native(MessageSocket):
         self.wait_for("sent")
 
 
+def request(port: int, method: str, path: str, body: bytes | None = None) -> None:
+    """Send a request to a thread on a connection of its own."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request(method, f"/threads{path}", body)
+        response = connection.getresponse()
+        assert response.status < 300, response.read()
+
+
 class Cloudflare(MessageSocket):
     """A client of the Cloudflare protocol."""
 
@@ -160,13 +110,6 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         self.loop = asyncio.get_running_loop()
         self.is_ready.set()
-
-
-def make_app(folder: Path) -> Plait:
-    """Return the app, which keeps its data in a folder."""
-    app = Plait(GameRoom, Desk, Diary, store=f"sqlite:///{folder / 'walk.db'}", secret="walk")
-    app.agent("answer", thread=GameRoom)(answer)
-    return app
 
 
 async def store_sleepers(folder: Path) -> None:
@@ -205,7 +148,9 @@ def serve(profile: Profile, begin: Callable[[], object], folder: Path) -> Iterat
     loop = server.loop
     assert loop is not None, "the server did not start"
     try:
-        yield bound.getsockname()[1], lambda: rest(loop)
+        # On a slow machine, a profiled run would be marked as one that takes long.
+        with patch.object(run, "_DELAY", 60.0):
+            yield bound.getsockname()[1], lambda: rest(loop)
     finally:
         server.should_exit = True
         thread.join()
