@@ -1,4 +1,4 @@
-"""A conversation with an assistant: everyone asks, and everyone watches the answers while they are written."""
+"""A conversation with an assistant: everyone may ask, and everyone watches the answers while they are written."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ Status = Literal["waiting", "answering", "done", "stopped", "cut off"]
 
 
 class Turn(Struct, frozen=True):
-    """A question, and the part of its answer that was written so far."""
+    """A question, and the part of its answer that is written so far."""
 
     id: Id
     # The id and the name of the person who asked.
@@ -37,7 +37,7 @@ class Turn(Struct, frozen=True):
 
 
 class Conversation(Struct, frozen=True):
-    """The turns of a conversation, from the oldest that is kept to the latest."""
+    """The turns of a conversation, from the oldest kept one to the latest."""
 
     turns: tuple[Turn, ...] = ()
 
@@ -49,7 +49,7 @@ class Assistant(Thread[Conversation]):
     values = Values()
 
     def on_start(self) -> None:
-        # A thread that has just started answers nothing: the server was killed in the middle of this answer.
+        # No answer is running when a thread starts: the server was killed in the middle of this one.
         for turn in self.state.turns:
             if turn.status == "answering":
                 self.end(turn.id, "cut off")
@@ -115,7 +115,7 @@ async def answer(ctx: Context[Assistant], id: Id) -> None:
             await asyncio.sleep(PAUSE)
         status = "done"
     except Interrupted as interrupted:
-        # A page interrupts with the name of its person; a server that shuts down has no message.
+        # A page interrupts with its person's name as the message; a server that shuts down interrupts without one.
         if isinstance(interrupted.message, str):
             status, stopped_by = "stopped", interrupted.message[:40]
     finally:

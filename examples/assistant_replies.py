@@ -18,12 +18,12 @@ class Said(NamedTuple):
 
     name: str
     question: str
-    # Whether the same person asks now.
+    # Whether the person who asks now also asked this question.
     is_mine: bool
 
 
 class Asked(NamedTuple):
-    """A question, with everything that an answer may need."""
+    """A question, with all data that an answer may need."""
 
     match: re.Match[str]
     by: str

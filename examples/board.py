@@ -18,7 +18,7 @@ MAX_PEOPLE = 1000
 
 Id = Annotated[str, Meta(pattern="^[a-z0-9-]{1,32}$")]
 Title = Annotated[str, Meta(min_length=1, max_length=120)]
-# Several people can write in it at once.
+# A text in which several people can write at once.
 Note = Annotated[Text, Meta(max_length=2000)]
 Name = Annotated[str, Meta(min_length=1, max_length=40)]
 Color = Literal["plain", "red", "amber", "green", "blue", "violet"]
@@ -29,18 +29,18 @@ class Column(Struct, frozen=True):
     """A stage of work."""
 
     title: Title
-    # Columns are sorted by this, from left to right.
+    # Columns are sorted by this number, from left to right.
     order: float
-    # The most cards that may be in progress here.
+    # The maximum number of cards in this column.
     limit: Limit | None = None
 
 
 class Card(Struct, frozen=True):
-    """A piece of work. It stores its own place, so that two people can move two cards without a conflict."""
+    """A piece of work. Each card stores its own place, so that two people can move two cards without a conflict."""
 
     title: Title
     column: Id
-    # The cards of a column are sorted by this, from top to bottom; a number between two others goes between them.
+    # The cards of a column are sorted by this number, from top to bottom; there is room between any two numbers.
     order: float
     note: Note = ""
     color: Color = "plain"
@@ -69,7 +69,7 @@ class Restored(Struct, frozen=True):
     """An event: a person has restored an older board."""
 
     version: int
-    # The id of the connection that restored it.
+    # The id of the connection that restored the board.
     by: str | None
 
 
@@ -87,14 +87,14 @@ class Named(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True):
-    """Who changed a board: the names of people by connection, and who restored which version."""
+    """The people who changed a board: their names by connection, and the restored versions with their restorers."""
 
     names: dict[str, tuple[Named, ...]] = {}
     restored: dict[str, str] = {}
 
 
 class BoardMemory(Thread[Memory]):
-    """Keeps the names of people who have left the board of the same name; only the board writes to it."""
+    """Keeps the names of people who have left the board of the same name; only that board writes to it."""
 
     initial_state = Memory()
 
@@ -132,7 +132,7 @@ class Board(Thread[BoardState]):
             await self.remember(source, self.told)
 
     async def remember(self, connection: Connection, version: int) -> None:
-        """Store the name in a connection's presence, from this version on, if the name has changed."""
+        """Store the name in a connection's presence as its name from this version on, if it has changed."""
         try:
             name = convert(connection.presence, Shown).name
         except ValidationError:
@@ -150,7 +150,7 @@ class Board(Thread[BoardState]):
 
     @rpc
     async def who(self) -> Memory:
-        """Return who has changed the board."""
+        """Return the people who have changed the board."""
         return await self.memory.state()
 
     @rpc(name="undo")
@@ -161,7 +161,7 @@ class Board(Thread[BoardState]):
 
     @rpc
     async def restore(self, version: int) -> None:
-        """Restore the board of a version. This is a change like any other; later versions stay in the history."""
+        """Restore the board of a version, by a change like any other; later versions stay in the history."""
         restored = await self.revert(version)
         connection = current().connection
         self.emit("restored", Restored(version, connection.id if connection else None))

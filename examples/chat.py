@@ -1,4 +1,4 @@
-"""A chat of several people and a bot: messages, reminders and minutes belong to the thread, not to its state."""
+"""A chat of several people and a bot. Messages, reminders and minutes are parts of the thread, not of its state."""
 
 import asyncio
 import re
@@ -32,9 +32,9 @@ from plait import (
 PAGES = Path(__file__).parent / "pages"
 PAUSE = 0.04
 MAX_PEOPLE = 500
-# The bot reads so many characters of a message; the time that a rule takes can grow with their square.
+# The bot reads this many characters of a message, as the time that a rule takes can grow with their square.
 MAX_READ = 2000
-# The minutes are written from so many messages at a time, with a pause in which people see how far they are.
+# The minutes are written from this many messages at a time, with pauses in which people see the progress.
 AT_ONCE = 10
 BREATH = 0.3
 DAY = 24 * 3600
@@ -44,20 +44,20 @@ Name = Annotated[str, Meta(min_length=1, max_length=40)]
 
 
 class Person(Struct, frozen=True):
-    """Who writes on a connection; the same person may have several."""
+    """The person who writes on a connection. The same person may have several connections."""
 
     id: Id
     name: Name
 
 
 class Room(Struct, frozen=True):
-    """The people who were here, by the id of their connection, which is in the metadata of each message."""
+    """The people who were here, by the id of their connection, which each message has in its metadata."""
 
     people: dict[str, Person] = {}
 
 
 class Chat(Thread[Room]):
-    """Pages send messages; what a page sends is queued for the bot, which answers what it has a rule for."""
+    """Pages send messages, which are queued for the bot. It answers messages for which it has a rule."""
 
     initial_state = Room()
     messages = Messages(agent="bot", live=True)
@@ -71,7 +71,7 @@ class Chat(Thread[Room]):
 
     @rpc
     def introduce(self, id: Id, name: Name) -> None:
-        """Store who writes on the caller's connection."""
+        """Store the name of the person who writes on the caller's connection."""
         connection = current().connection
         if connection is None:
             return
@@ -81,14 +81,14 @@ class Chat(Thread[Room]):
 
     @effect
     async def remind(self, name: str, what: str) -> None:
-        """Send a reminder; it is stored with the removal of its schedule, so it is sent once."""
+        """Send a reminder. It is stored together with the removal of its schedule, so it is sent once."""
         await self.messages.inject("assistant", f"{name}, your reminder: {what}", metadata={"reminder": name})
 
     # Minutes
 
     @task
     async def write_minutes(self, step: Step, name: str) -> None:
-        """Write what was said into a file, and post it if a person agrees; a restart at any point changes nothing."""
+        """Write the messages into a file, and post it if a person agrees; a restart at any point changes nothing."""
         total = await step.do("count", self.count_messages)
         lines: list[str] = []
         for start in range(0, total, AT_ONCE):
@@ -105,7 +105,7 @@ class Chat(Thread[Room]):
         return (await self.messages.list(1)).total
 
     async def read_messages(self, start: int) -> list[str]:
-        """Return a line for each of some messages."""
+        """Return the lines of the next messages."""
         found = (await self.messages.list(AT_ONCE, start, order="asc")).messages
         said = [(self.find_person(each), " ".join((each.content or "").split())) for each in found]
         return [f"- **{person.name if person else 'Bot'}**: {text}" for person, text in said if text]
@@ -136,12 +136,12 @@ class Chat(Thread[Room]):
         await self.tasks.cancel(run)
 
     def find_person(self, message: Message) -> Person | None:
-        """Return who has sent a message."""
+        """Return the person who has sent a message."""
         return self.state.people.get(message.metadata.get("connection", ""))
 
 
 async def bot(ctx: Context[Chat]) -> None:
-    """Answer what is queued, a word at a time; each answer is stored with its question, or neither is."""
+    """Answer the queued messages, a word at a time; an answer is stored together with its question, or neither is."""
     chat = ctx.thread
     is_alone = len({person.id for person in chat.state.people.values()}) < 2
     has_helped = False
@@ -164,7 +164,7 @@ def add_chat(app: Plait) -> None:
     app.agent("bot", thread=Chat)(bot)
 
 
-# What the bot answers
+# Answers of the bot
 
 
 class Asked(NamedTuple):
@@ -176,7 +176,7 @@ class Asked(NamedTuple):
 
 
 async def answer(chat: Chat, message: Message) -> str | None:
-    """Return what the bot says to a message; None if it has no rule for it."""
+    """Return the bot's answer to a message; None if it has no rule for the message."""
     person = chat.find_person(message)
     for pattern, rule in RULES:
         if match := re.search(pattern, read(message), re.I | re.S):

@@ -1,4 +1,4 @@
-"""A shop's desk: two agents that call a model and tools, hand the customer over, and ask before they pay back."""
+"""A shop's desk: two agents that call a model and tools, hand the customer over, and ask before they pay money back."""
 
 import asyncio
 import json
@@ -106,7 +106,7 @@ def decide(messages: list[ModelMessage], tools: set[str]) -> str | tuple[str, di
 
 
 def read(messages: list[ModelMessage]) -> tuple[str, list[ToolReturnPart]]:
-    """Return the last question, and the results that came after it."""
+    """Return the last question, and the results after it."""
     question, results = "", list[ToolReturnPart]()
     for part in (part for each in messages for part in each.parts):
         match part:

@@ -30,10 +30,10 @@ class Document(Struct, frozen=True):
 
 
 class Person(Struct, frozen=True):
-    """Who was on a connection."""
+    """A person who was on a connection."""
 
     name: Name
-    # In degrees.
+    # The hue, in degrees.
     color: float
 
 
@@ -61,7 +61,7 @@ LIST = "# Shopping\n\n- Bread\n- Apples\n- A second kettle\n"
 
 
 class Pad(Thread[PadState]):
-    """Pages type in the texts themselves; the server merges what they type, and writes a text of its own."""
+    """Pages type in the texts themselves; the server merges their typing, and writes a text of its own."""
 
     initial_state = PadState({"welcome": Document("Welcome", WELCOME), "shopping": Document("Shopping", LIST)})
 
@@ -87,7 +87,7 @@ class Pad(Thread[PadState]):
 
     @rpc
     async def find_authors(self, document: Id) -> list[Stretch]:
-        """Return which connection wrote which part of a document."""
+        """Return the parts of a document with the connections that wrote them."""
         return await self.authors(f"/documents/{document}/body")
 
     @rpc(concurrent=True)

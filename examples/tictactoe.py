@@ -31,12 +31,12 @@ class Game(Struct, frozen=True):
     players: tuple[Player, ...] = ()
     moves: tuple[Cell, ...] = ()
     status: Status = "waiting"
-    # The id of the player who won; None in a finished game is a draw.
+    # The id of the player who won; None in a finished game means a draw.
     winner: str | None = None
 
 
 class Card(Struct, frozen=True):
-    """What the lobby shows of a table."""
+    """The data of a table that the lobby shows."""
 
     players: tuple[Name, ...]
     status: Status
@@ -67,7 +67,7 @@ class TicTacToe(Thread[Game]):
 
     @rpc
     async def rematch(self) -> None:
-        """Begin another game, in which the other player has X."""
+        """Begin a new game, in which the other player has X."""
         caller = calling_player()
         if self.state.status != "finished" or caller not in [player.id for player in self.state.players]:
             raise Reject("only a player can ask for a rematch, when the game is over")

@@ -1,5 +1,5 @@
 // @ts-check
-/** What the conversations share: the box in which the next message is written, and the end of the page. */
+/** The shared code of conversations: the box for the next message, and the end of the page. */
 
 import { find } from "./room.js";
 
@@ -9,7 +9,7 @@ const NEAR = 120;
 export const box = /** @type {HTMLTextAreaElement} */ (find("#message"));
 
 /**
- * Send what is written in the box, or an idea that is pressed, once the thread is known.
+ * Send the text in the box, or a pressed idea, once the thread is known.
  * @param {import("/plait/client.js").ThreadClient} client
  * @param {(text: string) => void} say
  * @param {() => boolean} hasMore whether there is something to send beside a text
@@ -35,7 +35,7 @@ export function openBox(client, say, hasMore = () => false) {
 
 /** @param {KeyboardEvent} event */
 function isSending({ key, shiftKey, isComposing }) {
-  // Touch screens have a button for it, and Enter in an input method only ends a word.
+  // Touch screens have a button for sending, and Enter in an input method only ends a word.
   return key === "Enter" && !shiftKey && !isComposing && !matchMedia("(pointer: coarse)").matches;
 }
 
@@ -48,7 +48,7 @@ export function goToEnd() {
   scrollTo({ top: document.body.scrollHeight });
 }
 
-/** Offer a way to the end, where it is not shown. */
+/** Offer a way to the end of the page, if it is not shown. */
 export function showLatest() {
   find("#latest").hidden = isNearEnd();
 }

@@ -1,14 +1,14 @@
 // @ts-check
-/** Presence: what this page shows of its person to the others, and what they show. */
+/** Presence: the data that this page and the others show of their people. */
 
 import { avatar, find, findInput, hue, savePerson } from "./room.js";
 
 /**
- * What the pages of all examples show of a person.
+ * The data that the pages of all examples show of a person.
  * @typedef {{id: string, name: string, color: number}} Shown
  */
 /**
- * A person who is here; `label` is what to call them.
+ * A person who is here; `label` is the name to show.
  * @template More
  * @typedef {Shown & More & {connection: string, label: string}} Someone
  */
@@ -40,7 +40,7 @@ export class People {
     find("#name").addEventListener("change", () => this.#rename());
   }
 
-  /** Change what the others see of this person. @param {Partial<Shown & More>} changes */
+  /** Change the data that the others see of this person. @param {Partial<Shown & More>} changes */
   show(changes) {
     const next = { ...this.#mine, ...changes };
     if (JSON.stringify(next) === JSON.stringify(this.#mine)) return;

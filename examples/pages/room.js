@@ -1,5 +1,5 @@
 // @ts-check
-/** What all pages share: a room, a status, notices, and the person who uses the page. */
+/** The shared code of all pages: a room, a status, notices, and the person who uses the page. */
 
 import { ThreadClient } from "/plait/client.js";
 
@@ -162,7 +162,7 @@ export function shake(element) {
 
 // Person
 
-/** Return who uses this browser, with a name to begin with. @returns {Person} */
+/** Return the person who uses this browser, with an initial name. @returns {Person} */
 export function loadPerson() {
   const pick = (/** @type {string[]} */ words) => words[Math.floor(Math.random() * words.length)];
   const id = localStorage.getItem("plait-person") ?? randomId();

@@ -1,8 +1,8 @@
-"""AgentState: one agent for all users; each session stores everything that the agent needs after a restart.
+"""AgentState: one agent for all users. Each session stores everything that the agent needs after a restart.
 
     await app.run("harness", "Hi", user_id="alice", session_id="s1", attributes=[Tenant("tenant-7")])
 
-Requests of one session are answered one after the other, requests of several sessions at the same time.
+Requests of one session are answered one after the other, requests of different sessions at the same time.
 """
 
 from msgspec import Struct
@@ -18,7 +18,7 @@ class AgentState(Struct, frozen=True):
 
     context: tuple[Message, ...] = ()
     summary: str = ""
-    # What the agent still has to do.
+    # The tasks that the agent still has to do.
     tasks: tuple[str, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""A thread for each user: ids that are made from the app's own user ids, instead of signed ones."""
+"""A thread for each user: its id is made from the app's own user id, instead of a signed id."""
 
 import hashlib
 from secrets import token_hex

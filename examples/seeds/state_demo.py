@@ -1,6 +1,7 @@
 """StateDemo: state of a request, of a conversation, and of a user.
 
-Call it by `POST /run/state-demo`. To continue the conversation, send the header `x-thread-id` of the answer again.
+Call the agent by `POST /run/state-demo`. To continue the conversation, send the header `x-thread-id` of the answer
+again.
 """
 
 import time
@@ -33,18 +34,18 @@ class Output(Struct):
 
 @app.agent("state-demo", thread=Conversation)
 async def state_demo(ctx: Context[Conversation], input: Input) -> Output:
-    # Of the request: dropped when it ends, and shared with the agents that this one calls.
+    # State of the request: dropped at its end, and shared with the agents that this one calls.
     ctx.state["start"] = time.perf_counter()
 
-    # Of the conversation: durable, and committed with this run.
+    # State of the conversation: durable, and committed with this run.
     await ctx.thread.values.push("messages", input.message)
 
-    # Of the user: durable, and the same in all conversations.
+    # State of the user: durable, and the same in all conversations.
     total = 0
     if ctx.user is not None:
         total = await ctx.user.update("total_requests", lambda total: total + 1, 0)
 
-    # Of the request, for the listeners that run at its end.
+    # State of the request, for the listeners that run at its end.
     ctx.session.state["kind"] = "chat"
     ctx.session.add_listener("completed", log_session)
 

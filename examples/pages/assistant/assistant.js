@@ -14,7 +14,7 @@ import { avatar, clone, find, hue, join, loadPerson, notify, openRoom, randomId,
 
 const ENDINGS = { stopped: "Stopped", "cut off": "Cut off: the server was stopped in the middle" };
 const person = loadPerson();
-/** The elements of the turns, and what each shows. @type {Map<string, {element: HTMLElement, look: string}>} */
+/** The elements of the turns, and their current looks. @type {Map<string, {element: HTMLElement, look: string}>} */
 const shown = new Map();
 /** The questions to which this page has asked for an answer since it came online. @type {Set<string>} */
 const asked = new Set();

@@ -14,9 +14,9 @@ import { BoardView } from "./view.js";
 
 /** @typedef {import("./model.js").Board} Board */
 
-/** The card in this person's hand, and where it would go. @type {{card: string, to?: import("./drag.js").Place} | undefined} */
+/** The card in this person's hand, and its possible place. @type {{card: string, to?: import("./drag.js").Place} | undefined} */
 let held;
-/** The card that this person has open. @type {string | undefined} */
+/** The card that this person has opened. @type {string | undefined} */
 let opened;
 /** The older board that is shown. @type {Board | undefined} */
 let past;
@@ -67,7 +67,7 @@ function refused(error, ops) {
 
 // People
 
-/** Show the others which card this person holds, edits, or has selected. */
+/** Show the others the card that this person holds, edits, or has selected. */
 function showSelection() {
   const focused = document.hasFocus() ? document.activeElement?.closest("[data-card]") : null;
   const card = held?.card ?? opened ?? /** @type {HTMLElement | null} */ (focused)?.dataset.card ?? null;
@@ -190,7 +190,7 @@ function move(card, { column, before }) {
   edit((draft) => place(draft, card, column, before));
 }
 
-/** Handle that someone else has deleted the card in hand. */
+/** Release the card in hand, as someone else has deleted it. */
 function lose() {
   drag.release();
   keyboard.release();

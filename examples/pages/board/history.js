@@ -1,5 +1,5 @@
 // @ts-check
-/** The panel that shows a board as it was at any version that the server has kept, and brings it back. */
+/** The panel that shows a board at any version that the server has kept, and restores it. */
 
 import { find, findInput, notify, room, write } from "../room.js";
 
@@ -19,7 +19,7 @@ export class HistoryPanel {
   #epoch = "";
   /** @type {Map<number, Change>} */
   #changes = new Map();
-  /** Who has changed the board, including people who have left. @type {Memory} */
+  /** The people who have changed the board, including people who have left. @type {Memory} */
   #memory = { names: {}, restored: {} };
   #last = 0;
   #isFetching = false;
@@ -74,7 +74,7 @@ export class HistoryPanel {
     (this.#isEmpty ? find("#close-history") : this.#slider).focus();
   }
 
-  /** Get the changes since the last time, or all that are kept; return whether that succeeded. */
+  /** Get the changes since the last time, or all kept changes; return whether that succeeded. */
   async #fetch() {
     this.#isFetching = true;
     try {
@@ -82,7 +82,7 @@ export class HistoryPanel {
       const { epoch, version, changes } = await getChanges(since);
       if (!since) {
         this.#changes.clear();
-        // Boards before a migration have another shape.
+        // Boards from before a migration have another shape.
         const first = changes.findLast(({ source }) => source === "migration")?.version;
         this.#slider.min = String(first ?? (changes[0]?.version ?? version + 1) - 1);
       }

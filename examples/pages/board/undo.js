@@ -3,7 +3,7 @@
 
 import { find, notify, room } from "../room.js";
 
-/** Stores how many changes of this tab can be undone, also after a reload. */
+/** Stores the number of this tab's changes that can be undone, even after a reload. */
 const KEY = `plait-undoable:${room}`;
 const NOTHING = "There is nothing of yours to undo.";
 

@@ -1,5 +1,5 @@
 // @ts-check
-/** Renders the board: each column and card has one element, which is moved and not made again. */
+/** Renders the board: each column and card has one element, which is moved, and never made again. */
 
 import { animate, clone, find, findInput, write } from "../room.js";
 import { cardsIn, columnsOf } from "./model.js";
@@ -131,7 +131,7 @@ function fillColumn(element, { title, limit }, count) {
   find(".add-card input", element).ariaLabel = `Title of a card to add to ${title}`;
 }
 
-/** Show on a card who has it selected. @param {HTMLElement} element @param {Selection[]} selections */
+/** Show the people who have selected a card on that card. @param {HTMLElement} element @param {Selection[]} selections */
 function select(element, selections) {
   element.classList.toggle("selected", selections.length > 0);
   if (selections.length) element.style.setProperty("--hue", String(selections[0].color));

@@ -10,12 +10,12 @@ import { clone, find, findInput, notify, randomId, write } from "../room.js";
  */
 
 const MOST = 10;
-// The pixels of a picture in a message.
+// The maximum pixels of a picture in a message.
 const WIDEST = 352;
 const HIGHEST = 288;
 const SHOWN = /^image\/(png|jpeg|gif|webp|svg\+xml|avif)$/;
 
-/** The files that go with the next message. */
+/** The files that are sent with the next message. */
 export class Attachments {
   #files;
   /** @type {Waiting[]} */
@@ -34,12 +34,12 @@ export class Attachments {
     this.#openDropZone();
   }
 
-  /** Whether there are any. */
+  /** Whether there are files. */
   get has() {
     return this.#waiting.length > 0;
   }
 
-  /** Return what a message says of them, when they are uploaded; those that failed are left out. */
+  /** Return the attachments of a message, once all files are uploaded; failed files are left out. */
   async take() {
     const taken = this.#waiting;
     this.#waiting = [];
@@ -109,13 +109,13 @@ export class Attachments {
   }
 }
 
-/** Return what a message says of a file. @param {FileInfo} file */
+/** Return the attachment of a message for a file. @param {FileInfo} file */
 function describe({ path, name, mime, size, width, height }) {
   return { path, name, mime, size, ...(width && height && { width, height }) };
 }
 
 /**
- * Return the elements of the attachments of a message: pictures and links. Anybody may have sent anything.
+ * Return the elements for the attachments of a message: pictures and links. Clients may send any attachments.
  * @param {readonly {readonly [key: string]: unknown}[]} attachments
  * @param {{url(path: string): string}} files
  */
@@ -135,7 +135,7 @@ export function makeAttachments(attachments, files) {
 /** @param {HTMLAnchorElement} link @param {number} width @param {number} height */
 function makePicture({ href, download }, width, height) {
   const picture = new Image();
-  // Its place is there before it is.
+  // The picture has its place before it is loaded.
   const scale = Math.min(1, WIDEST / width, HIGHEST / height);
   if (width > 0 && height > 0) [picture.width, picture.height] = [width * scale, height * scale];
   [picture.loading, picture.alt, picture.src] = ["lazy", download, href];

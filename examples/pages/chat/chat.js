@@ -18,7 +18,7 @@ import { keepPlace, renderMessages } from "./view.js";
  * @typedef {{people: Record<string, Person>}} Room
  */
 
-// So many pixels before the first message, older ones are read.
+// Older messages are read this many pixels before the first message is reached.
 const EARLY = 800;
 const TYPING_ENDS = 3000;
 const person = loadPerson();
@@ -65,7 +65,7 @@ function introduce() {
   client.call("introduce", person.id, person.name).catch(() => (introduced = ""));
 }
 
-/** Return who has written a message; undefined for the bot. @param {Message} message @returns {Person | undefined} */
+/** Return the person who has written a message; undefined for the bot. @param {Message} message @returns {Person | undefined} */
 function authorOf({ role, metadata, status }) {
   if (role === "assistant") return undefined;
   const connection = String(metadata?.connection ?? "");
@@ -94,7 +94,7 @@ async function say(content) {
   showTyping(false);
   try {
     const attached = await attachments.take();
-    introduce(); // After a new name that was not rendered yet.
+    introduce(); // The name may be new, and not rendered yet.
     const sent = messages.send(content, { attachments: attached });
     goToEnd();
     await sent;
@@ -107,7 +107,7 @@ async function say(content) {
 async function loadEarlier() {
   const button = find("#earlier button");
   if (button.ariaBusy === "true" || client.status !== "online") return;
-  // A screen reader does not read out what comes.
+  // A screen reader must not read out the older messages.
   button.ariaBusy = find("#log").ariaBusy = "true";
   try {
     await messages.older();
@@ -118,7 +118,7 @@ async function loadEarlier() {
   }
 }
 
-/** What was sent offline is lost with the page. @param {BeforeUnloadEvent} event */
+/** Warn before the page is closed, as messages sent offline are lost with it. @param {BeforeUnloadEvent} event */
 function warn(event) {
   if (messages.items.some(({ status }) => status === "sending")) event.preventDefault();
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** The minutes that the server writes: how far they are, and the decision whether they are posted. */
+/** The minutes that the server writes: their progress, and the decision whether they are posted. */
 
 import { clone, find, notify, write } from "../room.js";
 
@@ -65,7 +65,7 @@ function remove(id, status) {
   const card = cards.get(id);
   if (!card) return;
   cards.delete(id);
-  // The box is where to go on for a person whose focus would be lost with the card.
+  // The focus moves to the box, as it would be lost with the card.
   if (card.contains(document.activeElement)) find("#message").focus();
   card.remove();
   if (status === "failed") notify("The minutes could not be written.", { refused: true });

@@ -1,5 +1,5 @@
 // @ts-check
-/** The list of messages: each has one element from when it is sent, which changes with it. */
+/** The list of messages. Each message has one element from the moment of sending, which changes with it. */
 
 import { avatar, clone, find, hue, write } from "../room.js";
 import { makeAttachments } from "./attachments.js";
@@ -13,10 +13,10 @@ import { makeAttachments } from "./attachments.js";
  */
 
 const WAITING = "Waiting for the bot";
-// Messages of one person are one group if they are so close, in microseconds.
+// Messages of one person form a group if this many microseconds or fewer are between them.
 const CLOSE = 5 * 60e6;
 const list = find("#messages");
-/** The elements of the messages, and what each shows. @type {Map<string, {element: HTMLElement, look: string}>} */
+/** The elements of the messages, and their current looks. @type {Map<string, {element: HTMLElement, look: string}>} */
 const shown = new Map();
 
 /**
@@ -46,7 +46,7 @@ export function renderMessages(items, me, authorOf, { status, connection, files 
   place(elements);
 }
 
-/** Return what brings the text of the first message in sight to where it is. */
+/** Return a function that scrolls the first message in sight back to its present place. */
 export function keepPlace() {
   const top = (/** @type {Element} */ bubble) => bubble.getBoundingClientRect().top;
   const first = [...list.querySelectorAll(".bubble")].find((bubble) => bubble.getBoundingClientRect().bottom > 0);
@@ -55,7 +55,7 @@ export function keepPlace() {
 }
 
 /**
- * Return what a message is known by, from when it is sent here. The key is the sender's choice, the connection is not.
+ * Return the identity of a message from the moment of sending. The sender chooses the key, but not the connection.
  * @param {Message} message
  * @param {string | undefined} connection the one of this page
  */
@@ -71,7 +71,7 @@ function isSameGroup(before, item, authorOf) {
   return isClose && authorOf(before)?.id === authorOf(item)?.id;
 }
 
-/** Return what stands below a message. @param {Message} item @param {boolean} isAnswered @param {boolean} isOnline */
+/** Return the text below a message. @param {Message} item @param {boolean} isAnswered @param {boolean} isOnline */
 function noteOf({ status, role, created_at }, isAnswered, isOnline) {
   if (status === "sending") return isOnline ? "Sending" : "Sent when you are online again";
   if (status === "failed") return role === "assistant" ? "Cut off in the middle" : "Given up: the bot has failed";
@@ -88,7 +88,7 @@ function formatTime(time) {
 }
 
 /**
- * Return the element of a message, which shows it.
+ * Return the element that shows a message.
  * @param {string} key
  * @param {Message} item
  * @param {Look} look
@@ -106,7 +106,7 @@ function renderMessage(key, item, { note, author, isMine, isGrouped, isWriting }
   element.classList.toggle("grouped", isGrouped);
   element.classList.toggle("writing", isWriting);
   element.classList.toggle("waiting", note === WAITING);
-  // A screen reader reads it out when it is complete.
+  // A screen reader reads the message out when it is complete.
   element.ariaBusy = String(item.status === "streaming");
   write(find(".bubble", element), item.content ?? "");
   find(".bubble", element).hidden = !item.content && item.attachments.length > 0;
@@ -135,7 +135,7 @@ function makeMessage({ role, metadata, attachments }, files) {
   return element;
 }
 
-/** Put elements into the list, and leave those that are in order where they are. @param {HTMLElement[]} elements */
+/** Put elements into the list, without moving the ones that are in order. @param {HTMLElement[]} elements */
 function place(elements) {
   let next = list.firstElementChild;
   for (const element of elements) {

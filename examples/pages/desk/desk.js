@@ -1,5 +1,5 @@
 // @ts-check
-/** The desk's page: what two agents say and do, the calls that wait for approval, and stop and continue. */
+/** The desk's page: messages and calls of two agents, approvals, and the buttons to stop and to continue. */
 
 import { files } from "/plait/files.js";
 import { messages as part } from "/plait/messages.js";
@@ -23,7 +23,7 @@ const CALLS = /** @type {Record<string, string>} */ ({
 });
 const OVER = new Set(["done", "failed", "cancelled"]);
 const CUSTOMER = { id: "customer", name: "Customer" };
-/** The elements of the messages, and what each shows. @type {Map<string, {element: HTMLElement, look: string}>} */
+/** The elements of the messages, and their current looks. @type {Map<string, {element: HTMLElement, look: string}>} */
 const shown = new Map();
 
 /** @type {import("/plait/client.js").ThreadClient<Record<string, unknown>>} */
@@ -60,7 +60,7 @@ function render() {
 }
 
 /**
- * What plait has written about a message.
+ * Return the metadata that plait has added to a message.
  * @param {Message} item
  */
 function ownOf({ metadata }) {
@@ -68,7 +68,7 @@ function ownOf({ metadata }) {
 }
 
 /**
- * Return which agent has said each message; of one that is not whole, the one that has the conversation then.
+ * Return the agent of each message; for an unfinished message, the agent that has the conversation at that point.
  * @param {Message[]} items
  * @param {Map<string, Message>} results the results of calls by their ids
  */

@@ -1,5 +1,5 @@
 // @ts-check
-/** Shows who wrote which part of a text. */
+/** Shows the authors of the parts of a text. */
 
 import { find } from "../room.js";
 
@@ -28,7 +28,7 @@ export class Authors {
     this.#nameOf = nameOf;
   }
 
-  /** Show who wrote a document, and ask the server when it has changed. @param {string} id @param {string} text */
+  /** Show the authors of a document; ask the server again when the text has changed. @param {string} id @param {string} text */
   async show(id, text) {
     if (this.#document !== id) this.#stretches = [];
     this.#document = id;
@@ -40,7 +40,7 @@ export class Authors {
     const stretches = await this.#client.call("find_authors", id).catch(() => []);
     if (this.#document === id) this.#stretches = stretches;
     this.#render(this.#text);
-    // Typing changes the text many times a second: ask less often.
+    // Typing changes the text many times a second, so ask less often.
     setTimeout(() => {
       this.#isAsking = false;
       if (this.#isShown) this.show(this.#document, this.#text);

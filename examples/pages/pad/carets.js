@@ -11,7 +11,7 @@ export class Carets {
   #area;
   #layer;
   #people;
-  /** The carets of the others, by connection: the last ones that they sent, and where these are in the current text. */
+  /** The carets of the others, by connection: the last one that each has sent, and its place in the current text. */
   #carets = /** @type {Map<string, {shown: string, caret: Caret, someone: Someone}>} */ (new Map());
   #rendered = "";
 
@@ -32,7 +32,7 @@ export class Carets {
     new ResizeObserver(() => this.#place()).observe(area);
   }
 
-  /** Send this person's caret, once the others have everything that this person has typed. */
+  /** Send this person's caret, once the others have received everything that this person has typed. */
   tell() {
     if (this.#client.pending) return;
     const { selectionStart: start, selectionEnd: end, selectionDirection } = this.#area;
@@ -113,7 +113,7 @@ function makeSelection(text, color) {
   return element;
 }
 
-/** Return where a caret is after edits; text that is typed at it moves it. @param {number} position @param {readonly TextEdit[]} edits */
+/** Return the place of a caret after edits; text that is typed at the caret moves it. @param {number} position @param {readonly TextEdit[]} edits */
 function follow(position, edits) {
   let moved = position;
   for (const { at, remove, insert } of edits) {

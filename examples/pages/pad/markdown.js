@@ -1,5 +1,5 @@
 // @ts-check
-/** Turns Markdown into elements: headings, lists, quotes, code, emphasis, links. All else, also HTML, stays text. */
+/** Turns Markdown into elements: headings, lists, quotes, code, emphasis, links. All else, even HTML, stays text. */
 
 const FENCE = /^```/;
 const HEADING = /^(#{1,6})\s+(.*)$/;

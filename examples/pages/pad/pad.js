@@ -19,7 +19,7 @@ const area = /** @type {HTMLTextAreaElement} */ (find("#text"));
 let opened;
 /** Closes the document that is open. */
 let leave = () => {};
-/** What was rendered last. */
+/** The last rendered content. */
 const rendered = { list: "", preview: "" };
 /** The connection and the name that the server has stored for this page. */
 let introduced = "";

@@ -1,5 +1,5 @@
 // @ts-check
-/** A game of tic-tac-toe, as the server's `Game` describes it, and what follows from its state. */
+/** A game of tic-tac-toe, as the server's `Game` describes it, and facts that follow from its state. */
 
 /** @typedef {{id: string, name: string, wins: number}} Player */
 /**
@@ -23,7 +23,7 @@ export function winningLine(game) {
   return LINES.find(([a, b, c]) => marks[a] && marks[a] === marks[b] && marks[a] === marks[c]) ?? [];
 }
 
-/** Return whose turn it is. @param {Game} game @returns {Player | undefined} */
+/** Return the player whose turn it is. @param {Game} game @returns {Player | undefined} */
 export function nextPlayer({ players, moves, status }) {
   return status === "playing" ? players[moves.length % 2] : undefined;
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** The lobby: the other tables at which there are people, first those at which a player waits for another one. */
+/** The lobby: the other tables with people, first the tables at which a player waits for another one. */
 
 import { watchThreads } from "/plait/listing.js";
 
@@ -13,7 +13,7 @@ import { short } from "./game.js";
 const MOST_TABLES = 6;
 const STATUS_TEXT = { waiting: "Free seat", playing: "Playing", finished: "Finished" };
 
-/** Show the tables, and follow what happens at them. */
+/** Show the tables, and follow their changes. */
 export function followTables() {
   watchThreads({ kind: "tic-tac-toe", limit: 200 }, render);
 }
@@ -30,7 +30,7 @@ function render({ threads, status }) {
   write(find("#lobby-note"), noteOf(others.length - shown.length, shown.length, status));
 }
 
-/** Return how much a table needs another player. @param {Table} table */
+/** Return a number for how much a table needs another player. @param {Table} table */
 function rank({ card }) {
   return card?.status === "waiting" ? 1 + card.players.length : 0;
 }

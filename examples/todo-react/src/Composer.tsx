@@ -1,4 +1,4 @@
-/** The field for another todo; the others see it while it is typed. */
+/** The field for a new todo; the others see the text while it is typed. */
 
 import { useState } from "react";
 import type { FormEvent } from "react";
@@ -27,7 +27,7 @@ export function Composer({ list, writer, onShow }: ComposerProps) {
     const text = title.trim();
     if (!text) return;
     type("");
-    // A refused title comes back to be changed, unless the next one has been begun.
+    // A refused title comes back for a change, unless the next title has been begun.
     add(list, text).catch(() => setTitle((begun) => begun || text));
   };
   return (

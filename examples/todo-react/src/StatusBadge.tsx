@@ -1,4 +1,4 @@
-/** Whether what is shown is live, and how many changes wait. */
+/** Shows whether the page is live, and the number of waiting changes. */
 
 import { useThreadStatus } from "plait-client/react";
 import { useCallback, useSyncExternalStore } from "react";

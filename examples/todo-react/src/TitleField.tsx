@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "react";
 
 interface TitleFieldProps {
   title: string;
-  /** Gets undefined when the editing ends, also because the todo was removed. */
+  /** Gets undefined when the editing ends, even because the todo was removed. */
   onType: (draft: string | undefined) => void;
   /** Gets the new title, if it has changed. */
   onEnd: (title?: string) => void;

@@ -1,4 +1,4 @@
-/** One todo. It renders only when that todo or its editor changes. */
+/** One todo. The row renders only when this todo or its editor changes. */
 
 import { useThreadState } from "plait-client/react";
 import { memo, useCallback, useState, useSyncExternalStore } from "react";

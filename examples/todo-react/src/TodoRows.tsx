@@ -1,4 +1,4 @@
-/** The todos in their order. It renders when the order changes; each row renders by itself. */
+/** The todos in their order. The list renders when the order changes; each row renders by itself. */
 
 import { useThreadState, useThreadStatus } from "plait-client/react";
 import { useCallback } from "react";
@@ -30,7 +30,7 @@ export function TodoRows({ list, filter, editors, onShow }: TodoRowsProps) {
     isSameOrder,
   );
   const status = useThreadStatus(list);
-  // Looks at the rows on the page, so that a row need not know its place.
+  // The place comes from the rows on the page, so that a row need not know it.
   const onStep = useCallback(
     (row: HTMLElement, step: -1 | 1) => {
       const other = step < 0 ? row.previousElementSibling : row.nextElementSibling;

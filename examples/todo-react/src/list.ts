@@ -46,7 +46,7 @@ export function isShown(todo: Todo | undefined, filter: Filter): boolean {
   return todo !== undefined && (filter === "all" || todo.done === (filter === "done"));
 }
 
-/** Returns why a change or a call was refused, as a text for the person. */
+/** Returns the reason for refusing a change or a call, as a text for the person. */
 export function reason(error: PlaitError): string {
   return error.code === "conflict" ? "Someone else has changed that first" : error.message;
 }

@@ -1,4 +1,4 @@
-/** Who is here, and what they are doing: presence, which lasts as long as its connection. */
+/** Presence: the people who are here and their actions. It lasts as long as its connection. */
 
 import { usePresence } from "plait-client/react";
 import { useCallback, useEffect, useMemo, useState } from "react";
@@ -6,20 +6,20 @@ import type { CSSProperties } from "react";
 
 import type { TodoList } from "./list.ts";
 
-/** What each page shows of its user. */
+/** The data that each page shows of its user. */
 export interface Person {
   name: string;
   hue: number;
   /** The id of the todo whose title is being edited, or NEW. */
   at?: string | undefined;
-  /** What has been typed there so far. */
+  /** The title that is typed so far. */
   draft?: string | undefined;
 }
 
 export interface People {
-  /** By the ids of their connections. */
+  /** The people by the ids of their connections. */
   others: ReadonlyMap<string, Person>;
-  /** By the ids of the todos that they edit; an object stays the same until what it says changes. */
+  /** The people by the ids of the todos that they edit; an object stays the same until its content changes. */
   editors: ReadonlyMap<string, Person>;
 }
 
@@ -67,7 +67,7 @@ function stored(): Person {
     const kept: unknown = JSON.parse(localStorage.getItem(KEY) ?? "null");
     if (isPerson(kept)) return kept;
   } catch {
-    // It is not ours, or there is no storage.
+    // The stored value is not ours, or there is no storage.
   }
   const name = NAMES[Math.floor(Math.random() * NAMES.length)] ?? "Guest";
   return { name, hue: Math.floor(Math.random() * 360) };

@@ -20,7 +20,7 @@ export function useUndo(list: TodoList, notify: Notify, dismiss: () => void): Un
   const own = useRpc(list, "undo");
   const clearing = useRpc(list, "clear_done");
   const back = useRpc(list, "bring_back");
-  // The server clears, so a clearing is not a change of this page; still, people expect Undo to take it back.
+  // A clearing is a change of the server, not of this page; still, people expect Undo to take it back.
   const hasClearedLast = useRef(false);
   useEffect(() => list.subscribe(() => void (list.pending > 0 && (hasClearedLast.current = false))), [list]);
 
