@@ -1,6 +1,6 @@
 """Live, durable, shared state: named threads, kept in SQLite, pushed to every socket."""
 
-from plait.actor.connection import Connection, Principal, Source
+from plait.actor.connection import Connection, Source
 from plait.actor.current import current
 from plait.actor.endpoints import endpoint
 from plait.actor.events import Event
@@ -83,6 +83,7 @@ from plait.state.change_log import Change
 from plait.state.commit import Commit
 from plait.state.edit import Edit
 from plait.state.migrations import migrate
+from plait.state.principal import Principal
 from plait.state.retention import Retention
 from plait.state.texts import Text
 from plait.state.transaction import Transaction

@@ -10,12 +10,12 @@ from tests.server.fakes import FakeTransport, TroubledStore
 from tests.server.sessions import make_cloudflare
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Principal
 from plait.actor.thread import Thread
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.node.node import Node
 from plait.session.cloudflare.departures import Departures
+from plait.state.principal import Principal
 from plait.store.thread_rows import ThreadKey
 
 __all__ = ["Client", "House", "make_request", "open_house"]

@@ -1,7 +1,7 @@
 """Where tests make their sessions: a connection to a thread and what serves it, of either protocol."""
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, Principal, Rights, Wire
+from plait.actor.connection import Connection, Rights, Wire
 from plait.actor.transport import Transport
 from plait.errors import Unauthenticated
 from plait.session.cloudflare.cloudflare_session import CLOUDFLARE, CloudflareSession
@@ -10,6 +10,7 @@ from plait.session.leases import Leases
 from plait.session.native.follower import PLAIT
 from plait.session.native.joining import Joining
 from plait.session.native.tokens import Renew, Tokens
+from plait.state.principal import Principal
 from plait_schemas.messages import Join
 
 __all__ = ["make_cloudflare", "make_connection", "make_native", "nobody"]

@@ -1,6 +1,5 @@
 """A client's connection to a thread. No I/O except through its transport."""
 
-import math
 from collections.abc import Callable, Collection, Hashable
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -10,7 +9,9 @@ from plait.actor.rpc import Method
 from plait.actor.transport import ClientSession, Frame, Transport
 from plait.errors import Forbidden, PlaitError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
+from plait.state.principal import Principal
 from plait.state.revision import Revision
+from plait.state.view import EVERYTHING, View
 from plait.store.thread_rows import ThreadKey
 from plait_schemas.codec import encode_json
 from plait_schemas.encoding import encode_given
@@ -23,7 +24,6 @@ __all__ = [
     "Gate",
     "Lease",
     "Party",
-    "Principal",
     "Rights",
     "SentClient",
     "Source",
@@ -38,28 +38,6 @@ Gate = Callable[[Callable[[PlaitError | None], None]], None]
 _TURN: Final = 1024
 
 _CLOSE_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
-
-_FIELDS: Final = (
-    ("id", str, "a str"),
-    ("claims", dict, "a dict"),
-    ("expires_at", int | float | None, "seconds since 1970, as time.time() returns, or None"),
-)
-
-
-class Principal(msgspec.Struct, frozen=True):
-    """The user of a connection, as returned by the app's `authenticate`. Raises TypeError and ValueError."""
-
-    id: str
-    claims: dict[str, Any] = {}
-    # The time at which the authentication expires, in seconds since the epoch; a client may send a new token earlier.
-    expires_at: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, types, what in _FIELDS:
-            if not isinstance(value := getattr(self, name), types) or isinstance(value, bool):
-                raise TypeError(f"Principal.{name} must be {what}, not a {type(value).__name__}")
-        if self.expires_at is not None and math.isnan(self.expires_at):
-            raise ValueError("Principal.expires_at is NaN")
 
 
 class Party(NamedTuple):
@@ -124,8 +102,8 @@ class Wire:
     This one has ordinary messages only: a str as text, bytes as binary, anything else as JSON text.
     """
 
-    def encode_change(self, revision: Revision) -> Frame | None:
-        """Return the frame for a change; None if the protocol has none."""
+    def encode_change(self, revision: Revision, view: View) -> Frame | None:
+        """Return the frame for a change, as readers with a view see it; None if the protocol has none."""
         return None
 
     def encode_message(self, data: object) -> Frame:
@@ -181,6 +159,7 @@ class Connection:
         "tags",
         "trace",
         "traceparent",
+        "view",
         "wire",
     )
 
@@ -194,6 +173,7 @@ class Connection:
         wire: Wire = PLAIN,
         arrival: int | None = None,
         party: Hashable | None = None,
+        view: View = EVERYTHING,
     ) -> None:
         self.id = id
         # The party that is charged for the waiting turns.
@@ -201,6 +181,8 @@ class Connection:
         # The number of the join, in order of arrival, if the client uses only the last of its sockets.
         self.arrival = arrival
         self.wire = wire
+        # What the client sees of the state: of the last revision that was sent, if that varies.
+        self.view = view
         # The principal and its rights, replaced when the client authenticates again.
         self.rights = rights
         # Checked when a turn of the client begins; None if the rights never end.

@@ -11,6 +11,7 @@ from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.commit import Commit
 from plait.state.revision import Revision
 from plait.state.source import Source
+from plait.state.view import EVERYTHING, View
 from plait_schemas.codes import REPLACED
 from plait_schemas.messages import PresenceDiff
 
@@ -44,16 +45,16 @@ class Connections:
         self.on_change: Callable[[Commit], None] | None = None
         self._presence: Presence | None = None
         self._members: dict[Connection, None] = _NOTHING
-        # The connections that get each change separately, and the groups of the others, one for each link.
+        # The connections that get each change separately, and the groups of the others, one for each link and view.
         self.single: dict[Connection, None] = _NOTHING
-        self.groups: dict[Multicast, ConnectionGroup] = _NOTHING
+        self.groups: dict[tuple[Multicast, View], ConnectionGroup] = _NOTHING
         # The number of connections with each id: nearly always one.
         self._ids: dict[str, int] = _NOTHING
         # The error for further connections; None while they are accepted.
         self._refusal: PlaitError | None = None
         # The last sent revision, and its frames.
         self._framed: Revision | None = None
-        self._frames: dict[Wire, Frame | None] = _NOTHING
+        self._frames: dict[tuple[Wire, View], Frame | None] = _NOTHING
 
     def __len__(self) -> int:
         return len(self._members)
@@ -147,6 +148,7 @@ class Connections:
     def broadcast_change(self, revision: Revision, *, source: Source) -> int:
         """Send a change to every connection that follows the state, except its source; return their number."""
         wire: Wire | None = None
+        view = EVERYTHING
         frame: Frame | None = None
         count = 0
         single = tuple(self.single)  # A connection that enters or leaves a group gets the change only once.
@@ -156,22 +158,22 @@ class Connections:
         for connection in single:
             session = connection.session
             if session is not None and connection is not source and connection.follows:
-                if connection.wire is not wire:
-                    wire = connection.wire
-                    frame = self.change_frame(wire, revision)
+                if connection.wire is not wire or connection.view is not view:
+                    wire, view = connection.wire, connection.view
+                    frame = self.change_frame(wire, revision, view)
                 if frame is not None:
                     session.deliver(frame, revision)
                     count += 1
         return count
 
-    def change_frame(self, wire: Wire, revision: Revision) -> Frame | None:
-        """Return the frame of `wire` for a revision; the frames of the last revision are cached."""
+    def change_frame(self, wire: Wire, revision: Revision, view: View) -> Frame | None:
+        """Return the frame of `wire` for a revision and a view; the frames of the last revision are cached."""
         if revision is not self._framed:
             self._framed = revision
             self._frames = {}
-        elif wire in self._frames:
-            return self._frames[wire]
-        frame = self._frames[wire] = wire.encode_change(revision)
+        elif (wire, view) in self._frames:
+            return self._frames[wire, view]
+        frame = self._frames[wire, view] = wire.encode_change(revision, view)
         return frame
 
     def send_presence(self, diff: PresenceDiff) -> None:

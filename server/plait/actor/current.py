@@ -4,10 +4,11 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
-from plait.actor.connection import Connection, Principal
+from plait.actor.connection import Connection
 from plait.actor.thread import Thread
 from plait.actor.turn import current_turn
 from plait.errors import Unauthenticated
+from plait.state.principal import Principal
 
 __all__ = ["Current", "current"]
 

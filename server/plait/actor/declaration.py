@@ -36,10 +36,10 @@ HOOKS: Final = (
 """The methods that plait calls."""
 
 # The hooks that are called while a change is made.
-_OF_CHANGES: Final = frozenset(("card", "validate_state_change", "resolve_conflict", "can_write"))
+_OF_CHANGES: Final = frozenset(("card", "validate_state_change", "resolve_conflict", "can_write", "can_read"))
 
 # The attributes that may be methods, with the parameters of these methods.
-_RULES: Final = {"can_write": ("state", "viewer")}
+_RULES: Final = {"can_write": ("state", "viewer"), "can_read": ("state", "viewer")}
 
 # The names of similar hooks in other libraries, and plait's names for them.
 _FOREIGN: Final = {

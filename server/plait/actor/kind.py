@@ -16,7 +16,8 @@ from plait.errors import MethodNotFound, NotFound
 from plait.limits import Limits
 from plait.spelling import find_misspelt, find_nearest
 from plait.state.migrations import find_migrations
-from plait.state.permissions import Permissions, Rules, find_permissions
+from plait.state.permissions import Rules
+from plait.state.places import FindPlaces, Places, find_places
 from plait.state.storable import check_initial_state, find_initial_state, read_state_type
 
 __all__ = ["Kind", "check_name", "kebab_case"]
@@ -90,8 +91,9 @@ class Kind:
         # The members that identify the elements of lists, by the JSON pointers of the lists.
         self.list_keys = _read_list_keys(cls)
         self.state_type = read_state_type(cls, _state_argument(cls, hooks), self.list_keys)
-        # The places that clients may change, or a function that asks a thread for them; None for everything.
-        self.permissions = find_permissions(cls, "can_write")
+        # The places that clients may change, and those that they see, or functions that ask a thread for them; None for
+        # everything.
+        self.permitted, self.readable = find_places(cls, "can_write"), find_places(cls, "can_read")
         self.state_version: int = cls.state_version
         # Seconds of idleness after which a thread is destroyed; None for never.
         self.expires_after: float | None = cls.expires_after
@@ -171,17 +173,18 @@ class Kind:
 
     def rules(self, thread: Any) -> Rules:
         """Return the rules for the changes of a thread."""
-        permissions = self.permissions
-        if permissions is not None and not isinstance(permissions, Permissions):
-            permissions = partial(permissions, thread)
         validate = thread.validate_state_change if "validate_state_change" in self.overrides else None
         policy = thread.resolve_conflict if "resolve_conflict" in self.overrides else self.cls.conflict
-        return Rules(validate, self.validated, permissions, policy)
+        return Rules(validate, self.validated, _bind(self.permitted, thread), _bind(self.readable, thread), policy)
 
     @property
     def has_initial_state(self) -> bool:
         """Whether new threads begin with a state."""
         return hasattr(self.cls, "initial_state")
+
+
+def _bind(places: Places | FindPlaces | None, thread: Any) -> Places | FindPlaces | None:
+    return places if isinstance(places, Places | None) else partial(places, thread)
 
 
 def _read_list_keys(cls: type[Any]) -> Mapping[str, str]:

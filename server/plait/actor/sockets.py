@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from plait.actor.connection import PLAIN, Connection, Principal, Rights, Wire
+from plait.actor.connection import PLAIN, Connection, Rights, Wire
 from plait.actor.connections import Connections
 from plait.actor.outcome import make_resolver
 from plait.actor.thread import Thread
@@ -18,6 +18,9 @@ from plait.actor.turns import TurnActor
 from plait.author_code import call
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE, find_outcome, tell_limit
+from plait.state.principal import Principal
+from plait.state.revision import Revision
+from plait.state.source import Source
 from plait_schemas.codec import encode_json
 
 __all__ = ["Sockets", "connection_id"]
@@ -68,9 +71,19 @@ class Sockets(Connections):
         The `party`, by default the connection itself, is charged for waiting turns. With `arrival`, the number of the
         join in order of arrival, the client uses only the last of its sockets.
         """
-        return Connection(
-            id, transport, self._actor.state.after, rights=rights, wire=wire, arrival=arrival, party=party
-        )
+        state = self._actor.state
+        view = state.find_view(rights.principal)
+        return Connection(id, transport, state.after, rights=rights, wire=wire, arrival=arrival, party=party, view=view)
+
+    def review(self, connection: Connection) -> None:
+        """Find again what a connection sees of the durable state."""
+        connection.view = self._actor.state.view_of(connection)
+
+    def broadcast_change(self, revision: Revision, *, source: Source) -> int:
+        if self._actor.state.views_vary:
+            for connection in self:
+                self.review(connection)
+        return super().broadcast_change(revision, source=source)
 
     def note_unseen(self) -> None:
         # The node checks the thread, as its log in memory may be freed.
@@ -113,6 +126,7 @@ class Sockets(Connections):
             elif self.replace(connection):
                 connection.session = session
                 self.add(connection)
+                self.review(connection)
                 welcome()
                 has_joined = True
             return has_joined

@@ -44,6 +44,9 @@ class ThreadSettings:
     # `can_write(self, state, viewer)`, called at each write of a client, that returns the places for its principal, or
     # None. Code of the server may always change everything.
     can_write: Sequence[str] | Callable[..., Sequence[str]] | None = None
+    # The places of the state that clients see, with everything below them, in the same form; None for everything. A
+    # method `can_read(self, state, viewer)` is called for each principal after each change.
+    can_read: Sequence[str] | Callable[..., Sequence[str]] | None = None
     # The bounds of the log.
     retention: ClassVar[Retention] = DEFAULT_RETENTION
     # The version of the state's type; increase it by 1 with each `@migrate`.

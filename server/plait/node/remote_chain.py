@@ -10,12 +10,13 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
-from plait.actor.connection import Connection, Party, Principal, Rights
+from plait.actor.connection import Connection, Party, Rights
 from plait.actor.transport import Transport
 from plait.actor.turn import Turn, current_turn, find_client_turn
 from plait.actor.turns import find_trace
 from plait.agents.run_queue import find_party
 from plait.instruments.protocol import Instruments
+from plait.state.principal import Principal
 from plait.store.thread_rows import ThreadKey
 
 __all__ = ["Chain", "Chains"]

@@ -9,12 +9,13 @@ from typing import Final
 from starlette.requests import Request
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Principal, Rights
+from plait.actor.connection import Rights
 from plait.actor.outcome import make_resolver
 from plait.actor.per_actor import PerActor
 from plait.actor.transport import HIGH_WATER, Frame, OneWay
 from plait.session.native.follower import PLAIT, Follower
 from plait.state.missed import MissedChanges
+from plait.state.principal import Principal
 from plait.state.revision import Revision
 from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 from plait_schemas.frames import encode
@@ -38,10 +39,10 @@ class EventStream:
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
         self._queue = _Queue(self, actor.limits.write_buffer, _WAITING.of(actor))
-        # Each event names its source, so that it can be read without the events before it.
-        self._follower = Follower(actor, self._queue, source=None)
         rights = Rights(principal, may_write=False, may_call=False)
         self.connection = actor.sockets.make_connection(id, self._queue, rights=rights, wire=PLAIT)
+        # Each event names its source, so that it can be read without the events before it.
+        self._follower = Follower(actor, self.connection, self._queue, source=None)
 
     async def open(self, request: Request, have: Version | None) -> None:
         """Join the thread, from the version `have`. Raises StoreError, and the exceptions of the thread's hooks."""
@@ -49,7 +50,7 @@ class EventStream:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def welcome() -> None:
-            joined = self._follower.join(self.connection, have, missed)
+            joined = self._follower.join(have, missed)
             self._queue.send(Frame(encode(joined)))
             self._follower.tell_joined("events", joined)
             if self._actor.sockets.has_presence and self.connection.protocol_enabled:
@@ -114,7 +115,7 @@ class EventStream:
     @property
     def event_id(self) -> bytes:
         """The id of an event that is sent now."""
-        return b"%b:%d" % (self._actor.state.epoch.encode(), self._follower.version)
+        return b"%b:%d" % (self._follower.epoch.encode(), self._follower.version)
 
 
 class _Queue(OneWay):

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from plait.actor.connection import Principal
 from plait.clock import read_wall_clock
 from plait.errors import Unauthenticated
+from plait.state.principal import Principal
 from plait_schemas.codes import UNAUTHENTICATED
 
 __all__ = ["EXPIRED", "Leases", "PrincipalLease", "Target", "find_seconds_left"]

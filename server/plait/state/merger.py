@@ -20,6 +20,7 @@ from plait.state.pipeline import Pipeline
 from plait.state.push_log import ClientPushes, PushLog
 from plait.state.revision import Revision
 from plait.state.source import Client
+from plait.state.view import find_epoch
 from plait_schemas.codec import encode_json
 from plait_schemas.diff import MOST_OPS
 from plait_schemas.messages import Push
@@ -75,6 +76,7 @@ class Merger(Pipeline):
         Pipeline.change, Conflict and PatchError.
         """
         push = proposal.push
+        self.check_seen(push.ops, proposal.source, self.current)
         self._check(push)
         if self._is_current(push, proposal.unseen):
             sent = without_own(push.ops)
@@ -90,6 +92,7 @@ class Merger(Pipeline):
         Raises the errors of Pipeline.change, and Conflict.
         """
         history, policy = self.history, self.rules.policy
+        self.check_seen(ops, source, history.current)
         current, encoded = history.current, _encode_ops(ops)
         json = current.require_json()
         most = min(MOST_OPS, MOST_PAIRS // max(len(ops), 1))
@@ -120,12 +123,12 @@ class Merger(Pipeline):
         """Raise Conflict for a push with versions that do not belong to the thread."""
         history = self.history
         epoch, base = push.base
-        if epoch != history.epoch:
+        if find_epoch(epoch) != history.epoch:
             raise Conflict("the epoch of the push's base is not the thread's current epoch; join again")
         if not 0 <= base <= history.current.version:
             raise Conflict("the base of the push is not a version of this thread; join again")
         if push.made is not None and self.rules.policy != "last-writer":
-            if push.made[0] != epoch:
+            if find_epoch(push.made[0]) != history.epoch:
                 raise Conflict("the epoch in `made` is not the thread's current epoch; join again")
             if not 0 <= push.made[1] <= base:
                 raise Conflict("the version in `made` must not be later than its base")

@@ -5,26 +5,27 @@ durable, and otherwise when the last change made so far is.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from plait.errors import Conflict, InvalidState, PlaitError, StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
-from plait.limits import WEIGHT_PER_BYTE, Limits
+from plait.limits import WEIGHT_PER_BYTE, Limits, check_weight
 from plait.state.applying import apply_ops, apply_value, check_ops, measure_op, weigh_change
 from plait.state.commit import Commit
-from plait.state.commit_queue import CommitQueue
-from plait.state.permissions import Permissions, Rules
+from plait.state.decisions import Decisions
+from plait.state.permissions import Rules
 from plait.state.revision import Revision
 from plait.state.shown_states import ShownStates
 from plait.state.source import Client, HasUser, Source
 from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction, find_transaction, innermost, refuse
-from plait.state.types import MOST_MOVED, StateType, check_size
+from plait.state.types import MOST_MOVED, StateType, check_depth, check_size
+from plait.state.view import EVERYTHING, View
 from plait.store.protocol import Store
 from plait.store.record_checks import check_record
 from plait.store.thread_rows import ClientRow, Record
-from plait_schemas.codec import encode_json
+from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.diff import MOST_OPS, diff
 from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, PatchError, decode_ops
 
@@ -38,15 +39,13 @@ _IS_NONE: Final = (
 )
 
 
-class Pipeline(CommitQueue):
+class Pipeline(Decisions):
     """Makes the changes of one thread. They are stored in order, and sent when they are durable."""
 
     __slots__ = (
-        "_is_deciding",
         "_limits",
         "_transaction",
         "_type",
-        "rules",
         "shown_states",
     )
 
@@ -62,12 +61,9 @@ class Pipeline(CommitQueue):
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
     ) -> None:
-        super().__init__(history, store, on_commit=on_commit, on_lost=on_lost, instruments=instruments)
+        super().__init__(history, store, rules, on_commit=on_commit, on_lost=on_lost, instruments=instruments)
         self._type = state_type
         self._limits = limits
-        self.rules = rules
-        # Whether the author's code is deciding about a change. It must not make another change.
-        self._is_deciding = False
         # The mutable states that the author's code has read, and could have changed in place.
         self.shown_states: ShownStates | None = None
         # The open outermost transaction, if there is one.
@@ -145,12 +141,26 @@ class Pipeline(CommitQueue):
 
     def put(self, data: bytes, source: Client) -> Commit:
         """Set the state to JSON that a client sent; unknown fields are refused."""
+        if (view := self.view_for_whole(source)) is not EVERYTHING:
+            return self.change(self.compare(self._begin_change(), data, view), source)
         current = self._begin_change()
         return self._set_whole(current, *self._type.from_json(data, self._limits), source)
 
     def replace(self, state: Any, data: bytes, source: Client) -> Commit:
         """Set the state to a client's, given as an object of the type and as JSON."""
         return self._set_whole(self._begin_change(), state, data, source)
+
+    def compare(self, base: Revision, data: bytes, view: View) -> list[Op]:
+        """Return the differences of a picture that a client sent as JSON from the picture of a revision.
+
+        A client's state is never compared with what the client does not see: its answer would tell a right guess.
+        Raises Forbidden if the differences are at places that are not seen whole, InvalidState and TooLarge.
+        """
+        check_depth(data, self._limits, "")
+        check_weight("state", data, self._limits)
+        ops = diff(view.picture(base.document), decode_json(data), self._type.keys, most=MOST_OPS)
+        view.check(ops, base)
+        return ops
 
     def change(
         self,
@@ -169,6 +179,8 @@ class Pipeline(CommitQueue):
         InvalidState, TooLarge, the error of `validate_state_change`, and Conflict if the operations do not fit.
         """
         before = self._begin_change()
+        if (bound := by or source) != "server":
+            self.check_seen(ops, bound, before)
         ops = check_ops(ops, self._limits)
         try:
             most_moved = None if isinstance(source, str) else MOST_MOVED
@@ -177,6 +189,10 @@ class Pipeline(CommitQueue):
             )
         except PatchError as error:
             raise Conflict(str(error), path=ops[0].path if [op.op for op in ops] == ["splice"] else None) from None
+        except InvalidState as error:
+            if bound == "server":
+                raise
+            raise self._veil(error, bound) from None
         ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
         return self._make_current(before, after, ops, source, accept=accept, name=name, by=by)
 
@@ -217,34 +233,6 @@ class Pipeline(CommitQueue):
         if self._transaction is not None and self._transaction is not own:
             self._transaction.break_()
         return own
-
-    def ask(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function of the author that decides about a change, and must not make one itself."""
-        self._is_deciding = True
-        try:
-            return function(*args)
-        finally:
-            self._is_deciding = False
-
-    def validate(self, state: Any, source: Source, ops: Sequence[Op], before: Revision) -> None:
-        """Ask the class whether the state, the result of `ops` on `before`, may be set.
-
-        Raises the error with which the class refuses it, and TypeError if the class returns anything.
-        """
-        if (validate := self.rules.validate) is None:
-            return
-        more: dict[str, Any] = {}
-        if "ops" in self.rules.validated:
-            # Values of operations may be undecoded JSON, or objects that are a part of the state.
-            more["ops"] = decode_ops(encode_json(ops))
-        if "before" in self.rules.validated:
-            more["before"] = before.copy()
-        answer = self.ask(partial(validate, **more) if more else validate, state, source)
-        if answer is not None:
-            raise TypeError(
-                f"validate_state_change returned {type(answer).__name__}: it must raise an error, for example "
-                "Reject, to refuse a change, and return None to accept it"
-            )
 
     # Transactions
 
@@ -333,10 +321,8 @@ class Pipeline(CommitQueue):
             if name is not None:
                 raise RuntimeError("an undo is a change of its own: call it outside of the transaction")
             return open_.add(after, ops)
-        if (found := self.rules.permissions) is not None and (bound := by or source) != "server":
-            if not isinstance(found, Permissions):
-                found = self.ask(found, before.copy(), bound.principal)
-            found.check(ops, bound, before)
+        if (bound := by or source) != "server":
+            self._check_permitted(ops, bound, before)
         if self.rules.validate is not None:
             self.validate(after.copy(), source, ops, before)
         records = () if transaction is None else transaction.make_records()

@@ -9,7 +9,7 @@ from plait.state.types import UNDECODED, StateType
 from plait.store.thread_rows import ChangeRow
 from plait_schemas.codec import decode_json, encode_json, is_large, read_parts
 from plait_schemas.diff import diff
-from plait_schemas.patch import find
+from plait_schemas.patch import Op, find, read_ops
 
 __all__ = ["Revision"]
 
@@ -23,6 +23,8 @@ class Revision:
     __slots__ = (
         "_copy",
         "_json",
+        "_ops",
+        "_parts",
         "_shown",
         "_shown_json",
         "_tree",
@@ -72,6 +74,9 @@ class Revision:
         # The object that authors see, and its JSON at the time when it was made; None if the two are not compared.
         self._shown = tree if type_.is_immutable and self.has_state else UNDECODED
         self._shown_json: bytes | None = None
+        # The state, and the operations of the change, decoded for readers who see a part of the state.
+        self._parts: Any = UNDECODED
+        self._ops: Sequence[Op] | None = None
 
     @property
     def json(self) -> bytes | None:
@@ -119,6 +124,23 @@ class Revision:
             json = self.require_json()
             self._tree, self.is_partial = read_parts(json), is_large(json)
         return self._tree if self.is_partial else self.tree
+
+    @property
+    def parts(self) -> Any:
+        """The state as dicts and lists, of which large parts may be JSON, as msgspec.Raw; it is decoded once."""
+        if self._type.is_document:
+            return self.partial
+        if self._parts is UNDECODED:
+            self._parts = read_parts(self.require_json())
+        return self._parts
+
+    @property
+    def ops(self) -> Sequence[Op]:
+        """The operations of the change that made this version; they are decoded once."""
+        if self._ops is None:
+            assert self.change is not None
+            self._ops = read_ops(self.change.ops)
+        return self._ops
 
     def has_array(self, parts: Sequence[str]) -> bool:
         """Whether the JSON has an array at a place."""
@@ -195,8 +217,8 @@ class Revision:
         """Keep only the JSON; a later read decodes it."""
         if self.has_state:
             self.require_json()
-            self._tree = self._shown = self._copy = UNDECODED
-            self._shown_json, self.is_partial = None, False
+            self._tree = self._shown = self._copy = self._parts = UNDECODED
+            self._shown_json, self.is_partial, self._ops = None, False, None
 
     # Inside
 

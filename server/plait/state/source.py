@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Hashable
 from typing import Literal, Protocol
 
 from plait.errors import PlaitError
+from plait.state.principal import Principal
 
 __all__ = ["Client", "HasUser", "Source", "StateTurn", "Turns"]
 
@@ -24,7 +25,7 @@ class Client(HasUser, Protocol):
     id: str
 
     @property
-    def principal(self) -> object:
+    def principal(self) -> Principal | None:
         """The client's principal, which methods of the author get; None without one."""
         ...
 

@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 from starlette.types import ASGIApp
 
-from plait.actor.connection import Principal
 from plait.actor.kind import check_name
 from plait.actor.thread import Thread
 from plait.app import Plait
+from plait.state.principal import Principal
 from plait.store.memory import MemoryStore
 from plait.testing.asgi import HOST, AsgiTarget
 from plait.testing.clock import Clock

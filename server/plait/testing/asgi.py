@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Scope
 
-from plait.actor.connection import Principal
+from plait.state.principal import Principal
 from plait.web.authentication import PRINCIPAL
 from plait_client.errors import ClientError
 from plait_client.target import ABNORMAL, NotOpened, Target

@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plait.actor.connection import Principal
 from plait.actor.kind import Kind
 from plait.agents.address import is_of_another
 from plait.agents.agent import INTERRUPT
 from plait.author_code import call
 from plait.errors import Forbidden, Unauthenticated
 from plait.session.leases import EXPIRED, find_seconds_left
+from plait.state.principal import Principal
 from plait.state.storable import accepts_arguments
 from plait.store.thread_rows import ThreadKey
 from plait.web.hosts import find_header

@@ -8,12 +8,12 @@ from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
-from plait.actor.connection import Principal
 from plait.cluster.owners import NodeId
 from plait.errors import InvalidArguments
 from plait.node.awake import count_people
 from plait.node.node import Node
 from plait.node.remote_requests import Listed, ListThreads, ReadPeople
+from plait.state.principal import Principal
 from plait.store.protocol import ThreadRow
 from plait.store.thread_rows import ThreadKey
 from plait.web.authentication import Identity

@@ -5,9 +5,9 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final
 
-from plait.actor.connection import Principal
 from plait.errors import PlaitError, operator_message
 from plait.node.node import Node
+from plait.state.principal import Principal
 from plait.web.authentication import Identity
 from plait.web.listing import Entry, Listing, PageQuery, make_page
 

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Scope
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Party, Principal
+from plait.actor.connection import Party
 from plait.agents.agent import INTERRUPT
 from plait.agents.runs import Runs
 from plait.cluster.owners import Owners
@@ -29,6 +29,7 @@ from plait.parts.tasks.thread_tasks import find_tasks_part
 from plait.session.cloudflare.departures import Departures
 from plait.session.leases import Leases, PrincipalLease
 from plait.state.compatibility import Compatibility
+from plait.state.principal import Principal
 from plait.store.thread_rows import ThreadKey
 from plait.web.addresses import Addresses
 from plait.web.authentication import Identity

@@ -8,13 +8,15 @@ import pytest
 from tests.cases import each_case
 from tests.server.fakes import FakeTransport
 
-from plait.actor.connection import PLAIN, Connection, Principal, Wire
+from plait.actor.connection import PLAIN, Connection, Wire
 from plait.actor.sockets import Connections
 from plait.actor.transport import Frame
 from plait.errors import StoreError
 from plait.limits import DEFAULT_LIMITS
+from plait.state.principal import Principal
 from plait.state.revision import Revision
 from plait.state.types import StateType
+from plait.state.view import EVERYTHING, View
 from plait_schemas.messages import PresenceDiff
 
 
@@ -65,7 +67,7 @@ class StateWire(Wire):
         self.count = 0
         self._prefix = prefix
 
-    def encode_change(self, revision: Revision) -> Frame:
+    def encode_change(self, revision: Revision, view: View) -> Frame:
         self.count += 1
         return Frame(self._prefix + revision.require_json())
 
@@ -144,7 +146,7 @@ def test_text_bytes_and_anything_else_are_sent_as_what_they_are(data: object, fr
 
 
 def test_a_wire_that_says_nothing_of_it_tells_of_no_change_event_or_presence() -> None:
-    assert PLAIN.encode_change(make_revision(5)) is None
+    assert PLAIN.encode_change(make_revision(5), EVERYTHING) is None
     assert PLAIN.encode_event("goal", {}) is None
     assert PLAIN.encode_presence(PresenceDiff(left=["a"])) is None
     connections = Connections()
@@ -233,14 +235,14 @@ def test_a_connection_without_protocol_frames_gets_no_state_but_messages() -> No
 def test_the_frame_of_a_revision_is_kept_until_there_is_another() -> None:
     connections, wire, other_wire = Connections(), StateWire(), StateWire(b"9")
     revision, next_revision = make_revision(1), make_revision(2, 2)
-    first = connections.change_frame(wire, revision)
+    first = connections.change_frame(wire, revision, EVERYTHING)
     assert first is not None
-    assert connections.change_frame(wire, revision) is first
-    assert frame_data(connections.change_frame(other_wire, revision)) == b"91"
-    assert connections.change_frame(wire, revision) is first
-    assert frame_data(connections.change_frame(wire, next_revision)) == b"2"
-    assert frame_data(connections.change_frame(wire, revision)) == b"1"
-    assert frame_data(connections.change_frame(wire, make_revision(1))) == b"1"
+    assert connections.change_frame(wire, revision, EVERYTHING) is first
+    assert frame_data(connections.change_frame(other_wire, revision, EVERYTHING)) == b"91"
+    assert connections.change_frame(wire, revision, EVERYTHING) is first
+    assert frame_data(connections.change_frame(wire, next_revision, EVERYTHING)) == b"2"
+    assert frame_data(connections.change_frame(wire, revision, EVERYTHING)) == b"1"
+    assert frame_data(connections.change_frame(wire, make_revision(1), EVERYTHING)) == b"1"
 
 
 def frame_data(frame: Frame | None) -> bytes:
@@ -250,12 +252,12 @@ def frame_data(frame: Frame | None) -> bytes:
 
 def test_that_a_wire_says_nothing_of_a_revision_is_remembered_too() -> None:
     class Silent(StateWire):
-        def encode_change(self, revision: Revision) -> Frame:
+        def encode_change(self, revision: Revision, view: View) -> Frame:
             self.count += 1
             return None  # type: ignore[return-value]
 
     connections, wire, revision = Connections(), Silent(), make_revision(1)
-    assert [connections.change_frame(wire, revision) for _ in range(3)] == [None] * 3
+    assert [connections.change_frame(wire, revision, EVERYTHING) for _ in range(3)] == [None] * 3
     assert wire.count == 1
 
 

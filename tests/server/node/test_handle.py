@@ -9,7 +9,6 @@ import pytest
 from tests.cases import each_case
 from tests.server.rooms import open_house
 
-from plait.actor.connection import Principal
 from plait.actor.current import current
 from plait.actor.handle import Handle
 from plait.actor.outcome import make_resolver
@@ -17,6 +16,7 @@ from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.errors import CallFailed, Forbidden, InvalidArguments, InvalidState, MethodNotFound, Reject, StoreError
 from plait.limits import DEFAULT_LIMITS
+from plait.state.principal import Principal
 from plait_schemas.patch import Op
 
 PATIENCE = 10.0

@@ -13,13 +13,14 @@ from tests.server.rooms import make_request
 from tests.server.sessions import make_connection, make_native, nobody
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, Principal, Source
+from plait.actor.connection import Connection, Source
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import CorruptThread, Reject, StoreError, Unavailable
 from plait.session.native.joining import Joining
 from plait.session.native.plait_session import PlaitSession
 from plait.session.native.tokens import Renew
+from plait.state.principal import Principal
 from plait.store.thread_rows import ChangeRow, ClientRow, ThreadKey
 from plait_schemas.messages import SUBPROTOCOL, Join
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.cases import each_case
 
-from plait.actor.connection import Principal
 from plait.clock import CLOCK
 from plait.errors import Unauthenticated
 from plait.session import leases as leases_module
 from plait.session.leases import Leases, PrincipalLease
+from plait.state.principal import Principal
 
 PATIENCE = 20.0
 

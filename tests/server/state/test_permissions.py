@@ -6,10 +6,11 @@ import msgspec
 import pytest
 from tests.cases import each_case
 
-from plait.actor.connection import Principal
 from plait.actor.thread import Thread
 from plait.errors import Forbidden
-from plait.state.permissions import Permissions, check_permissions
+from plait.state.permissions import check_permitted
+from plait.state.places import read_places
+from plait.state.principal import Principal
 from plait.state.revision import Revision
 from plait.state.types import StateType
 from plait_schemas.patch import Op
@@ -71,13 +72,13 @@ def test_a_place_that_a_pattern_names_may_be_changed(
 ) -> None:
     type_ = StateType(dict)
     revision = Revision(type_, json=msgspec.json.encode(STATE)) if form == "json" else Revision(type_, tree=STATE)
-    permissions = Permissions(["/other", pattern])
+    places = read_places("can_write", ["/other", pattern])
     ops = [Op("add", "/other", 1), Op("add", path, 1)]
     if may:
-        permissions.check(ops, Source(user), revision)
+        check_permitted(places, ops, Source(user), revision)
     else:
         with pytest.raises(Forbidden) as refused:
-            permissions.check(ops, Source(user), revision)
+            check_permitted(places, ops, Source(user), revision)
         assert refused.value.path == path
 
 
@@ -111,7 +112,7 @@ def test_a_user_is_no_element_of_a_struct_that_is_an_array_in_json(
     row = Row(notes=[1], names={"0": 1})
     revision = Revision(StateType(Table), tree=Table(row, {"0": row}))
     try:
-        Permissions([pattern]).check([Op("replace", path, 1)], Source(user), revision)
+        check_permitted(read_places("can_write", [pattern]), [Op("replace", path, 1)], Source(user), revision)
     except Forbidden:
         assert not may
     else:
@@ -127,6 +128,6 @@ def test_what_is_no_pattern_is_refused_when_the_class_is_made(patterns: Any) -> 
 
 
 def test_a_class_without_permissions_lets_clients_change_everything() -> None:
-    nothing = check_permissions("Room.can_write", ())
+    nothing = read_places("Room.can_write", ())
     with pytest.raises(Forbidden):
-        nothing.check([Op("add", "", 1)], Source("ada"), Revision(StateType(dict)))
+        check_permitted(nothing, [Op("add", "", 1)], Source("ada"), Revision(StateType(dict)))

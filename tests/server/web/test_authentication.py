@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from tests.cases import each_case
 
-from plait.actor.connection import Principal
 from plait.errors import Forbidden, Unauthenticated
+from plait.state.principal import Principal
 from plait.store.thread_rows import ThreadKey
 from plait.web.authentication import Action, Identity
 

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, Principal
+from plait.actor.connection import Connection
 from plait.actor.kind import check_name
 from plait.actor.rpc import Method
 from plait.adapters.ag_ui.body import read_input, read_last_text
@@ -29,6 +29,7 @@ from plait.agents.context import Context, read_attributes
 from plait.agents.durable import STOP
 from plait.app import Plait
 from plait.errors import NotFound, PlaitError, Readonly, Unavailable
+from plait.state.principal import Principal
 from plait.store.thread_rows import ThreadKey
 from plait.web.http.endpoint import Endpoint, Headers, LimitedRequest
 from plait.web.http.exchange import Exchange

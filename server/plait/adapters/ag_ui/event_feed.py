@@ -12,6 +12,7 @@ from plait.actor.transport import HIGH_WATER, Frame
 from plait.adapters.ag_ui.event_frames import Cursor, Opened, encode_delta
 from plait.errors import Conflict
 from plait.state.revision import Revision
+from plait.state.view import View, find_epoch
 
 __all__ = ["EventFeed", "FeedChange", "FeedRun", "RunEvent", "feed_of"]
 
@@ -60,7 +61,7 @@ class _Wire(Wire):
     def __init__(self, feed: "EventFeed") -> None:
         self._feed = feed
 
-    def encode_change(self, revision: Revision) -> Frame | None:
+    def encode_change(self, revision: Revision, view: View) -> Frame | None:
         self._feed.put_change(revision)
         return _NOTHING
 
@@ -128,7 +129,7 @@ class EventFeed:
     def find(self, cursor: Cursor) -> int | None:
         """Return the position at which a viewer continues, None if an entry that it has missed was dropped."""
         epoch, version = cursor.version
-        if epoch != self.actor.state.epoch:
+        if find_epoch(epoch) != self.actor.state.epoch:
             return None
         if cursor.feed is not None:
             is_kept = cursor.feed == self.id and self.first <= cursor.position <= self.next
@@ -154,8 +155,8 @@ class EventFeed:
     # Inside
 
     def put_change(self, revision: Revision) -> None:
-        if self.run is None:
-            return
+        if self.run is None or (self._changes and self._changes[-1].version == revision.version):
+            return  # The change is put once, and not for each view of the state.
         change = FeedChange(self.run, revision.version, encode_delta(self.actor.state.epoch, revision))
         self._append(change, 0)
         assert change.frame is not None

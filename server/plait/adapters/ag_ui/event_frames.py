@@ -18,6 +18,7 @@ from ag_ui.encoder import EventEncoder
 
 from plait.errors import InvalidArguments
 from plait.state.revision import Revision
+from plait.state.view import View
 from plait_schemas.codec import encode_json
 from plait_schemas.encoding import encode_given
 from plait_schemas.messages import Version
@@ -125,10 +126,11 @@ def encode_custom(name: str, value: Any) -> bytes:
     return b'data: {"type":"CUSTOM","name":%b,"value":%b}\n\n' % (encode_given(name), encode_given(value))
 
 
-def encode_snapshot(epoch: str, revision: Revision) -> bytes:
-    """Return the frame of a whole state."""
-    json = revision.require_json().translate(None, b"\r\n")  # Strings in JSON have no raw line breaks.
-    return b'data: {"type":"STATE_SNAPSHOT","snapshot":%b,%b}\n\n' % (json, _metadata(epoch, revision.version))
+def encode_snapshot(epoch: str, revision: Revision, view: View) -> bytes:
+    """Return the frame of a whole state, as the reader sees it."""
+    json = view.json(revision).translate(None, b"\r\n")  # Strings in JSON have no raw line breaks.
+    metadata = _metadata(view.name(epoch), revision.version)
+    return b'data: {"type":"STATE_SNAPSHOT","snapshot":%b,%b}\n\n' % (json, metadata)
 
 
 def encode_delta(epoch: str, revision: Revision) -> bytes:

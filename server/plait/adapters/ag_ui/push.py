@@ -1,5 +1,7 @@
 """Applies the state that a client of AG-UI sends, as a push on the version that the client had."""
 
+from collections.abc import Sequence
+
 from ag_ui.core import RunAgentInput
 
 from plait.actor.actor import Actor
@@ -8,10 +10,11 @@ from plait.adapters.ag_ui.event_frames import Cursor
 from plait.errors import Conflict, InvalidArguments, NotFound, PlaitError, Readonly, Reject
 from plait.state.commit import Commit
 from plait.state.revision import Revision
+from plait.state.view import EVERYTHING, View, find_epoch
 from plait.web.http.exchange import Exchange
 from plait_schemas.codec import encode_json
 from plait_schemas.diff import MOST_OPS, diff
-from plait_schemas.patch import PatchError
+from plait_schemas.patch import Op, PatchError
 
 __all__ = ["push_state"]
 
@@ -30,15 +33,19 @@ async def push_state(exchange: Exchange, actor: Actor, given: RunAgentInput, con
         raise InvalidArguments("forwardedProps.stateVersion must be a str", path="/forwardedProps/stateVersion")
     epoch, version = Cursor.parse(have, "forwardedProps/stateVersion").version
     try:
-        if epoch != actor.state.epoch:
+        if find_epoch(epoch) != actor.state.epoch:
             raise NotFound("the thread has another history since then")
-        before = await actor.log.json(version)
+        base = _decode(actor, await actor.log.json(version))
+        view = actor.state.find_view(connection.principal, base)
+        if epoch != view.name(actor.state.epoch):
+            raise NotFound("the client sees other places of the state since then")
     except NotFound as error:
         raise Conflict(f"the state cannot be compared with the version {have[:80]}: {error}") from None
     await exchange.context.scheduler.wait_for_slot()
     try:
         with exchange.context.scheduler.measure():
-            commit = _merge(exchange, actor, before, encode_json(given.state), connection)
+            ops = _compare(actor, view, base, encode_json(given.state))
+            commit = _merge(exchange, actor, ops, base, connection) if ops else None
     except PlaitError:
         raise
     except PatchError as error:
@@ -50,13 +57,16 @@ async def push_state(exchange: Exchange, actor: Actor, given: RunAgentInput, con
     return commit is not None
 
 
-def _merge(exchange: Exchange, actor: Actor, before: bytes, after: bytes, connection: Connection) -> Commit | None:
-    base = _decode(actor, before)
-    ops = diff(base.tree, _decode(actor, after).tree, actor.kind.state_type.keys, most=MOST_OPS)
-    if not ops:
-        return None
+def _compare(actor: Actor, view: View, base: Revision, after: bytes) -> Sequence[Op]:
+    if view is not EVERYTHING:
+        return actor.state.compare(base, after, view)
+    return diff(base.tree, _decode(actor, after).tree, actor.kind.state_type.keys, most=MOST_OPS)
+
+
+def _merge(exchange: Exchange, actor: Actor, ops: Sequence[Op], base: Revision, connection: Connection) -> Commit:
     if connection.readonly:
         raise Readonly("Connection is readonly")
+    actor.state.view_for_whole(connection)
     if connection.lease is not None:
         connection.lease.check()
     bucket = exchange.context.requests.bucket(exchange.request, exchange.principal)

@@ -9,13 +9,15 @@ from ag_ui.core import RunErrorEvent
 from starlette.requests import Request
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Principal, Rights
+from plait.actor.connection import Rights
 from plait.actor.outcome import make_resolver
 from plait.actor.transport import Frame
 from plait.adapters.ag_ui.event_feed import EventFeed, FeedChange, FeedRun, RunEvent
 from plait.adapters.ag_ui.event_frames import Cursor, Opened, encode, encode_snapshot
 from plait.adapters.ag_ui.event_run import EventRun
+from plait.state.principal import Principal
 from plait.state.revision import Revision
+from plait.state.view import EVERYTHING
 from plait.web.http.streamed import ResponseLines
 from plait_schemas.codes import INTERNAL_ERROR
 
@@ -65,6 +67,8 @@ class RunViewer(ResponseLines):
         self._position = 0
         self._version = 0
         self._has_state = False
+        # What the viewer saw of the last state that was sent.
+        self._view = self.connection.view
         # Whether the viewer has joined after the beginning of the run, and must still get RUN_STARTED.
         self._is_late = False
         # The items that have begun since the viewer joined; None if it has all events of the run.
@@ -128,14 +132,20 @@ class RunViewer(ResponseLines):
 
     # Inside
 
+    @property
+    def _epoch(self) -> str:
+        return self._view.name(self._actor.state.epoch)
+
     def _begin(self, run: FeedRun | None, cursor: Cursor | None) -> None:
         """Find the position in the feed at which the viewer begins."""
-        feed = self._feed
+        feed, self._view = self._feed, self.connection.view
         found = None if cursor is None else feed.find(cursor)
         self._run, self._position = run, feed.next
         if cursor is not None and found is not None:
             self._position, self._version = found, cursor.version[1]
-            self._has_state = cursor.mark != "start"
+            # The state is sent again if the viewer had another picture, or may have had.
+            self._has_state = cursor.mark != "start" and cursor.version[0] == self._epoch
+            self._has_state = self._has_state and not self._actor.state.views_vary
             self._lacks_messages = cursor.mark == "start"
             if cursor.mark != "end":
                 self._run = feed.entry(found).run if found < feed.next else feed.run
@@ -193,11 +203,12 @@ class RunViewer(ResponseLines):
     def _read_change(self, change: FeedChange) -> Iterator[bytes]:
         if change.version <= self._version and self._has_state:
             return
-        if change.frame is None or change.version != self._version + 1 or not self._has_state:
+        sees_all = self._view is self.connection.view is EVERYTHING
+        if not sees_all or change.frame is None or change.version != self._version + 1 or not self._has_state:
             yield from self._snapshot()
             return
         self._version = change.version
-        yield b"id: %b:%d\n%b" % (self._actor.state.epoch.encode(), change.version, change.frame)
+        yield b"id: %b:%d\n%b" % (self._epoch.encode(), change.version, change.frame)
 
     def _announce(self, frame: bytes) -> Iterator[bytes]:
         """Yield RUN_STARTED, which is `frame`, and the state."""
@@ -217,9 +228,9 @@ class RunViewer(ResponseLines):
 
     def _snapshot(self) -> Iterator[bytes]:
         durable = self._actor.state.durable
-        self._has_state, self._version = True, durable.version
+        self._has_state, self._version, self._view = True, durable.version, self.connection.view
         if durable.has_state and self.connection.protocol_enabled:
-            yield self._with_id(encode_snapshot(self._actor.state.epoch, durable))
+            yield self._with_id(encode_snapshot(self._actor.state.epoch, durable, self._view))
 
     def _knows(self, event: RunEvent) -> bool:
         """Whether the viewer has the event that begins the item of this event."""
@@ -230,5 +241,5 @@ class RunViewer(ResponseLines):
         return event.of is None or event.of in self._opened
 
     def _with_id(self, frame: bytes, mark: bytes = b"") -> bytes:
-        epoch, feed = self._actor.state.epoch.encode(), self._feed.id.encode()
+        epoch, feed = self._epoch.encode(), self._feed.id.encode()
         return b"id: %b:%d:%b.%d%b\n%b" % (epoch, self._version, feed, self._position, mark, frame)

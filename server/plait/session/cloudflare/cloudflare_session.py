@@ -25,6 +25,7 @@ from plait.session.cloudflare.seen import SeenTracker
 from plait.session.cloudflare.whole_states import WholeStates
 from plait.session.receive_queue import ReceiveQueue
 from plait.state.revision import Revision
+from plait.state.view import View
 from plait_schemas.cloudflare import (
     MCP_SERVERS,
     READONLY,
@@ -55,8 +56,8 @@ _OPENING: Final = 0.1
 class CloudflareWire(Wire):
     """Encodes frames of the Cloudflare protocol; a change is sent as the whole state."""
 
-    def encode_change(self, revision: Revision) -> Frame:
-        return Frame(encode_state(revision.require_json()))
+    def encode_change(self, revision: Revision, view: View) -> Frame:
+        return Frame(encode_state(view.json(revision)))
 
 
 CLOUDFLARE: Final = CloudflareWire()
@@ -329,7 +330,7 @@ class CloudflareSession:
         """Send the durable state, so that the client stops showing its own write."""
         revision = self._actor.state.durable
         if revision.has_state and self._connection.protocol_enabled:
-            frame = self._actor.sockets.change_frame(CLOUDFLARE, revision)
+            frame = self._actor.sockets.change_frame(CLOUDFLARE, revision, self._connection.view)
             assert frame is not None
             self.deliver(frame, revision)
 

@@ -15,9 +15,10 @@ from plait.session.cloudflare.seen import SeenTracker
 from plait.state.commit import Commit
 from plait.state.revision import Revision
 from plait.state.types import UNDECODED
+from plait.state.view import EVERYTHING, View
 from plait_schemas.codec import decode_json, decoded, encode_json, read_parts
 from plait_schemas.elements import id_of
-from plait_schemas.patch import Op
+from plait_schemas.patch import Op, apply
 from plait_schemas.text_patch import TextDiff
 
 __all__ = ["WholeStates"]
@@ -43,6 +44,8 @@ class WholeStates:
         Raises Conflict, InvalidState, TooLarge, and the error of `validate_state_change`.
         """
         actor, seen = self._actor, self._seen
+        if (view := actor.state.view_for_whole(self._connection)) is not EVERYTHING:
+            return self._write_picture(data, view)
         # An older page may send unknown fields.
         state, json = self._type.from_json(data, actor.limits, drops_unknown=True)
         if not (actor.kind.cls.merge_whole_states and self._connection.protocol_enabled):
@@ -60,6 +63,20 @@ class WholeStates:
         return commit, is_as_sent
 
     # Inside
+
+    def _write_picture(self, data: bytes, view: View) -> tuple[Commit, bool]:
+        """Apply the differences from the picture that the client showed: of two possible ones, the nearer one."""
+        state, seen = self._actor.state, self._seen
+        merges = self._actor.kind.cls.merge_whole_states and self._connection.protocol_enabled
+        shown = [each for each in (seen.base, seen.other_base) if merges and each is not None] or [state.current]
+        made = [(base, state.compare(base, data, view)) for base in shown]
+        base, ops = min(made, key=lambda each: len(encode_json(each[1])))
+        commit = state.merge(ops, base, self._connection, self._limiter)
+        is_as_sent = bool(view.picture(commit.revision.document) == decode_json(data))
+        if merges:
+            wrote = Revision(self._type, json=encode_json(apply(base.document, ops)))
+            seen.note_written(commit.revision if is_as_sent else wrote, commit.version, base)
+        return commit, is_as_sent
 
     def _find_other(self, json: bytes, data: bytes) -> tuple[Any, Any] | None:
         """Return the documents of a typed state and of the data that was sent; None if they are equal.

@@ -1,6 +1,7 @@
 """Sends changes to one reader of the native protocol; slow readers get their missed changes in one frame."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -11,10 +12,12 @@ from plait.actor.transport import Frame, Transport
 from plait.errors import CorruptThread
 from plait.state.missed import MissedChanges
 from plait.state.revision import Revision
+from plait.state.view import EVERYTHING, View
 from plait_schemas.codec import encode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.frames import encode
 from plait_schemas.messages import Changes, Joined, PresenceDiff, ServerMessage, Snapshot, Version
+from plait_schemas.patch import Op
 
 __all__ = ["PLAIT", "ChangeFrame", "Follower", "PlaitWire"]
 
@@ -35,12 +38,18 @@ class ChangeFrame(Frame, kw_only=True, gc=True):
         return self._short
 
 
+_WHOLE: Final = ChangeFrame(b"", source="", _end=0)
+"""Stands for a change that can be told only by the whole picture."""
+
+
 class PlaitWire(Wire):
     """Encodes frames of the native protocol; changes are sent as operations."""
 
-    def encode_change(self, revision: Revision) -> Frame:
+    def encode_change(self, revision: Revision, view: View) -> ChangeFrame:
         row = revision.change
         assert row is not None
+        if view is not EVERYTHING and (row := view.show(row, revision.ops, revision)) is None:
+            return _WHOLE
         begin = b'{"type":"change","version":%d,"ops":%b' % (row.version, row.ops)
         data = b'%b,"source":%b}' % (begin, encode_json(row.source))
         return ChangeFrame(data, source=row.source, _end=len(begin))
@@ -71,11 +80,27 @@ class Follower:
     Other frames wait as well, and are sent after that frame.
     """
 
-    __slots__ = ("_actor", "_held", "_held_size", "_misses_presence", "_source", "_transport", "is_behind", "version")
+    __slots__ = (
+        "_actor",
+        "_connection",
+        "_held",
+        "_held_size",
+        "_misses_presence",
+        "_source",
+        "_transport",
+        "_view",
+        "is_behind",
+        "version",
+    )
 
-    def __init__(self, actor: Actor, transport: Transport, *, source: str | None = "server") -> None:
+    def __init__(
+        self, actor: Actor, connection: Connection, transport: Transport, *, source: str | None = "server"
+    ) -> None:
         self._actor = actor
+        self._connection = connection
         self._transport = transport
+        # What the reader saw of the last state that was sent.
+        self._view = connection.view
         # The source that the reader assumes for a change without one; None if every change must name its source.
         self._source = source
         # The last version that was sent to the reader.
@@ -93,22 +118,21 @@ class Follower:
 
         Raises StoreError.
         """
-        if have is None or have[0] != self._actor.state.epoch:
+        if have is None or have[0] != self.epoch or self._actor.state.views_vary:
             return None
         try:
             return await self._actor.log.missed(have[1], most=self._worth)
         except CorruptThread:  # The state is intact, and the client would ask for the changes forever.
             return None
 
-    def join(
-        self, connection: Connection, have: Version | None, read: MissedChanges | None, last_ref: int = 0
-    ) -> Joined:
+    def join(self, have: Version | None, read: MissedChanges | None, last_ref: int = 0) -> Joined:
         """Begin at the durable state, and return the `joined` frame.
 
         `read` is the result of `read_missed`.
         """
-        actor = self._actor
-        epoch, durable = actor.state.epoch, actor.state.durable
+        actor, connection = self._actor, self._connection
+        self._view = connection.view
+        epoch, durable = self.epoch, actor.state.durable
         self.version = durable.version
         # A client that gets no state gets no version either.
         version = durable.version if connection.protocol_enabled else 0
@@ -122,11 +146,13 @@ class Follower:
             return joined
         if have is None or have[0] != epoch or not 0 <= have[1] <= durable.version or not durable.is_stored:
             missed = None
+        elif have[1] == durable.version:
+            return joined
         else:
             missed = self._find_missed(read or MissedChanges(have[1]))
         if missed is None:
-            return msgspec.structs.replace(joined, state=msgspec.Raw(durable.require_json()))
-        return joined if have == (epoch, durable.version) else msgspec.structs.replace(joined, ops=missed.ops)
+            return msgspec.structs.replace(joined, state=msgspec.Raw(self._view.json(durable)))
+        return msgspec.structs.replace(joined, ops=missed)
 
     def tell_joined(self, protocol: str, joined: Joined) -> None:
         """Tell the instruments what the reader got to join: a whole state, changes or nothing."""
@@ -141,6 +167,9 @@ class Follower:
                 self._actor.instruments.reader_lagged(self._actor.key.kind)
             self.is_behind = True
             return
+        if frame is _WHOLE or self._connection.view is not self._view:
+            self._send_whole()
+            return
         self.version = revision.version
         assert isinstance(frame, ChangeFrame)
         if frame.source == self._source:
@@ -148,6 +177,17 @@ class Follower:
         elif self._source is not None:
             self._source = frame.source
         self._transport.send(frame)
+
+    @property
+    def epoch(self) -> str:
+        """The epoch of what the reader sees."""
+        return self._view.name(self._actor.state.epoch)
+
+    def review(self) -> None:
+        """Send the whole picture if the reader sees other places than before."""
+        self._actor.sockets.review(self._connection)
+        if self._connection.view is not self._view and not self.is_behind:
+            self._send_whole()
 
     def continue_after(self, version: int) -> None:
         """Continue after the changes that a group has sent, up to `version`."""
@@ -168,6 +208,8 @@ class Follower:
         self.catch_up()
         self.skip(version)
         self._transport.send(Frame(data))
+        if self._actor.state.views_vary:
+            self.review()
 
     def send(self, frame: Frame) -> None:
         """Send any other frame, after the changes and frames before it."""
@@ -225,13 +267,16 @@ class Follower:
         """The maximum bytes of operations that are sent instead of the whole state."""
         return max(self._actor.state.durable.size, _WORTH_IT)
 
-    def _find_missed(self, missed: MissedChanges) -> MissedChanges | None:
-        """Return the missed changes up to the durable version; None if some are not in memory or they are too long."""
-        rows = self._actor.log.since(missed.version)
-        if rows is None:
+    def _find_missed(self, missed: MissedChanges) -> Sequence[Op] | None:
+        """Return the missed operations up to the durable version; None if the whole state is sent instead.
+
+        They may not be in memory, too long, or not known as operations on what the reader sees. If that varies, what
+        the reader may see now was perhaps hidden on the way.
+        """
+        if self._actor.state.views_vary or (rows := self._actor.log.since(missed.version)) is None:
             return None
         missed.add(rows)
-        return missed if missed.size <= self._worth else None
+        return self._view.filter(missed.ops) if missed.size <= self._worth else None
 
     def _send_held(self, held: deque[Frame]) -> None:
         frame = held.popleft()
@@ -246,10 +291,17 @@ class Follower:
         durable = self._actor.state.durable
         if durable.version <= self.version:
             return
-        missed = self._find_missed(MissedChanges(self.version))
-        if missed is not None:
-            frame = encode(Changes(self.version, durable.version, missed.ops))
-        else:
-            frame = encode(Snapshot(self._actor.state.epoch, durable.version, msgspec.Raw(durable.require_json())))
+        missed = self._find_missed(MissedChanges(self.version)) if self._connection.view is self._view else None
+        if missed is None:
+            self._send_whole()
+            return
+        frame = encode(Changes(self.version, durable.version, missed))
         self.version = durable.version
         self._transport.send(Frame(frame))
+
+    def _send_whole(self) -> None:
+        durable, self._view = self._actor.state.durable, self._connection.view
+        self.version = durable.version
+        self._transport.send(
+            Frame(encode(Snapshot(self.epoch, durable.version, msgspec.Raw(self._view.json(durable)))))
+        )

@@ -1,4 +1,4 @@
-"""Readers behind one link that have got the same changes: each further change is cast to all of them at once."""
+"""Readers behind one link that see the same and are up to date: each change is cast to all of them at once."""
 
 from typing import Final
 
@@ -7,6 +7,7 @@ from plait.actor.connection import Connection
 from plait.actor.transport import Frame, LinkedTransport, Multicast
 from plait.session.native.follower import PLAIT, ChangeFrame, Follower
 from plait.state.revision import Revision
+from plait.state.view import View
 
 __all__ = ["LinkGroup"]
 
@@ -20,10 +21,12 @@ class LinkGroup:
     A connection leaves the group before a change is held back from its reader: see `Connection.leave_group`.
     """
 
-    __slots__ = ("_actor", "_link", "_members", "_numbers", "_source", "_uncounted", "_version")
+    __slots__ = ("_actor", "_link", "_members", "_numbers", "_source", "_uncounted", "_version", "_view")
 
-    def __init__(self, link: Multicast, actor: Actor, version: int) -> None:
+    def __init__(self, link: Multicast, actor: Actor, view: View, version: int) -> None:
         self._link = link
+        # What the readers see of the state; it does not vary.
+        self._view = view
         self._actor = actor
         self._members: dict[Connection, tuple[Follower, LinkedTransport]] = {}
         # The members' numbers on the link.
@@ -38,10 +41,10 @@ class LinkGroup:
     @classmethod
     def enter(cls, actor: Actor, connection: Connection, follower: Follower, transport: LinkedTransport) -> None:
         """Add a connection to the group of its link, directly after both got the last change."""
-        groups = actor.sockets.groups
-        group = groups.get(transport.link)
+        groups, key = actor.sockets.groups, (transport.link, connection.view)
+        group = groups.get(key)
         if group is None:
-            group = groups[transport.link] = cls(transport.link, actor, follower.version)
+            group = groups[key] = cls(transport.link, actor, connection.view, follower.version)
         assert isinstance(group, cls)
         group._members[connection] = follower, transport
         group._numbers.append(transport.number)
@@ -55,13 +58,15 @@ class LinkGroup:
         connection.group = None
         self._actor.sockets.single[connection] = None
         if not self._members:
-            del self._actor.sockets.groups[self._link]
+            del self._actor.sockets.groups[self._link, self._view]
         follower.continue_after(self._version)
 
     def deliver(self, revision: Revision, source: object) -> int:
         """Cast the change that made `revision` to all members but its source; return the number of receivers."""
-        frame = self._actor.sockets.change_frame(PLAIT, revision)
+        frame = self._actor.sockets.change_frame(PLAIT, revision, self._view)
         assert isinstance(frame, ChangeFrame)
+        if not frame.data:
+            return self._deliver_separately(frame, revision, source)
         self._version = revision.version
         numbers = self._numbers
         if isinstance(source, Connection) and source in self._members:
@@ -77,3 +82,15 @@ class LinkGroup:
             for _, transport in tuple(self._members.values()):  # A slow transport leaves the group.
                 transport.count_sent(size)
         return len(numbers)
+
+    # Inside
+
+    def _deliver_separately(self, frame: ChangeFrame, revision: Revision, source: object) -> int:
+        """Have each member send the whole picture, and leave the group."""
+        count = 0
+        for connection in tuple(self._members):
+            self.remove(connection)
+            if connection is not source and connection.session is not None:
+                connection.session.deliver(frame, revision)
+                count += 1
+        return count

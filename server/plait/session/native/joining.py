@@ -58,7 +58,7 @@ class Joining:
         # Read by `prepare`: the client's missed changes, unless the whole state is sent, and the record of its pushes.
         self._missed: MissedChanges | None = None
         self._client: ClientPushes
-        self._follower = Follower(actor, transport)
+        self._follower = Follower(actor, connection, transport)
         # Messages of a client that cannot join are dropped.
         self._queue = ReceiveQueue(connection, transport, lambda *_: None)
         self._is_closed = False
@@ -129,7 +129,7 @@ class Joining:
         if self._is_closed:
             return
         actor, connection, follower, have = self._actor, self._connection, self._follower, self._join_frame.have
-        joined = follower.join(connection, have, self._missed, self._client.ref)
+        joined = follower.join(have, self._missed, self._client.ref)
         self._session = session = PlaitSession(
             actor,
             connection,
@@ -146,6 +146,7 @@ class Joining:
         # An empty presence is sent, too, if the client may show an older one.
         if connection.protocol_enabled and (actor.sockets.has_presence or have is not None):
             follower.send_presence_snapshot()
+        self._tokens.follower = follower
         self._tokens.watch()
 
     def _open_queue(self, error: BaseException | None) -> None:

@@ -129,7 +129,9 @@ class PlaitSession:
         """
         follower, connection = self._follower, self._connection
         follower.deliver(frame, revision, in_step=self._pushes.under_way > 0)
-        if self._link is not None and not follower.is_slow and not connection.is_closed:
+        if self._link is None or self._actor.state.views_vary:
+            return
+        if not follower.is_slow and not connection.is_closed:
             LinkGroup.enter(self._actor, connection, follower, self._link)
 
     def send(self, frame: Frame) -> None:

@@ -8,6 +8,7 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
 from plait.actor.transport import Frame, Transport
 from plait.session.leases import PrincipalLease, find_seconds_left
+from plait.session.native.follower import Follower
 from plait_schemas.codes import FORBIDDEN
 from plait_schemas.frames import encode
 from plait_schemas.messages import AuthExpiring
@@ -26,7 +27,7 @@ Renew = Callable[[str], Awaitable[Rights]]
 class Tokens:
     """Asks for a new token of one connection before the current one expires."""
 
-    __slots__ = ("_actor", "_connection", "_lease", "_loop", "_next", "_renew", "_task", "_transport")
+    __slots__ = ("_actor", "_connection", "_lease", "_loop", "_next", "_renew", "_task", "_transport", "follower")
 
     def __init__(
         self, actor: Actor, connection: Connection, transport: Transport, lease: PrincipalLease, *, renew: Renew
@@ -37,6 +38,8 @@ class Tokens:
         self._lease = lease
         self._transport = transport
         self._renew = renew
+        # Sends another picture if another principal of the user sees other places; None before the client has joined.
+        self.follower: Follower | None = None
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._next: str | None = None
@@ -78,6 +81,8 @@ class Tokens:
                 self._connection.close(FORBIDDEN, "the new token belongs to another user")
                 return
             self._connection.rights = rights
+            if self.follower is not None:
+                self.follower.review()
             self._lease.renew(rights.principal)
             self.watch(is_renewed=True)
         finally:

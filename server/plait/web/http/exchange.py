@@ -10,12 +10,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, Principal, Rights
+from plait.actor.connection import Connection, Rights
 from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Arguments, Method
 from plait.author_code import Interrupted
 from plait.errors import CallFailed
 from plait.instruments.protocol import TRACE
+from plait.state.principal import Principal
 from plait.store.thread_rows import ThreadKey
 from plait.web.authentication import Action
 from plait.web.fairness import LARGE

@@ -8,8 +8,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plait.actor.connection import Principal
 from plait.errors import InvalidArguments, NotFound, PlaitError
+from plait.state.principal import Principal
 from plait.store.thread_rows import ThreadKey
 from plait.web.http.streamed import ResponseAborted, StreamedResponse, wants_events
 from plait.web.listing import Listing, PageQuery, make_page

@@ -1,24 +1,30 @@
 """A thread's history over HTTP: earlier states, the changes since a version, and a stream of events."""
 
 import secrets
+from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Principal
-from plait.errors import InvalidArguments, NotFound
+from plait.errors import Forbidden, InvalidArguments, NotFound
 from plait.session.event_stream import EventStream
 from plait.state.json_patch import to_json_patch
+from plait.state.principal import Principal
+from plait.state.revision import Revision
+from plait.state.view import HIDDEN, View
+from plait.store.thread_rows import ChangeRow
 from plait.web.addresses import Addresses
 from plait.web.http.streamed import StreamedResponse
 from plait.web.listing import is_number, read_limit
 from plait.web.server_context import find_lease
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Version
+from plait_schemas.patch import Op, read_ops
 
 __all__ = ["changes", "event_stream", "state_at", "tag"]
 
@@ -29,22 +35,29 @@ _MOST_BYTES: Final = 1024 * 1024
 _JSON_PATCH: Final = "rfc6902"
 
 
-async def state_at(actor: Actor, version: str) -> Response:
-    """Return the state at a version. Raises NotFound if it is not kept."""
+async def state_at(actor: Actor, principal: Principal | None, version: str) -> Response:
+    """Return the state at a version, as the principal would have seen it. Raises NotFound if it is not kept."""
     if not is_number(version):
         raise InvalidArguments(f"at={version[:80]}: must be a whole number", path="/at")
-    data = await actor.log.json(int(version))
-    headers = {"etag": tag(actor.state.epoch, int(version))}
-    return Response(data, media_type="application/json", headers=headers)
+    then = Revision(actor.kind.state_type, json=await actor.log.json(int(version)))
+    view = actor.state.find_view(principal, then)
+    headers = {"etag": tag(view.name(actor.state.epoch), int(version))}
+    return Response(view.json(then), media_type="application/json", headers=headers)
 
 
-async def changes(actor: Actor, since: str | None, limit: str | None, patch: str | None = None) -> Response:
+async def changes(actor: Actor, principal: Principal | None, query: Mapping[str, str]) -> Response:
     """Return the first durable changes after a version, or the oldest ones. Raises NotFound if they are not kept.
 
-    If `patch` is "rfc6902", the changes contain only operations of JSON Patch.
+    The query may have `since`, `limit` and `patch`; if that is "rfc6902", the changes contain only operations of JSON
+    Patch. Raises Forbidden if what a principal sees varies, as it may have been hidden from it at the time of a change.
     """
+    since, limit, patch = (query.get(name) for name in ("since", "limit", "patch"))
     if patch not in (None, _JSON_PATCH):
         raise InvalidArguments(f"patch={patch[:80]}: must be {_JSON_PATCH}", path="/patch")
+    if actor.state.views_vary:
+        raise Forbidden("what a client sees of this thread may change: its changes are not listed")
+    view = actor.state.find_view(principal)
+    name = view.name(actor.state.epoch)
     most = _MOST_CHANGES if limit is None else min(read_limit(limit), _MOST_CHANGES)
     if since is None:
         after = await actor.log.start()
@@ -52,23 +65,28 @@ async def changes(actor: Actor, since: str | None, limit: str | None, patch: str
             after = await actor.log.start()  # The log was shortened during the read.
     else:
         epoch, after = _read_version(since)
-        rows = await actor.log.page(after, limit=most) if epoch == actor.state.epoch else None
+        rows = await actor.log.page(after, limit=most) if epoch == name else None
         if rows is None or after > actor.state.durable.version:
             raise NotFound(f"the changes since {since} are no longer kept; get the state instead")
     if patch is not None and any(b'"splice"' in row.ops for row in rows):
         rows = to_json_patch(decode_json(await actor.log.json(rows[0].version - 1)), rows, most=_MOST_BYTES)
     version = rows[-1].version if rows else after
     body = {
-        "epoch": actor.state.epoch,
+        "epoch": name,
         "version": version,
         "more": version < actor.state.durable.version,
         # The operations are already JSON.
-        "changes": [
-            {"version": row.version, "ops": msgspec.Raw(row.ops), "source": row.source, "at": row.at / 1e6}
-            for row in rows
-        ],
+        "changes": [await _show(actor, row, view) for row in rows],
     }
     return Response(encode_json(body), media_type="application/json")
+
+
+async def _show(actor: Actor, row: ChangeRow, view: View) -> dict[str, Any]:
+    if (seen := view.show(row, read_ops(row.ops))) is None:
+        picture = view.picture(decode_json(await actor.log.json(row.version)))
+        seen = replace(row, ops=encode_json([Op("replace", "", picture)]))
+    shown = {"version": row.version, "ops": msgspec.Raw(seen.ops), "source": seen.source}
+    return shown if seen.source == HIDDEN else {**shown, "at": row.at / 1e6}
 
 
 def tag(epoch: str, version: int) -> str:

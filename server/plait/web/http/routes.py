@@ -133,23 +133,23 @@ class _Exchange(Exchange):
         actor = await self._read()
         if (version := self.request.query_params.get("at")) is not None:
             with actor.usage.keep_awake():
-                return await state_at(actor, version)
+                return await state_at(actor, self.principal, version)
         revision = actor.state.durable
         if revision.json is None:
             raise NotFound(f"{self.key} has no state yet")
-        current = tag(actor.state.epoch, revision.version)
+        view = actor.state.find_view(self.principal)
+        current = tag(view.name(actor.state.epoch), revision.version)
         # After the type has gained a field, the JSON of the same version may differ.
         if revision.is_stored and {"*", current} & read_tags(self.request, "if-none-match"):
             return Response(status_code=304, headers={"etag": current})
-        return Response(revision.json, media_type="application/json", headers={"etag": current})
+        return Response(view.json(revision), media_type="application/json", headers={"etag": current})
 
     async def get_changes(self) -> Response:
         actor = await self._read()
         if wants_events(self.request):
             return await event_stream(actor, self.request, self.principal, self.context.addresses)
         with actor.usage.keep_awake():
-            query = self.request.query_params
-            return await changes(actor, query.get("since"), query.get("limit"), query.get("patch"))
+            return await changes(actor, self.principal, self.request.query_params)
 
     async def put_state(self) -> Response:
         await self.check("write")
@@ -157,7 +157,7 @@ class _Exchange(Exchange):
         actor, connection = await self.enter(len(body))
         if connection.readonly:
             raise Readonly("Connection is readonly")
-        epoch = actor.state.epoch
+        epoch = actor.state.view_for_whole(connection).name(actor.state.epoch)
         wanted = read_tags(self.request, "if-match")
         if wanted and not ({"*", tag(epoch, actor.state.current.version)} & wanted):
             raise Conflict(f"the state is at version {actor.state.current.version}, not the one in If-Match")

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
-from plait.actor.connection import Principal, Rights
+from plait.actor.connection import Rights
 from plait.actor.outcome import make_resolver
 from plait.actor.rpc import Arguments
 from plait.agents.address import session_name
@@ -19,6 +19,7 @@ from plait.agents.run import Interruption
 from plait.agents.thread_ids import ThreadIds
 from plait.errors import Busy, Forbidden, InvalidArguments, NotFound, PlaitError, TooMany, Unavailable
 from plait.limits import Limits, check_json
+from plait.state.principal import Principal
 from plait.state.types import parse_json_error
 from plait.store.thread_rows import ThreadKey
 from plait.web.fairness import LARGE

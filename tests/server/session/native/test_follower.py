@@ -9,7 +9,9 @@ from tests.server.rooms import House, open_house
 from tests.server.session.guests import LARGE, Room, change, put
 
 from plait.actor.actor import Actor
+from plait.actor.connection import Rights
 from plait.session.native.follower import PLAIT, Follower
+from plait.state.view import EVERYTHING
 
 
 @pytest.fixture
@@ -26,7 +28,8 @@ async def follow(house: House, *, text: str = "") -> tuple[Actor, FakeTransport,
     actor = await house.actor(Room)
     await actor.thread.set_state({"n": 0, "text": text})
     transport = FakeTransport()
-    follower = Follower(actor, transport)
+    connection = actor.sockets.make_connection("a", transport, rights=Rights())
+    follower = Follower(actor, connection, transport)
     follower.skip(1)
     return actor, transport, follower
 
@@ -35,7 +38,7 @@ async def deliver(actor: Actor, follower: Follower, *values: Any, in_step: bool 
     for n in values:
         await change(actor, n)
         durable = actor.state.history.durable
-        follower.deliver(PLAIT.encode_change(durable), durable, in_step=in_step)
+        follower.deliver(PLAIT.encode_change(durable, EVERYTHING), durable, in_step=in_step)
 
 
 async def test_a_reader_that_keeps_up_is_sent_each_change(house: House) -> None:
@@ -52,7 +55,7 @@ async def test_a_reader_that_fell_behind_what_is_streamed_is_sent_it_as_one_spli
     for _ in range(250):
         await actor.thread.append("/text", "y" * 40)
         durable = actor.state.history.durable
-        follower.deliver(PLAIT.encode_change(durable), durable)
+        follower.deliver(PLAIT.encode_change(durable, EVERYTHING), durable)
     transport.is_backed_up = False
     follower.catch_up()
     splice = {"op": "splice", "path": "/text", "at": 16_000, "insert": "y" * 10_000}

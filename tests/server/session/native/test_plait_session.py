@@ -26,11 +26,12 @@ from tests.server.session.guests import (
 )
 
 from plait.actor.actor import Actor
-from plait.actor.connection import Connection, Principal
+from plait.actor.connection import Connection
 from plait.actor.rpc import rpc
 from plait.actor.thread import Thread
 from plait.errors import StoreError, Unavailable
 from plait.limits import UNLIMITED, Limits
+from plait.state.principal import Principal
 from plait.state.retention import Retention
 from plait.web.fairness import FairScheduler
 

@@ -10,8 +10,9 @@ from tests.server.session.guests import Guest, joined, until
 
 from plait import Context, Limits
 from plait.actor.actor import Actor
-from plait.actor.connection import Principal, Rights
+from plait.actor.connection import Rights
 from plait.errors import Terminated
+from plait.state.principal import Principal
 from plait.store.thread_rows import ThreadKey
 
 

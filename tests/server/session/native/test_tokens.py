@@ -9,8 +9,9 @@ from starlette.requests import Request
 from tests.server.rooms import open_house
 from tests.server.session.guests import Guest, Room, joined, until
 
-from plait.actor.connection import Connection, Principal, Rights
+from plait.actor.connection import Connection, Rights
 from plait.errors import Forbidden, Unauthenticated, Unavailable
+from plait.state.principal import Principal
 
 
 def known(id: str = "ada", *, left: float | None = None, **claims: Any) -> Principal:

@@ -1,0 +1,190 @@
+"""What a reader sees of a state: the places that match patterns.
+
+The picture of a view has the places of the state under the same paths: an object has only the members that lead to
+seen places, an array has all of its elements, and a value that is no container on the way to seen places is null. So an
+operation on the state is an operation on the picture, or none, and neither of the two is needed to find it.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from operator import is_
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from plait.errors import Forbidden
+from plait.state.places import Node, Places, step
+from plait.state.revision import Revision
+from plait.store.thread_rows import ChangeRow
+from plait_schemas.codec import decoded, encode_json
+from plait_schemas.patch import Op, escape, parse
+
+__all__ = ["EVERYTHING", "HIDDEN", "NOTHING", "View", "find_epoch", "find_view"]
+
+HIDDEN: Final = "hidden"
+"""The source of a change of which the reader sees nothing."""
+
+_Nodes = Sequence[Node]
+
+
+class _Unknown(Exception):
+    """Whether a place is in an array depends on the states between the operations."""
+
+
+class View:
+    """What the readers with the same patterns see: everything at and below the matching places."""
+
+    __slots__ = ("__weakref__", "_digest", "_places", "_user")
+
+    def __init__(self, places: Places, user: str | None) -> None:
+        self._places = places
+        # Filled in for `{user}` only when a path is read: a user may have the id `*`.
+        self._user = user
+        self._digest = hashlib.blake2b(encode_json((sorted(places.patterns), user)), digest_size=6).hexdigest()
+
+    def name(self, epoch: str) -> str:
+        """Return the epoch of the pictures of a thread with this epoch: no version of another picture belongs to it."""
+        return f"{epoch}.{self._digest}"
+
+    def picture(self, document: Any) -> Any:
+        """Return the picture of dicts and lists with parts that may be undecoded; it shares what is seen whole."""
+        return self._show(document, self._places.roots)
+
+    def json(self, revision: Revision) -> bytes:
+        """Return the picture of a revision as JSON; there must be a state."""
+        return encode_json(self.picture(revision.parts))
+
+    def show(self, row: ChangeRow, ops: Sequence[Op], after: Revision | None = None) -> ChangeRow | None:
+        """Return a change with the operations on the picture; None if only the whole picture can tell it.
+
+        `ops` are the operations of the row, and `after` is the revision that they lead to, if it is at hand. A change
+        that is hidden says neither who made it nor when.
+        """
+        if (seen := self.filter(ops, after)) is None:
+            return None
+        if len(seen) == len(ops) and all(map(is_, seen, ops)):
+            return row
+        if not seen:
+            return msgspec.structs.replace(row, ops=b"[]", source=HIDDEN, at=0)
+        return msgspec.structs.replace(row, ops=encode_json(seen))
+
+    def filter(self, ops: Sequence[Op], after: Revision | None = None) -> Sequence[Op] | None:
+        """Return operations on the state as operations on the picture; None if only the whole picture can tell them."""
+        seen = []
+        try:
+            for op in ops:
+                nodes = self._find(op.path, lambda parts: _is_array(parts, ops, after))
+                if nodes is None or (nodes and op.op == "remove"):
+                    seen.append(op)
+                elif nodes and op.op != "splice":  # A text on the way to seen places is null.
+                    seen.append(msgspec.structs.replace(op, value=self._show(op.value, nodes)))
+        except _Unknown:
+            return None
+        return seen
+
+    def check(self, ops: Iterable[Op], before: Revision) -> None:
+        """Raise Forbidden if an operation on the revision `before` is at a place that is not seen whole."""
+        for op in ops:
+            if self._find(op.path, before.has_array) is not None:
+                raise Forbidden("this client may not change what it does not see", path=op.path)
+
+    def sees(self, path: str) -> bool:
+        """Return whether a place is seen whole, whatever contains it."""
+        return self._find(path, lambda _: True) is None
+
+    # Inside
+
+    def _find(self, path: str, has_array: Callable[[Sequence[str]], bool]) -> _Nodes | None:
+        """Return what is seen below a place; None if the place is seen whole."""
+        nodes: _Nodes = self._places.roots
+        parts = parse(path)
+        for at, part in enumerate(parts):
+            if not nodes:
+                return nodes
+            if any(node.is_end for node in nodes):
+                return None
+            nodes = step(nodes, part, self._user, lambda at=at: has_array(parts[:at]))  # type: ignore[misc]
+        return None if any(node.is_end for node in nodes) else nodes
+
+    def _show(self, value: Any, nodes: _Nodes) -> Any:
+        for node in nodes:
+            if node.is_end:
+                return value
+        value = decoded(value)
+        if isinstance(value, dict):
+            names: Iterable[str] = value
+            if all(node.any is None for node in nodes):
+                names = dict.fromkeys(name for node in nodes for name in node.members)
+                if self._user is not None:
+                    names[self._user] = None
+            return {
+                name: self._show(value[name], below)
+                for name in names
+                if name in value and (below := step(nodes, name, self._user, _is_no_array))
+            }
+        if isinstance(value, list | tuple):
+            below = tuple(node.any for node in nodes if node.any is not None)
+            return [self._show(each, below) for each in value] if below else None
+        return None
+
+
+def _is_no_array() -> bool:
+    return False
+
+
+def _is_array(parts: Sequence[str], ops: Sequence[Op], after: Revision | None) -> bool:
+    """Return whether a container is an array before and after each of the operations. Raises _Unknown."""
+    begin = "".join(f"/{escape(part)}" for part in parts) + "/"
+    if after is None or not all(op.path.startswith(begin) for op in ops):
+        raise _Unknown
+    return after.has_array(parts)
+
+
+class _Everything(View):
+    """What the readers of a class without `can_read` see."""
+
+    __slots__ = ()
+
+    def name(self, epoch: str) -> str:
+        return epoch
+
+    def picture(self, document: Any) -> Any:
+        return document
+
+    def json(self, revision: Revision) -> bytes:
+        return revision.require_json()
+
+    def show(self, row: ChangeRow, ops: Sequence[Op], after: Revision | None = None) -> ChangeRow | None:
+        return row
+
+    def filter(self, ops: Sequence[Op], after: Revision | None = None) -> Sequence[Op] | None:
+        return ops
+
+    def check(self, ops: Iterable[Op], before: Revision) -> None:
+        return None
+
+    def sees(self, path: str) -> bool:
+        return True
+
+
+EVERYTHING: Final[View] = _Everything(Places(("/**",)), None)
+NOTHING: Final = View(Places(()), None)
+
+
+def find_epoch(name: str) -> str:
+    """Return the epoch of a thread from the epoch of any picture of it."""
+    return name.partition(".")[0]
+
+
+# The views that are in use.
+_known: Final[WeakValueDictionary[tuple[Places, str | None], View]] = WeakValueDictionary()
+
+
+def find_view(places: Places, user: str | None) -> View:
+    """Return what a user sees by the patterns of a class."""
+    key = (places, user if places.has_user else None)
+    if (known := _known.get(key)) is None:
+        is_whole = any(node.is_end for node in places.roots)
+        known = _known[key] = EVERYTHING if is_whole else View(*key)
+    return known
