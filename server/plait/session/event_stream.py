@@ -11,9 +11,9 @@ from starlette.requests import Request
 from plait.actor.actor import Actor
 from plait.actor.connection import Rights
 from plait.actor.outcome import make_resolver
-from plait.actor.per_actor import PerActor
 from plait.actor.transport import HIGH_WATER, Frame, OneWay
 from plait.session.native.follower import PLAIT, Follower
+from plait.session.paced import Paced, paced_of
 from plait.state.missed import MissedChanges
 from plait.state.principal import Principal
 from plait.state.revision import Revision
@@ -25,10 +25,6 @@ __all__ = ["EventStream"]
 
 # Seconds of silence after which a comment is sent, so that proxies keep the stream open.
 _SILENCE: Final = 20.0
-# Readers of a thread that write in one iteration of the loop, as each of them takes some time for a large event.
-_AT_ONCE: Final = 16
-# The readers of a thread to wake.
-_WAITING: Final = PerActor[deque[asyncio.Event]](lambda _: deque())
 
 
 class EventStream:
@@ -38,7 +34,7 @@ class EventStream:
         self._actor = actor
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
-        self._queue = _Queue(self, actor.limits.write_buffer, _WAITING.of(actor))
+        self._queue = _Queue(self, actor.limits.write_buffer, paced_of(actor))
         rights = Rights(principal, may_write=False, may_call=False)
         self.connection = actor.sockets.make_connection(id, self._queue, rights=rights, wire=PLAIT)
         # Each event names its source, so that it can be read without the events before it.
@@ -121,10 +117,11 @@ class EventStream:
 class _Queue(OneWay):
     """The transport: events that wait for the reader."""
 
-    def __init__(self, stream: EventStream, limit: int, waiting: deque[asyncio.Event]) -> None:
+    def __init__(self, stream: EventStream, limit: int, paced: Paced) -> None:
         self._stream = stream
         self._limit = limit
-        self._waiting = waiting
+        # Wakes the reader: each takes some time to write a large event.
+        self._paced = paced
         # The frames that wait, with their ids.
         self._frames: deque[tuple[bytes, bytes]] = deque()
         self._size = 0
@@ -165,9 +162,7 @@ class _Queue(OneWay):
             self.close(TRY_AGAIN_LATER, "the client reads too slowly")
             return
         if not self._frames:
-            if not self._waiting:
-                asyncio.get_running_loop().call_soon(_wake_some, self._waiting)
-            self._waiting.append(self._wake)
+            self._paced.add(self._wake.set)
         self._frames.append((self._stream.event_id, frame.data))
         self._size += len(frame.data)
 
@@ -179,10 +174,3 @@ class _Queue(OneWay):
 
     async def drain(self) -> None:
         pass
-
-
-def _wake_some(waiting: deque[asyncio.Event]) -> None:
-    for _ in range(min(len(waiting), _AT_ONCE)):
-        waiting.popleft().set()
-    if waiting:
-        asyncio.get_running_loop().call_soon(_wake_some, waiting)

@@ -10,6 +10,7 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Wire
 from plait.actor.transport import Frame, Transport
 from plait.errors import CorruptThread
+from plait.session.paced import paced_of
 from plait.state.missed import MissedChanges
 from plait.state.revision import Revision
 from plait.state.view import EVERYTHING, View
@@ -168,7 +169,11 @@ class Follower:
             self.is_behind = True
             return
         if frame is _WHOLE or self._connection.view is not self._view:
-            self._send_whole()
+            if in_step:
+                self._send_whole()
+            else:  # Whole pictures for many readers take some time.
+                self.is_behind = True
+                paced_of(self._actor).add(self.drained)
             return
         self.version = revision.version
         assert isinstance(frame, ChangeFrame)
@@ -241,7 +246,7 @@ class Follower:
 
     def drained(self) -> None:
         """Send waiting frames until the reader is slow again, as it has caught up."""
-        if self.is_behind:
+        if self.is_behind and not self._transport.is_backed_up:
             self._send_missed()
         while self._held and not self._transport.is_backed_up:
             self._send_held(self._held)
