@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from plait.actor.kind import Kind
 from plait.actor.per_actor import PerActor
+from plait.actor.picture_types import make_picture_type
 from plait.actor.rpc import Method, Stream
 from plait.actor.thread import Thread
 from plait_schemas.export import DIALECT, definitions, json_text
@@ -96,10 +97,12 @@ def _read_surface(kind: Kind, taken: set[str]) -> _Surface:
     rpcs = [read_rpc_types(method) for _, method in sorted(kind.methods.items())]
     make = kind.cls.card
     card = None if make is Thread.card else get_type_hints(make, include_extras=True).get("return", Any)
-    surface = _Surface(kind.name, prefix, kind.state_type.type, "", rpcs, dict(events), card, kind.state_type.texts)
+    state = make_picture_type(kind.state_type.type, kind.readable, prefix)
+    hash_ = schema_hash(schema_of(kind.state_type.type))
+    surface = _Surface(kind.name, prefix, state, hash_, rpcs, dict(events), card, kind.state_type.texts)
     for where, type_ in surface.types():
         check_type(where, type_)
-    return surface._replace(hash=schema_hash(schema_of(surface.state)))
+    return surface
 
 
 def check_type(where: str, type_: Any) -> None:

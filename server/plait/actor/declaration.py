@@ -12,7 +12,7 @@ from plait.state.conflicts import Policy
 from plait.state.retention import Retention
 from plait.state.storable import accepts_arguments, is_method
 
-__all__ = ["HOOKS", "check_attributes", "check_hooks", "find_validated", "warn_of_near_misses"]
+__all__ = ["HOOKS", "check_attributes", "check_hooks", "find_validated", "warn_of_near_misses", "warn_of_undecodable"]
 
 HOOKS: Final = (
     "card",
@@ -147,6 +147,12 @@ def warn_of_near_misses(cls: type, thread: type, rpcs: Collection[str], *, stack
         option = find_misspelt(name, options, inflected=False)
         if option is not None and (is_foreign or not _has_own(cls, thread, option)):
             _warn(f"{cls.__name__}.{name} is not read by plait: the attribute is named {option}", stacklevel)
+
+
+def warn_of_undecodable(cls: type, path: str, *, stacklevel: int) -> None:
+    """Warn about a member without a default that not all clients see."""
+    where = f"{cls.__name__}.can_read hides {path} from some clients"
+    _warn(f"{where}: give it a default, as they cannot decode a state without it", stacklevel)
 
 
 def _find_options(thread: type) -> list[str]:

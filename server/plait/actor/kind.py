@@ -8,9 +8,16 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final, get_args
 
-from plait.actor.declaration import check_attributes, check_hooks, find_validated, warn_of_near_misses
+from plait.actor.declaration import (
+    check_attributes,
+    check_hooks,
+    find_validated,
+    warn_of_near_misses,
+    warn_of_undecodable,
+)
 from plait.actor.endpoints import Endpoints
 from plait.actor.per_actor import PerActor
+from plait.actor.picture_types import find_undecodable
 from plait.actor.rpc import Method, find_methods
 from plait.errors import MethodNotFound, NotFound
 from plait.limits import Limits
@@ -109,6 +116,8 @@ class Kind:
         # The further arguments of `validate_state_change`, which are passed by name.
         self.validated = find_validated(cls)
         warn_of_near_misses(cls, hooks, self.attributes, stacklevel=3)
+        if (path := find_undecodable(self.state_type.type, self.readable)) is not None:
+            warn_of_undecodable(cls, path, stacklevel=3)
         if self.has_initial_state and not callable(initial := find_initial_state(cls)):
             check_initial_state(cls, self.state_type, initial)
 

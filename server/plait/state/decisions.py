@@ -32,7 +32,7 @@ _HIDDEN_FAULT: Final = "the change would make a part of the state invalid that t
 class Decisions(CommitQueue):
     """Asks the rules of a thread's class about changes and readers."""
 
-    __slots__ = ("_is_deciding", "_seen", "_seen_of", "_seen_state", "rules")
+    __slots__ = ("_is_deciding", "rules")
 
     def __init__(
         self,
@@ -48,12 +48,6 @@ class Decisions(CommitQueue):
         self.rules = rules
         # Whether the author's code is deciding about a change. It must not make another change.
         self._is_deciding = False
-        # The revision for which `can_read` was asked last, the copy of its state that the method gets, and the views by
-        # the identities of the principals, as two principals with one id may differ. Each is kept with its view, so
-        # that no other principal gets its identity.
-        self._seen_of: Revision | None = None
-        self._seen_state: Any = None
-        self._seen: dict[int, tuple[Principal | None, View]] = {}
 
     def ask(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function of the author that decides about a change, and must not make one itself."""
@@ -93,22 +87,25 @@ class Decisions(CommitQueue):
     def find_view(self, principal: Principal | None, revision: Revision | None = None) -> View:
         """Return what a principal sees of a revision, by default of the durable one.
 
-        A method `can_read` is asked once for each principal and durable revision. If it raises an exception or returns
-        no patterns, which is reported, the principal sees nothing.
+        If a method `can_read` raises an exception or returns no patterns, the exception is reported, and the principal
+        sees nothing.
         """
-        readable = self.rules.readable
+        readable, user = self.rules.readable, None if principal is None else principal.id
         if readable is None:
             return EVERYTHING
         if isinstance(readable, Places):
-            return find_view(readable, None if principal is None else principal.id)
-        durable = self.durable
-        if revision is not None and revision is not durable:
-            return self._ask_for_view(principal, revision.copy())
-        if durable is not self._seen_of:
-            self._seen_of, self._seen_state, self._seen = durable, durable.copy(), {}
-        if (seen := self._seen.get(id(principal))) is None:
-            seen = self._seen[id(principal)] = principal, self._ask_for_view(principal, self._seen_state)
-        return seen[1]
+            return find_view(readable, user)
+        if not (revision := revision or self.durable).has_state:
+            return NOTHING
+        try:
+            # A version from before a migration may be no state of the type.
+            return find_view(self.ask(call_now, readable, revision.for_readers, principal), user)
+        except Exception as error:  # The author's code may raise any exception.
+            if self.turns is not None:
+                # Later, as a change may be on its way to its readers.
+                report = partial(self.turns.report, error, None)
+                asyncio.get_running_loop().call_soon(report, context=Context())
+            return NOTHING
 
     def view_of(self, client: Client) -> View:
         """Return what a client sees of the durable state."""
@@ -128,35 +125,29 @@ class Decisions(CommitQueue):
 
         Other errors of the operations may tell what is there: this is checked first.
         """
-        if self.rules.readable is None:
-            return
-        self.view_of(client).check(ops, before)
-        if self.views_vary and before is not self.durable:
-            self.find_view(client.principal, before).check(ops, before)
+        if (path := self._find_hidden(ops, client, before)) is not None:
+            raise Forbidden("this client may not change what it does not see", path=path)
 
     # Inside
 
     def _check_permitted(self, ops: Sequence[Op], client: Client, before: Revision) -> None:
         """Raise Forbidden if a client may not make the operations on the revision `before`."""
-        self.check_seen(ops, client, before)
+        if self._find_hidden(ops, client, before) is not None:  # The type has changed this place, not the client.
+            raise Forbidden("the change would change a part of the state that this client does not see")
         if (found := self.rules.permitted) is not None:
             if not isinstance(found, Places):
                 found = self.ask(found, before.copy(), client.principal)
             check_permitted(found, ops, client, before)
 
+    def _find_hidden(self, ops: Sequence[Op], client: Client, before: Revision) -> str | None:
+        if self.rules.readable is None:
+            return None
+        path = self.view_of(client).find_hidden(ops, before)
+        if path is None and self.views_vary and before is not self.durable:
+            path = self.find_view(client.principal, before).find_hidden(ops, before)
+        return path
+
     def _veil(self, error: InvalidState, client: Client) -> InvalidState:
         """Return the error about an invalid state, without what the client does not see."""
         view = self.view_of(client)
         return error if view.sees(error.path or "") else InvalidState(_HIDDEN_FAULT)
-
-    def _ask_for_view(self, principal: Principal | None, state: Any) -> View:
-        find = self.rules.readable
-        assert not isinstance(find, Places | None)
-        try:
-            return find_view(self.ask(call_now, find, state, principal), None if principal is None else principal.id)
-        except Exception as error:  # The author's code may raise any exception.
-            if self.turns is not None:
-                # Later, as a change may be on its way to its readers.
-                report = partial(self.turns.report, error, None)
-                asyncio.get_running_loop().call_soon(report, context=Context())
-            return NOTHING

@@ -21,6 +21,7 @@ from plait.state.push_log import ClientPushes, PushLog
 from plait.state.revision import Revision
 from plait.state.source import Client
 from plait.state.view import find_epoch
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.codec import encode_json
 from plait_schemas.diff import MOST_OPS
 from plait_schemas.messages import Push
@@ -53,8 +54,8 @@ class AcceptedPush(NamedTuple):
     unseen: ConcurrentOps
     # Whether there were changes that the client had not seen.
     is_rebased: bool
-    # The applied operations as JSON, if they differ from the client's.
-    ops: bytes | None
+    # The change, if its operations differ from the client's.
+    change: ChangeRow | None
 
 
 class Merger(Pipeline):
@@ -204,7 +205,7 @@ class Merger(Pipeline):
             commit,
             ConcurrentOps(unseen, commit.revision.version, push.base[1]),
             is_rebased,
-            None if change is None or is_as_sent else change.ops,
+            None if is_as_sent else change,
         )
 
     def _find_unseen(self, proposal: Proposal) -> list[ConcurrentOp]:

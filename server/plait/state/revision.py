@@ -22,6 +22,7 @@ class Revision:
 
     __slots__ = (
         "_copy",
+        "_for_readers",
         "_json",
         "_ops",
         "_parts",
@@ -74,7 +75,9 @@ class Revision:
         # The object that authors see, and its JSON at the time when it was made; None if the two are not compared.
         self._shown = tree if type_.is_immutable and self.has_state else UNDECODED
         self._shown_json: bytes | None = None
-        # The state, and the operations of the change, decoded for readers who see a part of the state.
+        # For readers who see a part of the state: the object that decides about the part, and the state and the
+        # operations of the change, decoded.
+        self._for_readers: Any = UNDECODED
         self._parts: Any = UNDECODED
         self._ops: Sequence[Op] | None = None
 
@@ -188,6 +191,13 @@ class Revision:
             return None
         return self.tree if self._type.is_immutable else self._take_copy()
 
+    @property
+    def for_readers(self) -> Any:
+        """A copy of the state for the method that decides about readers; all its calls share the copy."""
+        if self._for_readers is UNDECODED:
+            self._for_readers = self.copy()
+        return self._for_readers
+
     def hold_once(self) -> None:
         """Drop the copy of a large state that was not needed while the change was made."""
         if self.size > _HELD_TWICE:
@@ -217,7 +227,7 @@ class Revision:
         """Keep only the JSON; a later read decodes it."""
         if self.has_state:
             self.require_json()
-            self._tree = self._shown = self._copy = self._parts = UNDECODED
+            self._tree = self._shown = self._copy = self._parts = self._for_readers = UNDECODED
             self._shown_json, self.is_partial, self._ops = None, False, None
 
     # Inside

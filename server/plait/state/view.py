@@ -13,7 +13,6 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from plait.errors import Forbidden
 from plait.state.places import Node, Places, step
 from plait.state.revision import Revision
 from plait.store.thread_rows import ChangeRow
@@ -56,13 +55,15 @@ class View:
         return encode_json(self.picture(revision.parts))
 
     def show(self, row: ChangeRow, ops: Sequence[Op], after: Revision | None = None) -> ChangeRow | None:
-        """Return a change with the operations on the picture; None if only the whole picture can tell it.
+        """Return a change with the operations on the picture; None if they are not known without the revision `after`.
 
-        `ops` are the operations of the row, and `after` is the revision that they lead to, if it is at hand. A change
-        that is hidden says neither who made it nor when.
+        `ops` are the operations of the row, which lead to that revision. A change that is hidden says neither who made
+        it nor when.
         """
         if (seen := self.filter(ops, after)) is None:
-            return None
+            if after is None:
+                return None
+            seen = [Op("replace", "", self.picture(after.parts))]
         if len(seen) == len(ops) and all(map(is_, seen, ops)):
             return row
         if not seen:
@@ -83,11 +84,9 @@ class View:
             return None
         return seen
 
-    def check(self, ops: Iterable[Op], before: Revision) -> None:
-        """Raise Forbidden if an operation on the revision `before` is at a place that is not seen whole."""
-        for op in ops:
-            if self._find(op.path, before.has_array) is not None:
-                raise Forbidden("this client may not change what it does not see", path=op.path)
+    def find_hidden(self, ops: Iterable[Op], before: Revision) -> str | None:
+        """Return the first place of an operation on the revision `before` that is not seen whole; None without one."""
+        return next((op.path for op in ops if self._find(op.path, before.has_array) is not None), None)
 
     def sees(self, path: str) -> bool:
         """Return whether a place is seen whole, whatever contains it."""
@@ -161,7 +160,7 @@ class _Everything(View):
     def filter(self, ops: Sequence[Op], after: Revision | None = None) -> Sequence[Op] | None:
         return ops
 
-    def check(self, ops: Iterable[Op], before: Revision) -> None:
+    def find_hidden(self, ops: Iterable[Op], before: Revision) -> str | None:
         return None
 
     def sees(self, path: str) -> bool:

@@ -203,7 +203,8 @@ class RunViewer(ResponseLines):
     def _read_change(self, change: FeedChange) -> Iterator[bytes]:
         if change.version <= self._version and self._has_state:
             return
-        sees_all = self._view is self.connection.view is EVERYTHING
+        # Between two changes, a view that varies may have been another one.
+        sees_all = self.connection.view is EVERYTHING and not self._actor.state.views_vary
         if not sees_all or change.frame is None or change.version != self._version + 1 or not self._has_state:
             yield from self._snapshot()
             return

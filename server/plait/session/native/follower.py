@@ -14,6 +14,7 @@ from plait.session.paced import paced_of
 from plait.state.missed import MissedChanges
 from plait.state.revision import Revision
 from plait.state.view import EVERYTHING, View
+from plait.store.thread_rows import ChangeRow
 from plait_schemas.codec import encode_json
 from plait_schemas.codes import TRY_AGAIN_LATER
 from plait_schemas.frames import encode
@@ -39,18 +40,15 @@ class ChangeFrame(Frame, kw_only=True, gc=True):
         return self._short
 
 
-_WHOLE: Final = ChangeFrame(b"", source="", _end=0)
-"""Stands for a change that can be told only by the whole picture."""
-
-
 class PlaitWire(Wire):
     """Encodes frames of the native protocol; changes are sent as operations."""
 
     def encode_change(self, revision: Revision, view: View) -> ChangeFrame:
         row = revision.change
         assert row is not None
-        if view is not EVERYTHING and (row := view.show(row, revision.ops, revision)) is None:
-            return _WHOLE
+        if view is not EVERYTHING:
+            row = view.show(row, revision.ops, revision)
+            assert row is not None
         begin = b'{"type":"change","version":%d,"ops":%b' % (row.version, row.ops)
         data = b'%b,"source":%b}' % (begin, encode_json(row.source))
         return ChangeFrame(data, source=row.source, _end=len(begin))
@@ -168,7 +166,7 @@ class Follower:
                 self._actor.instruments.reader_lagged(self._actor.key.kind)
             self.is_behind = True
             return
-        if frame is _WHOLE or self._connection.view is not self._view:
+        if self._connection.view is not self._view:
             if in_step:
                 self._send_whole()
             else:  # Whole pictures for many readers take some time.
@@ -187,6 +185,14 @@ class Follower:
     def epoch(self) -> str:
         """The epoch of what the reader sees."""
         return self._view.name(self._actor.state.epoch)
+
+    def show(self, change: ChangeRow, revision: Revision) -> ChangeRow:
+        """Return a change, which made a revision, as the reader sees it."""
+        if self._view is EVERYTHING:
+            return change
+        shown = self._view.show(change, revision.ops, revision)
+        assert shown is not None
+        return shown
 
     def review(self) -> None:
         """Send the whole picture if the reader sees other places than before."""

@@ -65,8 +65,6 @@ class LinkGroup:
         """Cast the change that made `revision` to all members but its source; return the number of receivers."""
         frame = self._actor.sockets.change_frame(PLAIT, revision, self._view)
         assert isinstance(frame, ChangeFrame)
-        if not frame.data:
-            return self._deliver_separately(frame, revision, source)
         self._version = revision.version
         numbers = self._numbers
         if isinstance(source, Connection) and source in self._members:
@@ -82,15 +80,3 @@ class LinkGroup:
             for _, transport in tuple(self._members.values()):  # A slow transport leaves the group.
                 transport.count_sent(size)
         return len(numbers)
-
-    # Inside
-
-    def _deliver_separately(self, frame: ChangeFrame, revision: Revision, source: object) -> int:
-        """Have each member send the whole picture, and leave the group."""
-        count = 0
-        for connection in tuple(self._members):
-            self.remove(connection)
-            if connection is not source and connection.session is not None:
-                connection.session.deliver(frame, revision)
-                count += 1
-        return count

@@ -212,8 +212,8 @@ class Pushes:
         answer = b'{"type":"ack","ref":%d,"version":%d' % (ref, version)
         if pushed.is_rebased:
             answer += b',"rebased":true'
-        if pushed.ops is not None:
-            answer += b',"ops":' + pushed.ops
+        if pushed.change is not None:
+            answer += b',"ops":' + self._follower.show(pushed.change, pushed.commit.revision).ops
         self._end(answer + b"}", version, "rebased" if pushed.is_rebased else "accepted")
 
     def _repeat(self, ref: int) -> None:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,7 +23,7 @@ from plait.web.listing import is_number, read_limit
 from plait.web.server_context import find_lease
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Version
-from plait_schemas.patch import Op, read_ops
+from plait_schemas.patch import read_ops
 
 __all__ = ["changes", "event_stream", "state_at", "tag"]
 
@@ -82,9 +81,11 @@ async def changes(actor: Actor, principal: Principal | None, query: Mapping[str,
 
 
 async def _show(actor: Actor, row: ChangeRow, view: View) -> dict[str, Any]:
-    if (seen := view.show(row, read_ops(row.ops))) is None:
-        picture = view.picture(decode_json(await actor.log.json(row.version)))
-        seen = replace(row, ops=encode_json([Op("replace", "", picture)]))
+    ops = read_ops(row.ops)
+    if (seen := view.show(row, ops)) is None:
+        after = Revision(actor.kind.state_type, json=await actor.log.json(row.version))
+        seen = view.show(row, ops, after)
+    assert seen is not None
     shown = {"version": row.version, "ops": msgspec.Raw(seen.ops), "source": seen.source}
     return shown if seen.source == HIDDEN else {**shown, "at": row.at / 1e6}
 
