@@ -98,11 +98,10 @@ def _read_surface(kind: Kind, taken: set[str]) -> _Surface:
     make = kind.cls.card
     card = None if make is Thread.card else get_type_hints(make, include_extras=True).get("return", Any)
     state = make_picture_type(kind.state_type.type, kind.readable, prefix)
-    hash_ = schema_hash(schema_of(kind.state_type.type))
-    surface = _Surface(kind.name, prefix, state, hash_, rpcs, dict(events), card, kind.state_type.texts)
+    surface = _Surface(kind.name, prefix, state, "", rpcs, dict(events), card, kind.state_type.texts)
     for where, type_ in surface.types():
         check_type(where, type_)
-    return surface
+    return surface._replace(hash=schema_hash(schema_of(kind.state_type.type)))
 
 
 def check_type(where: str, type_: Any) -> None:

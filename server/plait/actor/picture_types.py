@@ -94,8 +94,9 @@ def _find_hidden(type_: Any, nodes: Sequence[Node], path: str, around: Sequence[
     if any(node.is_end for node in nodes) or type_ in around:
         return
     origin, args = get_origin(type_), get_args(type_)
-    if origin is dict and len(args) == 2 and (below := _of_members(nodes)):
-        yield from _find_hidden(args[1], below, f"{path}/*", around)
+    if origin is dict and len(args) == 2:
+        if (below := _of_members(nodes)) is None or below:
+            yield from _find_hidden(args[1], below or (), f"{path}/*", around)
     elif origin in (list, tuple, set, frozenset):
         for each in args:
             yield from _find_hidden(each, _of_elements(nodes) or (), f"{path}/*", around)
