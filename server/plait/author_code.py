@@ -11,7 +11,7 @@ from contextvars import Context, ContextVar
 from types import CoroutineType
 from typing import Any, Final, TypeVar
 
-__all__ = ["NOT_AWAITABLE", "Interrupted", "call", "call_now", "find_error", "guard_tasks"]
+__all__ = ["NOT_AWAITABLE", "Interrupted", "call", "call_now", "find_error", "guard_tasks", "is_method"]
 
 T = TypeVar("T")
 
@@ -52,6 +52,11 @@ def find_error(error: BaseException, name: str, *passing: type[BaseException]) -
     made = RuntimeError(f"{name} {what}")
     made.__cause__ = error
     return made
+
+
+def is_method(value: object) -> bool:
+    """Whether an attribute of a class, as `getattr_static` returns it, is a method."""
+    return inspect.isfunction(getattr(value, "__func__", value))
 
 
 def call_now(function: Callable[..., T], *args: Any) -> T:

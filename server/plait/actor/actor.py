@@ -156,7 +156,7 @@ class Actor:
         due = None if stored is None else stored.due
         self.state.due = due or 0
         self.usage = Usage(self.state, self.timer, kind.expires_after, due, watch=partial(host.watch, self))
-        self.turns = self.state.turns = TurnRunner(self)
+        self.turns = self.state.turns = self.state.rules.turns = TurnRunner(self)
         self.hooks = Hooks(self, self.thread, self.turns, self.events)
         if self.hooks.has("on_state_changed"):
             self.sockets.on_change = self.hooks.post_change
@@ -387,7 +387,7 @@ class Actor:
         return state
 
     def _make_card(self) -> Card:
-        make = partial(self.state.ask, self.thread.card) if self.hooks.has("card") else None
+        make = partial(self.state.rules.ask, self.thread.card) if self.hooks.has("card") else None
         return Card(make, self.limits, self.turns)
 
     def _post_terminated(self, failure: PlaitError | None) -> None:

@@ -106,6 +106,10 @@ class Wire:
         """Return the frame for a change, as readers with a view see it; None if the protocol has none."""
         return None
 
+    def stand_in(self, revision: Revision, view: View) -> View:
+        """Return a view that has the same frame for a change as this one."""
+        return view
+
     def encode_message(self, data: object) -> Frame:
         """Return the frame for an ordinary message: a str, bytes, or any value that can be JSON."""
         match data:

@@ -173,7 +173,11 @@ class Connections:
             self._frames = {}
         elif (wire, view) in self._frames:
             return self._frames[wire, view]
-        frame = self._frames[wire, view] = wire.encode_change(revision, view)
+        if (same := wire.stand_in(revision, view)) is not view:
+            frame = self.change_frame(wire, revision, same)
+        else:
+            frame = wire.encode_change(revision, view)
+        self._frames[wire, view] = frame
         return frame
 
     def send_presence(self, diff: PresenceDiff) -> None:

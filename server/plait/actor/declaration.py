@@ -7,10 +7,11 @@ from typing import Any, Final, get_args
 
 from msgspec.inspect import type_info
 
+from plait.author_code import is_method
 from plait.spelling import find_misspelt, is_camel_case, suggest
 from plait.state.conflicts import Policy
 from plait.state.retention import Retention
-from plait.state.storable import accepts_arguments, is_method
+from plait.state.storable import accepts_arguments
 
 __all__ = ["HOOKS", "check_attributes", "check_hooks", "find_validated", "warn_of_near_misses", "warn_of_undecodable"]
 

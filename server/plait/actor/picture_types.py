@@ -15,7 +15,7 @@ from plait_schemas.models import is_model
 __all__ = ["find_undecodable", "make_picture_type"]
 
 _Nodes = Sequence[Node] | None
-"""What all clients see below a place; None if that depends on the client and the state."""
+"""The patterns of the places that all clients see below a place; None if the client and the state decide."""
 
 
 class _Field(NamedTuple):

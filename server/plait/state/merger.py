@@ -111,7 +111,7 @@ class Merger(Pipeline):
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)
         made_on = base.partial if callable(policy) else None
         merged = partial(merge, rebased, origins, document=document, policy=policy, base=made_on)
-        return self.change(self.ask(merged), source)
+        return self.change(self.rules.ask(merged), source)
 
     # Inside
 
@@ -184,7 +184,7 @@ class Merger(Pipeline):
         unseen = [ConcurrentOp(op, concurrent[index].version) for index, op in over]
         policy = self.rules.policy
         origins = [] if policy == "last-writer" else self._origins(proposal, rebased.ops)
-        ops = self.ask(partial(merge, rebased, origins, document=document, policy=policy, base=loaded.document))
+        ops = self.rules.ask(partial(merge, rebased, origins, document=document, policy=policy, base=loaded.document))
         return self._apply(ops, without_own(push.ops), proposal, unseen=unseen, is_rebased=bool(concurrent))
 
     def _apply(

@@ -7,14 +7,15 @@ durable, and otherwise when the last change made so far is.
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from plait.errors import Conflict, InvalidState, PlaitError, StoreError
+from plait.errors import Conflict, Forbidden, InvalidState, PlaitError, StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import WEIGHT_PER_BYTE, Limits, check_weight
 from plait.state.applying import apply_ops, apply_value, check_ops, measure_op, weigh_change
 from plait.state.commit import Commit
-from plait.state.decisions import Decisions
-from plait.state.permissions import Rules
+from plait.state.commit_queue import CommitQueue
+from plait.state.principal import Principal
 from plait.state.revision import Revision
+from plait.state.rules import Rules, veil
 from plait.state.shown_states import ShownStates
 from plait.state.source import Client, HasUser, Source
 from plait.state.state_history import StateHistory
@@ -39,13 +40,14 @@ _IS_NONE: Final = (
 )
 
 
-class Pipeline(Decisions):
+class Pipeline(CommitQueue):
     """Makes the changes of one thread. They are stored in order, and sent when they are durable."""
 
     __slots__ = (
         "_limits",
         "_transaction",
         "_type",
+        "rules",
         "shown_states",
     )
 
@@ -61,9 +63,10 @@ class Pipeline(Decisions):
         on_lost: Callable[[StoreError], None],
         instruments: Instruments = NO_INSTRUMENTS,
     ) -> None:
-        super().__init__(history, store, rules, on_commit=on_commit, on_lost=on_lost, instruments=instruments)
+        super().__init__(history, store, on_commit=on_commit, on_lost=on_lost, instruments=instruments)
         self._type = state_type
         self._limits = limits
+        self.rules = rules
         # The mutable states that the author's code has read, and could have changed in place.
         self.shown_states: ShownStates | None = None
         # The open outermost transaction, if there is one.
@@ -127,7 +130,7 @@ class Pipeline(Decisions):
             if callable(value):
                 if self.shown_states is not None:
                     self.shown_states.check(current, self.turns)
-                value = self.ask(value, current.lend())
+                value = self.rules.ask(value, current.lend())
             if type_.is_immutable and (parts := apply_value(type_, current, value, self._limits)) is not None:
                 return self._make_current(current, *parts, source)
             state, data = type_.from_value(value, self._limits)
@@ -190,7 +193,7 @@ class Pipeline(Decisions):
         except InvalidState as error:
             if bound == "server":
                 raise
-            raise self._veil(error, bound) from None
+            raise veil(error, self.view_of(bound)) from None
         ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
         return self._make_current(before, after, ops, source, accept=accept, name=name, by=by)
 
@@ -219,7 +222,7 @@ class Pipeline(Decisions):
             raise kind(message)
         if self._has_lost and (loss := self.find_loss()) is not None:
             raise loss
-        if self._is_deciding:
+        if self.rules.is_deciding:
             raise RuntimeError(
                 "the state cannot be changed while another change is being made: do it in on_state_changed, not in "
                 "validate_state_change, resolve_conflict or a function that is passed to set_state"
@@ -231,6 +234,38 @@ class Pipeline(Decisions):
         if self._transaction is not None and self._transaction is not own:
             self._transaction.break_()
         return own
+
+    # Readers
+
+    @property
+    def views_vary(self) -> bool:
+        """Whether the view of a client may change with the state."""
+        return self.rules.views_vary
+
+    def find_view(self, principal: Principal | None, revision: Revision | None = None) -> View:
+        """Return the view of a principal on a revision, by default on the durable one."""
+        return self.rules.find_view(principal, revision or self.durable)
+
+    def view_of(self, client: Client) -> View:
+        """Return the view of a client on the durable state."""
+        return EVERYTHING if self.rules.readable is None else self.find_view(client.principal)
+
+    def view_for_whole(self, client: Client) -> View:
+        """Return the view of a client that writes whole states.
+
+        Raises Forbidden if the view may vary: then it is unknown of which picture the client has made its state.
+        """
+        if self.views_vary:
+            raise Forbidden("this client may write operations, but no whole state, as its view of this thread may vary")
+        return self.view_of(client)
+
+    def check_seen(self, ops: Sequence[Op], client: Client, before: Revision) -> None:
+        """Raise Forbidden if an operation of a client on the revision `before` is at a place that is not seen whole.
+
+        Other errors of the operations may tell what is there: this is checked first.
+        """
+        if (path := self.rules.find_hidden(ops, client, before, self.durable)) is not None:
+            raise Forbidden("this client may not change what it does not see", path=path)
 
     # Transactions
 
@@ -320,9 +355,12 @@ class Pipeline(Decisions):
                 raise RuntimeError("an undo is a change of its own: call it outside of the transaction")
             return open_.add(after, ops)
         if (bound := by or source) != "server":
-            self._check_permitted(ops, bound, before)
-        if self.rules.validate is not None:
-            self.validate(after.copy(), source, ops, before)
+            if self.rules.find_hidden(ops, bound, before, self.durable) is not None:
+                # The type has changed the place, and the client has not: the place is not named.
+                raise Forbidden("the change would change a part of the state that this client does not see")
+            self.rules.check_permitted(ops, bound, before)
+        if self.rules.validates:
+            self.rules.validate(after.copy(), source, ops, before)
         records = () if transaction is None else transaction.make_records()
         if not ops:
             return self._put(records, source)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from plait.state.storable import is_method
+from plait.author_code import is_method
 from plait_schemas.patch import is_index, parse
 
 __all__ = ["ArrayTest", "FindPlaces", "Node", "Places", "find_places", "read_places", "step"]

@@ -130,7 +130,7 @@ class Revision:
 
     @property
     def parts(self) -> Any:
-        """The state as dicts and lists, of which large parts may be JSON, as msgspec.Raw; it is decoded once."""
+        """The state as dicts and lists, decoded once; large parts may be JSON, as msgspec.Raw."""
         if self._type.is_document:
             return self.partial
         if self._parts is UNDECODED:

@@ -15,7 +15,7 @@ from plait.state.types import StateType, explain_invalid_state
 from plait_schemas.codec import make_decoder
 from plait_schemas.models import is_model, types_in
 
-__all__ = ["accepts_arguments", "check_initial_state", "find_initial_state", "is_method", "read_state_type"]
+__all__ = ["accepts_arguments", "check_initial_state", "find_initial_state", "read_state_type"]
 
 # The types of values decoded from JSON.
 _JSON_TYPES: Final = (dict, list, str, int, float, bool, type(None))
@@ -96,11 +96,6 @@ def accepts_arguments(function: Callable[..., Any], count: int, *names: str) -> 
     except TypeError:
         return False
     return True
-
-
-def is_method(value: object) -> bool:
-    """Whether an attribute of a class, as `getattr_static` returns it, is a method."""
-    return inspect.isfunction(getattr(value, "__func__", value))
 
 
 def _find_unstorable(info: types.Type, path: str, seen: frozenset[Any]) -> Iterator[tuple[str, str]]:

@@ -1,11 +1,12 @@
-"""What a reader sees of a state: the places that match patterns.
+"""The part of a state that a reader sees: the places that match patterns.
 
-The picture of a view has the places of the state under the same paths: an object has only the members that lead to
-seen places, an array has all of its elements, and a value that is no container on the way to seen places is null. So an
-operation on the state is an operation on the picture, or none, and neither of the two is needed to find it.
+A picture of the state has the seen places under the same paths: an object has only the members that lead to seen
+places, an array has all of its elements, and any other value on the way to seen places is null. So an operation on the
+state is an operation on the picture, or none, and is found without the state and the picture.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Any, Final
@@ -26,18 +27,25 @@ HIDDEN: Final = "hidden"
 
 _Nodes = Sequence[Node]
 
+# The ids of users that have no character with an escape.
+_PLAIN: Final = re.compile(r"[\w .@:+=,;|-]+")
+
 
 class _Unknown(Exception):
     """Whether a place is in an array depends on the states between the operations."""
 
 
 class View:
-    """What the readers with the same patterns see: everything at and below the matching places."""
+    """The part of a state at and below the places that match the patterns of some readers."""
 
-    __slots__ = ("__weakref__", "_digest", "_places", "_user")
+    __slots__ = ("__weakref__", "_digest", "_name", "_places", "_stranger", "_user")
 
     def __init__(self, places: Places, user: str | None) -> None:
         self._places = places
+        # The user's id as it is in JSON and in JSON pointers; None if it may be written in several ways.
+        self._name = user.encode() if user is not None and _PLAIN.fullmatch(user) else None
+        # The view of other users, for changes that do not name this one.
+        self._stranger: View = self if self._name is None else find_view(places, None)
         # Filled in for `{user}` only when a path is read: a user may have the id `*`.
         self._user = user
         self._digest = hashlib.blake2b(encode_json((sorted(places.patterns), user)), digest_size=6).hexdigest()
@@ -53,6 +61,12 @@ class View:
     def json(self, revision: Revision) -> bytes:
         """Return the picture of a revision as JSON; there must be a state."""
         return encode_json(self.picture(revision.parts))
+
+    def stand_in(self, row: ChangeRow) -> "View":
+        """Return a view in which a change looks the same as in this one; many views have the same."""
+        if self._name is None or self._name in row.ops or b"\\" in row.ops:
+            return self
+        return self._stranger
 
     def show(self, row: ChangeRow, ops: Sequence[Op], after: Revision | None = None) -> ChangeRow | None:
         """Return a change with the operations on the picture; None if they are not known without the revision `after`.
@@ -141,7 +155,7 @@ def _is_array(parts: Sequence[str], ops: Sequence[Op], after: Revision | None) -
 
 
 class _Everything(View):
-    """What the readers of a class without `can_read` see."""
+    """The whole state, which the readers of a class without `can_read` see."""
 
     __slots__ = ()
 
@@ -153,6 +167,12 @@ class _Everything(View):
 
     def json(self, revision: Revision) -> bytes:
         return revision.require_json()
+
+    def stand_in(self, row: ChangeRow) -> "View":
+        """Return a view in which a change looks the same as in this one; many views have the same."""
+        if self._name is None or self._name in row.ops or b"\\" in row.ops:
+            return self
+        return self._stranger
 
     def show(self, row: ChangeRow, ops: Sequence[Op], after: Revision | None = None) -> ChangeRow | None:
         return row

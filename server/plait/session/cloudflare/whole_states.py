@@ -66,12 +66,12 @@ class WholeStates:
 
     def _write_picture(self, data: bytes, view: View) -> tuple[Commit, bool]:
         """Apply the differences from the picture that the client showed: of two possible ones, the nearer one."""
-        state, seen = self._actor.state, self._seen
-        merges = self._actor.kind.cls.merge_whole_states and self._connection.protocol_enabled
-        shown = [each for each in (seen.base, seen.other_base) if merges and each is not None] or [state.current]
-        made = [(base, state.compare(base, data, view)) for base in shown]
+        actor, seen = self._actor, self._seen
+        merges = actor.kind.cls.merge_whole_states and self._connection.protocol_enabled
+        shown = [each for each in (seen.base, seen.other_base) if merges and each is not None] or [actor.state.current]
+        made = [(base, actor.state.compare(base, data, view)) for base in shown]
         base, ops = min(made, key=lambda each: len(encode_json(each[1])))
-        commit = state.merge(ops, base, self._connection, self._limiter)
+        commit = actor.state.merge(ops, base, self._connection, self._limiter)
         is_as_sent = bool(view.picture(commit.revision.document) == decode_json(data))
         if merges:
             wrote = Revision(self._type, json=encode_json(apply(base.document, ops)))

@@ -53,6 +53,10 @@ class PlaitWire(Wire):
         data = b'%b,"source":%b}' % (begin, encode_json(row.source))
         return ChangeFrame(data, source=row.source, _end=len(begin))
 
+    def stand_in(self, revision: Revision, view: View) -> View:
+        assert revision.change is not None
+        return view.stand_in(revision.change)
+
     def encode_message(self, data: object) -> Frame:
         if isinstance(data, bytes | bytearray | memoryview):
             return Frame(bytes(data), is_text=False)
