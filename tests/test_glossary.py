@@ -11,6 +11,7 @@ OTHERS: Final = {
     "agentscope",
     "agentuity",
     "architecture",
+    "boardgame",
     "cloudflare",
     "colyseus",
     "glossary",
