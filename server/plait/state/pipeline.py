@@ -253,7 +253,7 @@ class Pipeline(CommitQueue):
     def view_for_whole(self, client: Client) -> View:
         """Return the view of a client that writes whole states.
 
-        Raises Forbidden if the view may vary: then it is unknown of which picture the client has made its state.
+        Raises Forbidden if the view may vary, as the client may have made its state from another picture.
         """
         if self.views_vary:
             raise Forbidden("this client may write operations, but no whole state, as its view of this thread may vary")

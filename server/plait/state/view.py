@@ -23,7 +23,7 @@ from plait_schemas.patch import Op, escape, parse
 __all__ = ["EVERYTHING", "HIDDEN", "NOTHING", "View", "find_epoch", "find_view"]
 
 HIDDEN: Final = "hidden"
-"""The source of a change of which the reader sees nothing."""
+"""The source of a change that the reader does not see."""
 
 _Nodes = Sequence[Node]
 

@@ -1,4 +1,4 @@
-"""Pictures of states: the laws that let readers follow them by operations, and what patterns show."""
+"""Pictures of states: the laws by which readers follow pictures by operations, and the places that patterns show."""
 
 import copy
 from typing import Any
