@@ -1,0 +1,410 @@
+"""No door tells a reader a part of a state that it may not see, or shows it another picture than its own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.engines import Engine, each_engine
+from tests.cluster.nodes import open_cluster
+from tests.running import Process
+from tests.schedules import schedules
+from tests.views_app import KINDS
+from tests.views_readers import DEALER, Tape
+from tests.views_stage import Stage, add, open_stage, put, remove, splice, version_of
+from tests.workers.group import Group
+
+pytest_plugins = ["tests.cluster.conftest"]
+
+APP = "tests.views_app:app"
+ENVIRONMENT = {"PLAIT_LIMITS": "none", "PLAIT_SECRET": "s" * 32}
+
+# Frames and answers that the longer test reads; 10⁶ in `make soak`.
+FRAMES = schedules(5_000)
+
+
+@asynccontextmanager
+async def serving(folder: Path, *, workers: int = 1, anonymous: bool = False) -> AsyncIterator[tuple[Tape, str]]:
+    """Serve the games; nobody may be told a secret of others, and no log has any."""
+    tape = Tape()
+    environment = ENVIRONMENT | {"PLAIT_STORE": f"sqlite:///{folder / 'games.db'}"}
+    if anonymous:
+        environment["VIEWS_ANONYMOUS"] = "1"
+    server: Process = Process(APP, cwd=folder, environment=environment)
+    if workers > 1:
+        server = Group(APP, cwd=folder, count=workers, environment=environment)
+    with server:
+        yield tape, server.address
+        tape.check()
+        assert server.end() == 0
+    assert not tape.search(server.log.read_text())
+
+
+async def play_all(tape: Tape, addresses: Sequence[str], **options: Any) -> None:
+    """Play one game of each kind."""
+    async with asyncio.TaskGroup() as games:
+        for kind in KINDS:
+            games.create_task(play(tape, addresses, kind._kind.name, **options), name=kind._kind.name)
+    tape.check()
+
+
+async def play(tape: Tape, addresses: Sequence[str], kind: str, *, is_anonymous: bool = False) -> None:
+    """Play a game, with readers at all doors."""
+    async with open_stage(tape, addresses, kind, is_anonymous=is_anonymous) as stage:
+        await stage.open_doors()
+        if not is_anonymous:  # The sessions of agents are of users.
+            await stage.open_runs()
+        await stage.act()
+        await stage.settle()
+        for name in stage.readers:
+            await guess(stage, name)
+            await resume(stage, name)
+            await resume_events(stage, name)
+            await ask(stage, name)
+        await ask_the_server(stage, stage.readers[0])
+        if not is_anonymous:
+            await resume_a_run(stage, "eve")
+            await stage.end_runs()
+            await guess_by_a_run(stage, "bob")
+        if stage.varies:
+            await reveal(stage)
+        await stage.settle()
+
+
+# Guesses: their answers must not tell whether they are right
+
+
+async def guess(stage: Stage, name: str) -> None:
+    """Guess what is hidden, at each door that takes changes."""
+    state = await stage.whole()
+    await guess_by_pushes(stage, name, state)
+    await guess_over_http(stage, name, state)
+    await guess_by_whole_states(stage, name, state)
+    assert await stage.whole() == state
+
+
+async def guess_by_pushes(stage: Stage, name: str, state: Any) -> None:
+    key, value = next(iter(state["vault"].items()))
+    length = len(state["deck"])
+    guesses: list[dict[str, Any]] = [
+        remove("/deck/0"),
+        remove("/deck/99"),
+        add(f"/deck/{length}", "x"),
+        add(f"/deck/{length + 1}", "x"),
+        put("/deck", state["deck"]),
+        put("/deck/0", state["deck"][0]),
+        put(f"/vault/{key}", value),
+        put(f"/vault/{key}", "x"),
+        put("/vault/no-key", "x"),
+        remove("/hands/ada"),
+        remove("/hands/nobody-else"),
+        splice("/deck/0", "x", 3),
+        splice("/deck/0", "x", 300),
+        splice("/story/private", "x", 300),
+        splice("/story/private", "x"),
+        splice("/blurb", "x"),
+        splice("/story", "x"),
+        put("/rows/0", state["rows"][0]),
+        put("/rows/0/price", state["rows"][0]["price"]),
+        put("/rows/99/price", "x"),
+        put("/tiers/1/price", "x"),
+        put("/tiers/7/price", "x"),
+        put("/deck/0/x", 1),
+        put("/unknown/member", 1),
+        put("/deck", {"no": "list"}),
+        remove("/hands"),
+        put("", state),
+        put("", {}),
+    ]
+    socket = await stage.user(name).join("guesses")
+    answers = set()
+    for each in guesses:
+        answer = await socket.push_and_wait(each)
+        assert answer.get("path") == each["path"], answer
+        answers.add((answer["type"], answer.get("code"), answer.get("message"), answer["version"]))
+    assert len(answers) == 1, answers
+    stale = await socket.push_and_wait(put("/table", []), put("/deck/0", "x"))
+    assert stale["code"] == "forbidden"
+
+
+async def guess_over_http(stage: Stage, name: str, state: Any) -> None:
+    user = stage.user(name)
+    picture = await user.state()
+    answers = set()
+    for whole in (
+        {**picture, "deck": state["deck"]},
+        {**picture, "deck": ["x"]},
+        {**picture, "deck": 7},
+        {**picture, "vault": state["vault"]},
+        {**picture, "vault": {"x": "x"}},
+        {**picture, "hands": state["hands"]},
+        {**picture, "hands": {**picture["hands"], "ada": ["x"]}},
+        {**picture, "rows": state["rows"]},
+        {**picture, "rows": [{**row, "price": "x"} for row in state["rows"]]},
+        {**picture, "blurb": state["blurb"]},
+        {**picture, "blurb": "x"},
+        state,
+        {**state, "deck": ["x"]},
+    ):
+        answer = await user.ask(method="PUT", json=whole)
+        answers.add((answer.status_code, answer.json()["error"]["message"]))
+    assert len(answers) == 1, answers
+    (status, _) = answers.pop()
+    assert status == 403
+    answer = await user.ask(method="PUT", json=picture, headers={"if-match": '"other:1"'})
+    assert answer.status_code == (403 if stage.varies else 412)
+    answer = await user.ask(method="PUT", json=picture)
+    assert answer.status_code == (403 if stage.varies else 200)
+
+
+async def guess_by_whole_states(stage: Stage, name: str, state: Any) -> None:
+    page = await stage.user(name).connect("cloudflare guesses")
+    picture = page.state
+    for each in ({**picture, "deck": state["deck"]}, {**picture, "deck": ["x"]}, state, {**state, "blurb": "x"}):
+        page.refusals.clear()
+        page.states.clear()
+        await page.push(each)
+        await page.until(lambda page: page.refusals and page.states)
+        assert (page.refusals, page.states) == (["State update rejected"], [picture])
+    if not stage.varies:
+        await page.push({**picture, "table": [*picture["table"], "from a page"]})
+        await page.call("sync")  # Is answered after it.
+        assert len(page.refusals) == 1
+        await stage.change([put("/table", picture["table"])])
+    await page.close()
+
+
+async def guess_by_a_run(stage: Stage, name: str) -> None:
+    """Send a state with a run: what is hidden, and a change of what is seen."""
+    user, state = stage.user(name), await stage.whole()
+    answer = await user.ask()
+    version, picture = answer.headers["etag"].strip('"'), answer.json()
+    raw = f"{version.partition('.')[0]}:{version_of(version)}"
+    answers = set()
+    for whole in ({**picture, "deck": state["deck"]}, {**picture, "deck": ["x"]}, state, {**state, "deck": []}):
+        run = user.run(state=whole, version=version, door="ag-ui guesses")
+        await run.until_end()
+        error = next(event for event in run.events if event["type"] == "RUN_ERROR")
+        answers.add((run.status, error["code"], error["message"]))
+    assert len(answers) == 1, answers
+    run = user.run(state=picture, version=raw, door="ag-ui guesses")
+    await run.until_end()
+    assert any(event.get("code") == "conflict" for event in run.events)
+    assert await stage.whole() == state
+    run = user.run(state={**picture, "turn": "by a run"}, version=version)
+    await run.until_end()
+    assert (await stage.whole())["turn"] == (state["turn"] if stage.varies else "by a run")
+
+
+# What is told after a gap
+
+
+async def resume(stage: Stage, name: str) -> None:
+    """Join again with a version of one's own, with that of somebody else, and with a raw one."""
+    user = stage.user(name)
+    socket = await user.join("resumed")
+    own, state = (socket.epoch, socket.version), socket.state
+    assert not any(epoch == own[0] for other, epoch in await find_epochs(stage) if other != name)
+    await socket.close()
+    await stage.change([add("/deck/0", stage.secret())], [put("/turn", f"after {name} left")])
+    await stage.change([put("/story/private", stage.secret()), splice("/story/public", "so ")])
+    again = await user.join("resumed", own, state)
+    assert ("ops" in again.frames[0]) is not stage.varies
+    assert ("state" in again.frames[0]) is stage.varies
+    assert again.epoch == own[0]
+    others = [epoch for other, epoch in await find_epochs(stage) if other != name]
+    for epoch in (*others, own[0].partition(".")[0], f"{own[0].partition('.')[0]}.{'0' * 12}"):
+        for version in (own[1], again.version, again.version + 1):
+            joined = await user.join("resumed as another", (epoch, version), {})
+            assert "state" in joined.frames[0]
+            assert joined.state == again.state
+            await joined.close()
+    assert again.state == stage.picture(await stage.whole(), name)
+    await again.close()
+
+
+async def find_epochs(stage: Stage) -> list[tuple[str, str]]:
+    """Return the epoch of each user who sees something else than the others."""
+    names = () if stage.is_anonymous else ("ada", "bob", *(("olga",) if stage.varies else ()))
+    tags = [(name, (await stage.user(name).ask()).headers["etag"]) for name in names]
+    return [(name, tag.strip('"').partition(":")[0]) for name, tag in tags]
+
+
+async def resume_events(stage: Stage, name: str) -> None:
+    """Read events again, after the last one, after one of somebody else, and after a raw one."""
+    user = stage.user(name)
+    events = user.stream(door="events resumed")
+    await events.until(lambda events: events.events)
+    await events.close()
+    await stage.change([add("/deck/0", stage.secret())], [put("/turn", f"{name} reads again")])
+    epoch, _, version = events.id.partition(":")
+    others = [epoch for other, epoch in await find_epochs(stage) if other != name]
+    for each in (epoch, *others, epoch.partition(".")[0]):
+        for path, headers in (
+            ("/changes", {"last-event-id": f"{each}:{version}"}),
+            (f"/changes?since={each}:{version}", {}),
+        ):
+            again = user.stream(path, headers=headers, door="events resumed")
+            await again.until(lambda events: events.events or events.status >= 400)
+            first = again.events[0]
+            if again.status == 200:
+                assert ("ops" in first) is (each == epoch and not stage.varies), (each, first)
+                assert "ops" in first or first["state"] == await user.state()
+            await again.close()
+
+
+async def resume_a_run(stage: Stage, name: str) -> None:
+    """Watch a run again after an event, with the version of somebody else, and with a raw one."""
+    (_, run) = next(each for each in stage.runs if each[0] == name)
+    id = run.id
+    await stage.change([add("/deck/0", stage.secret())], [put("/turn", f"{name} watches again")])
+    epoch, rest = id.split(":", 1)
+    others = [epoch for other, epoch in await find_epochs(stage) if other != name]
+    picture = stage.picture(await stage.whole(), name)
+    for each in (epoch, *others, epoch.partition(".")[0]):
+        for at in range(len(stage.addresses)):
+            _, again = stage.watch_run(name, at, f"{each}:{rest}")
+            await again.until(lambda run: version_of(run.id) >= stage.version)
+            assert all(event["type"] != "STATE_DELTA" for event in again.events)
+            assert [event["snapshot"] for event in again.events if "snapshot" in event][-1] == picture
+            await again.close()
+
+
+# What is asked for
+
+
+async def ask(stage: Stage, name: str) -> None:
+    """Ask for everything that HTTP has of a thread, at each address."""
+    for at in range(len(stage.addresses)):
+        user = stage.user(name, at)
+        state = await user.ask()
+        tag = state.headers["etag"]
+        raw = f'"{tag.strip(chr(34)).partition(".")[0]}:{version_of(tag)}"'
+        for given in (tag, raw):
+            answer = await user.ask(headers={"if-none-match": given})
+            assert answer.status_code == (304 if given == tag else 200)
+        assert (await user.ask(method="HEAD")).headers["content-length"] == str(len(state.content))
+        for version in {*range(0, version_of(tag), 3), *range(version_of(tag) - 9, version_of(tag) + 1)}:
+            assert (await user.ask(f"?at={version}", door="at")).status_code == 200
+        await ask_for_changes(stage, name, tag.strip('"'), at)
+        for path in ("/nothing", "/tasks"):
+            assert (await user.ask(path)).status_code == 404
+
+
+async def ask_for_changes(stage: Stage, name: str, tag: str, at: int) -> None:
+    user, (epoch, _, version) = stage.user(name, at), tag.partition(":")
+    log: list[Any] = []
+    for patch in ("", "&patch=rfc6902"):
+        for since in range(0, int(version), 7):
+            answer = await user.ask(f"/changes?since={epoch}:{since}{patch}", door="changes")
+            assert answer.status_code == (403 if stage.varies else 200)
+            log += answer.json().get("changes", [])
+        for each in (epoch.partition(".")[0], *(other for _, other in await find_epochs(stage) if other != epoch)):
+            answer = await user.ask(f"/changes?since={each}:0{patch}", door="changes")
+            assert answer.status_code == (403 if stage.varies else 404)
+        await user.ask(f"/changes?limit=3{patch}", door="changes")
+    hidden = [row for row in log if row["source"] == "hidden"]
+    assert all(row["ops"] == [] and "at" not in row for row in hidden)
+    assert hidden or stage.varies
+
+
+async def ask_the_server(stage: Stage, name: str) -> None:
+    """Ask for what a server tells of all threads."""
+    user = stage.user(name)
+    for path in ("/metrics", f"/threads/{stage.kind}"):
+        assert (await user.ask_server(path, door=path)).status_code == 200
+    listing = user.stream(f"/threads/{stage.kind}", door="listing")
+    await listing.until(lambda listing: listing.events)
+    await listing.close()
+
+
+# What is shown, and hidden again
+
+
+async def reveal(stage: Stage) -> None:
+    """Show everything to everybody, hide it again, and see that the past stays as it was seen."""
+    before = await stage.whole()
+    stage.tape.allow_all(before)
+    await stage.change([put("/turn", "over")])
+    await stage.settle()
+    bob = await stage.user(stage.readers[0]).join("while it is shown")
+    shown, state = (bob.epoch, bob.version), bob.state
+    events = stage.user(stage.readers[0]).stream(door="while it is shown")
+    await events.until(lambda events: events.events)
+    await events.close()
+    assert (await bob.push_and_wait(add("/deck/0", "by bob")))["type"] == "ack"
+    await stage.change([put("/turn", "hidden")])
+    await stage.settle()
+    await undo_what_is_hidden(stage, bob)
+    await stage.act()
+    await stage.settle()
+    passing = stage.secret()
+    steps = [put("/turn", "over")], [put("/turn", "on")], [add("/deck/0", passing)], [remove("/deck/0")]
+    stage.tape.allow_all(await stage.whole())
+    await stage.change(*steps, [put("/turn", "over")])
+    await stage.settle()
+    await bob.close()
+    for have in (shown, (shown[0], stage.version - 3)):
+        again = await stage.user(stage.readers[0]).join("resumed later", have, state)
+        assert "state" in again.frames[0]
+        await again.close()
+    late = stage.user(stage.readers[0]).stream(door="resumed later", headers={"last-event-id": events.id})
+    await late.until(lambda events: events.events)
+    await ask(stage, stage.readers[0])
+    await stage.change([put("/turn", "closed")])
+    await stage.settle()
+    await stage.change([put("/turn", "on"), put("/deck", [stage.secret()])])
+    await stage.settle()
+
+
+async def undo_what_is_hidden(stage: Stage, bob: Any) -> None:
+    """Undo a change of a place that is hidden by now."""
+    await bob.send("call", ref=77, method="undo_mine", args=[])
+    await bob.until(lambda client: client.of(("result", "error"), ref=77))
+    assert bob.of("error", ref=77)[0]["code"] == "forbidden", bob.of("result", ref=77)
+
+
+# The servers
+
+
+async def test_no_door_of_one_process_tells_what_a_reader_may_not_see(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (tape, address):
+        await play_all(tape, [address])
+
+
+async def test_no_door_tells_an_anonymous_client_what_it_may_not_see(tmp_path: Path) -> None:
+    async with serving(tmp_path, anonymous=True) as (tape, address):
+        await play_all(tape, [address], is_anonymous=True)
+
+
+async def test_no_door_of_two_workers_tells_what_a_reader_may_not_see(tmp_path: Path) -> None:
+    async with serving(tmp_path, workers=2) as (tape, address):
+        await play_all(tape, [address, address])
+
+
+@each_engine("redis")
+async def test_no_door_of_a_cluster_tells_what_a_reader_may_not_see(engine: Engine, tmp_path: Path) -> None:
+    tape = Tape()
+    async with open_cluster(engine, tmp_path, target=APP, environment=ENVIRONMENT) as cluster:
+        await play_all(tape, cluster.addresses)
+        logs = [node.log.read_text() for node in cluster.nodes.values()]
+    assert not tape.search("".join(logs))
+
+
+@pytest.mark.soak
+async def test_no_frame_of_many_has_a_secret(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (tape, address):
+        async with (
+            open_stage(tape, [address] * 3, "card-game") as cards,
+            open_stage(tape, [address] * 3, "open-game") as open_,
+        ):
+            for stage in (cards, open_):
+                await stage.open_doors()
+            while tape.count < FRAMES:
+                await asyncio.gather(cards.act(), open_.act())
+            for stage in (cards, open_):
+                await stage.settle()
+        assert tape.told["bob", "socket"]
+        assert DEALER
