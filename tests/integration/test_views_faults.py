@@ -1,4 +1,4 @@
-"""Faults of `can_read`, each by the shortest way to it."""
+"""Ways on which `can_read` once told more than it should, each the shortest one."""
 
 import gc
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 import httpx
 import msgspec
-import pytest
 from pydantic import BaseModel, model_validator
 from starlette.requests import Request
 from tests.integration.native_client import NativeClient, joined
@@ -41,7 +40,6 @@ class Game(Thread[dict[str, Any]]):
     can_read = ("/turn", "/hands/{user}/**")
 
 
-@pytest.mark.xfail(reason="FAULT: the log has the whole state in place of long operations, and so has the answer")
 async def test_the_answer_to_a_push_of_many_operations_tells_nothing_hidden() -> None:
     app = make_app(Game)
     async with running(app) as address, joined(address, "/threads/game/one?user=bob", "c") as bob:
@@ -66,7 +64,6 @@ class Book(Thread[Ledger]):
     can_read = ("/title",)
 
 
-@pytest.mark.xfail(reason="FAULT: the refusal names the hidden place that the type changes, not one of the push")
 async def test_a_refusal_names_no_hidden_place_that_the_type_changes() -> None:
     app = make_app(Book)
     async with running(app) as address, joined(address, "/threads/book/one?user=bob", "c") as bob, http(address) as web:
@@ -89,7 +86,6 @@ class Open(Game):
         self.update("/turn", "over")
 
 
-@pytest.mark.xfail(reason="FAULT: a viewer of a run gets the changes of the time when it saw less")
 async def test_a_viewer_of_a_run_gets_no_change_of_the_time_when_it_saw_less() -> None:
     app = make_app(Open)
 
@@ -144,7 +140,6 @@ class NewGame(Thread[New]):
         return ("/turn",) if state.turn else ()
 
 
-@pytest.mark.xfail(reason="FAULT: a method of a typed class gets no state of before a migration, which is an error")
 async def test_a_state_of_before_a_migration_shows_nothing_to_a_method(tmp_path: Path) -> None:
     for cls in (OldGame, NewGame):
         app = make_app(cls, store=f"sqlite:///{tmp_path / 'games.db'}")
@@ -154,7 +149,6 @@ async def test_a_state_of_before_a_migration_shows_nothing_to_a_method(tmp_path:
             assert answer.status_code < 500, answer.text
 
 
-@pytest.mark.xfail(reason="FAULT: a thread keeps the principal of each request until its state changes")
 async def test_a_quiet_thread_keeps_no_principal_of_each_request() -> None:
     app = make_app(Open)
     async with running(app) as address, http(address) as web:

@@ -59,16 +59,18 @@ class Places:
     even none.
     """
 
-    __slots__ = ("__weakref__", "has_user", "patterns", "roots")
+    __slots__ = ("__weakref__", "has_indices", "has_user", "patterns", "roots")
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self.patterns = patterns
         self.roots = (Node(),)
-        self.has_user = False
+        # Whether a part is `{user}`, and whether a name could be an index of an array.
+        self.has_user = self.has_indices = False
         for pattern in patterns:
             parts = parse(pattern)
             self.roots[0].add(parts)
             self.has_user = self.has_user or _USER in parts
+            self.has_indices = self.has_indices or any(map(_may_be_index, parts))
 
 
 def step(nodes: Sequence[Node], part: str, user: str | None, is_array: ArrayTest) -> tuple[Node, ...]:
@@ -76,9 +78,13 @@ def step(nodes: Sequence[Node], part: str, user: str | None, is_array: ArrayTest
     named = [each for node in nodes if (each := node.members.get(part)) is not None]
     if part == user:
         named += [node.user for node in nodes if node.user is not None]
-    if named and (part == "-" or is_index(part)) and is_array():
+    if named and _may_be_index(part) and is_array():
         named = []
     return (*named, *(node.any for node in nodes if node.any is not None))
+
+
+def _may_be_index(part: str) -> bool:
+    return part == "-" or is_index(part)
 
 
 # The places of patterns that are in use: methods return the same ones again and again.

@@ -42,8 +42,10 @@ class View:
 
     def __init__(self, places: Places, user: str | None) -> None:
         self._places = places
-        # The user's id as it is in JSON and in JSON pointers; None if it may be written in several ways.
-        self._name = user.encode() if user is not None and _PLAIN.fullmatch(user) else None
+        # The user's id as it is in JSON and in JSON pointers; None if it may be written in several ways, or if changes
+        # that do not name the user may need the whole picture.
+        is_plain = user is not None and _PLAIN.fullmatch(user) and not places.has_indices
+        self._name = user.encode() if user is not None and is_plain else None
         # The view of other users, for changes that do not name this one.
         self._stranger: View = self if self._name is None else find_view(places, None)
         # Filled in for `{user}` only when a path is read: a user may have the id `*`.

@@ -102,6 +102,17 @@ def find_rebased(push: Op, over: Any, document: Any) -> Any:
         return None
 
 
+@given(st.data(), states, views)
+def test_a_change_looks_the_same_in_a_view_that_stands_in(data: st.DataObject, state: Any, view: View) -> None:
+    ops, after = [], state
+    for _ in range(data.draw(st.integers(1, 3))):
+        ops.append(draw_op(data, after))
+        after = apply(after, ops[-1:])
+    row = ChangeRow(1, msgspec.json.encode(ops), "eve", 1)
+    shown, same = (each.show(row, ops, revision(after)) for each in (view, view.stand_in(row)))
+    assert shown == same
+
+
 @given(states, views)
 def test_a_picture_has_only_seen_parts_and_leaves_the_state_alone(state: Any, view: View) -> None:
     before = copy.deepcopy(state)
