@@ -146,7 +146,7 @@ FACES = {
         "put",
         "replace",
         "store_thread",
-        "view_for_whole",
+        "views",
         "views_vary",
         "wait_until_durable",
     },

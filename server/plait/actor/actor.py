@@ -156,7 +156,9 @@ class Actor:
         due = None if stored is None else stored.due
         self.state.due = due or 0
         self.usage = Usage(self.state, self.timer, kind.expires_after, due, watch=partial(host.watch, self))
-        self.turns = self.state.turns = self.state.rules.turns = TurnRunner(self)
+        self.turns = self.state.turns = TurnRunner(self)
+        if self.state.views is not None:
+            self.state.views.turns = self.turns
         self.hooks = Hooks(self, self.thread, self.turns, self.events)
         if self.hooks.has("on_state_changed"):
             self.sockets.on_change = self.hooks.post_change
@@ -373,13 +375,14 @@ class Actor:
         )
 
     def _make_state(self, history: StateHistory, stored: StoredThread | None) -> Merger:
+        rules = self.kind.rules(self.thread)
         state = Merger(
             history,
             self.kind.state_type,
             self.host.store,
             self.limits,
-            self.kind.rules(self.thread),
-            on_commit=self.sockets.send_change,
+            rules,
+            on_commit=self.sockets.send_seen if callable(rules.readable) else self.sockets.send_change,
             on_lost=partial(self.host.drop, self),
             instruments=self.instruments,
         )
@@ -387,7 +390,7 @@ class Actor:
         return state
 
     def _make_card(self) -> Card:
-        make = partial(self.state.rules.ask, self.thread.card) if self.hooks.has("card") else None
+        make = partial(self.state.ask, self.thread.card) if self.hooks.has("card") else None
         return Card(make, self.limits, self.turns)
 
     def _post_terminated(self, failure: PlaitError | None) -> None:

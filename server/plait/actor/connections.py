@@ -173,7 +173,7 @@ class Connections:
             self._frames = {}
         elif (wire, view) in self._frames:
             return self._frames[wire, view]
-        if (same := wire.stand_in(revision, view)) is not view:
+        if view is not EVERYTHING and (same := wire.stand_in(revision, view)) is not view:
             frame = self.change_frame(wire, revision, same)
         else:
             frame = wire.encode_change(revision, view)

@@ -23,8 +23,8 @@ from plait.errors import MethodNotFound, NotFound
 from plait.limits import Limits
 from plait.spelling import find_misspelt, find_nearest
 from plait.state.migrations import find_migrations
+from plait.state.permissions import Rules
 from plait.state.places import FindPlaces, Places, find_places
-from plait.state.rules import Rules
 from plait.state.storable import check_initial_state, find_initial_state, read_state_type
 
 __all__ = ["Kind", "check_name", "kebab_case"]

@@ -18,9 +18,8 @@ from plait.actor.turns import TurnActor
 from plait.author_code import call
 from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE, find_outcome, tell_limit
+from plait.state.commit import Commit
 from plait.state.principal import Principal
-from plait.state.revision import Revision
-from plait.state.source import Source
 from plait_schemas.codec import encode_json
 
 __all__ = ["Sockets", "connection_id"]
@@ -77,13 +76,14 @@ class Sockets(Connections):
 
     def review(self, connection: Connection) -> None:
         """Find again what a connection sees of the durable state."""
-        connection.view = self._actor.state.view_of(connection)
+        if (views := self._actor.state.views) is not None:
+            connection.view = views.find(connection.principal)
 
-    def broadcast_change(self, revision: Revision, *, source: Source) -> int:
-        if self._actor.state.views_vary:
-            for connection in self:
-                self.review(connection)
-        return super().broadcast_change(revision, source=source)
+    def send_seen(self, commit: Commit) -> None:
+        """Find again what all connections see, and send a change."""
+        for connection in self:
+            self.review(connection)
+        self.send_change(commit)
 
     def note_unseen(self) -> None:
         # The node checks the thread, as its log in memory may be freed.

@@ -93,7 +93,7 @@ class Transfers:
         actor = self._lifecycle.make_actor(work.key, work.kind, None, 0)
         if work.kind.has_initial_state:
             actor.state.start(work.kind.initial_state())
-        actor.state.rules.validate(state, "server", [Op("add", "", state)], actor.state.current)
+        actor.state.validate(state, "server", [Op("add", "", state)], actor.state.current)
 
     async def _fill(self, work: Filling, *, replace: bool) -> None:
         """Fill a thread, in the place of a stored one with `replace`. The work ends if the caller is cancelled.

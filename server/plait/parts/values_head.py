@@ -87,7 +87,7 @@ class ValuesHead:
         """
         self.state.check_open()
         edit = ValuesEdit(self.values, self._total)
-        self.state.rules.ask(_carry_out, edit, ops)
+        self.state.ask(_carry_out, edit, ops)
         if edit.total > max((limit := self._limits.record) - 1, self._total):
             raise TooLarge(f"the {self._part} would have {edit.total + 1} bytes; the limit is {limit}")
         changed = dict.fromkeys(self._values) if edit.is_cleared else dict[str, None]()

@@ -77,7 +77,8 @@ class Merger(Pipeline):
         Pipeline.change, Conflict and PatchError.
         """
         push = proposal.push
-        self.check_seen(push.ops, proposal.source, self.current)
+        if self.views is not None:
+            self.views.check(push.ops, proposal.source, self.current)
         self._check(push)
         if self._is_current(push, proposal.unseen):
             sent = without_own(push.ops)
@@ -93,7 +94,8 @@ class Merger(Pipeline):
         Raises the errors of Pipeline.change, and Conflict.
         """
         history, policy = self.history, self.rules.policy
-        self.check_seen(ops, source, history.current)
+        if self.views is not None:
+            self.views.check(ops, source, history.current)
         current, encoded = history.current, _encode_ops(ops)
         json = current.require_json()
         most = min(MOST_OPS, MOST_PAIRS // max(len(ops), 1))
@@ -111,7 +113,7 @@ class Merger(Pipeline):
         origins = [] if policy == "last-writer" else trace(rebased.ops, theirs, document)
         made_on = base.partial if callable(policy) else None
         merged = partial(merge, rebased, origins, document=document, policy=policy, base=made_on)
-        return self.change(self.rules.ask(merged), source)
+        return self.change(self.ask(merged), source)
 
     # Inside
 
@@ -124,7 +126,7 @@ class Merger(Pipeline):
         """Raise Conflict for a push with versions that do not belong to the thread."""
         history = self.history
         epoch, base = push.base
-        if find_epoch(epoch) != history.epoch:
+        if epoch != history.epoch and find_epoch(epoch) != history.epoch:
             raise Conflict("the epoch of the push's base is not the thread's current epoch; join again")
         if not 0 <= base <= history.current.version:
             raise Conflict("the base of the push is not a version of this thread; join again")
@@ -184,7 +186,7 @@ class Merger(Pipeline):
         unseen = [ConcurrentOp(op, concurrent[index].version) for index, op in over]
         policy = self.rules.policy
         origins = [] if policy == "last-writer" else self._origins(proposal, rebased.ops)
-        ops = self.rules.ask(partial(merge, rebased, origins, document=document, policy=policy, base=loaded.document))
+        ops = self.ask(partial(merge, rebased, origins, document=document, policy=policy, base=loaded.document))
         return self._apply(ops, without_own(push.ops), proposal, unseen=unseen, is_rebased=bool(concurrent))
 
     def _apply(

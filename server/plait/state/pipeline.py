@@ -5,23 +5,26 @@ durable, and otherwise when the last change made so far is.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from plait.errors import Conflict, Forbidden, InvalidState, PlaitError, StoreError
+from plait.errors import Conflict, InvalidState, PlaitError, StoreError
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.limits import WEIGHT_PER_BYTE, Limits, check_weight
 from plait.state.applying import apply_ops, apply_value, check_ops, measure_op, weigh_change
 from plait.state.commit import Commit
 from plait.state.commit_queue import CommitQueue
+from plait.state.permissions import Rules, check_permitted
+from plait.state.places import Places
 from plait.state.principal import Principal
 from plait.state.revision import Revision
-from plait.state.rules import Rules, veil
 from plait.state.shown_states import ShownStates
 from plait.state.source import Client, HasUser, Source
 from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction, find_transaction, innermost, refuse
 from plait.state.types import MOST_MOVED, StateType, check_depth, check_size
 from plait.state.view import EVERYTHING, View
+from plait.state.views import Views
 from plait.store.protocol import Store
 from plait.store.record_checks import check_record
 from plait.store.thread_rows import ClientRow, Record
@@ -44,11 +47,13 @@ class Pipeline(CommitQueue):
     """Makes the changes of one thread. They are stored in order, and sent when they are durable."""
 
     __slots__ = (
+        "_is_deciding",
         "_limits",
         "_transaction",
         "_type",
         "rules",
         "shown_states",
+        "views",
     )
 
     def __init__(
@@ -67,6 +72,10 @@ class Pipeline(CommitQueue):
         self._type = state_type
         self._limits = limits
         self.rules = rules
+        # What clients see; None if they see everything.
+        self.views = None if rules.readable is None else Views(rules.readable, history, self.ask)
+        # Whether the author's code is deciding about a change. It must not make another change.
+        self._is_deciding = False
         # The mutable states that the author's code has read, and could have changed in place.
         self.shown_states: ShownStates | None = None
         # The open outermost transaction, if there is one.
@@ -130,7 +139,7 @@ class Pipeline(CommitQueue):
             if callable(value):
                 if self.shown_states is not None:
                     self.shown_states.check(current, self.turns)
-                value = self.rules.ask(value, current.lend())
+                value = self.ask(value, current.lend())
             if type_.is_immutable and (parts := apply_value(type_, current, value, self._limits)) is not None:
                 return self._make_current(current, *parts, source)
             state, data = type_.from_value(value, self._limits)
@@ -144,7 +153,7 @@ class Pipeline(CommitQueue):
 
     def put(self, data: bytes, source: Client) -> Commit:
         """Set the state to JSON that a client sent; unknown fields are refused."""
-        if (view := self.view_for_whole(source)) is not EVERYTHING:
+        if self.views is not None and (view := self.views.find_for_whole(source)) is not EVERYTHING:
             return self.change(self.compare(self._begin_change(), data, view), source)
         current = self._begin_change()
         return self._set_whole(current, *self._type.from_json(data, self._limits), source)
@@ -180,8 +189,8 @@ class Pipeline(CommitQueue):
         InvalidState, TooLarge, the error of `validate_state_change`, and Conflict if the operations do not fit.
         """
         before = self._begin_change()
-        if (bound := by or source) != "server":
-            self.check_seen(ops, bound, before)
+        if (bound := by or source) != "server" and self.views is not None:
+            self.views.check(ops, bound, before)
         ops = check_ops(ops, self._limits)
         try:
             most_moved = None if isinstance(source, str) else MOST_MOVED
@@ -191,9 +200,9 @@ class Pipeline(CommitQueue):
         except PatchError as error:
             raise Conflict(str(error), path=ops[0].path if [op.op for op in ops] == ["splice"] else None) from None
         except InvalidState as error:
-            if bound == "server":
+            if bound == "server" or self.views is None:
                 raise
-            raise veil(error, self.view_of(bound)) from None
+            raise self.views.veil(error, bound) from None
         ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
         return self._make_current(before, after, ops, source, accept=accept, name=name, by=by)
 
@@ -222,7 +231,7 @@ class Pipeline(CommitQueue):
             raise kind(message)
         if self._has_lost and (loss := self.find_loss()) is not None:
             raise loss
-        if self.rules.is_deciding:
+        if self._is_deciding:
             raise RuntimeError(
                 "the state cannot be changed while another change is being made: do it in on_state_changed, not in "
                 "validate_state_change, resolve_conflict or a function that is passed to set_state"
@@ -235,37 +244,42 @@ class Pipeline(CommitQueue):
             self._transaction.break_()
         return own
 
-    # Readers
+    def ask(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function of the author that decides about a change, and must not make one itself."""
+        self._is_deciding = True
+        try:
+            return function(*args)
+        finally:
+            self._is_deciding = False
+
+    def validate(self, state: Any, source: Source, ops: Sequence[Op], before: Revision) -> None:
+        """Ask the class whether the state, the result of `ops` on `before`, may be set.
+
+        Raises the error with which the class refuses it, and TypeError if the class returns anything.
+        """
+        if (validate := self.rules.validate) is None:
+            return
+        more: dict[str, Any] = {}
+        if "ops" in self.rules.validated:
+            # Values of operations may be undecoded JSON, or objects that are a part of the state.
+            more["ops"] = decode_ops(encode_json(ops))
+        if "before" in self.rules.validated:
+            more["before"] = before.copy()
+        answer = self.ask(partial(validate, **more) if more else validate, state, source)
+        if answer is not None:
+            raise TypeError(
+                f"validate_state_change returned {type(answer).__name__}: it must raise an error, for example "
+                "Reject, to refuse a change, and return None to accept it"
+            )
+
+    def find_view(self, principal: Principal | None, revision: Revision | None = None) -> View:
+        """Return the part of the state that a principal sees of a revision, by default of the durable one."""
+        return EVERYTHING if self.views is None else self.views.find(principal, revision)
 
     @property
     def views_vary(self) -> bool:
         """Whether the view of a client may change with the state."""
-        return self.rules.views_vary
-
-    def find_view(self, principal: Principal | None, revision: Revision | None = None) -> View:
-        """Return the view of a principal on a revision, by default on the durable one."""
-        return self.rules.find_view(principal, revision or self.durable)
-
-    def view_of(self, client: Client) -> View:
-        """Return the view of a client on the durable state."""
-        return EVERYTHING if self.rules.readable is None else self.find_view(client.principal)
-
-    def view_for_whole(self, client: Client) -> View:
-        """Return the view of a client that writes whole states.
-
-        Raises Forbidden if the view may vary, as the client may have made its state from another picture.
-        """
-        if self.views_vary:
-            raise Forbidden("this client may write operations, but no whole state, as its view of this thread may vary")
-        return self.view_of(client)
-
-    def check_seen(self, ops: Sequence[Op], client: Client, before: Revision) -> None:
-        """Raise Forbidden if an operation of a client on the revision `before` is at a place that is not seen whole.
-
-        Other errors of the operations may tell what is there: this is checked first.
-        """
-        if (path := self.rules.find_hidden(ops, client, before, self.durable)) is not None:
-            raise Forbidden("this client may not change what it does not see", path=path)
+        return self.views is not None and self.views.may_vary
 
     # Transactions
 
@@ -355,12 +369,13 @@ class Pipeline(CommitQueue):
                 raise RuntimeError("an undo is a change of its own: call it outside of the transaction")
             return open_.add(after, ops)
         if (bound := by or source) != "server":
-            if self.rules.find_hidden(ops, bound, before, self.durable) is not None:
-                # The type has changed the place, and the client has not: the place is not named.
-                raise Forbidden("the change would change a part of the state that this client does not see")
-            self.rules.check_permitted(ops, bound, before)
-        if self.rules.validates:
-            self.rules.validate(after.copy(), source, ops, before)
+            if self.views is not None:
+                self.views.check_result(ops, bound, before)
+            if (found := self.rules.permitted) is not None:
+                places = found if isinstance(found, Places) else self.ask(found, before.copy(), bound.principal)
+                check_permitted(places, ops, bound, before)
+        if self.rules.validate is not None:
+            self.validate(after.copy(), source, ops, before)
         records = () if transaction is None else transaction.make_records()
         if not ops:
             return self._put(records, source)

@@ -13,9 +13,9 @@ from tests.server.owning import claim_now, submit
 from plait.errors import NotFound, StoreError
 from plait.limits import DEFAULT_LIMITS
 from plait.state.change_log import ChangeLog
+from plait.state.permissions import Rules
 from plait.state.pipeline import Pipeline
 from plait.state.retention import DEFAULT_RETENTION, Retention
-from plait.state.rules import Rules
 from plait.state.state_history import StateHistory
 from plait.state.types import StateType
 from plait.state.update import splice

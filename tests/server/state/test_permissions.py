@@ -8,10 +8,10 @@ from tests.cases import each_case
 
 from plait.actor.thread import Thread
 from plait.errors import Forbidden
+from plait.state.permissions import check_permitted
 from plait.state.places import read_places
 from plait.state.principal import Principal
 from plait.state.revision import Revision
-from plait.state.rules import Rules
 from plait.state.types import StateType
 from plait_schemas.patch import Op
 
@@ -75,10 +75,10 @@ def test_a_place_that_a_pattern_names_may_be_changed(
     places = read_places("can_write", ["/other", pattern])
     ops = [Op("add", "/other", 1), Op("add", path, 1)]
     if may:
-        Rules(permitted=places).check_permitted(ops, Source(user), revision)
+        check_permitted(places, ops, Source(user), revision)
     else:
         with pytest.raises(Forbidden) as refused:
-            Rules(permitted=places).check_permitted(ops, Source(user), revision)
+            check_permitted(places, ops, Source(user), revision)
         assert refused.value.path == path
 
 
@@ -111,9 +111,9 @@ def test_a_user_is_no_element_of_a_struct_that_is_an_array_in_json(
 ) -> None:
     row = Row(notes=[1], names={"0": 1})
     revision = Revision(StateType(Table), tree=Table(row, {"0": row}))
-    rules = Rules(permitted=read_places("can_write", [pattern]))
+    places = read_places("can_write", [pattern])
     try:
-        rules.check_permitted([Op("replace", path, 1)], Source(user), revision)
+        check_permitted(places, [Op("replace", path, 1)], Source(user), revision)
     except Forbidden:
         assert not may
     else:
@@ -131,4 +131,4 @@ def test_what_is_no_pattern_is_refused_when_the_class_is_made(patterns: Any) -> 
 def test_a_class_without_permissions_lets_clients_change_everything() -> None:
     nothing = read_places("Room.can_write", ())
     with pytest.raises(Forbidden):
-        Rules(permitted=nothing).check_permitted([Op("add", "", 1)], Source("ada"), Revision(StateType(dict)))
+        check_permitted(nothing, [Op("add", "", 1)], Source("ada"), Revision(StateType(dict)))

@@ -20,9 +20,9 @@ from plait.actor.connection import Connection, Source
 from plait.errors import Conflict, Fenced, Indeterminate, InvalidState, Reject, StoreError, TooLarge, Unavailable
 from plait.limits import DEFAULT_LIMITS, Limits
 from plait.state.commit import Commit
+from plait.state.permissions import Rules
 from plait.state.pipeline import Pipeline
 from plait.state.revision import Revision
-from plait.state.rules import Rules
 from plait.state.state_history import StateHistory
 from plait.state.timer import Timed, Timer
 from plait.state.transaction import Transaction

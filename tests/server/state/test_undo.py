@@ -22,9 +22,9 @@ from plait.actor.thread import Thread
 from plait.errors import Conflict, Readonly, Reject, StoreError
 from plait.limits import DEFAULT_LIMITS
 from plait.state.change_log import ChangeLog
+from plait.state.permissions import Rules
 from plait.state.pipeline import Pipeline
 from plait.state.retention import Retention
-from plait.state.rules import Rules
 from plait.state.state_history import StateHistory
 from plait.state.types import StateType
 from plait.state.undo import redo, undo

@@ -66,7 +66,8 @@ def _compare(actor: Actor, view: View, base: Revision, after: bytes) -> Sequence
 def _merge(exchange: Exchange, actor: Actor, ops: Sequence[Op], base: Revision, connection: Connection) -> Commit:
     if connection.readonly:
         raise Readonly("Connection is readonly")
-    actor.state.view_for_whole(connection)
+    if actor.state.views is not None:
+        actor.state.views.find_for_whole(connection)
     if connection.lease is not None:
         connection.lease.check()
     bucket = exchange.context.requests.bucket(exchange.request, exchange.principal)

@@ -44,7 +44,8 @@ class WholeStates:
         Raises Conflict, InvalidState, TooLarge, and the error of `validate_state_change`.
         """
         actor, seen = self._actor, self._seen
-        if (view := actor.state.view_for_whole(self._connection)) is not EVERYTHING:
+        views = actor.state.views
+        if views is not None and (view := views.find_for_whole(self._connection)) is not EVERYTHING:
             return self._write_picture(data, view)
         # An older page may send unknown fields.
         state, json = self._type.from_json(data, actor.limits, drops_unknown=True)

@@ -154,7 +154,7 @@ class Follower:
         else:
             missed = self._find_missed(read or MissedChanges(have[1]))
         if missed is None:
-            return msgspec.structs.replace(joined, state=msgspec.Raw(self._view.json(durable)))
+            return msgspec.structs.replace(joined, state=msgspec.Raw(self._encode(durable)))
         return msgspec.structs.replace(joined, ops=missed)
 
     def tell_joined(self, protocol: str, joined: Joined) -> None:
@@ -188,7 +188,8 @@ class Follower:
     @property
     def epoch(self) -> str:
         """The epoch of what the reader sees."""
-        return self._view.name(self._actor.state.epoch)
+        epoch = self._actor.state.epoch
+        return epoch if self._view is EVERYTHING else self._view.name(epoch)
 
     def show(self, change: ChangeRow, revision: Revision) -> ChangeRow:
         """Return a change, which made a revision, as the reader sees it."""
@@ -293,6 +294,10 @@ class Follower:
         missed.add(rows)
         return self._view.filter(missed.ops) if missed.size <= self._worth else None
 
+    def _encode(self, revision: Revision) -> bytes:
+        """Return what the reader sees of a revision, as JSON."""
+        return revision.require_json() if self._view is EVERYTHING else self._view.json(revision)
+
     def _send_held(self, held: deque[Frame]) -> None:
         frame = held.popleft()
         if not held:
@@ -317,6 +322,4 @@ class Follower:
     def _send_whole(self) -> None:
         durable, self._view = self._actor.state.durable, self._connection.view
         self.version = durable.version
-        self._transport.send(
-            Frame(encode(Snapshot(self.epoch, durable.version, msgspec.Raw(self._view.json(durable)))))
-        )
+        self._transport.send(Frame(encode(Snapshot(self.epoch, durable.version, msgspec.Raw(self._encode(durable))))))
