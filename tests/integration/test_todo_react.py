@@ -135,6 +135,8 @@ def test_files_are_short_and_export_by_name() -> None:
     assert len((EXAMPLE / "app.py").read_text().splitlines()) <= 80
 
 
+# The other tests show the same pages as they are served while they are written.
+@pytest.mark.release
 def test_a_build_for_production_works(browser: Browser, production: Path, tmp_path: Path) -> None:
     with serving(production, tmp_path) as server:
         opened = Lists(server, browser)
