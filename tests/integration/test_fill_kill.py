@@ -23,8 +23,7 @@ log = logging.getLogger(__name__)
 
 ROUNDS = schedules() if TIMES > 1 else 3
 # How many records an original has, and a file.
-FORKED = 8000
-IMPORTED = 4000
+FORKED, IMPORTED = (8000, 4000) if TIMES > 1 else (4000, 2000)
 
 
 class Box(Thread[Any]):
