@@ -30,6 +30,7 @@ from plait.store.urls import open_store
 
 log = logging.getLogger(__name__)
 
+TAKEOVERS = 1000 * TIMES if TIMES > 1 else 200
 # The value of the second attempt of a claim; as hexadecimal digits in MariaDB.
 SECOND = re.compile(rb'"asked":2|(?i:2261736b6564223a32)')
 
@@ -52,9 +53,9 @@ async def no_deadlock(engine: Engine, server: Any) -> AsyncIterator[None]:
 async def test_takeovers_while_writes_are_under_way_lose_and_repeat_nothing(engine: Engine, server: Server) -> None:
     stores = make_stores(server)
     async with no_deadlock(engine, server), stores[0], stores[1]:
-        refused = await take_over_many(stores, 1000 * TIMES)
-    log.warning("%d takeovers, %d writes refused", 1000 * TIMES, refused)
-    assert refused > 200
+        refused = await take_over_many(stores, TAKEOVERS)
+    log.warning("%d takeovers, %d writes refused", TAKEOVERS, refused)
+    assert refused > TAKEOVERS // 5
 
 
 async def test_two_stores_that_both_write_the_same_threads_at_once_do_not_hang(engine: Engine, server: Server) -> None:
