@@ -706,11 +706,11 @@ async def test_what_an_import_left_that_could_not_remove_it_is_removed_by_the_ne
 
 
 def _make_records(start: int) -> list[Record]:
-    return [Record("letters", f"other/{n:06}", b'"%s"' % (b"x" * 300)) for n in range(start, start + 5000)]
+    return [Record("letters", f"other/{n:06}", b'"%s"' % (b"x" * 900)) for n in range(start, start + 5000)]
 
 
 async def test_neither_an_export_nor_an_import_holds_more_than_a_page(tmp_path: Path) -> None:
-    count, path, key = 30_000, tmp_path / "large.jsonl", ThreadKey("letters", "one")
+    count, path, key = 10_000, tmp_path / "large.jsonl", ThreadKey("letters", "one")
     async with SqliteStore(tmp_path / "one.db") as store:
         for start in range(0, count, 5000):
             await submit(store, Write(key, "e", 0 if start else None, 0, records=_make_records(start)))
