@@ -5,12 +5,12 @@ import json
 import os
 import pty
 import re
-import subprocess
-import sys
+import select
+import signal
 from pathlib import Path
 
 import pytest
-from tests.commands import Done, run_command
+from tests.commands import Command, Done, run_command
 from tests.schedules import TIMES
 from tests.server.owning import submit
 from tests.server.store.contract import beginning, change, put
@@ -20,8 +20,8 @@ from plait.store.sqlite.files import Files
 from plait.store.thread_rows import ThreadKey
 from plait.store.urls import open_files, open_store
 
-KILLS = 10 if TIMES > 1 else 5
-THREADS = 400
+# A step is of 32 threads.
+KILLS, THREADS = (10, 400) if TIMES > 1 else (3, 110)
 
 
 def plait(folder: Path, *arguments: str) -> Done:
@@ -33,27 +33,23 @@ class Copying:
     """A running `plait store copy`, `export` or `import`, whose progress is read from a terminal."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        self._master, terminal = pty.openpty()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "plait.cli", "store", *arguments],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=terminal,
-        )
-        os.close(terminal)
+        self._master, self._terminal = pty.openpty()
+        where = Path(os.ttyname(self._terminal))
+        self._command = Command(("store", *arguments), cwd=folder, environment={}, stderr=where)
         self._shown = b""
 
     def kill_at(self, threads: int) -> bool:
         """Kill the command once it shows this many threads; return False if it has ended before."""
         while not any(int(count) >= threads for count in re.findall(rb"\] (\d+) of \d+", self._shown)):
-            try:
-                self._shown += os.read(self._master, 1000)
-            except OSError:  # It has ended.
+            ready, _, _ = select.select([self._master, self._command.stdout], [], [])
+            if self._master not in ready:  # It says its result, or has ended.
                 break
-        self._process.kill()
-        self._process.communicate()
+            self._shown += os.read(self._master, 1000)
+        os.kill(self._command.pid, signal.SIGKILL)
+        code = self._command.wait(60)
         os.close(self._master)
-        return self._process.returncode < 0
+        os.close(self._terminal)
+        return code < 0
 
 
 @pytest.mark.soak
