@@ -1,4 +1,4 @@
-"""Serves the assistant, the chat, the pad, the board, the game and the counter from one index page."""
+"""Serves the assistant, the chat, the pad, the board, two games and the counter from one index page."""
 
 from secrets import token_hex
 
@@ -6,15 +6,17 @@ from plait import Plait
 
 from .assistant import Assistant, add_assistant
 from .board import Board, BoardMemory
+from .cards import CardGame, authenticate
 from .chat import Chat, add_chat
 from .counter import PAGES, Counter
 from .pad import Pad
 from .tictactoe import TicTacToe
 
 app = Plait(
-    *(Assistant, Chat, Pad, Board, BoardMemory, TicTacToe, Counter),
+    *(Assistant, Chat, Pad, Board, BoardMemory, TicTacToe, CardGame, Counter),
     store="sqlite:///plait-demo.db",
     static=PAGES,
+    authenticate=authenticate,
     # The pages choose the names of threads, so the secret for signed ids need not be kept.
     secret=token_hex(),
 )
