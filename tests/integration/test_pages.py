@@ -12,12 +12,13 @@ PHONE = 360
 SMALLEST = 320
 # What each page shows when its thread is as it was made.
 CONTENT = {
-    "": (".tile", 6),
+    "": (".tile", 7),
     "assistant/": ("#ideas button:visible", 4),
     "chat/": ("#ideas button:visible", 4),
     "pad/": ("[data-document]:visible", 2),
     "board/": ("[data-card] .card-title:visible", 5),
     "tictactoe/": ("[data-cell][data-mark='']:visible", 9),
+    "cards/": (".seat.free:visible", 1),
     "counter/": ("#count:text-is('0')", 1),
 }
 # Elements that end to the right of the window, other than those inside of something that scrolls by itself.
@@ -40,6 +41,7 @@ CONTROLS = {
     "board/": [(".add-card input", ".column"), ("#add-column input", "body"), ("#open-history", "body")],
     "pad/": [("#add-document input", "body"), ("#write-story", "#sheet")],
     "tictactoe/": [("[data-cell]", "body"), (".player.empty", "body")],
+    "cards/": [(".seat.free", ".felt"), ("#observe", "body")],
     "counter/": [("#decrement", "body")],
 }
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -175,12 +177,12 @@ def test_the_edge_of_what_can_be_pressed_is_seen(demo: Demo, path: str) -> None:
 
 def test_the_index_leads_to_every_example_and_back(demo: Demo) -> None:
     page = demo.open("")
-    for title in ("Assistant", "Chat", "Pad", "Board", "Tic-tac-toe", "Counter"):
+    for title in ("Assistant", "Chat", "Pad", "Board", "Tic-tac-toe", "Cards", "Counter"):
         page.get_by_role("link", name=title).click()
         expect(page.locator("#status"), title).to_have_attribute("data-status", "online")
         expect(page.locator("#room"), title).to_have_text("lobby")
         page.click(".home")
-        expect(page.locator(".tile"), title).to_have_count(6)
+        expect(page.locator(".tile"), title).to_have_count(7)
 
 
 def check_width(page: Page, width: int) -> None:
