@@ -13,8 +13,8 @@ const MOST_ON_PILE = 4;
 
 /** Fill an element with the face of a card. @template {HTMLElement} Element @param {Element} element @param {string} card */
 function drawFace(element, card) {
-  const corner = document.createElement("span");
-  const pip = document.createElement("span");
+  const [corner, pip] = [document.createElement("span"), document.createElement("span")];
+  corner.ariaHidden = pip.ariaHidden = "true";
   corner.className = "corner";
   corner.append(rankOf(card), document.createElement("br"), glyph(suitOf(card)));
   pip.className = "pip";
@@ -157,7 +157,7 @@ export function renderHand(game, you, online, play) {
     const { card = "" } = button.dataset;
     const isFit = isTurn && fits(game, card);
     button.classList.toggle("fits", isFit);
-    button.ariaLabel = cardName(card) + (isFit ? ", fits" : "");
+    write(find(".visually-hidden", button), cardName(card) + (isFit ? ", fits" : ""));
     button.disabled = !online;
   }
 }
@@ -165,6 +165,9 @@ export function renderHand(game, you, online, play) {
 /** @param {string} card @param {(card: string) => void} play @param {boolean} isNew */
 function cardButton(card, play, isNew) {
   const button = drawFace(document.createElement("button"), card);
+  const name = document.createElement("span");
+  name.className = "visually-hidden";
+  button.append(name);
   button.addEventListener("click", () => play(card));
   if (isNew) animate(button, { translate: ["0 -3rem", "0"], opacity: [0, 1] }, 300);
   return button;
