@@ -2,9 +2,9 @@
 
 from secrets import token_hex
 
-from plait import Plait
+from plait import Limits, Plait
 
-from .assistant import Assistant, add_assistant
+from .assistant import MAX_WAITING, Assistant, add_assistant
 from .board import Board, BoardMemory
 from .cards import CardGame, authenticate
 from .chat import Chat, add_chat
@@ -17,6 +17,8 @@ app = Plait(
     store="sqlite:///plait-demo.db",
     static=PAGES,
     authenticate=authenticate,
+    # The pages without a key are one user, whose questions to the assistant wait together.
+    limits=Limits(waiting_runs=MAX_WAITING),
     # The pages choose the names of threads, so the secret for signed ids need not be kept.
     secret=token_hex(),
 )
