@@ -35,10 +35,10 @@ def version_of(id: str) -> int:
 class Stage:
     """A game: the writers, and the readers by user, who see what they see at different doors."""
 
-    def __init__(self, tape: Tape, addresses: Sequence[str], kind: str, *, is_anonymous: bool = False) -> None:
+    def __init__(self, tape: Tape, addresses: Sequence[str], kind: str, name: str, *, is_anonymous: bool) -> None:
         self.tape = tape
         self.kind = kind
-        self.name = f"game-{secrets.token_hex(4)}"
+        self.name = name
         self.addresses = addresses
         self.is_anonymous = is_anonymous
         # Whether what a user sees is found by a method.
@@ -185,7 +185,7 @@ class Stage:
 
     async def settle(self) -> None:
         """Wait until all readers are up to date, and check what each of them sees."""
-        state = await self.whole()
+        self.version, state = await self.user(DEALER).call("sync"), await self.whole()
         for name, socket in self.sockets:
             await socket.until(lambda socket: socket.version >= self.version)
             assert socket.state == self.picture(state, name), name
@@ -205,17 +205,17 @@ class Stage:
 
 @asynccontextmanager
 async def open_stage(
-    tape: Tape, addresses: Sequence[str], kind: str, *, is_anonymous: bool = False
+    tape: Tape, addresses: Sequence[str], kind: str, name: str, *, is_anonymous: bool = False
 ) -> AsyncIterator[Stage]:
     """Deal a new game, with nobody at its doors."""
-    stage = Stage(tape, addresses, kind, is_anonymous=is_anonymous)
+    stage = Stage(tape, addresses, kind, name, is_anonymous=is_anonymous)
     tokens = {"ada": "ada", "bob": "bob", "eve": "eve", "olga": "olga:observers", DEALER: DEALER}
     if is_anonymous:
         tokens = {"nobody": "", DEALER: ""}
     async with AsyncExitStack() as stack:
-        for name, token in tokens.items():
+        for user_name, token in tokens.items():
             for at, address in enumerate(addresses):
-                user = User(tape, name, address, kind, stage.name, token=token or None)
-                stage.users[f"{name}{at}"] = await stack.enter_async_context(user)
+                user = User(tape, user_name, address, kind, stage.name, token=token or None)
+                stage.users[f"{user_name}{at}"] = await stack.enter_async_context(user)
         await stage.deal()
         yield stage

@@ -1,8 +1,8 @@
 """No door tells a reader a part of a state that it may not see, or shows it another picture than its own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,16 @@ from tests.cluster.nodes import open_cluster
 from tests.running import Process
 from tests.schedules import schedules
 from tests.views_app import KINDS
-from tests.views_readers import DEALER, Tape
+from tests.views_readers import Tape
 from tests.views_stage import Stage, add, open_stage, put, remove, splice, version_of
 from tests.workers.group import Group
 
 pytest_plugins = ["tests.cluster.conftest"]
 
 APP = "tests.views_app:app"
+# By their kinds, the names of the threads that are played; the others have types.
+GAMES = {each._kind.name: "one" for each in KINDS}
+PLAIN_GAMES = dict(list(GAMES.items())[:2])
 ENVIRONMENT = {"PLAIT_LIMITS": "none", "PLAIT_SECRET": "s" * 32}
 
 # Frames and answers that the longer test reads; 10⁶ in `make soak`.
@@ -32,37 +35,35 @@ async def serving(folder: Path, *, workers: int = 1, anonymous: bool = False) ->
     environment = ENVIRONMENT | {"PLAIT_STORE": f"sqlite:///{folder / 'games.db'}"}
     if anonymous:
         environment["VIEWS_ANONYMOUS"] = "1"
-    server: Process = Process(APP, cwd=folder, environment=environment)
-    if workers > 1:
-        server = Group(APP, cwd=folder, count=workers, environment=environment)
-    with server:
+    options: dict[str, Any] = {"cwd": folder, "environment": environment}
+    with Process(APP, **options) if workers == 1 else Group(APP, count=workers, **options) as server:
         yield tape, server.address
         tape.check()
         assert server.end() == 0
     assert not tape.search(server.log.read_text())
 
 
-async def play_all(tape: Tape, addresses: Sequence[str], **options: Any) -> None:
-    """Play one game of each kind."""
+async def play_all(tape: Tape, addresses: Sequence[str], names: Mapping[str, str], **options: Any) -> None:
+    """Play some games at once, by the kinds and names of their threads."""
     async with asyncio.TaskGroup() as games:
-        for kind in KINDS:
-            games.create_task(play(tape, addresses, kind._kind.name, **options), name=kind._kind.name)
+        for kind, name in names.items():
+            games.create_task(play(tape, addresses, kind, name, **options), name=kind)
     tape.check()
 
 
-async def play(tape: Tape, addresses: Sequence[str], kind: str, *, is_anonymous: bool = False) -> None:
+async def play(tape: Tape, addresses: Sequence[str], kind: str, name: str, *, is_anonymous: bool = False) -> None:
     """Play a game, with readers at all doors."""
-    async with open_stage(tape, addresses, kind, is_anonymous=is_anonymous) as stage:
+    async with open_stage(tape, addresses, kind, name, is_anonymous=is_anonymous) as stage:
         await stage.open_doors()
         if not is_anonymous:  # The sessions of agents are of users.
             await stage.open_runs()
         await stage.act()
         await stage.settle()
-        for name in stage.readers:
-            await guess(stage, name)
-            await resume(stage, name)
-            await resume_events(stage, name)
-            await ask(stage, name)
+        for reader in stage.readers:
+            await guess(stage, reader)
+            await resume(stage, reader)
+            await resume_events(stage, reader)
+            await ask(stage, reader)
         await ask_the_server(stage, stage.readers[0])
         if not is_anonymous:
             await resume_a_run(stage, "eve")
@@ -371,40 +372,37 @@ async def undo_what_is_hidden(stage: Stage, bob: Any) -> None:
 
 async def test_no_door_of_one_process_tells_what_a_reader_may_not_see(tmp_path: Path) -> None:
     async with serving(tmp_path) as (tape, address):
-        await play_all(tape, [address])
+        await play_all(tape, [address], GAMES)
 
 
 async def test_no_door_tells_an_anonymous_client_what_it_may_not_see(tmp_path: Path) -> None:
     async with serving(tmp_path, anonymous=True) as (tape, address):
-        await play_all(tape, [address], is_anonymous=True)
+        await play_all(tape, [address], GAMES, is_anonymous=True)
 
 
 async def test_no_door_of_two_workers_tells_what_a_reader_may_not_see(tmp_path: Path) -> None:
     async with serving(tmp_path, workers=2) as (tape, address):
-        await play_all(tape, [address, address])
+        await play_all(tape, [address, address], PLAIN_GAMES)
 
 
 @each_engine("redis")
 async def test_no_door_of_a_cluster_tells_what_a_reader_may_not_see(engine: Engine, tmp_path: Path) -> None:
     tape = Tape()
     async with open_cluster(engine, tmp_path, target=APP, environment=ENVIRONMENT) as cluster:
-        await play_all(tape, cluster.addresses)
+        nodes = zip(PLAIN_GAMES, "ab", strict=True)
+        names = {kind: cluster.find_names(node, "game", 1, kind=kind)[0] for kind, node in nodes}
+        await play_all(tape, cluster.addresses, names)
         logs = [node.log.read_text() for node in cluster.nodes.values()]
     assert not tape.search("".join(logs))
 
 
 @pytest.mark.soak
 async def test_no_frame_of_many_has_a_secret(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (tape, address):
-        async with (
-            open_stage(tape, [address] * 3, "card-game") as cards,
-            open_stage(tape, [address] * 3, "open-game") as open_,
-        ):
-            for stage in (cards, open_):
-                await stage.open_doors()
-            while tape.count < FRAMES:
-                await asyncio.gather(cards.act(), open_.act())
-            for stage in (cards, open_):
-                await stage.settle()
-        assert tape.told["bob", "socket"]
-        assert DEALER
+    async with serving(tmp_path) as (tape, address), AsyncExitStack() as stack:
+        stages = [await stack.enter_async_context(open_stage(tape, [address] * 3, kind, "one")) for kind in PLAIN_GAMES]
+        for stage in stages:
+            await stage.open_doors()
+        while tape.count < FRAMES:
+            await asyncio.gather(*[stage.act() for stage in stages])
+        for stage in stages:
+            await stage.settle()
