@@ -7,6 +7,7 @@ import random
 import re
 import signal
 from asyncio import StreamReader, StreamWriter
+from collections import Counter
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -37,7 +38,7 @@ EDITS: Final = 120
 KILLS: Final = 3
 PYTHON: Final = ("u0", "u1", "u2", "u3", "u4")
 NODE: Final = ("u5", "u6")
-WHATS: Final = ("hand", "hand", "hand", "discard", "table", "clear", "text", "player")
+WHATS: Final = ("hand", "hand", "hand", "discard", "table", "clear", "text", "player", "row")
 
 
 class Tap(Proxy):
@@ -133,8 +134,12 @@ class Match:
         elif dice < 0.35:
             name, price = f"row {next(self._numbers)}", self.make_secret("")
             await self._hide(add("/rows/0", {"name": name, "price": price, "notes": {}}))
+        elif dice < 0.4:
+            await self._hide_rows()
         elif dice < 0.45 and self._varies:
-            await self._hide(put("/turn", self.dice.choice(["over", "on", "closed", "on"])))
+            await self._hide(put("/turn", self.dice.choice(["over", "closed"])))
+            await self._edit()
+            await self._hide(put("/turn", self.dice.choice(["over", "on", "on"])))
         elif dice < 0.5:
             user = self.dice.choice((*PYTHON, *NODE))
             await self._hide(add(f"/hands/{user}/0", self.make_secret(user)))
@@ -154,7 +159,13 @@ class Match:
             return
         room = self.rooms[user]
         if isinstance(state := room.state, dict) and "hands" in state:
-            made = room.set(_change(json.loads(json.dumps(state)), what, **how))
+            if what == "row":
+                if not state["rows"]:
+                    return
+                index = int(how["at"] * len(state["rows"]))
+                made = room.update(f"/rows/{index}/name", f"by {user} {how['number']}")
+            else:
+                made = room.set(_change(json.loads(json.dumps(state)), what, **how))
             task = asyncio.ensure_future(self._follow(how.get("secret"), made))
             self._edits.add(task)
             task.add_done_callback(self._edits.discard)
@@ -172,6 +183,14 @@ class Match:
         async with http(self._server.address, headers={"authorization": "Bearer dealer"}) as web:
             with suppress(httpx.TransportError):
                 await web.post(f"/threads/{self.key}/rpc/change", json={"args": [[ops]]})
+
+    async def _hide_rows(self) -> None:
+        """Have the server move the rows, of which only the names are seen, and drop one of them."""
+        async with http(self._server.address) as web:
+            with suppress(httpx.TransportError):
+                rows = (await self._call(web, "whole"))["rows"]
+                self.dice.shuffle(rows)
+                await self._hide(put("/rows", rows[: max(len(rows) - 1, 3)]))
 
     def _restart(self) -> None:
         self._server.end(signal.SIGKILL)
@@ -197,9 +216,10 @@ class Match:
                 expected = whole if sees_all else find_picture(whole, user)
                 assert answer.json() == expected, user
                 assert states == (expected, expected), user
-        codes = {outcome for _, outcome in self.outcomes}
-        assert codes <= {"ack", "conflict"}, codes
-        assert len([outcome for _, outcome in self.outcomes if outcome == "ack"]) > EDITS / 2
+        codes = Counter(outcome for _, outcome in self.outcomes)
+        # While nobody sees anything, nobody can change anything.
+        assert set(codes) <= {"ack", "conflict", *(["forbidden"] if self._varies else [])}, codes
+        assert codes["ack"] > EDITS / 2, codes
 
     async def _call(self, web: httpx.AsyncClient, method: str, *args: Any) -> Any:
         headers = {"authorization": "Bearer dealer"}

@@ -45,8 +45,15 @@ const commands = {
     await Promise.all(clients.map((client) => client.ready));
   },
   edit({ player, what, ...how }) {
-    const edit = clients[player]
-      .edit((state) => changes[what](state, how))
+    const client = clients[player];
+    if (!client.state?.hands) return;
+    const rows = client.state.rows.length;
+    if (what === "row" && rows === 0) return;
+    const edit = (
+      what === "row"
+        ? client.update(`/rows/${Math.floor(how.at * rows)}/name`, `by ${how.user} ${how.number}`)
+        : client.edit((state) => changes[what](state, how))
+    )
       .then(
         () => outcomes.push([how.secret, "ack"]),
         (error) => outcomes.push([how.secret, error.code ?? String(error)]),
