@@ -35,8 +35,12 @@ def version_of(id: str) -> int:
 class Stage:
     """A game: the writers, and the readers by user, who see what they see at different doors."""
 
-    def __init__(self, tape: Tape, addresses: Sequence[str], kind: str, name: str, *, is_anonymous: bool) -> None:
+    def __init__(
+        self, tape: Tape, addresses: Sequence[str], kind: str, name: str, *, is_anonymous: bool, filler: str
+    ) -> None:
         self.tape = tape
+        # A part of many values, which makes the state large.
+        self.filler = filler
         self.kind = kind
         self.name = name
         self.addresses = addresses
@@ -89,10 +93,12 @@ class Stage:
         secret = self.secret
         await self.change(
             [
-                put("/hands", {"ada": [secret("ada"), secret("ada")], "bob": [secret("bob")], "olga": []}),
-                put("/deck", [secret() for _ in range(4)]),
+                put(
+                    "/hands", {"ada": [secret("ada"), secret("ada")], "bob": [secret("bob") + self.filler], "olga": []}
+                ),
+                put("/deck", [secret() + self.filler for _ in range(4)]),
                 put("/players", {"ada": 1, "bob": 2}),
-                put("/vault", {secret(): secret()}),
+                put("/vault", {secret(): secret() + self.filler}),
                 put("/rows", [self.row("first"), self.row("second"), self.row("third")]),
                 put("/tiers", {"1": self.row("gold"), "2": self.row(secret())}),
                 put("/story", {"public": "Once ", "private": f"in truth {secret()}"}),
@@ -103,7 +109,7 @@ class Stage:
     def row(self, name: str) -> dict[str, Any]:
         """Return a row of which only the name is seen."""
         secret = self.secret
-        return {"name": name, "price": secret(), "notes": {secret(): secret()}}
+        return {"name": name, "price": secret(), "notes": {secret(): secret() + self.filler}}
 
     async def act(self) -> None:
         """Change everything, by the server and by ada."""
@@ -205,10 +211,10 @@ class Stage:
 
 @asynccontextmanager
 async def open_stage(
-    tape: Tape, addresses: Sequence[str], kind: str, name: str, *, is_anonymous: bool = False
+    tape: Tape, addresses: Sequence[str], kind: str, name: str, *, is_anonymous: bool = False, filler: str = ""
 ) -> AsyncIterator[Stage]:
     """Deal a new game, with nobody at its doors."""
-    stage = Stage(tape, addresses, kind, name, is_anonymous=is_anonymous)
+    stage = Stage(tape, addresses, kind, name, is_anonymous=is_anonymous, filler=filler)
     tokens = {"ada": "ada", "bob": "bob", "eve": "eve", "olga": "olga:observers", DEALER: DEALER}
     if is_anonymous:
         tokens = {"nobody": "", DEALER: ""}

@@ -174,7 +174,7 @@ class Match:
         try:
             await made
         except ClientError as error:
-            self.outcomes.append((secret, error.code))
+            self.outcomes.append((secret, getattr(error, "code", type(error).__name__)))
         else:
             self.outcomes.append((secret, "ack"))
 

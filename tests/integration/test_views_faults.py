@@ -37,7 +37,7 @@ async def push(client: NativeClient, *ops: dict[str, Any]) -> dict[str, Any]:
 
 class Game(Thread[dict[str, Any]]):
     initial_state: Any = {"turn": "ada", "hands": {"ada": [SECRET], "bob": [1]}}  # noqa: RUF012
-    can_read = ("/turn", "/hands/{user}/**")
+    can_read: Any = ("/turn", "/hands/{user}/**")
 
 
 async def test_the_answer_to_a_push_of_many_operations_tells_nothing_hidden() -> None:
