@@ -9,7 +9,7 @@ from plait.state.types import UNDECODED, StateType
 from plait.store.thread_rows import ChangeRow
 from plait_schemas.codec import decode_json, encode_json, is_large, read_parts
 from plait_schemas.diff import diff
-from plait_schemas.patch import Op, find, read_ops
+from plait_schemas.patch import Op, decode_ops, find
 
 __all__ = ["Revision"]
 
@@ -142,7 +142,7 @@ class Revision:
         """The operations of the change that made this version; they are decoded once."""
         if self._ops is None:
             assert self.change is not None
-            self._ops = read_ops(self.change.ops)
+            self._ops = decode_ops(self.change.ops)
         return self._ops
 
     def has_array(self, parts: Sequence[str]) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 from plait.state.places import Node, Places, step
 from plait.state.revision import Revision
 from plait.store.thread_rows import ChangeRow
-from plait_schemas.codec import decoded, encode_json
+from plait_schemas.codec import encode_json, read_parts
 from plait_schemas.patch import Op, escape, parse
 
 __all__ = ["EVERYTHING", "HIDDEN", "NOTHING", "View", "find_epoch", "find_view"]
@@ -57,7 +57,7 @@ class View:
         return f"{epoch}.{self._digest}"
 
     def picture(self, document: Any) -> Any:
-        """Return the picture of dicts and lists with parts that may be undecoded; it shares what is seen whole."""
+        """Return the picture of dicts and lists, which share their seen parts. Undecoded parts are decoded in place."""
         return self._show(document, self._places.roots)
 
     def json(self, revision: Revision) -> bytes:
@@ -126,7 +126,6 @@ class View:
         for node in nodes:
             if node.is_end:
                 return value
-        value = decoded(value)
         if isinstance(value, dict):
             names: Iterable[str] = value
             if all(node.any is None for node in nodes):
@@ -134,7 +133,7 @@ class View:
                 if self._user is not None:
                     names[self._user] = None
             return {
-                name: self._show(value[name], below)
+                name: self._show(_decode_in(value, name, below), below)
                 for name in names
                 if name in value and (below := step(nodes, name, self._user, _is_no_array))
             }
@@ -142,6 +141,14 @@ class View:
             below = tuple(node.any for node in nodes if node.any is not None)
             return [self._show(each, below) for each in value] if below else None
         return None
+
+
+def _decode_in(container: dict[str, Any], name: str, nodes: _Nodes) -> Any:
+    """Return a member; decode it for all readers if only a part of it is seen."""
+    value = container[name]
+    if type(value) is msgspec.Raw and not any(node.is_end for node in nodes):
+        value = container[name] = read_parts(bytes(value))
+    return value
 
 
 def _is_no_array() -> bool:

@@ -23,7 +23,7 @@ from plait.web.listing import is_number, read_limit
 from plait.web.server_context import find_lease
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Version
-from plait_schemas.patch import read_ops
+from plait_schemas.patch import decode_ops
 
 __all__ = ["changes", "event_stream", "state_at", "tag"]
 
@@ -81,7 +81,7 @@ async def changes(actor: Actor, principal: Principal | None, query: Mapping[str,
 
 
 async def _show(actor: Actor, row: ChangeRow, view: View) -> dict[str, Any]:
-    ops = read_ops(row.ops)
+    ops = decode_ops(row.ops)
     if (seen := view.show(row, ops)) is None:
         after = Revision(actor.kind.state_type, json=await actor.log.json(row.version))
         seen = view.show(row, ops, after)
