@@ -30,6 +30,8 @@ _SHORTEST: Final = 0.1
 _AGAIN: Final = 0.25
 # Seconds for which a node that has given all its shards away still answers that it does not own them.
 _LAST_ANSWERS: Final = 0.3
+# How often a node that stops tries to give its shards away, as the directory may be slow or away for a moment.
+_MOST_TRIES: Final = 3
 
 
 class ClusterOwners(Owners):
@@ -62,6 +64,8 @@ class ClusterOwners(Owners):
         self._had: frozenset[int] = frozenset()
         self._is_asked = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        # How often this node has begun to give its shards away.
+        self._tries = 0
         # Done when all shards are given away; None before `give_all`.
         self._left: asyncio.Future[None] | None = None
 
@@ -238,15 +242,21 @@ class ClusterOwners(Owners):
         if left.done():
             await self._look()
             return
+        self._tries += 1
         try:
             await self._member.give_all()
             self._react()
             # The others may still ask for the owners of the last shards.
             await asyncio.sleep(_LAST_ANSWERS)
         except StoreError as error:
+            if self._tries < _MOST_TRIES:  # The directory may have been slow once.
+                self._is_asked.set()
+                return
             log.warning("the node %s cannot give its threads away: %s", self._record.name, operator_message(error))
-        finally:  # Waiting code must not wait forever.
+        except BaseException:  # Waiting code must not wait forever.
             left.set_result(None)
+            raise
+        left.set_result(None)
 
     async def _rejoin(self) -> None:
         """Join again, with a new id, after the others have marked this node as dead."""
