@@ -104,6 +104,9 @@ async def test_others_get_the_whole_picture_as_the_change_that_shows_or_hides_a_
         assert bob.of("snapshot")[1]["epoch"] == epoch
         assert bob.of("change") == [{"type": "change", "version": 3, "ops": [], "source": "hidden"}]
         assert bob.state == {"turn": "bob", "table": [], "hands": {"bob": ["b"]}}
+        await game.set_state(lambda state: {**state, "turn": "ada"})
+        await bob.until(lambda bob: bob.version == 4)
+        assert bob.of("change")[-1]["source"] == "server"
 
 
 async def test_a_client_gets_the_whole_picture_after_the_answer_to_its_own_push() -> None:
@@ -263,25 +266,33 @@ async def test_a_slow_reader_whose_token_is_renewed_gets_the_picture_of_its_new_
         assert "last" not in str(bob.frames)
 
 
-# Rule 2: a place that may be an element of an array
+# Rules 2 and 3: places that may be elements of an array, and users whose ids look like patterns
 
 
-async def test_sockets_of_a_user_whose_id_is_a_number_get_whole_pictures_and_go_on() -> None:
-    async with (
-        serving(Game) as (address, game),
-        join(address, "7", Game) as one,
-        join(address, "7", Game) as other,
-        join(address, "bob", Game) as bob,
-    ):
-        for number in range(1, 12):
-            hands = {"7": [number], "bob": [number]} if number % 3 else [SECRET] * 9
-            await game.set_state(lambda state, hands=hands, n=number: {**state, "hands": hands, "turn": f"{n}"})
-            for client, user in ((one, "7"), (other, "7"), (bob, "bob")):
-                await client.until(lambda client, n=number: client.version == n)
-                seen = {user: [number]} if number % 3 else None
-                assert client.state == {"turn": f"{number}", "table": [], "hands": seen}
-            await game.set_state(lambda state: state)
-        assert SECRET not in str((one.frames, other.frames, bob.frames))
+@each_case("user", ["7", "0", "-", "*", "{user}"])
+async def test_users_with_strange_ids_see_their_own_hands_only(user: str) -> None:
+    hands = {"7": ["of 7"], "0": ["of 0"], "-": ["of -"], "*": ["of *"], "{user}": ["of {user}"]}
+    async with serving(Game) as (address, game), join(address, user, Game) as one, join(address, user, Game) as other:
+        versions = itertools.count(1)
+
+        async def check(hands: Any, turn: str, seen: Any) -> None:
+            await game.set_state({**START, "hands": hands, "turn": turn})
+            version = next(versions)
+            for client in (one, other):
+                await client.until(lambda client: client.version == version)
+                assert client.state == {"turn": turn, "table": [], "hands": seen}
+
+        lists = [[f"{SECRET} {number}"] for number in range(9)]
+        for number in range(3):
+            await check(hands, f"{number}", {user: [f"of {user}"]})
+            # One operation, and one beside another.
+            await check({**hands, user: ["new"]}, f"{number}", {user: ["new"]})
+            await check({**hands, user: ["more"]}, f"{number}+", {user: ["more"]})
+            await check(lists, f"{number}+", None)
+            for changed in (0, 7, 8):
+                await check([*lists[:changed], [SECRET], *lists[changed + 1 :]], f"{number}+", None)
+                await check(lists, f"{changed}", None)
+        assert SECRET not in str((one.frames, other.frames))
 
 
 async def test_a_page_of_the_cloudflare_protocol_follows_what_it_sees() -> None:
