@@ -70,7 +70,7 @@ class WholeStates:
         actor, seen = self._actor, self._seen
         merges = actor.kind.cls.merge_whole_states and self._connection.protocol_enabled
         shown = [each for each in (seen.base, seen.other_base) if merges and each is not None] or [actor.state.current]
-        made = [(base, actor.state.compare(base, data, view)) for base in shown]
+        made = [(base, actor.state.compare(base, self._complete_picture(data, view, base), view)) for base in shown]
         base, ops = min(made, key=lambda each: len(encode_json(each[1])))
         commit = actor.state.merge(ops, base, self._connection, self._limiter)
         is_as_sent = bool(view.picture(commit.revision.document) == decode_json(data))
@@ -78,6 +78,17 @@ class WholeStates:
             wrote = Revision(self._type, json=encode_json(apply(base.document, ops)))
             seen.note_written(commit.revision if is_as_sent else wrote, commit.version, base)
         return commit, is_as_sent
+
+    def _complete_picture(self, data: bytes, view: View, base: Revision) -> bytes:
+        """Return a picture of a typed state, with the shown values of fields that the page does not know."""
+        if self._type.is_plain:
+            return data
+        try:
+            _, json = self._type.from_json(data, self._actor.limits, drops_unknown=True)
+        except (InvalidState, TooLarge):  # It may fit only together with what the client does not see.
+            return data
+        filled = _fill_missing(decode_json(json), decode_json(data), view.picture(base.document))
+        return encode_json(view.picture(filled))
 
     def _find_other(self, json: bytes, data: bytes) -> tuple[Any, Any] | None:
         """Return the documents of a typed state and of the data that was sent; None if they are equal.
