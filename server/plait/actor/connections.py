@@ -17,6 +17,8 @@ from plait_schemas.messages import PresenceDiff
 
 __all__ = ["Connections"]
 
+# Frames of a revision that are kept for connections which join or are answered later.
+_MOST_KEPT: Final = 16
 _REPLACED: Final = "another socket has joined as this client"
 
 # Shared by all threads without connections, to save memory.
@@ -164,6 +166,8 @@ class Connections:
                 if frame is not None:
                     session.deliver(frame, revision)
                     count += 1
+        if len(self._frames) > _MOST_KEPT:
+            self._frames = {}
         return count
 
     def change_frame(self, wire: Wire, revision: Revision, view: View) -> Frame | None:

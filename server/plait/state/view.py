@@ -126,6 +126,8 @@ class View:
         for node in nodes:
             if node.is_end:
                 return value
+        if type(value) is msgspec.Raw:  # The value of an operation.
+            value = read_parts(bytes(value))
         if isinstance(value, dict):
             names: Iterable[str] = value
             if all(node.any is None for node in nodes):
@@ -139,15 +141,15 @@ class View:
             }
         if isinstance(value, list | tuple):
             below = tuple(node.any for node in nodes if node.any is not None)
-            return [self._show(each, below) for each in value] if below else None
+            return [self._show(_decode_in(value, at, below), below) for at in range(len(value))] if below else None
         return None
 
 
-def _decode_in(container: dict[str, Any], name: str, nodes: _Nodes) -> Any:
-    """Return a member; decode it for all readers if only a part of it is seen."""
-    value = container[name]
+def _decode_in(container: Any, at: str | int, nodes: _Nodes) -> Any:
+    """Return a member or an element; decode it for all readers if only a part of it is seen."""
+    value = container[at]
     if type(value) is msgspec.Raw and not any(node.is_end for node in nodes):
-        value = container[name] = read_parts(bytes(value))
+        value = container[at] = read_parts(bytes(value))
     return value
 
 

@@ -223,6 +223,15 @@ def test_a_change_is_the_whole_picture_where_its_operations_are_not_known() -> N
     assert msgspec.json.decode(shown.ops) == [{"op": "replace", "path": "", "value": {"hands": {"3": ["♠A"]}}}]
 
 
+def test_large_parts_are_shown_though_they_are_undecoded() -> None:
+    row = {"name": "a", "notes": ["x" * 50] * 1_000}
+    raw = msgspec.Raw(msgspec.json.encode(row))
+    view = read_view("/rows/*/name", "/*/notes/0")
+    for document in ({"rows": [raw, row]}, raw, {"rows": msgspec.Raw(msgspec.json.encode([row, row]))}):
+        shown = msgspec.json.decode(msgspec.json.encode(view.picture(document)))
+        assert shown == view.picture(msgspec.json.decode(msgspec.json.encode(document)))
+
+
 def test_readers_with_the_same_patterns_share_their_view_and_its_name() -> None:
     one, other = read_view("/turn", user="ada"), read_view("/turn", user="bob")
     assert one is other

@@ -15,7 +15,7 @@ from plait.session.event_stream import EventStream
 from plait.state.json_patch import to_json_patch
 from plait.state.principal import Principal
 from plait.state.revision import Revision
-from plait.state.view import HIDDEN, View
+from plait.state.view import EVERYTHING, HIDDEN, View
 from plait.store.thread_rows import ChangeRow
 from plait.web.addresses import Addresses
 from plait.web.http.streamed import StreamedResponse
@@ -81,7 +81,7 @@ async def changes(actor: Actor, principal: Principal | None, query: Mapping[str,
 
 
 async def _show(actor: Actor, row: ChangeRow, view: View) -> dict[str, Any]:
-    ops = decode_ops(row.ops)
+    ops = () if view is EVERYTHING else decode_ops(row.ops)
     if (seen := view.show(row, ops)) is None:
         after = Revision(actor.kind.state_type, json=await actor.log.json(row.version))
         seen = view.show(row, ops, after)
