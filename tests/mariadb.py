@@ -1,13 +1,17 @@
 """Private MariaDB servers in temporary folders."""
 
+import atexit
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.private_server import PrivateServer, find_program
+from tests.private_server import PrivateServer, copy_folder, find_program
 
 __all__ = ["Mariadb", "new_prefix"]
 
@@ -36,23 +40,11 @@ class Mariadb(PrivateServer):
     """A server with a database. Its Unix socket is in its folder, too."""
 
     def prepare(self) -> None:
-        """Make a new database."""
+        """Copy a new database."""
         super().prepare()
         # Each server removes what the temporary folder has of others when it starts.
         self._temporary.mkdir()
-        first = self.folder / "first.sql"
-        first.write_text(_FIRST)
-        made = subprocess.run(
-            [
-                *("mariadb-install-db", "--no-defaults", f"--datadir={self.folder / 'data'}", "--skip-test-db"),
-                *("--auth-root-authentication-method=normal", f"--extra-file={first}", *_as_root()),
-            ],
-            check=False,
-            capture_output=True,
-            text=True,
-            env=os.environ | {"TMPDIR": str(self._temporary)},
-        )
-        assert made.returncode == 0, made.stdout + made.stderr
+        copy_folder(_make_template(), self.folder)
 
     def _command(self) -> Sequence[str | Path]:
         return (
@@ -128,6 +120,27 @@ class Mariadb(PrivateServer):
 def new_prefix(url: str, options: str = "") -> str:
     """Return the URL of an empty store in a database, with more options."""
     return f"{url}?prefix=p{os.urandom(6).hex()}_{options}"
+
+
+@cache
+def _make_template() -> Path:
+    """Make a new database, of which the servers of this process get copies; it is removed when the process ends."""
+    template = Path(tempfile.mkdtemp(prefix="plait-mariadb-"))
+    atexit.register(shutil.rmtree, template, ignore_errors=True)
+    data, first = template / "data", template / "first.sql"
+    first.write_text(_FIRST)
+    made = subprocess.run(
+        [
+            *("mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db"),
+            *("--auth-root-authentication-method=normal", f"--extra-file={first}", *_as_root()),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TMPDIR": str(template)},
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    return template
 
 
 def _as_root() -> Sequence[str]:

@@ -13,7 +13,7 @@ from typing import ClassVar, Final, Self
 
 from tests.ports import hold_port
 
-__all__ = ["PrivateServer", "find_program"]
+__all__ = ["PrivateServer", "copy_folder", "find_program"]
 
 # Seconds: the machine may be busy.
 _PATIENCE: Final = 60.0
@@ -164,6 +164,11 @@ def _is_stopped(pid: int) -> bool:
     except OSError:  # One has ended.
         return False
     return {each.rpartition(")")[2].split()[0] for each in stats} <= {"T", "Z", "X"}
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy the files of a folder, with their owners, to one that is there."""
+    subprocess.run(["cp", "-a", f"{source}/.", target], check=True)
 
 
 def find_program(name: str) -> str:
