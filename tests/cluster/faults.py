@@ -17,7 +17,7 @@ __all__ = ["FAULTS", "Fault", "Hurt", "play"]
 log = logging.getLogger(__name__)
 
 # Acknowledged changes and reads in each fault.
-LEAST: Final = 1000 if TIMES > 1 else 400
+LEAST: Final = 1000 if TIMES > 1 else 200
 # Seconds: shorter than a lease, and longer than it takes the others to find a node dead and to take its threads.
 SHORT: Final = (0.3, 2.0)
 LONG: Final = (5.5, 7.0)

@@ -28,7 +28,8 @@ __all__ = ["Cluster", "Node", "open_cluster"]
 
 T = TypeVar("T")
 
-_LOOK_EVERY: Final = 0.05
+# Seconds: each look connects to the engine.
+_LOOK_EVERY: Final = 0.2
 # The workers of a node listen at its port and those after it.
 _MOST_WORKERS: Final = 2
 

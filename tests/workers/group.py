@@ -15,7 +15,7 @@ from tests.running import Process
 
 __all__ = ["Group"]
 
-_LOOK_EVERY: Final = 0.02
+_LOOK_EVERY: Final = 0.05
 
 
 class Group(Process):

@@ -21,7 +21,7 @@ from plait_client import CallError, Disconnected, Refused, Room, Unanswered, con
 __all__ = ["Load", "Told", "check_changes", "check_stored"]
 
 # Seconds before a client continues after an answer: at full speed the clients take all processors, as in `make soak`.
-_PACE = 0.02 if TIMES == 1 else 0.0
+_PACE = 0.05 if TIMES == 1 else 0.0
 # Seconds before a reader asks again after there was no answer.
 _PAUSE = 0.05
 # Seconds after which a reader asks once more beside a question that is not answered, and the most open questions: a

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 FAULTS = ("owner", "gateway", "parent")
 COUNT = 2
 # Acknowledged changes and reads in each fault.
-LEAST = 1000 if TIMES > 1 else 400
+LEAST = 1000 if TIMES > 1 else 200
 # A kernel gives all connections to one of two workers only by chance.
 MOST_SOCKETS = 100
 MOST_SCHEDULES = 100
