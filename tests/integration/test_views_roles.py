@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ValidationInfo, field_validator, model_validator
 from starlette.requests import Request
 from tests.cases import each_case
 from tests.integration.native_client import NativeClient, joined
@@ -209,6 +210,60 @@ async def test_a_method_that_fails_shows_nothing_and_is_reported(turn: str, capl
         assert bob.state["hands"] == {"bob": ["b"]}
     assert any(each.exc_info for each in caplog.records)
     assert SECRET not in str(bob.frames)
+
+
+# Errors of validation
+
+
+class Ledger(BaseModel):
+    """Its hidden member does not fit all titles."""
+
+    title: str = ""
+    count: int = 0
+    sums: dict[str, int] = {SECRET: 1}
+
+    @field_validator("sums")
+    @classmethod
+    def check(cls, sums: dict[str, int], info: ValidationInfo) -> dict[str, int]:
+        if info.data.get("title") == "bad":
+            raise ValueError(f"no good sums: {sums}")
+        return sums
+
+    @model_validator(mode="after")
+    def check_all(self) -> "Ledger":
+        if self.title == "worse":
+            raise ValueError(f"no good ledger: {self.sums}")
+        return self
+
+
+class Book(Thread[Ledger]):
+    initial_state: Any = Ledger()
+    can_read = ("/title", "/count")
+
+
+async def test_errors_of_validation_name_no_place_that_is_hidden(caplog: pytest.LogCaptureFixture) -> None:
+    app = Plait(Book, secret="s", store=MemoryStore(), authenticate=authenticate)
+    async with running(app) as address, http(address) as web:
+        await begin(app, Book)
+        headers = {"authorization": "Bearer bob"}
+        told: list[Any] = []
+        async with joined(address, "/threads/book/one", "c", token="bob") as bob:
+            for op in (put("/title", "bad"), put("/title", "worse"), put("/count", "no number")):
+                ref = await bob.push(op)
+                await bob.until(lambda bob, ref=ref: bob.of("nack", ref=ref))
+                told.append(bob.of("nack", ref=ref)[0])
+        for wrong in (
+            {"title": "bad", "count": 0},
+            {"title": "worse", "count": 0},
+            {"title": "", "count": "no number"},
+        ):
+            answer = await web.put("/threads/book/one", json=wrong, headers=headers)
+            assert answer.status_code == 422
+            told.append(answer.json()["error"])
+    assert [error["code"] for error in told] == ["invalid_state"] * 6
+    assert [error.get("path") for error in told] == [None, None, "/count"] * 2
+    assert SECRET not in str(told)
+    assert SECRET not in caplog.text
 
 
 # Readers who read slowly
