@@ -40,10 +40,11 @@ class Move(Struct, frozen=True):
     """The last thing that happened at the table."""
 
     by: str
-    # The card that was played; None if a card was drawn, which only its player sees.
+    # The card that was played; None if one was drawn, which only its player sees, or none was left to draw.
     card: Card | None = None
     # The suit that was named with an eight.
     suit: Suit | None = None
+    has_passed: bool = False
 
 
 class Game(Struct, frozen=True):
@@ -199,14 +200,17 @@ def play(game: Game, you: str, card: str, suit: Suit | None) -> Game:
 
 
 def draw(game: Game, you: str, shuffle: Shuffle) -> Game:
-    """Return the game after a player has drawn a card. The played cards become the deck if it is empty."""
+    """Return the game after a player has drawn a card, or has passed as none is left.
+
+    The played cards become the deck if it is empty.
+    """
     check_turn(game, you)
     deck, pile = game.deck, game.pile
     if not deck:
         deck, pile = tuple(shuffle(pile[:-1])), pile[-1:]
     hands = {**game.hands, you: (*game.hands[you], *deck[-1:])}
     turn = find_next(game, you)
-    return count(replace(game, hands=hands, deck=deck[:-1], pile=pile, last=Move(you), turn=turn))
+    return count(replace(game, hands=hands, deck=deck[:-1], pile=pile, last=Move(you, has_passed=not deck), turn=turn))
 
 
 def remove(game: Game, id: str) -> Game:
@@ -266,7 +270,7 @@ def suit_of(card: str) -> Suit:
 
 
 def authenticate(request: Request) -> Principal:
-    """Return the person of a page, by the key that the page has made and keeps.
+    """Return the person of a page, by the key that the browser has made and keeps.
 
     The demo has no login. The key is a secret, and the id, which everybody at a table sees, is its hash. Whoever asks
     to be an observer is one. In your app, a login knows the user and the user's groups: see docs/login.md.
@@ -274,7 +278,7 @@ def authenticate(request: Request) -> Principal:
     token = request.headers.get("authorization", "").removeprefix("Bearer ")
     key, _, group = token.partition(".")
     if not key:
-        return Principal("guest")  # The other pages of the demo, and programs.
+        return Principal("guest")  # Programs, and requests for images and lists.
     return Principal(hashlib.sha256(key.encode()).hexdigest()[:16], groups={group} - {""})
 
 

@@ -2,9 +2,9 @@
 
 from secrets import token_hex
 
-from plait import Limits, Plait
+from plait import Plait, Principal, ThreadKey
 
-from .assistant import MAX_WAITING, Assistant, add_assistant
+from .assistant import Assistant, add_assistant
 from .board import Board, BoardMemory
 from .cards import CardGame, authenticate
 from .chat import Chat, add_chat
@@ -12,13 +12,18 @@ from .counter import PAGES, Counter
 from .pad import Pad
 from .tictactoe import TicTacToe
 
+
+def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
+    """Return whether anybody may do this; the right to approve is also that to stop an answer for another person."""
+    return action != "destroy" and (action != "approve" or thread.kind == "assistant")
+
+
 app = Plait(
     *(Assistant, Chat, Pad, Board, BoardMemory, TicTacToe, CardGame, Counter),
     store="sqlite:///plait-demo.db",
     static=PAGES,
     authenticate=authenticate,
-    # The pages without a key are one user, whose questions to the assistant wait together.
-    limits=Limits(waiting_runs=MAX_WAITING),
+    authorize=authorize,
     # The pages choose the names of threads, so the secret for signed ids need not be kept.
     secret=token_hex(),
 )

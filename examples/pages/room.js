@@ -24,6 +24,10 @@ function roomFromAddress() {
   return name;
 }
 
+/** The secret by which this browser proves who it is, as the demo has no login. */
+export const key = localStorage.getItem("plait-key") ?? randomId();
+localStorage.setItem("plait-key", key);
+
 /** Return 24 random hex digits; `crypto.randomUUID` is missing on plain http. */
 export function randomId() {
   const bytes = crypto.getRandomValues(new Uint8Array(12));
@@ -83,7 +87,7 @@ async function copyLink() {
  */
 export function join(kind, render, refused, parts = {}) {
   /** @type {ThreadClient<State>} */
-  const client = new ThreadClient({ kind, name: room, storage: sessionStorage, ...parts });
+  const client = new ThreadClient({ kind, name: room, storage: sessionStorage, token: key, ...parts });
   client.subscribe(() => {
     showStatus(client);
     render();

@@ -106,7 +106,7 @@ def test_the_played_cards_become_the_deck_when_it_is_empty() -> None:
 
 def test_a_turn_can_be_passed_when_no_card_is_left_to_draw() -> None:
     game = draw(make_game(deck=()), "ada", reversed_cards)
-    assert (game.turn, len(game.hands["ada"])) == ("bob", 4)
+    assert (game.turn, len(game.hands["ada"]), game.last) == ("bob", 4, Move("ada", has_passed=True))
 
 
 def test_the_cards_of_a_player_who_leaves_go_below_the_deck_and_the_others_go_on() -> None:

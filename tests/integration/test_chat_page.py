@@ -381,7 +381,7 @@ def test_a_message_with_the_key_of_another_replaces_nothing(demo: Demo) -> None:
     bob.evaluate(SEND_WITH_KNOWN_KEY, f"/threads/chat/{demo.room}")
     say(bob, "Me too")
     for page in (ada, bob):
-        expect(bubbles(page)).to_have_text(["I agree", "Me too"])
+        expect(bubbles(page)).to_have_text(["I agree", "I do not", "Me too"])
 
 
 @pytest.mark.release

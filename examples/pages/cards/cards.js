@@ -2,7 +2,7 @@
 /** The page of a card game: it gets the part of the state that its person may see, and asks the server for each move. */
 
 import { People } from "../people.js";
-import { find, findInput, join, loadPerson, notify, openRoom, randomId, shake, write } from "../room.js";
+import { find, findInput, join, key, loadPerson, notify, openRoom, shake, write } from "../room.js";
 import { news, rankOf, SEATS, situation } from "./game.js";
 import { askSuit, renderHand, renderOwn, renderSeats, renderTable, walk } from "./view.js";
 
@@ -10,9 +10,7 @@ import { askSuit, renderHand, renderOwn, renderSeats, renderTable, walk } from "
 /** @typedef {{id: string, observing: boolean}} Doing */
 
 const person = loadPerson();
-// The demo has no login: this browser proves by a secret key who it is, and a tab says whether it observes.
-const key = localStorage.getItem("plait-key") ?? randomId();
-localStorage.setItem("plait-key", key);
+// A tab says whether its person observes.
 const observing = sessionStorage.getItem("plait-observing") === "yes";
 /** The id by which the game names this person, and who is here; known when the server has answered. */
 let you = "";

@@ -2,13 +2,13 @@
 /** A game of cards, as the server's `Game` describes it, and facts that follow from the part that this page sees. */
 
 /** @typedef {{id: string, name: string, cards: number, wins: number}} Player */
-/** @typedef {{by: string, card: string | null, suit: string | null}} Move */
+/** @typedef {{by: string, card: string | null, suit: string | null, has_passed: boolean}} Move */
 /**
  * What this reader sees: `hands` has only the hands that it may see, and `deck` is missing unless it may see all.
  * @typedef {{
- *   players: Player[], status: "waiting" | "playing" | "finished", turn: string | null, winner: string | null,
- *   pile: string[], suit: string | null, last: Move | null, deck_size: number,
- *   hands: Record<string, string[]>, deck?: string[],
+ *   players: readonly Player[], status: "waiting" | "playing" | "finished", turn: string | null, winner: string | null,
+ *   pile: readonly string[], suit: string | null, last: Move | null, deck_size: number,
+ *   hands: Readonly<Record<string, readonly string[]>>, deck?: readonly string[],
  * }} Game
  */
 
@@ -87,9 +87,9 @@ export function situation(game, you) {
 export function news(game, you) {
   if (game.status === "waiting") return "Two to four people play, and any number may watch.";
   if (!game.last) return "The cards are dealt.";
-  const { by, card, suit } = game.last;
+  const { by, card, suit, has_passed: hasPassed } = game.last;
   const who = by === you ? "You" : nameOf(game, by);
-  if (card === null) return `${who} drew a card.`;
+  if (card === null) return hasPassed ? `${who} passed, as no card is left to draw.` : `${who} drew a card.`;
   return `${who} played the ${cardName(card)}${suit ? ` and named ${suitName(suit)}` : ""}.`;
 }
 

@@ -38,7 +38,10 @@ export function renderTable(game, mayDraw) {
   const deck = /** @type {HTMLButtonElement} */ (find("#deck"));
   deck.disabled = !mayDraw;
   deck.classList.toggle("empty", game.deck_size === 0);
-  deck.ariaLabel = mayDraw ? `Draw a card; ${game.deck_size} left in the deck` : `The deck: ${game.deck_size} cards`;
+  const canPass = game.deck_size === 0 && game.pile.length === 1;
+  const drawing = canPass ? "Pass; no card is left to draw" : `Draw a card; ${game.deck_size} left in the deck`;
+  deck.ariaLabel = mayDraw ? drawing : `The deck: ${game.deck_size} cards`;
+  write(find("span", deck), canPass ? "Pass" : "Draw");
   write(find("#deck-size"), game.pile.length ? `${game.deck_size} left` : "");
   renderPile(game);
   const isNamed = game.status === "playing" && game.suit !== suitOf(game.pile.at(-1) ?? "");
