@@ -31,7 +31,7 @@ class Player(Struct, frozen=True):
     # The id of the player's principal.
     id: str
     name: Name
-    # The size of the player's hand, as the others do not see the hand.
+    # The size of the player's hand, as the other players do not see the hand.
     cards: int = 0
     wins: int = 0
 
@@ -248,7 +248,7 @@ def check_turn(game: Game, you: str) -> None:
 
 
 def find_player(game: Game, id: str) -> Player:
-    """Return a player. Raises `Reject` if nobody at the table has the id."""
+    """Return a player. Raises `Reject` if no player has the id."""
     for player in game.players:
         if player.id == id:
             return player
@@ -256,7 +256,7 @@ def find_player(game: Game, id: str) -> Player:
 
 
 def find_next(game: Game, id: str) -> str:
-    """Return the id of the player after another one."""
+    """Return the id of the player whose turn follows that of a player."""
     ids = [player.id for player in game.players]
     return ids[(ids.index(id) + 1) % len(ids)]
 
@@ -272,8 +272,8 @@ def suit_of(card: str) -> Suit:
 def authenticate(request: Request) -> Principal:
     """Return the person of a page, by the key that the browser has made and keeps.
 
-    The demo has no login. The key is a secret, and the id, which everybody at a table sees, is its hash. Whoever asks
-    to be an observer is one. In your app, a login knows the user and the user's groups: see docs/login.md.
+    The demo has no login. The key is a secret, and the id, which everybody at a table sees, is its hash. Any user can
+    become an observer by asking. In your app, a login knows the user and the user's groups: see docs/login.md.
     """
     token = request.headers.get("authorization", "").removeprefix("Bearer ")
     key, _, group = token.partition(".")

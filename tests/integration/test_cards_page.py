@@ -118,7 +118,7 @@ def expect_refusal(page: Page, why: str) -> None:
 
 
 def play_to_the_end(people: Sequence[Person], first: int) -> Person:
-    """Let the first two people play until one of them wins, who is returned; look at all frames after each turn."""
+    """Play for the first two people until one of them wins, who is returned; check all frames after each turn."""
     refused = set[str]()
     for turn in range(first, MOST_TURNS):
         player, other = people[turn % 2], people[1 - turn % 2]

@@ -95,7 +95,7 @@ function watchersText(game, others, seated) {
   const names = new Map(watchers.map(({ id, name, observing }) => [id, observing ? `${name} (sees every hand)` : name]));
   const mine = seated ? [] : [observing ? "you (you see every hand)" : "you"];
   const all = [...mine, ...names.values()];
-  return all.length ? `Watching: ${all.join(", ")}` : "Nobody else is watching";
+  return all.length ? `Watching: ${all.join(", ")}` : "No one else is watching";
 }
 
 /** Show the whole state that this page has received. */

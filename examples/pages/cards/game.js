@@ -4,7 +4,8 @@
 /** @typedef {{id: string, name: string, cards: number, wins: number}} Player */
 /** @typedef {{by: string, card: string | null, suit: string | null, has_passed: boolean}} Move */
 /**
- * What this reader sees: `hands` has only the hands that it may see, and `deck` is missing unless it may see all.
+ * The part of a game that this page sees: `hands` has only the hands that its person may see, and `deck` is
+ * missing unless the person may see all.
  * @typedef {{
  *   players: readonly Player[], status: "waiting" | "playing" | "finished", turn: string | null, winner: string | null,
  *   pile: readonly string[], suit: string | null, last: Move | null, deck_size: number,
