@@ -134,8 +134,8 @@ def _fields(type_: Any) -> list[_Field] | None:
         if plain.__struct_config__.array_like:
             return None
         return [_Field(each.encode_name, each.type, each.required) for each in msgspec.structs.fields(type_)]
-    hints = get_type_hints(plain, include_extras=True)
     if dataclasses.is_dataclass(plain):
+        hints = get_type_hints(plain, include_extras=True)
         missing = dataclasses.MISSING
         return [
             _Field(each.name, hints[each.name], each.default is each.default_factory is missing)

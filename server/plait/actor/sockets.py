@@ -20,6 +20,7 @@ from plait.errors import PlaitError
 from plait.instruments.protocol import TRACE, find_outcome, tell_limit
 from plait.state.commit import Commit
 from plait.state.principal import Principal
+from plait.state.view import View
 from plait_schemas.codec import encode_json
 
 __all__ = ["Sockets", "connection_id"]
@@ -80,9 +81,12 @@ class Sockets(Connections):
             connection.view = views.find(connection.principal)
 
     def send_seen(self, commit: Commit) -> None:
-        """Find again what all connections see, and send a change."""
+        """Find again what all connections see, once for each principal, and send a change."""
+        found: dict[int, View] = {}
         for connection in self:
-            self.review(connection)
+            if (key := id(connection.principal)) not in found:
+                found[key] = self._actor.state.find_view(connection.principal)
+            connection.view = found[key]
         self.send_change(commit)
 
     def note_unseen(self) -> None:

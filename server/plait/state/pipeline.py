@@ -22,13 +22,13 @@ from plait.state.shown_states import ShownStates
 from plait.state.source import Client, HasUser, Source
 from plait.state.state_history import StateHistory
 from plait.state.transaction import Transaction, find_transaction, innermost, refuse
-from plait.state.types import MOST_MOVED, StateType, check_depth, check_size
+from plait.state.types import MOST_MOVED, StateType, check_depth, check_size, parse_json_error
 from plait.state.view import EVERYTHING, View
 from plait.state.views import Views
 from plait.store.protocol import Store
 from plait.store.record_checks import check_record
 from plait.store.thread_rows import ClientRow, Record
-from plait_schemas.codec import decode_json, encode_json
+from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.diff import MOST_OPS, diff
 from plait_schemas.elements import Keys
 from plait_schemas.patch import Op, PatchError, decode_ops
@@ -154,7 +154,9 @@ class Pipeline(CommitQueue):
     def put(self, data: bytes, source: Client) -> Commit:
         """Set the state to JSON that a client sent; unknown fields are refused."""
         if self.views is not None and (view := self.views.find_for_whole(source)) is not EVERYTHING:
-            return self.change(self.compare(self._begin_change(), data, view), source)
+            ops = self.compare(current := self._begin_change(), data, view)
+            self.views.check(ops, source, current)
+            return self.change(ops, source)
         current = self._begin_change()
         return self._set_whole(current, *self._type.from_json(data, self._limits), source)
 
@@ -170,7 +172,12 @@ class Pipeline(CommitQueue):
         """
         check_depth(data, self._limits, "")
         check_weight("state", data, self._limits)
-        return diff(view.picture(base.document), decode_json(data), self._type.keys, most=MOST_OPS)
+        try:
+            sent = decode_json(data)
+        except NOT_JSON as error:
+            message, path = parse_json_error(error)
+            raise InvalidState(message, path=path) from None
+        return diff(view.picture(base.document), sent, self._type.keys, most=MOST_OPS)
 
     def change(
         self,
@@ -189,8 +196,6 @@ class Pipeline(CommitQueue):
         InvalidState, TooLarge, the error of `validate_state_change`, and Conflict if the operations do not fit.
         """
         before = self._begin_change()
-        if (bound := by or source) != "server" and self.views is not None:
-            self.views.check(ops, bound, before)
         ops = check_ops(ops, self._limits)
         try:
             most_moved = None if isinstance(source, str) else MOST_MOVED
@@ -200,7 +205,7 @@ class Pipeline(CommitQueue):
         except PatchError as error:
             raise Conflict(str(error), path=ops[0].path if [op.op for op in ops] == ["splice"] else None) from None
         except InvalidState as error:
-            if bound == "server" or self.views is None:
+            if self.views is None or (bound := by or source) == "server":
                 raise
             raise self.views.veil(error, bound) from None
         ops = [op for op in ops if op.op != "splice" or op.remove or op.insert]
@@ -234,7 +239,7 @@ class Pipeline(CommitQueue):
         if self._is_deciding:
             raise RuntimeError(
                 "the state cannot be changed while another change is being made: do it in on_state_changed, not in "
-                "validate_state_change, resolve_conflict or a function that is passed to set_state"
+                "validate_state_change, resolve_conflict, can_read, can_write or a function that is passed to set_state"
             )
 
     def end_abandoned(self) -> Transaction | None:

@@ -107,7 +107,7 @@ def read_places(name: str, patterns: Any) -> Places:
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise TypeError(_explain(name, pattern))
-    key = tuple(patterns)
+    key = tuple(sorted(set(patterns)))
     if (known := _known.get(key)) is None:
         for pattern in key:
             if _PATTERN.fullmatch(pattern) is None:

@@ -130,11 +130,11 @@ class Revision:
 
     @property
     def parts(self) -> Any:
-        """The state as dicts and lists, decoded once; large parts may be JSON, as msgspec.Raw."""
+        """The state as dicts and lists, decoded once; large parts of a plain state may be JSON, as msgspec.Raw."""
         if self._type.is_document:
             return self.partial
         if self._parts is UNDECODED:
-            self._parts = read_parts(self.require_json())
+            self._parts = decode_json(self.require_json())
         return self._parts
 
     @property
@@ -149,7 +149,7 @@ class Revision:
         """Whether the JSON has an array at a place."""
         found = find(self.partial, parts)
         if found is msgspec.UNSET:  # Below a set, or a Struct that is an array in JSON.
-            found = find(self.document, parts)
+            found = find(self.parts, parts)
         if isinstance(found, msgspec.Struct):
             return found.__struct_config__.array_like
         return isinstance(found, list | tuple | Set)

@@ -47,10 +47,10 @@ class View:
         is_plain = user is not None and _PLAIN.fullmatch(user) and not places.has_indices
         self._name = user.encode() if user is not None and is_plain else None
         # The view of other users, for changes that do not name this one.
-        self._stranger: View = self if self._name is None else find_view(places, None)
+        self._stranger: View | None = None if self._name is None else find_view(places, None)
         # Filled in for `{user}` only when a path is read: a user may have the id `*`.
         self._user = user
-        self._digest = hashlib.blake2b(encode_json((sorted(places.patterns), user)), digest_size=6).hexdigest()
+        self._digest = hashlib.blake2b(encode_json((places.patterns, user)), digest_size=6).hexdigest()
 
     def name(self, epoch: str) -> str:
         """Return the epoch of the pictures of a thread with this epoch: no version of another picture belongs to it."""
@@ -66,7 +66,7 @@ class View:
 
     def stand_in(self, row: ChangeRow) -> "View":
         """Return a view in which a change looks the same as in this one; many views have the same."""
-        if self._name is None or self._name in row.ops or b"\\" in row.ops:
+        if self._name is None or self._stranger is None or self._name in row.ops or b"\\" in row.ops:
             return self
         return self._stranger
 
@@ -181,7 +181,7 @@ class _Everything(View):
 
     def stand_in(self, row: ChangeRow) -> "View":
         """Return a view in which a change looks the same as in this one; many views have the same."""
-        if self._name is None or self._name in row.ops or b"\\" in row.ops:
+        if self._name is None or self._stranger is None or self._name in row.ops or b"\\" in row.ops:
             return self
         return self._stranger
 

@@ -6,7 +6,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any, Final
 
-from plait.author_code import call_now
+from plait.author_code import Interrupted, call_now
 from plait.errors import Forbidden, InvalidState
 from plait.state.places import FindPlaces, Places
 from plait.state.principal import Principal
@@ -18,21 +18,22 @@ from plait_schemas.patch import Op
 
 __all__ = ["Views"]
 
-_HIDDEN_FAULT: Final = "the change would make a part of the state invalid that this client does not see"
+_FAULT: Final = "the change would make the state invalid"
 
 
 class Views:
     """Finds the views of clients, by the patterns of the thread's class or by its method `can_read`."""
 
-    __slots__ = ("_ask", "_history", "_readable", "turns")
+    __slots__ = ("_ask", "_history", "_readable", "_reported", "turns")
 
     def __init__(self, readable: Places | FindPlaces, history: StateHistory, ask: Callable[..., Any]) -> None:
         self._readable = readable
         self._history = history
         # Calls code of the author, which must make no change.
         self._ask = ask
-        # Reports exceptions of `can_read`; None if the thread has no turns.
+        # Reports exceptions of `can_read`, the first one of each revision; None if the thread has no turns.
         self.turns: Turns | None = None
+        self._reported: Revision | None = None
 
     @property
     def may_vary(self) -> bool:
@@ -48,13 +49,13 @@ class Views:
         readable, user = self._readable, None if principal is None else principal.id
         if isinstance(readable, Places):
             return find_view(readable, user)
-        if not (revision := revision or self._history.durable).has_state:
-            return NOTHING
+        revision = revision or self._history.durable
         try:
             # A version from before a migration may be no state of the type.
             return find_view(self._ask(call_now, readable, revision.for_readers, principal), user)
-        except Exception as error:  # The author's code may raise any exception.
-            if self.turns is not None:
+        except (Exception, Interrupted) as error:  # The author's code may raise any exception.
+            if self.turns is not None and revision is not self._reported:
+                self._reported = revision
                 # Later, as a change may be on its way to its readers.
                 report = partial(self.turns.report, error, None)
                 asyncio.get_running_loop().call_soon(report, context=Context())
@@ -87,7 +88,7 @@ class Views:
 
     def veil(self, error: InvalidState, client: Client) -> InvalidState:
         """Return an error about an invalid state, without parts of the state that a client does not see."""
-        return error if self.find(client.principal).sees(error.path or "") else InvalidState(_HIDDEN_FAULT)
+        return error if self.find(client.principal).sees(error.path or "") else InvalidState(_FAULT)
 
     # Inside
 

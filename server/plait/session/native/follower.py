@@ -224,8 +224,8 @@ class Follower:
         self.catch_up()
         self.skip(version)
         self._transport.send(Frame(data))
-        if self._actor.state.views_vary:
-            self.review()
+        if self._connection.view is not self._view:
+            self._send_whole()
 
     def send(self, frame: Frame) -> None:
         """Send any other frame, after the changes and frames before it."""
@@ -240,7 +240,7 @@ class Follower:
             self._held = None
             self._actor.instruments.limit_hit("write_buffer")
             self._transport.close(TRY_AGAIN_LATER, "the client reads too slowly")
-        elif not self._transport.is_backed_up:
+        elif not self._transport.is_backed_up and self._connection.view is self._view:
             self.drained()
 
     def send_later(self, message: ServerMessage) -> None:
@@ -320,6 +320,8 @@ class Follower:
         self._transport.send(Frame(frame))
 
     def _send_whole(self) -> None:
+        if not self._connection.follows:
+            return
         durable, self._view = self._actor.state.durable, self._connection.view
         self.version = durable.version
         self._transport.send(Frame(encode(Snapshot(self.epoch, durable.version, msgspec.Raw(self._encode(durable))))))

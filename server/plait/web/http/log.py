@@ -1,7 +1,7 @@
 """A thread's history over HTTP: earlier states, the changes since a version, and a stream of events."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -69,25 +69,34 @@ async def changes(actor: Actor, principal: Principal | None, query: Mapping[str,
             raise NotFound(f"the changes since {since} are no longer kept; get the state instead")
     if patch is not None and any(b'"splice"' in row.ops for row in rows):
         rows = to_json_patch(decode_json(await actor.log.json(rows[0].version - 1)), rows, most=_MOST_BYTES)
+    if view is not EVERYTHING:
+        rows = _show(rows, view)
     version = rows[-1].version if rows else after
     body = {
         "epoch": name,
         "version": version,
         "more": version < actor.state.durable.version,
         # The operations are already JSON.
-        "changes": [await _show(actor, row, view) for row in rows],
+        "changes": [_describe(row) for row in rows],
     }
     return Response(encode_json(body), media_type="application/json")
 
 
-async def _show(actor: Actor, row: ChangeRow, view: View) -> dict[str, Any]:
-    ops = () if view is EVERYTHING else decode_ops(row.ops)
-    if (seen := view.show(row, ops)) is None:
-        after = Revision(actor.kind.state_type, json=await actor.log.json(row.version))
-        seen = view.show(row, ops, after)
-    assert seen is not None
-    shown = {"version": row.version, "ops": msgspec.Raw(seen.ops), "source": seen.source}
-    return shown if seen.source == HIDDEN else {**shown, "at": row.at / 1e6}
+def _show(rows: Sequence[ChangeRow], view: View) -> list[ChangeRow]:
+    """Return the first changes as a reader sees them, as far as operations can tell them. Raises NotFound for none."""
+    seen = []
+    for row in rows:
+        if (shown := view.show(row, decode_ops(row.ops))) is None:
+            break
+        seen.append(shown)
+    if rows and not seen:
+        raise NotFound("the next change of what you see cannot be told by operations; get the state instead")
+    return seen
+
+
+def _describe(row: ChangeRow) -> dict[str, Any]:
+    described = {"version": row.version, "ops": msgspec.Raw(row.ops), "source": row.source}
+    return described if row.source == HIDDEN else {**described, "at": row.at / 1e6}
 
 
 def tag(epoch: str, version: int) -> str:

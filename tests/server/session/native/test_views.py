@@ -231,6 +231,68 @@ async def test_a_method_that_raises_shows_nothing_and_is_reported(
     assert [(frame["type"], frame["code"]) for frame in frames] == [("nack", "forbidden")]
 
 
+async def test_a_method_is_asked_once_for_each_principal_and_its_error_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked: list[Principal | None] = []
+
+    class Asked(OpenGame):
+        def can_read(self, state: Any, viewer: Principal | None) -> Any:
+            asked.append(viewer)
+            return set() if state["turn"] == "no tuple" else ("/turn", "/rows")
+
+    async with open_house(Asked) as house:
+        game = await house.actor(Asked)
+        guests = [await joined(game, str(n), principal=each) for n, each in enumerate((None, None, None, BOB, STAFF))]
+        asked.clear()
+        await game.thread.update("/turn", "no tuple")
+        assert asked == [None, BOB, STAFF]
+        frames = await settle(game, *guests)
+        assert [[frame["state"] for frame in each] for each in frames] == [[{}]] * len(guests)
+        await until(lambda: "must be a tuple" in caplog.text)
+        assert len([each for each in caplog.records if each.levelname == "ERROR"]) == 1
+
+
+async def test_patterns_in_another_order_are_the_same_picture() -> None:
+    class Mixed(OpenGame):
+        def can_read(self, state: Any, viewer: Principal | None) -> Any:
+            return ["/turn", "/rows", "/turn"] if state["turn"] == "ada" else ("/rows", "/turn")
+
+    async with open_house(Mixed) as house:
+        game = await house.actor(Mixed)
+        bob = await joined(game, "a", principal=BOB)
+        await game.thread.update("/turn", "bob")
+        (frames,) = await settle(game, bob)
+        assert [frame["type"] for frame in frames] == ["change"]
+
+
+async def test_a_client_that_gets_no_frames_of_the_protocol_gets_no_picture(house: House) -> None:
+    async def renew(token: str) -> Rights:
+        return Rights(Principal("bob", groups={token}))
+
+    game = await house.actor(OpenGame)
+    bob = await joined(game, "a", principal=BOB, renew=renew)
+    bob.connection.protocol_enabled = False
+    bob.push(put("/turn", "over"), base=0)
+    bob.send("auth", token="staff")
+    await until(lambda: bob.session._tokens._task is None)
+    await game.thread.update("/turn", "ada")
+    await game.wait_until_idle()
+    assert [frame["type"] for frame in bob.frames] == ["ack"]
+
+
+async def test_an_event_waits_for_the_picture_before_it_and_does_not_hasten_it(house: House) -> None:
+    game = await house.actor(OpenGame)
+    guests = [await joined(game, str(n), principal=Principal(f"u{n}")) for n in range(80)]
+    followers = [guest.session._follower for guest in guests]
+    game.thread.update("/turn", "over").then(lambda _: game.thread.emit("over"))
+    await until(lambda: followers[0].is_behind)
+    await until(lambda: not followers[0].is_behind)
+    assert followers[-1].is_behind
+    for frames in await settle(game, *guests):
+        assert [frame["type"] for frame in frames] == ["snapshot", "event"]
+
+
 class Form(BaseModel):
     """Has a secret that follows its title, and must not be short."""
 
