@@ -14,6 +14,7 @@ async def guess(stage: Stage, name: str) -> None:
     await guess_over_http(stage, name, state)
     await guess_by_whole_states(stage, name, state)
     assert await stage.whole() == state
+    await guess_on_old_states(stage, name)
 
 
 async def guess_by_pushes(stage: Stage, name: str, state: Any) -> None:
@@ -56,8 +57,37 @@ async def guess_by_pushes(stage: Stage, name: str, state: Any) -> None:
         assert answer.get("path") == each["path"], answer
         answers.add((answer["type"], answer.get("code"), answer.get("message"), answer["version"]))
     assert len(answers) == 1, answers
-    stale = await socket.push_and_wait(put("/table", []), put("/deck/0", "x"))
-    assert stale["code"] == "forbidden"
+    beside = await socket.push_and_wait(put("/table", []), put("/deck/0", "x"))
+    assert beside["code"] == "forbidden"
+
+
+async def guess_on_old_states(stage: Stage, name: str) -> None:
+    """Push at hidden places that others have changed and taken away since, and on versions that there are not."""
+    socket = await stage.user(name).join("guesses")
+    await stage.change([put("/deck", [stage.secret(), stage.secret()]), put("/rows", [stage.row("r"), stage.row("s")])])
+    await socket.until(lambda socket: socket.version == stage.version)
+    epoch, version = socket.epoch, socket.version
+    await stage.change([add("/deck/0", stage.secret())], [remove("/deck/1"), put("/deck/1", stage.secret())])
+    await stage.change([put("/rows/1/price", stage.secret())], [remove("/rows/0")], [put("/story/private", "x")])
+    await socket.until(lambda socket: socket.version == stage.version)
+    answers = set()
+    bases = (epoch, version), (epoch, version + 1), ("another", version), (epoch, 10_000), (epoch, -1)
+    for base in (*bases, (epoch.partition(".")[0], version)):
+        for op in (
+            put("/deck/0", "x"),
+            put("/deck/1", "x"),
+            put("/deck/2", "x"),
+            remove("/deck/0"),
+            splice("/deck/1", "x"),
+            put("/rows/0/price", "x"),
+            put("/rows/1/price", "x"),
+            splice("/story/private", "x", 90),
+        ):
+            answer = await socket.push_and_wait(op, base=base)
+            assert answer.get("path") == op["path"], (base, answer)
+            answers.add((answer["type"], answer["code"], answer["message"]))
+    assert len(answers) == 1, answers
+    await socket.close()
 
 
 async def guess_over_http(stage: Stage, name: str, state: Any) -> None:

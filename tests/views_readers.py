@@ -89,9 +89,14 @@ class NativeReader(NativeClient):
         if "type" in frame:
             super()._take(frame)
 
-    async def push_and_wait(self, *ops: dict[str, Any]) -> dict[str, Any]:
-        """Push operations, and return the answer."""
-        ref = await self.push(*ops)
+    async def push_and_wait(self, *ops: dict[str, Any], base: tuple[str, int] | None = None) -> dict[str, Any]:
+        """Push operations, by default on the known state, and return the answer."""
+        known = self.epoch, self.version
+        self.epoch, self.version = base or known
+        try:
+            ref = await self.push(*ops)
+        finally:
+            self.epoch, self.version = known
         await self.until(lambda client: client.of(("ack", "nack"), ref=ref))
         answer: dict[str, Any] = self.of(("ack", "nack"), ref=ref)[0]
         return answer
