@@ -138,15 +138,17 @@ async def resume_events(stage: Stage, name: str) -> None:
 async def resume_a_run(stage: Stage, name: str) -> None:
     """Watch a run again after an event, with the version of somebody else, and with a raw one."""
     (_, run) = next(each for each in stage.runs if each[0] == name)
-    id = run.id
+    old = run.id
     await stage.change([add("/deck/0", stage.secret())], [put("/turn", f"{name} watches again")])
-    epoch, rest = id.split(":", 1)
-    others = [epoch for other, epoch in await find_epochs(stage) if other != name]
+    await run.until(lambda run: version_of(run.id) >= stage.version)
+    own = old.partition(":")[0]
+    others = [own.partition(".")[0], *(epoch for other, epoch in await find_epochs(stage) if other != name)]
     picture = stage.picture(await stage.whole(), name)
-    for each in (epoch, *others, epoch.partition(".")[0]):
+    # The last version of another picture tells nothing, either.
+    for epoch, id in ((own, old), *((epoch, id) for epoch in others for id in (old, run.id))):
         for at in range(len(stage.addresses)):
-            _, again = stage.watch_run(name, at, f"{each}:{rest}")
-            await again.until(lambda run: version_of(run.id) >= stage.version)
+            _, again = stage.watch_run(name, at, f"{epoch}:{id.split(':', 1)[1]}")
+            await again.until(lambda run: version_of(run.id) >= stage.version and run.events)
             assert all(event["type"] != "STATE_DELTA" for event in again.events)
             assert [event["snapshot"] for event in again.events if "snapshot" in event][-1] == picture
             await again.close()
