@@ -1,5 +1,6 @@
 """Ways on which `can_read` once told more than it should, each the shortest one."""
 
+import asyncio
 import gc
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,36 @@ async def run(web: httpx.AsyncClient, path: str) -> httpx.Response:
     answer = await web.post(path, json=body | {"state": None, "forwardedProps": {}})
     assert "RUN_FINISHED" in answer.text, answer.text
     return answer
+
+
+async def test_a_viewer_that_resumes_gets_no_change_of_the_time_when_it_saw_less() -> None:
+    app, ended = make_app(Open), asyncio.Event()
+
+    @app.agent("wait", thread=Open)
+    async def wait(ctx: Context[Open]) -> str:
+        await ended.wait()
+        return "done"
+
+    app.mount("/ag-ui", AgUi(app))
+    async with running(app) as address, http(address) as web:
+        thread = app.thread(Open, "one")
+        await thread.set_state({"turn": "over", "hands": {"ada": ["old"], "bob": []}})
+        first = asyncio.create_task(run(web, "/ag-ui/wait/one?user=ada"))
+        path, headers = "/ag-ui/wait/one/events?user=bob", {}
+        for _ in range(2):
+            async with web.stream("GET", path, headers=headers) as answer:
+                told = ""
+                async for line in answer.aiter_lines():
+                    told += line
+                    if line.startswith("id: "):
+                        headers = {"last-event-id": line.removeprefix("id: ")}
+                    if "STATE_SNAPSHOT" in line:
+                        break
+            assert SECRET not in told
+            await thread.call("flicker")
+        assert '"another"' in told
+        ended.set()
+        await first
 
 
 class Old(msgspec.Struct, frozen=True):
