@@ -70,7 +70,7 @@ async def changes(actor: Actor, principal: Principal | None, query: Mapping[str,
     if patch is not None and any(b'"splice"' in row.ops for row in rows):
         rows = to_json_patch(decode_json(await actor.log.json(rows[0].version - 1)), rows, most=_MOST_BYTES)
     if view is not EVERYTHING:
-        rows = _show(rows, view)
+        rows = await _show(actor, rows, view)
     version = rows[-1].version if rows else after
     body = {
         "epoch": name,
@@ -82,15 +82,23 @@ async def changes(actor: Actor, principal: Principal | None, query: Mapping[str,
     return Response(encode_json(body), media_type="application/json")
 
 
-def _show(rows: Sequence[ChangeRow], view: View) -> list[ChangeRow]:
-    """Return the first changes as a reader sees them, as far as operations can tell them. Raises NotFound for none."""
-    seen = []
+async def _show(actor: Actor, rows: Sequence[ChangeRow], view: View) -> list[ChangeRow]:
+    """Return the first changes as a reader sees them.
+
+    They end before a change that only the whole picture can tell, unless it is the first one, as the picture takes the
+    place of its operations.
+    """
+    seen: list[ChangeRow] = []
     for row in rows:
-        if (shown := view.show(row, decode_ops(row.ops))) is None:
+        ops, after = decode_ops(row.ops), None
+        if (shown := view.show(row, ops)) is None and not seen:
+            after = Revision(actor.kind.state_type, json=await actor.log.json(row.version))
+            shown = view.show(row, ops, after)
+        if shown is None:
             break
         seen.append(shown)
-    if rows and not seen:
-        raise NotFound("the next change of what you see cannot be told by operations; get the state instead")
+        if after is not None:
+            break
     return seen
 
 

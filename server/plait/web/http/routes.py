@@ -157,7 +157,9 @@ class _Exchange(Exchange):
         actor, connection = await self.enter(len(body))
         if connection.readonly:
             raise Readonly("Connection is readonly")
-        epoch = actor.state.find_view(connection.principal).name(actor.state.epoch)
+        views, epoch = actor.state.views, actor.state.epoch
+        if views is not None:
+            epoch = views.find_for_whole(connection).name(epoch)
         wanted = read_tags(self.request, "if-match")
         if wanted and not ({"*", tag(epoch, actor.state.current.version)} & wanted):
             raise Conflict(f"the state is at version {actor.state.current.version}, not the one in If-Match")
