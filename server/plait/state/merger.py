@@ -54,8 +54,9 @@ class AcceptedPush(NamedTuple):
     unseen: ConcurrentOps
     # Whether there were changes that the client had not seen.
     is_rebased: bool
-    # The change, if its operations differ from the client's.
+    # The change; None if the push changed nothing. And whether its operations are the client's.
     change: ChangeRow | None
+    is_as_sent: bool
 
 
 class Merger(Pipeline):
@@ -207,7 +208,8 @@ class Merger(Pipeline):
             commit,
             ConcurrentOps(unseen, commit.revision.version, push.base[1]),
             is_rebased,
-            None if is_as_sent else change,
+            change,
+            is_as_sent,
         )
 
     def _find_unseen(self, proposal: Proposal) -> list[ConcurrentOp]:

@@ -87,8 +87,8 @@ class WholeStates:
             _, json = self._type.from_json(data, self._actor.limits, drops_unknown=True)
         except (InvalidState, TooLarge):  # It may fit only together with what the client does not see.
             return data
-        filled = _fill_missing(decode_json(json), decode_json(data), view.picture(base.document))
-        return encode_json(view.picture(filled))
+        shown = view.picture(base.document)
+        return encode_json(_fill_missing(decode_json(json), decode_json(data), shown, is_whole=False))
 
     def _find_other(self, json: bytes, data: bytes) -> tuple[Any, Any] | None:
         """Return the documents of a typed state and of the data that was sent; None if they are equal.
@@ -154,21 +154,27 @@ def _is_state(revision: Revision, state: Any, json: bytes) -> bool:
     return is_equal and bool(decode_json(stored) == decode_json(json))
 
 
-def _fill_missing(wrote: Any, sent: Any, shown: Any) -> Any:
-    """Return `wrote`, with fields that were not `sent` taken from `shown`; the same object if all were sent."""
+def _fill_missing(wrote: Any, sent: Any, shown: Any, *, is_whole: bool = True) -> Any:
+    """Return `wrote`, with fields that were not `sent` taken from `shown`; the same object if all were sent.
+
+    Unless `shown` is a whole state, fields that were neither sent nor shown are left out.
+    """
     if wrote == sent:  # Compared at once, as most parts of a state have all their fields.
         return wrote
     shown = decoded(shown)
     match wrote, sent, shown:
         case dict(), dict(), dict():
             members = {
-                key: _fill_missing(value, sent[key], shown.get(key)) if key in sent else shown.get(key, value)
+                key: _fill_missing(value, sent[key], shown.get(key), is_whole=is_whole)
+                if key in sent
+                else shown.get(key, value)
                 for key, value in wrote.items()
+                if is_whole or key in sent or key in shown
             }
-            return wrote if all(members[key] is wrote[key] for key in wrote) else members
+            return wrote if all(members.get(key) is wrote[key] for key in wrote) else members
         case list(), list(), list() if len(wrote) == len(sent):
             before = _match_elements(wrote, shown)
-            elements = [_fill_missing(*each) for each in zip(wrote, sent, before, strict=True)]
+            elements = [_fill_missing(*each, is_whole=is_whole) for each in zip(wrote, sent, before, strict=True)]
             return wrote if all(map(is_, elements, wrote)) else elements
     return wrote
 

@@ -213,7 +213,9 @@ class Pushes:
         if pushed.is_rebased:
             answer += b',"rebased":true'
         if pushed.change is not None:
-            answer += b',"ops":' + self._follower.show(pushed.change, pushed.commit.revision).ops
+            shown = self._follower.show(pushed.change, pushed.commit.revision)
+            if not pushed.is_as_sent or shown is not pushed.change:  # The place may be hidden by now.
+                answer += b',"ops":' + shown.ops
         self._end(answer + b"}", version, "rebased" if pushed.is_rebased else "accepted")
 
     def _repeat(self, ref: int) -> None:

@@ -202,6 +202,22 @@ async def test_a_push_that_changes_the_view_of_its_client_is_answered_first(hous
     assert frames[1]["state"] == {**OpenGame.initial_state, "turn": "over"}
 
 
+async def test_an_answer_takes_back_what_is_hidden_by_now(house: House) -> None:
+    async def renew(_: str) -> Rights:
+        return Rights(Principal("eve"))
+
+    game = await house.actor(OpenGame)
+    eve = await joined(game, "a", principal=STAFF, renew=renew)
+    house.store.is_held = True
+    eve.push(put("/deck/0", "mine"), base=0)
+    eve.send("auth", token="a user without groups")
+    await until(lambda: eve.session._tokens._task is None)
+    house.store.resume()
+    (frames,) = await settle(game, eve)
+    assert [frame["type"] for frame in frames] == ["snapshot", "ack"]
+    assert frames[1]["ops"] == []
+
+
 async def test_a_renewed_token_with_other_groups_brings_another_picture(house: House) -> None:
     async def renew(token: str) -> Rights:
         return Rights(Principal("bob", groups=token.split()))
