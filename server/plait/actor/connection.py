@@ -1,7 +1,7 @@
 """A client's connection to a thread. No I/O except through its transport."""
 
 from collections.abc import Callable, Collection, Hashable
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -102,13 +102,12 @@ class Wire:
     This one has ordinary messages only: a str as text, bytes as binary, anything else as JSON text.
     """
 
+    sends_operations: ClassVar[bool] = False
+    """Whether the frame of a change has operations, and not the whole state."""
+
     def encode_change(self, revision: Revision, view: View) -> Frame | None:
         """Return the frame for a change, as readers with a view see it; None if the protocol has none."""
         return None
-
-    def stand_in(self, revision: Revision, view: View) -> View:
-        """Return a view that has the same frame for a change as this one."""
-        return view
 
     def encode_message(self, data: object) -> Frame:
         """Return the frame for an ordinary message: a str, bytes, or any value that can be JSON."""
@@ -185,7 +184,7 @@ class Connection:
         # The number of the join, in order of arrival, if the client uses only the last of its sockets.
         self.arrival = arrival
         self.wire = wire
-        # What the client sees of the state: of the last revision that was sent, if that varies.
+        # The client's view of the last durable state.
         self.view = view
         # The principal and its rights, replaced when the client authenticates again.
         self.rights = rights

@@ -175,13 +175,11 @@ class Connections:
         if revision is not self._framed:
             self._framed = revision
             self._frames = {}
-        elif (wire, view) in self._frames:
+        if view is not EVERYTHING and wire.sends_operations and revision.change is not None:
+            view = view.stand_in(revision.change)
+        if (wire, view) in self._frames:
             return self._frames[wire, view]
-        if view is not EVERYTHING and (same := wire.stand_in(revision, view)) is not view:
-            frame = self.change_frame(wire, revision, same)
-        else:
-            frame = wire.encode_change(revision, view)
-        self._frames[wire, view] = frame
+        frame = self._frames[wire, view] = wire.encode_change(revision, view)
         return frame
 
     def send_presence(self, diff: PresenceDiff) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import operator
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -38,7 +38,11 @@ def find_undecodable(type_: Any, readable: Places | FindPlaces | None) -> str | 
 
     Returns None without one, and if a method finds the places.
     """
-    return next(_find_hidden(type_, readable.roots, "", ()), None) if isinstance(readable, Places) else None
+    if not isinstance(readable, Places):
+        return None
+    pictures = _Pictures("")
+    pictures.make(type_, readable.roots)
+    return pictures.hidden
 
 
 class _Pictures:
@@ -48,33 +52,38 @@ class _Pictures:
         self._prefix = prefix
         self._made: dict[Any, Any] = {}
         self._names: set[str] = set()
+        # The place of the first member without a default that not all clients see; None without one.
+        self.hidden: str | None = None
 
-    def make(self, type_: Any, nodes: _Nodes) -> Any:
+    def make(self, type_: Any, nodes: _Nodes, path: str = "") -> Any:
         """Return the type of what all clients see of a place, with all else as optional members."""
         if nodes is not None and any(node.is_end for node in nodes):
             return type_
         origin, args = get_origin(type_), get_args(type_)
         if origin is Annotated:
-            return self.make(args[0], nodes)
+            return self.make(args[0], nodes, path)
         if origin in (Union, types.UnionType):
-            return _union(self.make(each, nodes) for each in args)
+            return _union(self.make(each, nodes, path) for each in args)
         if origin is dict and len(args) == 2:
-            return types.GenericAlias(dict, (args[0], self.make(args[1], _of_members(nodes))))
+            return types.GenericAlias(dict, (args[0], self.make(args[1], _of_members(nodes), f"{path}/*")))
         if origin in (list, tuple, set, frozenset) and args:
-            elements = (self.make(each, _of_elements(nodes)) for each in args if each is not ...)
+            elements = (self.make(each, _of_elements(nodes), f"{path}/*") for each in args if each is not ...)
             return types.GenericAlias(list, (_union(elements),))
         if (fields := _fields(type_)) is None:
             return type_
         key = (type_, nodes and frozenset(nodes))
         if key not in self._made:
             self._made[key] = type_  # A type that contains itself is not written out again.
-            members = {field.name: self._make_member(field, nodes) for field in fields}
+            members = {field.name: self._make_member(field, nodes, path) for field in fields}
             self._made[key] = TypedDict(self._find_name(type_), members)  # type: ignore[operator]
         return self._made[key]
 
-    def _make_member(self, field: _Field, nodes: _Nodes) -> Any:
+    def _make_member(self, field: _Field, nodes: _Nodes, path: str) -> Any:
         below = None if nodes is None else step(nodes, field.name, None, lambda: False)
-        shown = field.type if below == () else self.make(field.type, below)
+        path = f"{path}/{field.name}"
+        if not below and field.is_required:
+            self.hidden = self.hidden or path
+        shown = field.type if below == () else self.make(field.type, below, path)
         return shown if below else NotRequired[shown]
 
     def _find_name(self, type_: Any) -> str:
@@ -88,27 +97,6 @@ class _Pictures:
 
 def _union(options: Iterable[Any]) -> Any:
     return functools.reduce(operator.or_, options)
-
-
-def _find_hidden(type_: Any, nodes: Sequence[Node], path: str, around: Sequence[Any]) -> Iterator[str]:
-    if any(node.is_end for node in nodes) or type_ in around:
-        return
-    origin, args = get_origin(type_), get_args(type_)
-    if origin is dict and len(args) == 2:
-        if (below := _of_members(nodes)) is None or below:
-            yield from _find_hidden(args[1], below or (), f"{path}/*", around)
-    elif origin in (list, tuple, set, frozenset):
-        for each in args:
-            yield from _find_hidden(each, _of_elements(nodes) or (), f"{path}/*", around)
-    elif origin is not dict:
-        for each in args:
-            yield from _find_hidden(each, nodes, path, around)
-    for field in _fields(type_) or ():
-        below = step(nodes, field.name, None, lambda: False)
-        if below:
-            yield from _find_hidden(field.type, below, f"{path}/{field.name}", (*around, type_))
-        elif field.is_required:
-            yield f"{path}/{field.name}"
 
 
 def _of_members(nodes: _Nodes) -> _Nodes:

@@ -76,12 +76,12 @@ class Sockets(Connections):
         return Connection(id, transport, state.after, rights=rights, wire=wire, arrival=arrival, party=party, view=view)
 
     def review(self, connection: Connection) -> None:
-        """Find again what a connection sees of the durable state."""
+        """Find the view of a connection on the durable state again."""
         if (views := self._actor.state.views) is not None:
             connection.view = views.find(connection.principal)
 
     def send_seen(self, commit: Commit) -> None:
-        """Find again what all connections see, once for each principal, and send a change."""
+        """Find the view of each connection again, once for each principal, then send a change."""
         found: dict[int, View] = {}
         for connection in self:
             if (key := id(connection.principal)) not in found:

@@ -72,7 +72,7 @@ class Pipeline(CommitQueue):
         self._type = state_type
         self._limits = limits
         self.rules = rules
-        # What clients see; None if they see everything.
+        # The views of clients; None without `can_read`.
         self.views = None if rules.readable is None else Views(rules.readable, history, self.ask)
         # Whether the author's code is deciding about a change. It must not make another change.
         self._is_deciding = False

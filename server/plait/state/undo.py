@@ -69,7 +69,7 @@ async def _take_back(
             async for target in targets:
                 first, last = target.rows[0].version, target.rows[-1].version
                 if client is not None and pipeline.views is not None:
-                    # The outcome of the rest may tell what others have done to a place that is hidden by now.
+                    # The steps below could reveal changes of others at a place that is hidden by now.
                     ops = [op for row in target.rows for op in decode_ops(row.ops)]
                     pipeline.views.check(ops, client, pipeline.current)
                 try:

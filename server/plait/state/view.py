@@ -18,7 +18,7 @@ from plait.state.places import Node, Places, step
 from plait.state.revision import Revision
 from plait.store.thread_rows import ChangeRow
 from plait_schemas.codec import encode_json, read_parts
-from plait_schemas.patch import Op, escape, parse
+from plait_schemas.patch import Op, decode_ops, escape, parse
 
 __all__ = ["EVERYTHING", "HIDDEN", "NOTHING", "View", "find_epoch", "find_view"]
 
@@ -57,7 +57,7 @@ class View:
         return f"{epoch}.{self._digest}"
 
     def picture(self, document: Any) -> Any:
-        """Return the picture of dicts and lists, which share their seen parts. Undecoded parts are decoded in place."""
+        """Return the picture of a document, which shares its seen parts; undecoded parts are decoded in place."""
         return self._show(document, self._places.roots)
 
     def json(self, revision: Revision) -> bytes:
@@ -70,12 +70,12 @@ class View:
             return self
         return self._stranger
 
-    def show(self, row: ChangeRow, ops: Sequence[Op], after: Revision | None = None) -> ChangeRow | None:
+    def show(self, row: ChangeRow, after: Revision | None = None) -> ChangeRow | None:
         """Return a change with the operations on the picture; None if they are not known without the revision `after`.
 
-        `ops` are the operations of the row, which lead to that revision. A change that is hidden says neither who made
-        it nor when.
+        The change leads to that revision. A change that is hidden says neither who made it nor when.
         """
+        ops = decode_ops(row.ops) if after is None or after.change is None else after.ops
         if (seen := self.filter(ops, after)) is None:
             if after is None:
                 return None
@@ -173,29 +173,11 @@ class _Everything(View):
     def name(self, epoch: str) -> str:
         return epoch
 
-    def picture(self, document: Any) -> Any:
-        return document
-
     def json(self, revision: Revision) -> bytes:
         return revision.require_json()
 
-    def stand_in(self, row: ChangeRow) -> "View":
-        """Return a view in which a change looks the same as in this one; many views have the same."""
-        if self._name is None or self._stranger is None or self._name in row.ops or b"\\" in row.ops:
-            return self
-        return self._stranger
-
-    def show(self, row: ChangeRow, ops: Sequence[Op], after: Revision | None = None) -> ChangeRow | None:
+    def show(self, row: ChangeRow, after: Revision | None = None) -> ChangeRow | None:
         return row
-
-    def filter(self, ops: Sequence[Op], after: Revision | None = None) -> Sequence[Op] | None:
-        return ops
-
-    def find_hidden(self, ops: Iterable[Op], before: Revision) -> str | None:
-        return None
-
-    def sees(self, path: str) -> bool:
-        return True
 
 
 EVERYTHING: Final[View] = _Everything(Places(("/**",)), None)
@@ -212,7 +194,7 @@ _known: Final[WeakValueDictionary[tuple[Places, str | None], View]] = WeakValueD
 
 
 def find_view(places: Places, user: str | None) -> View:
-    """Return what a user sees by the patterns of a class."""
+    """Return the view of a user by the patterns of a class."""
     key = (places, user if places.has_user else None)
     if (known := _known.get(key)) is None:
         is_whole = any(node.is_end for node in places.roots)

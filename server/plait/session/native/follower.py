@@ -43,19 +43,17 @@ class ChangeFrame(Frame, kw_only=True, gc=True):
 class PlaitWire(Wire):
     """Encodes frames of the native protocol; changes are sent as operations."""
 
+    sends_operations = True
+
     def encode_change(self, revision: Revision, view: View) -> ChangeFrame:
         row = revision.change
         assert row is not None
         if view is not EVERYTHING:
-            row = view.show(row, revision.ops, revision)
+            row = view.show(row, revision)
             assert row is not None
         begin = b'{"type":"change","version":%d,"ops":%b' % (row.version, row.ops)
         data = b'%b,"source":%b}' % (begin, encode_json(row.source))
         return ChangeFrame(data, source=row.source, _end=len(begin))
-
-    def stand_in(self, revision: Revision, view: View) -> View:
-        assert revision.change is not None
-        return view.stand_in(revision.change)
 
     def encode_message(self, data: object) -> Frame:
         if isinstance(data, bytes | bytearray | memoryview):
@@ -102,7 +100,7 @@ class Follower:
         self._actor = actor
         self._connection = connection
         self._transport = transport
-        # What the reader saw of the last state that was sent.
+        # The view of the last state that was sent.
         self._view = connection.view
         # The source that the reader assumes for a change without one; None if every change must name its source.
         self._source = source
@@ -193,9 +191,7 @@ class Follower:
 
     def show(self, change: ChangeRow, revision: Revision) -> ChangeRow:
         """Return a change, which made a revision, as the reader sees it."""
-        if self._view is EVERYTHING:
-            return change
-        shown = self._view.show(change, revision.ops, revision)
+        shown = self._view.show(change, revision)
         assert shown is not None
         return shown
 
@@ -286,8 +282,8 @@ class Follower:
     def _find_missed(self, missed: MissedChanges) -> Sequence[Op] | None:
         """Return the missed operations up to the durable version; None if the whole state is sent instead.
 
-        They may not be in memory, too long, or not known as operations on what the reader sees. If that varies, what
-        the reader may see now was perhaps hidden on the way.
+        They may not be in memory, too long, or not known as operations on the picture. If the view may vary, a place
+        that is seen now may have been hidden in between.
         """
         if self._actor.state.views_vary or (rows := self._actor.log.since(missed.version)) is None:
             return None
@@ -295,7 +291,7 @@ class Follower:
         return self._view.filter(missed.ops) if missed.size <= self._worth else None
 
     def _encode(self, revision: Revision) -> bytes:
-        """Return what the reader sees of a revision, as JSON."""
+        """Return a revision as the reader sees it, as JSON."""
         return revision.require_json() if self._view is EVERYTHING else self._view.json(revision)
 
     def _send_held(self, held: deque[Frame]) -> None:

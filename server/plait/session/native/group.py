@@ -25,7 +25,7 @@ class LinkGroup:
 
     def __init__(self, link: Multicast, actor: Actor, view: View, version: int) -> None:
         self._link = link
-        # What the readers see of the state; it does not vary.
+        # The view of all members, which does not vary.
         self._view = view
         self._actor = actor
         self._members: dict[Connection, tuple[Follower, LinkedTransport]] = {}

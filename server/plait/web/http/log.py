@@ -23,7 +23,6 @@ from plait.web.listing import is_number, read_limit
 from plait.web.server_context import find_lease
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Version
-from plait_schemas.patch import decode_ops
 
 __all__ = ["changes", "event_stream", "state_at", "tag"]
 
@@ -54,7 +53,7 @@ async def changes(actor: Actor, principal: Principal | None, query: Mapping[str,
     if patch not in (None, _JSON_PATCH):
         raise InvalidArguments(f"patch={patch[:80]}: must be {_JSON_PATCH}", path="/patch")
     if actor.state.views_vary:
-        raise Forbidden("what a client sees of this thread may change: its changes are not listed")
+        raise Forbidden("the view of a client on this thread may vary, so its changes are not listed")
     view = actor.state.find_view(principal)
     name = view.name(actor.state.epoch)
     most = _MOST_CHANGES if limit is None else min(read_limit(limit), _MOST_CHANGES)
@@ -90,15 +89,12 @@ async def _show(actor: Actor, rows: Sequence[ChangeRow], view: View) -> list[Cha
     """
     seen: list[ChangeRow] = []
     for row in rows:
-        ops, after = decode_ops(row.ops), None
-        if (shown := view.show(row, ops)) is None and not seen:
-            after = Revision(actor.kind.state_type, json=await actor.log.json(row.version))
-            shown = view.show(row, ops, after)
-        if shown is None:
-            break
+        if (shown := view.show(row)) is None:
+            if not seen:
+                after = Revision(actor.kind.state_type, json=await actor.log.json(row.version))
+                shown = view.show(row, after)
+            return [*seen, shown] if shown is not None else seen
         seen.append(shown)
-        if after is not None:
-            break
     return seen
 
 
