@@ -100,7 +100,7 @@ async def test_a_ninth_program_waits_until_another_one_has_ended() -> None:
 async def test_eight_programs_never_hold_the_loop_for_long(source: str) -> None:
     async def run_eight() -> None:
         host = CodeHost()
-        for run in [begin(source, host=host, timeout=1) for _ in range(8)]:
+        for run in [begin(source, host=host, timeout=0.5) for _ in range(8)]:
             await run
 
     assert await measure_held(run_eight) < MOST_HELD
