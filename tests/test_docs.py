@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
@@ -58,6 +58,11 @@ class Block(NamedTuple):
         """Whether it is there to be served."""
         return re.search(r"^app = (Plait|FastAPI)\(", self.code, re.MULTILINE) is not None
 
+    @property
+    def has_tests(self) -> bool:
+        """Whether it is there for pytest."""
+        return self.title.startswith("test_")
+
 
 def blocks(page: str) -> list[Block]:
     """Return the blocks of Python on a page."""
@@ -80,13 +85,27 @@ def programs(page: str) -> list[Block]:
     return [next(block for block in blocks("README") if block.is_app), *own]
 
 
-def run(title: str, folder: Path) -> Done:
-    """Run a program in a folder; one that has tests is pytest's."""
+def programs_together(page: str) -> list[list[Block]]:
+    """Return the programs of a page, each alone; only tests that follow each other are together."""
+    found: list[list[Block]] = []
+    for block in programs(page):
+        if found and block.has_tests and found[-1][-1].has_tests:
+            found[-1].append(block)
+        else:
+            found.append([block])
+    return found
+
+
+def run(blocks: Sequence[Block], folder: Path) -> Done:
+    """Run a program in a folder; those that have tests are pytest's."""
     environment = {**os.environ, **SECRETS, "PYTHONPATH": PROGRAM_PATH}
-    if not title.startswith("test_"):
-        return run_program(title, cwd=folder, environment=environment)
-    # Without a plugin that takes longer to import than such a test runs.
-    command = [sys.executable, "-W", "error", "-m", "pytest", "-p", "no:langsmith_plugin", title]
+    titles = [block.title for block in blocks]
+    if not blocks[0].has_tests:
+        return run_program(*titles, cwd=folder, environment=environment)
+    # Without plugins that take longer to import than such a test runs.
+    plugins = ("langsmith_plugin", "valkey", "hypothesispytest", "xdist")
+    options = [option for plugin in plugins for option in ("-p", f"no:{plugin}")]
+    command = [sys.executable, "-W", "error", "-m", "pytest", *options, *titles]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -99,10 +118,12 @@ def test_the_programs_of_a_page_run_one_after_the_other(page: str, tmp_path: Pat
     (tmp_path / "pages").mkdir()
     with ExitStack() as stack:
         server: Process | None = None
-        for title, code in programs(page):
+        for together in programs_together(page):
+            title, code = together[0]
             file = tmp_path / title
-            file.write_text(code)
-            if Block(title, code).is_app:
+            for block in together:
+                (tmp_path / block.title).write_text(block.code)
+            if together[0].is_app:
                 stack.close()
                 server = stack.enter_context(Process(f"{file.stem}:app", cwd=tmp_path, environment=SECRETS))
                 continue
@@ -112,7 +133,7 @@ def test_the_programs_of_a_page_run_one_after_the_other(page: str, tmp_path: Pat
             else:
                 # It has the store to itself.
                 stack.close()
-            done = run(title, tmp_path)
+            done = run(together, tmp_path)
             assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -61,10 +61,10 @@ def test_what_the_tutorial_adds_to_its_first_page_and_its_script_work_one_after_
             page.locator("form button").click()
         assert dialog.value.message == "finish something first: at most 5 todos may be open"
         (tmp_path / script.title).write_text(script.code.replace("localhost:8000", server.address))
-        assert "Refused: finish something first" in run(script.title, tmp_path).stderr
+        assert "Refused: finish something first" in run([script], tmp_path).stderr
         page.get_by_label("todo 3").check()
         expect(page.locator("output")).to_have_text("online, version 6, 0 on the way")
-        done = run(script.title, tmp_path)
+        done = run([script], tmp_path)
         assert done.returncode == 0, done.stderr
         expect(page.locator("li")).to_have_count(4)
         page.get_by_label("todo 4").check()
