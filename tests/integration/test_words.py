@@ -90,7 +90,7 @@ def count_pieces(text: str) -> int:
     return len(word) - sum(a == b for a, b in itertools.pairwise(word))
 
 
-@settings(max_examples=schedules(40))
+@settings(max_examples=schedules(20))
 @given(names=st.sampled_from(["ab", "abc"]), seed=st.integers(0, 2**32))
 def test_words_that_are_typed_at_one_place_stay_whole(names: str, seed: int) -> None:
     text = asyncio.run(type_words(seed, names))
@@ -188,7 +188,7 @@ async def play_letters(seed: int, *, is_random: bool) -> None:
     await world.stop()
 
 
-@settings(max_examples=schedules(60))
+@settings(max_examples=schedules(25))
 @given(seed=st.integers(0, 2**32), is_random=st.booleans())
 def test_clients_end_with_the_text_of_the_server_whatever_says_that_it_goes_on(seed: int, is_random: bool) -> None:
     asyncio.run(play_letters(seed, is_random=is_random))

@@ -126,7 +126,7 @@ class Cluster(RuleBasedStateMachine):
         assert set().union(*shares) == set(range(SHARDS))
 
 
-Cluster.TestCase.settings = settings(max_examples=schedules(20) * 5, stateful_step_count=30, deadline=None)
+Cluster.TestCase.settings = settings(max_examples=schedules(20) * 2, stateful_step_count=30, deadline=None)
 TestCluster = Cluster.TestCase
 
 

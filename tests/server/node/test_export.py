@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cases import each_case
-from tests.schedules import in_soak
+from tests.schedules import in_soak, schedules
 from tests.server.owning import submit
 
 from plait import (
@@ -743,7 +743,7 @@ JSON = st.recursive(
 KEYS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=schedules(15))
 @given(
     state=JSON,
     values=st.dictionaries(KEYS, JSON, max_size=5),

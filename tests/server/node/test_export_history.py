@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cases import each_case
+from tests.schedules import schedules
 from tests.server.node.test_export import end_of, export, make_file
 
 from plait import Change, InvalidState, MemoryStore, Plait, Retention, Thread, Values, current, migrate, rpc
@@ -234,7 +235,7 @@ VALUE = st.recursive(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=schedules(10))
 @given(
     begins_at=st.integers(0, 3),
     states=st.lists(st.tuples(VALUE, st.booleans(), st.sampled_from(["server", "c1", "é"])), min_size=1, max_size=12),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cases import each_case
+from tests.schedules import schedules
 from tests.server.fakes import TroubledStore
 from tests.server.nodes import Nodes, open_nodes
 from tests.server.rooms import Client
@@ -145,7 +146,7 @@ trees: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=schedules(15))
 @given(tree=trees)
 def test_a_tree_of_calls_ends_as_in_one_process(tree: list[Any]) -> None:
     async def walk(count: int) -> tuple[list[str], list[Any]]:

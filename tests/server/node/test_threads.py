@@ -371,7 +371,7 @@ class Machine(RuleBasedStateMachine):
         assert self.store._owners == {}
 
 
-Machine.TestCase.settings = settings(max_examples=schedules(30), stateful_step_count=50)
+Machine.TestCase.settings = settings(max_examples=schedules(15), stateful_step_count=50)
 test_any_use_of_threads_in_any_order: Any = Machine.TestCase
 
 

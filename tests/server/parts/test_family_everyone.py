@@ -8,8 +8,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.schedules import schedules
 from tests.server.parts.family_lab import FamilyLab, FlakyMemory, open_lab, until
 
 from plait import Family, Store, Thread
@@ -126,6 +127,7 @@ class Shelves:
             assert "end" in got[-1]
 
 
+@settings(max_examples=schedules(20))
 @given(st.integers(0, 1 << 30))
 def test_each_child_gets_all_that_was_told_after_its_birth(seed: int) -> None:
     steps = Random(seed).choices(STEPS, k=80)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.schedules import play_seeds
+from tests.schedules import play_seeds, schedules
 from tests.server.fakes import TroubledStore
 from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, open_lab
 from tests.server.parts.workshop import make_store
@@ -252,7 +252,7 @@ async def test_messages_are_those_of_a_plain_list(kind: str, seed: int, tmp_path
     await play(TroubledStore() if kind == "troubled" else make_store(kind, folder), seed, 80)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=schedules(10), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1 << 30))
 def test_messages_are_those_of_a_plain_list_whatever_is_done(seed: int) -> None:
     asyncio.run(play(TroubledStore(), seed, 30))

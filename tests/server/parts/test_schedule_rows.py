@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.cases import each_case
+from tests.schedules import schedules
 
 from plait.parts.attempts import RetryPolicy
 from plait.parts.schedule.rows import Agenda, Row
@@ -199,7 +200,7 @@ class Agendas(RuleBasedStateMachine):
 
 
 TestAgenda = Agendas.TestCase
-TestAgenda.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAgenda.settings = settings(max_examples=schedules(25), stateful_step_count=30, deadline=None)
 
 
 def test_an_agenda_forgets_entries_of_rows_that_have_changed() -> None:

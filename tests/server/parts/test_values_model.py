@@ -142,7 +142,7 @@ async def test_values_do_what_a_dict_does(groups: list[tuple[str, list[Step], bo
     await compare_with_dict("memory", groups)
 
 
-@settings(max_examples=schedules(25))
+@settings(max_examples=schedules(10))
 @given(st.lists(groups, max_size=8))
 async def test_values_do_what_a_dict_does_on_sqlite(groups: list[tuple[str, list[Step], bool]]) -> None:
     await compare_with_dict("sqlite", groups)

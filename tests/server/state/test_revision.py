@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cases import each_case
+from tests.schedules import schedules
 
 from plait.limits import UNLIMITED
 from plait.state.applying import apply_ops
@@ -50,6 +51,7 @@ def forms(type_: Any, *, json: bytes, state: Any = None) -> list[Revision]:
     ]
 
 
+@settings(max_examples=schedules(25))
 @given(JSON)
 def test_whatever_it_was_made_of_it_is_the_same(value: Any) -> None:
     for revision in forms(Any, json=encode_json(value)):

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.schedules import schedules
 from tests.server.store.contract import beginning, change, put
 from tests.server.store.contract_records import put_records
 from tests.server.store.test_copying import THREADS, fill, read
@@ -269,7 +270,7 @@ def threads(draw: st.DrawFn) -> list[Write]:
     return made
 
 
-@settings(max_examples=25)
+@settings(max_examples=schedules(10))
 @given(
     st.lists(threads(), max_size=4, unique_by=lambda writes: writes[0].key), st.permutations(["a.db", "b.json", "c.db"])
 )

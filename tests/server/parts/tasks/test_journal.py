@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cases import each_case
+from tests.schedules import schedules
 
 from plait.errors import CorruptThread
 from plait.parts.tasks.journal import MOST_STEPS, Journal, ReplayDiverged
@@ -173,7 +174,7 @@ def test_what_removes_a_journal_removes_all_of_it() -> None:
     assert stored.records == {}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=schedules(50), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["do", "send", "ask", "checkpoint", "replay", "undo"]), NAMES), max_size=30))
 def test_a_journal_that_is_read_is_the_one_that_was_written(actions: list[tuple[str, str]]) -> None:
     stored = Stored()
