@@ -81,11 +81,15 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test of a `relayed` module once or twice more, with its threads behind a gateway."""
+    """Run each test of a `relayed` module once or twice more, with its threads behind a gateway.
+
+    With `in_soak`, `make test` leaves those out: a gateway carries the requests and sockets of all modules alike.
+    """
     relayed = metafunc.definition.get_closest_marker("relayed")
     if relayed is None or metafunc.definition.get_closest_marker("local") is not None:
         return
-    fronts: list[Any] = [pytest.param(None, id="local"), pytest.param("unix", id="relayed")]
+    marks = [pytest.mark.release] if relayed.kwargs.get("in_soak") else []
+    fronts: list[Any] = [pytest.param(None, id="local"), pytest.param("unix", id="relayed", marks=marks)]
     if TIMES > 1 or relayed.kwargs.get("tcp"):
         fronts.append(pytest.param("tcp", id="tcp", marks=pytest.mark.soak))
     metafunc.parametrize("front", fronts, indirect=True)

@@ -13,7 +13,7 @@ from tests.running import running
 from plait import Plait, Principal, Thread, ThreadKey, rpc
 from plait_client import Closed, connect
 
-pytestmark = pytest.mark.relayed
+pytestmark = pytest.mark.relayed(in_soak=True)
 
 
 class Board(Thread[Any]):

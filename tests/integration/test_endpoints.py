@@ -19,7 +19,7 @@ from tests.server.session.guests import until
 
 from plait import Limits, Plait, Principal, Reject, Sql, Thread, ThreadKey, endpoint, rpc
 
-pytestmark = pytest.mark.relayed
+pytestmark = pytest.mark.relayed(in_soak=True)
 
 PATH = "/threads/shop/one"
 

@@ -18,7 +18,7 @@ from tests.told import check_internal
 from plait import Context, Files, MemoryStore, Plait, Principal, Stream, Tasks, Thread, endpoint, rpc
 from plait.adapters.ag_ui import AgUi
 
-pytestmark = pytest.mark.relayed
+pytestmark = pytest.mark.relayed(in_soak=True)
 
 ROOM = "/threads/room/one"
 OPERATOR = "the token of operators"

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.running import begin, running
 
 from plait import MemoryStore, Plait, Principal, Retention, Thread, ThreadKey, current, rpc
 
-pytestmark = pytest.mark.relayed
+pytestmark = pytest.mark.relayed(in_soak=True)
 
 PAGE = "/threads/page/one"
 BRIEF = "/threads/brief/one"
@@ -247,9 +248,8 @@ async def filled(store: str, values: Iterable[Any]) -> None:
 
 
 @pytest.mark.parametrize("is_woken", [False, True])
-@pytest.mark.parametrize(("limit", "most"), [(None, 1000), (10_000, 1000), (300, 300), (1199, 1000)])
 async def test_more_changes_than_an_answer_has_are_read_an_answer_after_the_other(
-    tmp_path: Path, limit: int | None, most: int, is_woken: bool
+    tmp_path: Path, is_woken: bool
 ) -> None:
     store = f"sqlite:///{tmp_path}/plait.db"
     await filled(store, range(1, 1201))
@@ -258,8 +258,9 @@ async def test_more_changes_than_an_answer_has_are_read_an_answer_after_the_othe
         if not is_woken:
             await web.put(PAGE, json={"n": -1})
         last = 1200 if is_woken else 1201
-        params = {} if limit is None else {"limit": limit}
-        for since in (None, f"{epoch}:190"):
+        limits = ((None, 1000), (10_000, 1000), (300, 300), (1199, 1000))
+        for (limit, most), since in product(limits, (None, f"{epoch}:190")):
+            params = {} if limit is None else {"limit": limit}
             found = [page async for page in pages(web, since, **params)]
             versions = [version for page in found for version in page]
             # Bounds are kept to roughly: nothing of what is to be kept may be missing.

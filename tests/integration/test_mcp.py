@@ -35,7 +35,7 @@ from plait import (
 )
 from plait.web.http import routes
 
-pytestmark = pytest.mark.relayed
+pytestmark = pytest.mark.relayed(in_soak=True)
 
 PATH = "/threads/room/one/mcp"
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}

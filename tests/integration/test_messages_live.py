@@ -13,7 +13,7 @@ from plait import Connection, Context, Plait, Principal, Thread, rpc
 from plait.parts.messages.thread_messages import Messages
 from plait_client import Closed, Item, Refused, Room, connect, connect_sync
 
-pytestmark = pytest.mark.relayed
+pytestmark = pytest.mark.relayed(in_soak=True)
 
 MESSAGES = 500
 CUTS = 12

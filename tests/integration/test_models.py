@@ -18,7 +18,7 @@ from plait.adapters.ag_ui import AgUi
 from plait_client import CallError, connect
 from plait_schemas.patch import Op
 
-pytestmark = pytest.mark.relayed
+pytestmark = pytest.mark.relayed(in_soak=True)
 
 PATIENCE = 20.0
 

@@ -10,7 +10,7 @@ from tests.running import running
 from plait import Context, MemoryStore, Plait, Thread, Values
 from plait_client import CallError, connect, connect_sync
 
-pytestmark = pytest.mark.relayed
+pytestmark = pytest.mark.relayed(in_soak=True)
 
 TIMEOUT = 60
 

@@ -15,7 +15,7 @@ from tests.running import running
 from plait import Connection, Messages, Plait, Principal, Step, Tasks, Thread, rpc, task
 from plait_client import CallError, Refused, Room, TaskRun, connect, connect_sync
 
-pytestmark = pytest.mark.relayed
+pytestmark = pytest.mark.relayed(in_soak=True)
 
 SECRET = "the secret of an argument"
 

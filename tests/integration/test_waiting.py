@@ -18,7 +18,7 @@ from tests.server.session.guests import until
 from plait import Connection, Context, Limits, MemoryStore, Plait, Principal, Thread, ThreadKey, rpc
 from plait_client import connect
 
-pytestmark = pytest.mark.relayed
+pytestmark = pytest.mark.relayed(in_soak=True)
 
 LIMITS = Limits(waiting_turns=3, waiting_turns_per_address=5, waiting_runs=2, messages_per_second=1000)
 PATH = "/threads/busy/one"
