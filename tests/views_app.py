@@ -1,4 +1,4 @@
-"""Card games of which each reader sees a part: of plain and typed states, by patterns and by a method."""
+"""Card games with a part for each reader: of plain and typed states, by patterns and by a method."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ PATTERNS = (
 
 
 def find_picture(state: Any, user: str | None) -> Any:
-    """Return what a user sees by the patterns, as somebody works it out who only reads the documentation."""
+    """Return the picture of a user by the patterns, made in another way than in the server."""
     hands = {name: hand for name, hand in state["hands"].items() if name == user}
     return {
         **{name: state[name] for name in ("turn", "players", "table")},
@@ -137,7 +137,7 @@ class Game(Thread[Any]):
 
     @rpc
     def release(self) -> None:
-        """Let the runs of agents end."""
+        """End the runs of agents."""
         self.is_released = True
 
     @rpc
@@ -169,7 +169,7 @@ class CardGame(Game):
 
 
 class OpenGame(CardGame):
-    """All see everything when the game is over, and observers always do; nobody reads while it is closed."""
+    """All see everything when the game is over, and observers always do; no client reads while it is closed."""
 
     def can_read(self, state: Any, viewer: Principal | None) -> Sequence[str]:
         if state["turn"] == "closed":

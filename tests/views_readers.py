@@ -22,7 +22,7 @@ _SECRET: Final = re.compile(r"sec[0-9a-f]{12}")
 
 
 class Tape:
-    """Makes secrets, and counts those that somebody was told who may not know them."""
+    """Makes secrets, and counts the secrets in frames of readers who may not know them."""
 
     def __init__(self) -> None:
         # Who may know each secret; None for everybody.
@@ -43,12 +43,12 @@ class Tape:
         return secret
 
     def allow(self, secret: str, *users: str) -> None:
-        """Let more users know a secret, or everybody if none are named, from now on."""
+        """Allow more users to know a secret from now on, or all users if none are named."""
         known = self._knowing[secret]
         self._knowing[secret] = None if known is None or not users else known | set(users)
 
     def allow_all(self, data: object) -> None:
-        """Let everybody know the secrets that are in some data."""
+        """Allow all users to know the secrets in some data."""
         for secret in set(_SECRET.findall(json.dumps(data))):
             self.allow(secret)
 
@@ -61,11 +61,11 @@ class Tape:
                 self.leaks.append(f"{user} was told {secret} by {door}: {data[:2000]}")
 
     def check(self) -> None:
-        """Check that nobody was told what only others may know."""
+        """Check that no reader has received a secret of others."""
         assert not self.leaks, f"{len(self.leaks)} leaks of {self.count} frames: {self.leaks[:3]}"
 
     def search(self, text: str) -> list[str]:
-        """Return all secrets in a text that nobody should read."""
+        """Return all secrets in a text that should have none."""
         return _SECRET.findall(text)
 
 

@@ -107,7 +107,7 @@ class Stage:
         )
 
     def row(self, name: str) -> dict[str, Any]:
-        """Return a row of which only the name is seen."""
+        """Return a row whose name alone is seen."""
         secret = self.secret
         return {"name": name, "price": secret(), "notes": {secret(): secret() + self.filler}}
 
@@ -183,7 +183,7 @@ class Stage:
         return name, self.user(name, at).stream(path, headers=headers, door="ag-ui events")
 
     async def end_runs(self) -> None:
-        """Let the agent end."""
+        """End the agent."""
         await self.user(DEALER).call("release")
         for _, run in self.runs:
             await run.until_end()
@@ -213,7 +213,7 @@ class Stage:
 async def open_stage(
     tape: Tape, addresses: Sequence[str], kind: str, name: str, *, is_anonymous: bool = False, filler: str = ""
 ) -> AsyncIterator[Stage]:
-    """Deal a new game, with nobody at its doors."""
+    """Deal a new game without readers."""
     stage = Stage(tape, addresses, kind, name, is_anonymous=is_anonymous, filler=filler)
     tokens = {"ada": "ada", "bob": "bob", "eve": "eve", "olga": "olga:observers", DEALER: DEALER}
     if is_anonymous:

@@ -185,7 +185,7 @@ class Match:
                 await web.post(f"/threads/{self.key}/rpc/change", json={"args": [[ops]]})
 
     async def _hide_rows(self) -> None:
-        """Have the server move the rows, of which only the names are seen, and drop one of them."""
+        """Have the server move the rows, whose names alone are seen, and drop one of them."""
         async with http(self._server.address) as web:
             with suppress(httpx.TransportError):
                 rows = (await self._call(web, "whole"))["rows"]
@@ -217,7 +217,7 @@ class Match:
                 assert answer.json() == expected, user
                 assert states == (expected, expected), user
         codes = Counter(outcome for _, outcome in self.outcomes)
-        # While nobody sees anything, nobody can change anything.
+        # While no client sees anything, none can change anything.
         assert set(codes) <= {"ack", "conflict", *(["forbidden"] if self._varies else [])}, codes
         assert codes["ack"] > EDITS / 2, codes
 

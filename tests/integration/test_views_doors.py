@@ -34,7 +34,7 @@ FRAMES = 5_000 if TIMES == 1 else 1_000_000
 
 @asynccontextmanager
 async def serving(folder: Path, *, workers: int = 1, anonymous: bool = False) -> AsyncIterator[tuple[Tape, str]]:
-    """Serve the games; nobody may be told a secret of others, and no log has any."""
+    """Serve the games; no reader may receive a secret of others, and no log has any."""
     tape = Tape()
     environment = ENVIRONMENT | {"PLAIT_STORE": f"sqlite:///{folder / 'games.db'}"}
     if anonymous:
@@ -82,7 +82,7 @@ async def play(tape: Tape, addresses: Sequence[str], kind: str, name: str, *, is
 
 
 async def resume(stage: Stage, name: str) -> None:
-    """Join again with a version of one's own, with that of somebody else, and with a raw one."""
+    """Join again with a version of one's own, with that of another reader, and with a raw one."""
     user = stage.user(name)
     socket = await user.join("resumed")
     own, state = (socket.epoch, socket.version), socket.state
@@ -113,7 +113,7 @@ async def find_epochs(stage: Stage) -> list[tuple[str, str]]:
 
 
 async def resume_events(stage: Stage, name: str) -> None:
-    """Read events again, after the last one, after one of somebody else, and after a raw one."""
+    """Read events again, after the last one, after one of another reader, and after a raw one."""
     user = stage.user(name)
     events = user.stream(door="events resumed")
     await events.until(lambda events: events.events)
@@ -136,7 +136,7 @@ async def resume_events(stage: Stage, name: str) -> None:
 
 
 async def resume_a_run(stage: Stage, name: str) -> None:
-    """Watch a run again after an event, with the version of somebody else, and with a raw one."""
+    """Watch a run again after an event, with the version of another reader, and with a raw one."""
     (_, run) = next(each for each in stage.runs if each[0] == name)
     old = run.id
     await stage.change([add("/deck/0", stage.secret())], [put("/turn", f"{name} watches again")])
