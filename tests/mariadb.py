@@ -124,7 +124,7 @@ def new_prefix(url: str, options: str = "") -> str:
 
 @cache
 def _make_template() -> Path:
-    """Make a new database; the servers of this process get copies, and it is removed when the process ends."""
+    """Make the database that the servers of this process copy; it is removed when the process ends."""
     template = Path(tempfile.mkdtemp(prefix="plait-mariadb-"))
     atexit.register(shutil.rmtree, template, ignore_errors=True)
     data, first = template / "data", template / "first.sql"

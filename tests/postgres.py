@@ -135,7 +135,7 @@ class Postgres(PrivateServer):
 
 @cache
 def _make_template() -> Path:
-    """Make a new database; the servers of this process get copies, and it is removed when the process ends."""
+    """Make the database that the servers of this process copy; it is removed when the process ends."""
     template = Path(tempfile.mkdtemp(prefix="plait-postgres-"))
     atexit.register(shutil.rmtree, template, ignore_errors=True)
     if (user := _find_user()) is not None:
