@@ -12,9 +12,9 @@ SOAK ?= 40
 # Tests keep their files in memory where it has room: on a disk, a commit takes ten times the processor time. `make soak`
 # uses the disk.
 MEMORY := $(shell df --output=avail --block-size=G /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 + 0 >= 8 {print "/dev/shm"}')
-# Runs what follows with a folder for temporary files, which is removed at the end; it has a short path, for sockets.
-IN_MEMORY = $(if $(MEMORY),folder=`mktemp -d $(MEMORY)/plait.XXX` && trap "rm -rf $$folder" EXIT INT TERM && \
-	chmod 711 $$folder && TMPDIR=$$folder)
+# Runs pytest with a folder for temporary files, which is removed at the end; its path is short, for sockets.
+PYTEST_IN_MEMORY = $(if $(MEMORY),folder=`mktemp -d $(MEMORY)/plait.XXX` && trap "rm -rf $$folder" EXIT INT TERM && \
+	chmod 711 $$folder && TMPDIR=$$folder) $(BIN)/python -m pytest $(if $(MEMORY),--basetemp=$$folder/t)
 # Without .pyc files, each of the hundreds of servers that tests start would compile all its modules.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -53,7 +53,7 @@ test-all: test pyright
 # The tests of the server, the Python client and the schemas, but for those of type checkers, which `make check` runs.
 pytest: system $(VENV)/.installed-dev
 	-@$(COMPILE_TESTS)
-	$(IN_MEMORY) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not release" --durations=20 --ignore $(CHECKERS)
+	$(PYTEST_IN_MEMORY) -n $(WORKERS) --dist worksteal -m "not release" --durations=20 --ignore $(CHECKERS)
 
 # The tests of a release, and those that play random schedules or search for examples, with others than before; then
 # what each of them counted.

@@ -20,8 +20,6 @@ from tests.workers.group import Group
 
 from plait_schemas.patch import Op, apply
 
-pytest_plugins = ["tests.cluster.conftest"]
-
 APP = "tests.views_app:app"
 # By their kinds, the names of the threads that are played; the others have types.
 GAMES = {each._kind.name: "one" for each in KINDS}
