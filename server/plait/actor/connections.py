@@ -37,12 +37,15 @@ class Connections:
         "_presence",
         "_refusal",
         "groups",
+        "has_views",
         "on_change",
         "single",
     )
 
     def __init__(self, instruments: Instruments = NO_INSTRUMENTS) -> None:
         self._instruments = instruments
+        # Whether connections may see different parts of the state.
+        self.has_views = False
         # Called for each change after it is sent; None without a hook for changes.
         self.on_change: Callable[[Commit], None] | None = None
         self._presence: Presence | None = None
@@ -150,7 +153,7 @@ class Connections:
     def broadcast_change(self, revision: Revision, *, source: Source) -> int:
         """Send a change to every connection that follows the state, except its source; return their number."""
         wire: Wire | None = None
-        view = EVERYTHING
+        view, has_views = EVERYTHING, self.has_views
         frame: Frame | None = None
         count = 0
         single = tuple(self.single)  # A connection that enters or leaves a group gets the change only once.
@@ -160,7 +163,7 @@ class Connections:
         for connection in single:
             session = connection.session
             if session is not None and connection is not source and connection.follows:
-                if connection.wire is not wire or connection.view is not view:
+                if connection.wire is not wire or (has_views and connection.view is not view):
                     wire, view = connection.wire, connection.view
                     frame = self.change_frame(wire, revision, view)
                 if frame is not None:

@@ -48,6 +48,7 @@ class Sockets(Connections):
         super().__init__(actor.instruments)
         self._actor = actor
         self._thread = thread
+        self.has_views = thread._kind.readable is not None
         # The hooks that the class overrides.
         self._hooks = thread._kind.overrides
 

@@ -86,6 +86,7 @@ class Follower:
         "_connection",
         "_held",
         "_held_size",
+        "_may_vary",
         "_misses_presence",
         "_source",
         "_transport",
@@ -100,8 +101,9 @@ class Follower:
         self._actor = actor
         self._connection = connection
         self._transport = transport
-        # The view of the last state that was sent.
+        # The view of the last state that was sent, and whether another one may follow.
         self._view = connection.view
+        self._may_vary = actor.state.views_vary
         # The source that the reader assumes for a change without one; None if every change must name its source.
         self._source = source
         # The last version that was sent to the reader.
@@ -119,7 +121,7 @@ class Follower:
 
         Raises StoreError.
         """
-        if have is None or have[0] != self.epoch or self._actor.state.views_vary:
+        if have is None or have[0] != self.epoch or self._may_vary:
             return None
         try:
             return await self._actor.log.missed(have[1], most=self._worth)
@@ -168,7 +170,7 @@ class Follower:
                 self._actor.instruments.reader_lagged(self._actor.key.kind)
             self.is_behind = True
             return
-        if self._connection.view is not self._view:
+        if self._may_vary and self._connection.view is not self._view:
             if in_step:
                 self._send_whole()
             else:  # Whole pictures for many readers take some time.
@@ -222,7 +224,7 @@ class Follower:
         self.catch_up()
         self.skip(version)
         self._transport.send(Frame(data))
-        if self._connection.view is not self._view:
+        if self._may_vary and self._connection.view is not self._view:
             self._send_whole()
 
     def send(self, frame: Frame) -> None:
@@ -287,7 +289,7 @@ class Follower:
         They may not be in memory, too long, or not known as operations on the picture. If the view may vary, a place
         that is seen now may have been hidden in between.
         """
-        if self._actor.state.views_vary or (rows := self._actor.log.since(missed.version)) is None:
+        if self._may_vary or (rows := self._actor.log.since(missed.version)) is None:
             return None
         missed.add(rows)
         return self._view.filter(missed.ops) if missed.size <= self._worth else None
