@@ -125,6 +125,7 @@ async def test_a_viewer_that_resumes_gets_no_change_of_the_time_when_it_saw_less
         await thread.set_state({"turn": "over", "hands": {"ada": ["old"], "bob": []}})
         first = asyncio.create_task(run(web, "/ag-ui/wait/one?user=ada"))
         path, headers = "/ag-ui/wait/one/events?user=bob", {}
+        told = ""
         for _ in range(2):
             async with web.stream("GET", path, headers=headers) as answer:
                 told = ""

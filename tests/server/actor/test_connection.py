@@ -390,7 +390,7 @@ def test_a_connection_that_leaves_its_group_while_a_change_is_sent_gets_it_once(
     connections = Connections()
     connection, transport = make_connection(wire=StateWire())
     session = PlainSession(transport, connections, connection)
-    connections.groups[Nowhere()] = LeavingGroup(connections, connection)
+    connections.groups[Nowhere(), EVERYTHING] = LeavingGroup(connections, connection)
     assert connections.broadcast_change(make_revision({}), source="server") == 1
     assert session.versions == []
     connections.groups.clear()

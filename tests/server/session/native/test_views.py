@@ -18,15 +18,18 @@ ADA, BOB, STAFF = Principal("ada"), Principal("bob"), Principal("eve", groups={"
 BOBS = {"turn": "ada", "hands": {"bob": ["B"]}, "rows": [{"name": "one"}]}
 
 
+START: dict[str, Any] = {
+    "turn": "ada",
+    "hands": {"ada": ["A"], "bob": ["B"]},
+    "deck": ["D"],
+    "rows": [{"name": "one", "price": 1}],
+}
+
+
 class Game(Thread[Any]):
     """A game with hidden hands."""
 
-    initial_state = {  # noqa: RUF012
-        "turn": "ada",
-        "hands": {"ada": ["A"], "bob": ["B"]},
-        "deck": ["D"],
-        "rows": [{"name": "one", "price": 1}],
-    }
+    initial_state = START
     can_read = ("/turn", "/hands/{user}/**", "/rows/*/name")
 
 
@@ -187,7 +190,7 @@ async def test_a_reader_whose_view_changes_is_sent_the_whole_picture_before_anyt
     bobs, staffs = await settle(game, bob, staff)
     assert [frame["type"] for frame in bobs] == ["snapshot", "event", "change", "snapshot"]
     assert bobs[0]["epoch"] == game.state.epoch
-    assert bobs[0]["state"] == {**OpenGame.initial_state, "turn": "over"}
+    assert bobs[0]["state"] == {**START, "turn": "over"}
     assert bobs[3]["state"] == BOBS
     assert bobs[3]["epoch"] == bob.session._follower.epoch != game.state.epoch
     assert [frame["type"] for frame in staffs] == ["change", "event", "change", "change"]
@@ -199,7 +202,7 @@ async def test_a_push_that_changes_the_view_of_its_client_is_answered_first(hous
     bob.push(put("/turn", "over"), base=0)
     (frames,) = await settle(game, bob)
     assert [frame["type"] for frame in frames] == ["ack", "snapshot"]
-    assert frames[1]["state"] == {**OpenGame.initial_state, "turn": "over"}
+    assert frames[1]["state"] == {**START, "turn": "over"}
 
 
 async def test_an_answer_takes_back_what_is_hidden_by_now(house: House) -> None:
@@ -230,7 +233,7 @@ async def test_a_renewed_token_with_other_groups_brings_another_picture(house: H
         await until(lambda: bob.session._tokens._task is None)
         (frames,) = await settle(game, bob)
         states.append([frame["state"] for frame in frames])
-    assert states == [[OpenGame.initial_state], [], [BOBS]]
+    assert states == [[START], [], [BOBS]]
 
 
 async def test_a_method_that_raises_shows_nothing_and_is_reported(
