@@ -262,7 +262,7 @@ class Actor:
                     part.terminate()
         assert transaction.commit is not None
         if is_first and self.hooks.has("on_terminated"):
-            transaction.commit.then(self._post_terminated)
+            transaction.commit.then(lambda failure: failure or self.turns.post("on_terminated"))
         self.host.runs.terminate(self)
         terminate_programs(self)
         return transaction.commit
@@ -375,14 +375,13 @@ class Actor:
         )
 
     def _make_state(self, history: StateHistory, stored: StoredThread | None) -> Merger:
-        rules = self.kind.rules(self.thread)
         state = Merger(
             history,
             self.kind.state_type,
             self.host.store,
             self.limits,
-            rules,
-            on_commit=self.sockets.send_seen if callable(rules.readable) else self.sockets.send_change,
+            self.kind.rules(self.thread),
+            on_commit=self.sockets.send_seen if callable(self.kind.readable) else self.sockets.send_change,
             on_lost=partial(self.host.drop, self),
             instruments=self.instruments,
         )
@@ -392,10 +391,6 @@ class Actor:
     def _make_card(self) -> Card:
         make = partial(self.state.ask, self.thread.card) if self.hooks.has("card") else None
         return Card(make, self.limits, self.turns)
-
-    def _post_terminated(self, failure: PlaitError | None) -> None:
-        if failure is None:
-            self.turns.post("on_terminated")
 
 
 def find_actor(turn: Turn) -> Actor | None:

@@ -66,11 +66,6 @@ class Kind:
             raise TypeError(
                 f"{cls.__name__}: {self.name!r} is not a valid kind (a-z, 0-9, - and _): set another with `kind = ...`"
             )
-        # The rpcs, by attribute and by name: the ones that clients may call, and the ones for handles only.
-        methods = find_methods(cls, frozenset(dir(hooks)))
-        self.attributes = {method.attribute: method for method in methods.values()}
-        self.methods: dict[str, Method] = {name: each for name, each in methods.items() if each.is_for_clients}
-        self._inner_methods = {name: each for name, each in methods.items() if not each.is_for_clients}
         # The tasks that an app adds to the class, by name.
         self.tasks: dict[str, Any] = {}
         # The names of the agents that an app adds: they call models and tools, and may hand a thread over to each
@@ -80,21 +75,9 @@ class Kind:
         self.find_agents: Callable[[Any], Any] | None = None
         # The hooks of messages that an app sets; None for the hooks of the class.
         self.message_hooks: Any = None
-        for attribute in dir(cls):
-            part = inspect.getattr_static(cls, attribute)
-            for method in part.make_methods(cls) if isinstance(part, PerActor) else ():
-                if method.name in self.methods:
-                    raise TypeError(f"{cls.__name__} has two parts with a method {method.name!r}")
-                self.methods[method.name] = method
+        self._read_methods(frozenset(dir(hooks)))
         # The endpoints that answer HTTP requests below its threads.
         self.endpoints = Endpoints(cls, frozenset(dir(hooks)))
-        # The attributes of rpcs, by their functions in the class and its base classes.
-        self._functions = {
-            vars(base)[attribute]: attribute
-            for base in cls.__mro__
-            for attribute in self.attributes
-            if inspect.isfunction(vars(base).get(attribute))
-        }
         # The members that identify the elements of lists, by the JSON pointers of the lists.
         self.list_keys = _read_list_keys(cls)
         self.state_type = read_state_type(cls, _state_argument(cls, hooks), self.list_keys)
@@ -120,6 +103,28 @@ class Kind:
             warn_of_undecodable(cls, path, stacklevel=3)
         if self.has_initial_state and not callable(initial := find_initial_state(cls)):
             check_initial_state(cls, self.state_type, initial)
+
+    def _read_methods(self, hooks: frozenset[str]) -> None:
+        """Read the rpcs of the class, and those of its parts."""
+        cls = self.cls
+        # The rpcs, by attribute and by name: the ones that clients may call, and the ones for handles only.
+        methods = find_methods(cls, hooks)
+        self.attributes = {method.attribute: method for method in methods.values()}
+        self.methods: dict[str, Method] = {name: each for name, each in methods.items() if each.is_for_clients}
+        self._inner_methods = {name: each for name, each in methods.items() if not each.is_for_clients}
+        for attribute in dir(cls):
+            part = inspect.getattr_static(cls, attribute)
+            for method in part.make_methods(cls) if isinstance(part, PerActor) else ():
+                if method.name in self.methods:
+                    raise TypeError(f"{cls.__name__} has two parts with a method {method.name!r}")
+                self.methods[method.name] = method
+        # The attributes of rpcs, by their functions in the class and its base classes.
+        self._functions = {
+            vars(base)[attribute]: attribute
+            for base in cls.__mro__
+            for attribute in self.attributes
+            if inspect.isfunction(vars(base).get(attribute))
+        }
 
     def for_app(self) -> "Kind":
         """Return a copy for one app, which may add methods."""

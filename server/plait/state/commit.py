@@ -54,7 +54,7 @@ class Commit:
         # The tasks that await the commit; None until the first.
         self._tasks: set[asyncio.Task[object] | None] | None = None
         self._error: PlaitError | None = None
-        self._callbacks: list[Callable[[PlaitError | None], None]] = []
+        self._callbacks: list[Callable[[PlaitError | None], object]] = []
 
     @property
     def version(self) -> int:
@@ -84,7 +84,7 @@ class Commit:
         if undo is not None:
             undo()
 
-    def then(self, callback: Callable[[PlaitError | None], None]) -> None:
+    def then(self, callback: Callable[[PlaitError | None], object]) -> None:
         """Call `callback` with None once the change is durable and sent, or with the error once it has failed."""
         if self.is_done:
             callback(self._error)

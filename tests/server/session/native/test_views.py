@@ -64,9 +64,9 @@ async def settle(actor: Actor, *guests: Guest) -> list[Any]:
 
 async def test_a_client_joins_with_what_it_sees_under_an_epoch_of_its_own(game: Actor) -> None:
     joins = [await opening(game, "a", principal=each) for each in (BOB, None, ADA)]
-    bob, nobody, ada = (frame["state"] for _, frame in joins)
+    bob, anonymous, ada = (frame["state"] for _, frame in joins)
     assert bob == BOBS
-    assert nobody == {**BOBS, "hands": {}}
+    assert anonymous == {**BOBS, "hands": {}}
     assert ada == {**BOBS, "hands": {"ada": ["A"]}}
     epochs = {guest.session._follower.epoch for guest, _ in joins}
     assert len(epochs) == 3
