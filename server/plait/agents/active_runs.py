@@ -142,6 +142,12 @@ class ActiveRuns:
         if run is not None and self.find_holder(actor) is not run:
             _interrupt(run)
 
+    def interrupt_attempt(self, actor: Actor, attempt: object) -> None:
+        """Interrupt the run that is an attempt at a queue of a thread, if it has begun."""
+        run = _QUEUE.of(actor).current
+        if run is not None and run.stage.attempt is attempt and not run.is_over:
+            run.interrupt()
+
     # Inside
 
     async def _wait(self, run: Run, queue: RunQueue[Run]) -> None:

@@ -167,6 +167,8 @@ class Runs(ActiveRuns):
             if isinstance(queue, MessageWriter):
                 run.stage.attempt, run.end_attempt = queue.attempt, queue.succeed
                 run.users = queue.state.senders
+                if queue.attempt.is_interrupted:
+                    run.interrupt()
             if agent.is_stream:
                 async for _ in self.stream(agent, actor.thread, given, begun=begun):
                     pass

@@ -151,8 +151,9 @@ class Viewer:
             self.revision, page = await self._messages.feed.newest(100_000)
             self.held = {each.id: each for each in page.messages}
         else:
-            for each in missed.frames:
-                self._apply(each)
+            self.held.update((each.id, each) for each in missed.items)
+            for id in missed.removed:
+                self.held.pop(id, None)
             self.revision = missed.revision
         early, self._early = self._early, None
         for frame in early:

@@ -13,48 +13,85 @@ from tests.server.fakes import TroubledStore
 from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, open_lab
 from tests.server.parts.workshop import make_store
 
-from plait import Context, StoreError
+from plait import Context, NotFound, StoreError
 from plait.parts.messages.message import Message
+from plait.parts.messages.thread_messages import ThreadMessages
 
 
 class Model:
-    """What the messages of a thread must be: a history and a queue, each a list of dicts."""
+    """What the messages of a thread must be: branches, each a list of dicts, of which one is shown, and a queue."""
 
     def __init__(self) -> None:
-        self.history: list[dict[str, Any]] = []
+        # The last one is shown; the position of the thread's last message when it began.
+        self.branches: list[list[dict[str, Any]]] = [[]]
+        self.begun_at = -1
         self.queue: list[dict[str, Any]] = []
+        # The question that is answered again, and whether a message that people saw was deleted.
+        self.again: dict[str, Any] | None = None
+        self.has_deleted = False
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        return self.branches[-1]
 
     def copy(self) -> "Model":
-        other = Model()
-        other.history = [dict(each) for each in self.history]
-        other.queue = [dict(each) for each in self.queue]
+        other, copies = Model(), dict[str, dict[str, Any]]()
+        for each in (*(each for branch in self.branches for each in branch), *self.queue):
+            copies.setdefault(each["id"], dict(each))
+        other.branches = [[copies[each["id"]] for each in branch] for branch in self.branches]
+        other.queue = [copies[each["id"]] for each in self.queue]
+        other.again = None if self.again is None else copies[self.again["id"]]
+        other.begun_at, other.has_deleted = self.begun_at, self.has_deleted
         return other
 
+    @property
+    def everything(self) -> list[dict[str, Any]]:
+        found = (*(each for branch in self.branches for each in branch), *self.queue)
+        return [*{each["id"]: each for each in found}.values()]
+
     def find(self, id: str) -> dict[str, Any] | None:
-        return next((each for each in (*self.history, *self.queue) if each["id"] == id), None)
+        return next((each for each in self.everything if each["id"] == id), None)
+
+    def find_branch(self, id: str) -> list[dict[str, Any]]:
+        return next(each for each in reversed(self.branches) if any(line["id"] == id for line in each))
+
+    def begin_branch(self, line: list[dict[str, Any]], position: int, last: int) -> None:
+        """Begin a branch that continues a line; the thread's last position was `position` before that, then `last`."""
+        if self.begun_at == position:
+            self.branches.pop()
+        self.branches.append([*line])
+        self.begun_at = last
+
+    def find_siblings(self, id: str) -> list[str]:
+        """Return the messages of a role that follow what a message follows, of those that people see."""
+        lines = [[x for x in branch if not x["silent"] and not x["depth"]] for branch in self.branches]
+        parents = {(x["id"], None if not at else line[at - 1]["id"]): x for line in lines for at, x in enumerate(line)}
+        parent = next(parent for each, parent in parents if each == id)
+        role = parents[id, parent]["role"]
+        found = [x for (_, each), x in parents.items() if each == parent and x["role"] == role]
+        return [x["id"] for x in sorted(found, key=lambda x: x["position"])]
 
     def add(self, message: Message) -> None:
-        (self.queue if message.status == "pending" else self.history).append(
-            {
-                "id": message.id,
-                "content": message.content,
-                "silent": message.silent,
-                "depth": message.depth,
-                "metadata": dict(message.metadata),
-                "status": message.status,
-                "position": message.position,
-            }
-        )
+        (self.queue if message.status == "pending" else self.history).append(describe(message))
         self.history.sort(key=lambda each: each["position"])
 
     def take(self, messages: list[Message]) -> None:
+        if self.again is not None and messages and messages[0].id == self.again["id"]:
+            assert len(messages) == 1
+            self.again = None
+            return
         assert [each.id for each in messages] == [each["id"] for each in self.queue]
         self.queue = []
         for each in messages:
             self.add(each)
 
     def remove(self, id: str) -> None:
-        self.history = [each for each in self.history if each["id"] != id]
+        found = self.find(id)
+        assert found is not None
+        self.has_deleted |= found["status"] != "pending" and not found["silent"] and not found["depth"]
+        if found is self.again:
+            self.again = None
+        self.branches = [[each for each in branch if each["id"] != id] for branch in self.branches]
         self.queue = [each for each in self.queue if each["id"] != id]
 
     def lines(self, *, silent: bool = True, depth: int = 1000) -> list[dict[str, Any]]:
@@ -74,7 +111,7 @@ class Player:
     async def step(self, where: Any, model: Model) -> None:
         """Do one thing, outside of a run or in one."""
         chance, id = self.chance, None
-        lines = model.lines()
+        lines = model.lines() if chance.random() < 0.8 else model.everything
         if lines:
             id = chance.choice(lines)["id"]
         match chance.choice(["inject", "inject", "queue", "take", "update", "delete", "stream"]):
@@ -106,6 +143,46 @@ class Player:
                 found = await where.get(m.id)
                 model.add(found)
 
+    async def branch(self, messages: ThreadMessages) -> None:
+        """Begin a branch."""
+        model, chance = self.model, self.chance
+        lines = [each for each in model.everything if each["status"] != "pending"]
+        questions = [each for each in lines if each["role"] == "user" and not each["silent"] and not each["depth"]]
+        if not questions:
+            return
+        position = messages._writer.numbers.position
+        last = position + 1
+        match chance.choice(["edit", "regenerate", "switch"]):
+            case "edit":
+                found = chance.choice(questions)
+                name = f"{next(self.names)}"
+                queued = await messages.edit(found["id"], name)
+                assert (queued.content, queued.metadata) == (name, found["metadata"])
+                line = model.find_branch(found["id"])
+                model.begin_branch(line[: line.index(found)], position, last)
+                model.again = None
+                model.add(queued)
+            case "regenerate":
+                found = chance.choice(lines)
+                line = model.find_branch(found["id"])
+                before = [x for x in line[: line.index(found) + 1] if x in questions]
+                if not any(each is found for each in model.history):
+                    assert not await messages.regenerate(found["id"])
+                elif before:
+                    assert await messages.regenerate(found["id"])
+                    model.begin_branch(line[: line.index(before[-1]) + 1], position, last)
+                    model.again = before[-1]
+                else:
+                    with pytest.raises(NotFound):
+                        await messages.regenerate(found["id"])
+            case "switch":
+                found = chance.choice(lines)
+                is_shown = any(each is found for each in model.history)
+                assert await messages.switch(found["id"]) is not is_shown
+                if not is_shown:
+                    model.begin_branch(model.find_branch(found["id"]), position, last)
+                    model.again = None
+
     async def run(self, *, raises: bool, flushes: bool) -> None:
         """Do some things in a run, which raises or does not."""
         before = self.model.copy()
@@ -120,7 +197,8 @@ class Player:
             expected = [each for each in self.model.history if each["status"] == "completed"]
             assert [(each.id, each.content) for each in seen.messages] == [(x["id"], x["content"]) for x in expected]
             assert seen.total == len(expected)
-            assert [each.id for each in await messages.pending()] == [each["id"] for each in self.model.queue]
+            again = [] if self.model.again is None else [self.model.again]
+            assert [each.id for each in await messages.pending()] == [x["id"] for x in (*again, *self.model.queue)]
             if raises:
                 raise LookupError
 
@@ -138,6 +216,15 @@ class Player:
     async def check(self) -> None:
         """Compare all pages."""
         messages = await self.lab.messages()
+        seen = [x for x in self.model.everything if not x["silent"] and not x["depth"] and x["status"] != "pending"]
+        for x in seen if not self.model.has_deleted else ():
+            siblings = self.model.find_siblings(x["id"])
+            assert [each.id for each in await messages.siblings(x["id"])] == siblings
+        if not self.model.has_deleted:
+            forks = await messages.forks((await messages.list(1000)).messages)
+            shown = [x["id"] for x in self.model.lines(silent=False, depth=0) if x["status"] != "pending"]
+            expected_forks = {id: found for id in shown if len(found := self.model.find_siblings(id)) > 1}
+            assert {id: [each.id for each in found] for id, found in forks.items()} == expected_forks
         for silent, depth in ((True, 1000), (False, 1000), (True, 0), (False, 0)):
             expected = self.model.lines(silent=silent, depth=depth)
             options = {"include_silent": silent, "max_depth": depth}
@@ -158,6 +245,7 @@ class Player:
 def describe(message: Message) -> dict[str, Any]:
     return {
         "id": message.id,
+        "role": message.role,
         "content": message.content,
         "silent": message.silent,
         "depth": message.depth,
@@ -185,9 +273,13 @@ async def play(store: Any, seed: int, steps: int) -> None:
         await viewer.open()
         await away.open()
         for _ in range(steps):
-            kind = chance.choice(["step"] * 6 + ["run", "raise", "flush", "transaction", "restart", "fail", "away"])
+            kind = chance.choice(
+                ["step"] * 6 + ["branch", "branch", "run", "raise", "flush", "transaction", "restart", "fail", "away"]
+            )
             if kind == "step":
                 await player.step(messages, player.model)
+            elif kind == "branch":
+                await player.branch(messages)
             elif kind in ("run", "raise", "flush"):
                 await player.run(raises=kind == "raise", flushes=kind == "flush")
             elif kind == "transaction":

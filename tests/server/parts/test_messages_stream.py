@@ -407,8 +407,7 @@ async def test_a_stream_of_an_attempt_in_a_thread_that_was_taken_over_is_removed
         assert decode_json(head).get("streams", []) == []
         missed = await (await lab.messages()).feed.since(1)
         assert missed is not None
-        shown = [each.message for each in missed.frames if not isinstance(each, DeleteFrame)]
-        assert {each.content: each.status for each in shown} == {"a": "completed", "re a": "completed"}
+        assert {each.content: each.status for each in missed.items} == {"a": "completed", "re a": "completed"}
 
 
 async def test_a_message_that_is_being_written_is_not_changed_by_others(chats: MessagesLab) -> None:

@@ -1,8 +1,10 @@
 """Starts the agent of a thread for its queue: each call is an attempt, or a run of a task for a durable agent."""
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple, Protocol
 
 from plait.actor.actor import MARK
 from plait.actor.logs import about
@@ -40,6 +42,14 @@ STOPPED: Final = "Execution stopped by user"
 _TERMINATED: Final = "The thread was terminated before this call had a result."
 
 
+class Stopped(NamedTuple):
+    """What a stop has done: whether there was a run, the results of its open calls, and the write."""
+
+    has_run: bool
+    results: Sequence[Message]
+    commit: Commit
+
+
 class TaskRuns(Protocol):
     """The runs of the tasks of one thread."""
 
@@ -61,6 +71,9 @@ class AgentCaller(Work[QueueAttempts]):
         self._runner = AttemptRunner(writer.actor, self)
         # Whether the app has no such agent.
         self._is_missing = False
+        # How many wait to change the branch: no attempt may begin. And the ends of an attempt for which they wait.
+        self._holders = 0
+        self._ends: list[asyncio.Future[None]] = []
 
     # Called by the thread's timer
 
@@ -70,7 +83,7 @@ class AgentCaller(Work[QueueAttempts]):
         attempts = self._writer.state.head.attempts
         is_never = self._is_missing or self._writer.actor.terminated_at is not None
         due = 0 if is_never else attempts.due
-        return due, 0 if self._runner.running or attempts.process else due
+        return due, 0 if self._runner.running or attempts.process or self._holders else due
 
     @property
     def keeps(self) -> bool:
@@ -100,7 +113,7 @@ class AgentCaller(Work[QueueAttempts]):
 
         `follow` must then be called with that write.
         """
-        if self._runner.running or self._is_missing or changes.attempts.due:
+        if self._runner.running or self._is_missing or self._holders or changes.attempts.due:
             return False
         changes.attempts = QueueAttempts(due=read_due_clock()).begin_at(changes.oldest, self._writer.actor.host.process)
         return True
@@ -108,6 +121,27 @@ class AgentCaller(Work[QueueAttempts]):
     def follow(self, begun: Commit | None) -> None:
         """Call the agent when the attempt is durable: the attempt that a write has begun, or else another one."""
         self._runner.begin(QUEUE, f"agent {self.agent}", begun=begun)
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether the calling code is a part of the running attempt."""
+        return self._runner.is_within(QUEUE)
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """Interrupt the running attempt, wait for its end, and begin no other one in the block."""
+        writer = self._writer
+        self._holders += 1
+        try:
+            while QUEUE in self._runner.running:
+                writer.attempt.is_interrupted = True
+                writer.actor.host.runs.interrupt_attempt(writer.actor, writer.attempt)
+                self._ends.append(end := asyncio.get_running_loop().create_future())
+                await end
+            yield
+        finally:
+            self._holders -= 1
+            writer.actor.timer.arm(self)
 
     # The work of `AttemptRunner`
 
@@ -137,6 +171,8 @@ class AgentCaller(Work[QueueAttempts]):
     async def attempt(self, id: str) -> None:
         """Run the agent, which must take the queued messages."""
         writer = self._writer
+        if self._holders:
+            raise Uncounted
         writer.attempt = RunningAttempt()
         try:
             run = writer.actor.run_agent(self.agent, writer)
@@ -155,7 +191,9 @@ class AgentCaller(Work[QueueAttempts]):
         attempts = self._writer.state.head.attempts
         after = attempts.end(attempts.oldest, self._writer.attempt.taken_until)
         changes = self._writer.edit()
-        if changes.queue and changes.oldest == attempts.oldest:
+        if changes.asked_again is not None:
+            changes.add(self._writer.make("assistant", FAILED, status="failed", is_new=False))
+        elif changes.queue and changes.oldest == attempts.oldest:
             changes.give_up(changes.queue[0])
         changes.attempts = after.succeed(changes.oldest, read_due_clock())
         return self._writer.store(changes)
@@ -164,6 +202,10 @@ class AgentCaller(Work[QueueAttempts]):
         """Keep the attempts in memory that could not be stored."""
         if unstored is not None:
             self._writer.state = self._writer.state.with_attempts(unstored)
+        while self._ends:
+            end = self._ends.pop()
+            if not end.done():  # Who has waited may have been cancelled.
+                end.set_result(None)
 
     # Inside
 
@@ -197,9 +239,14 @@ class TaskCaller(AgentCaller):
             return self._closes_at, self._closes_at
         head = self._writer.state.head
         due = 0 if head.is_stopped else head.attempts.due
-        if due and self._tasks.is_running(self._writer.part, QUEUE):
+        if due and self.is_busy:
             due = 0
         return due, due
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run has not ended."""
+        return self._tasks.is_running(self._writer.part, QUEUE)
 
     def terminate(self) -> None:
         self._closes_at = read_due_clock()
@@ -237,16 +284,12 @@ class TaskCaller(AgentCaller):
             self._add(self._writer.make("assistant", FAILED, status="failed", is_new=False))
         self._runner.end(QUEUE, f"agent {self.agent}", error)
 
-    def stop(self, open_calls: Sequence[OpenCalls]) -> tuple[bool, Commit]:
-        """Store in one write that no run may begin, the ends of all runs, and the results of the open calls.
-
-        Returns whether there was a run, and the write.
-        """
+    def stop(self, open_calls: Sequence[OpenCalls]) -> Stopped:
+        """Store in one write that no run may begin, the ends of all runs, and the results of the open calls."""
 
         with Transaction(self._writer.actor.state, self._writer.actor.key):
             has_run = self._tasks.cancel_all(self._writer.actor.kind.tasks)
-            self._answer_calls(open_calls, STOPPED)
-            return has_run, self._set_stopped(True)
+            return Stopped(has_run, self._answer_calls(open_calls, STOPPED), self._set_stopped(True))
 
     def resume(self) -> tuple[bool, Commit | None]:
         """Begin a run after a stop; return whether there was one, and the write."""
@@ -267,19 +310,22 @@ class TaskCaller(AgentCaller):
             self._closes_at = read_due_clock() + PAUSES.pause(1)
         self._writer.actor.timer.arm(self)
 
-    def _answer_calls(self, open_calls: Sequence[OpenCalls], text: str) -> None:
-        """Add results to the calls without one; hooks cannot refuse these."""
+    def _answer_calls(self, open_calls: Sequence[OpenCalls], text: str) -> Sequence[Message]:
+        """Add results to the calls without one, and return them; hooks cannot refuse these."""
+        results: list[Message] = []
         metadata = make_own({STATUS: "error"})
         for place in reversed(open_calls):
             where: dict[str, Any] = {"parent_id": place.parent_id, "depth": place.depth, "metadata": metadata}
             for id, name, _ in map(read_call, place.calls):
                 made = self._writer.make("tool", text, name=name, tool_call_id=id, is_new=False, **where)
-                self._add(made)
+                results.append(self._add(made))
+        return results
 
-    def _add(self, message: Message) -> None:
+    def _add(self, message: Message) -> Message:
         changes = self._writer.edit()
-        changes.add(message)
+        stored = changes.add(message)
         self._writer.store(changes)
+        return stored
 
     def _set_stopped(self, is_stopped: bool) -> Commit:
         changes = self._writer.edit()

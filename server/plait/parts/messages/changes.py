@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from operator import attrgetter
+from typing import Final
 
 from msgspec.structs import replace
 
-from plait.parts.messages.frames import DeleteFrame, EndFrame, Frame, InsertFrame, TakeFrame, UpdateFrame
+from plait.parts.messages.frames import DeleteFrame, EndFrame, Frame, InsertFrame, ResetFrame, TakeFrame, UpdateFrame
 from plait.parts.messages.message import (
     Message,
+    Outline,
     Status,
     encode_message,
     history_key,
@@ -20,16 +22,22 @@ from plait.parts.messages.state import (
     HEAD,
     KEPT,
     LOG,
+    TREE,
     LostStream,
     MessagesHead,
     Numbers,
+    QueueAttempts,
     State,
     StreamPlace,
 )
+from plait.parts.messages.tree import WHOLE, Cut, find_path, is_within
 from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
 
-__all__ = ["Changes"]
+__all__ = ["MOST_TOLD", "Changes"]
+
+MOST_TOLD: Final = 1000
+"""The maximum number of hidden and shown messages of which clients are told one by one."""
 
 _place = attrgetter("position")
 
@@ -60,6 +68,11 @@ class Changes:
         self.attempts = head.attempts
         self.agent = head.agent
         self.is_stopped = head.is_stopped
+        # The branches, and the path of the active one: other messages are hidden, without frames and not counted.
+        self.cuts = state.cuts
+        self.path = state.path
+        # The question that the next attempt answers again.
+        self.again = state.asked_again
         # The bytes of the messages that were added to the queue and are still there, by position.
         self.added: dict[int, int] = {}
         # The ids of the messages that were added with a key.
@@ -83,12 +96,19 @@ class Changes:
         return self.queue[0].position if self.queue else 0
 
     @property
+    def asked_again(self) -> Message | None:
+        """The question of the history that the next attempt answers again."""
+        return self.again if self.attempts.again else None
+
+    @property
     def rows(self) -> dict[int, Message]:
         """The written messages of the history, by position."""
         return {each.position: each for each in self.written.values()}
 
     def follow(self, state: State) -> bool:
         """Take over the queue of a later state; return False if others have changed messages that are changed here."""
+        if state.path is not self._state.path:
+            return False  # Other messages are hidden now.
         if state.queue is self._state.queue:
             return True
         count = len(self._state.queue)
@@ -126,6 +146,8 @@ class Changes:
         self.is_edit = self.is_rewrite = True
         self.updated.append(after)
         self._write(after)
+        if self.again is not None and after.id == self.again.id:
+            self.again = after
         if self._tells(after):
             self._tell_changed(after.position)
             self.frames.append(UpdateFrame(self._revision, after))
@@ -178,6 +200,46 @@ class Changes:
             if place not in self.streams:
                 self._remove(place, "failed")
 
+    # Branches
+
+    def cut(
+        self, after: int, parent: int, hidden: Sequence[Outline | Message], shown: Sequence[Outline | Message]
+    ) -> None:
+        """Begin a branch after a position; `parent` is the position of the last message before it that people see.
+
+        Clients are told of each message that is hidden then, and of each that is shown again, if it is a Message;
+        otherwise, they read the newest ones anew.
+        """
+        self.is_edit = self.is_rewrite = True
+        told = [each for each in shown if isinstance(each, Message)]
+        is_reset = len(told) != len(shown) or len(hidden) + len(shown) > MOST_TOLD
+        for each in hidden:
+            self._count(each, self._find_status(each), -1)
+            if not is_reset:
+                self._tell_removed(each)
+        if self.cuts and self.cuts[-1].start == self._numbers.position:
+            self.cuts = self.cuts[:-1]  # No message has a position after it.
+        self.cuts = (*self.cuts, Cut(self._numbers.next_position(), after, parent))
+        self.path = find_path(self.cuts)
+        for each in shown:
+            self._count(each, self._find_status(each), 1)
+        for message in () if is_reset else told:
+            if self._tells(message):
+                self._tell_changed(message.position)
+                self.frames.append(InsertFrame(self._revision, message))
+        if is_reset and self._is_live:
+            self._revision += KEPT + 1  # No client can read the revisions in between.
+            self.frames.append(ResetFrame(self._revision))
+
+    def ask_again(self, question: Message, now: int) -> None:
+        """Have the next attempt, which is due at once, answer a question of the history again."""
+        self.again = question
+        self.attempts = QueueAttempts(due=now, until=self.attempts.until, again=question.position)
+
+    def take_again(self) -> None:
+        """Follow an attempt that has taken the question that it answers again."""
+        self.again, self.attempts = None, self.attempts.take_again()
+
     # The queue
 
     def queue_message(self, message: Message) -> Message:
@@ -220,7 +282,9 @@ class Changes:
         taken: list[tuple[str, int]] = []
         found: list[Message] = []
         self._drop_pending(*(before for before, _ in moves))
-        for before, position in moves:
+        for before, given in moves:
+            # A run that was stopped may have taken it on a branch that is hidden now: no message is lost there.
+            position = given if is_within(self.path, given) else self._numbers.next_position()
             is_last = position > self._last
             message = replace(before, position=position, status="completed", revision=0)
             if self._tells(message):
@@ -281,8 +345,10 @@ class Changes:
             is_stopped=self.is_stopped,
         )
         part, self._records[HEAD] = self._part, encode_json(head)
+        if self.cuts is not self._state.cuts:
+            self._records[TREE] = encode_json(self.cuts)
         records = [Record(part, key, value) for key, value in self._records.items()]
-        return State(head, self.queue, self.keys), records
+        return State(head, self.queue, self.keys, self.cuts, self.path, self.asked_again), records
 
     # Inside
 
@@ -305,15 +371,25 @@ class Changes:
         self._put(message)
         return message
 
-    def _tells(self, message: Message | StreamPlace) -> bool:
-        return self._is_live and not message.silent
+    def _tells(self, message: Message | StreamPlace | Outline) -> bool:
+        return self._is_live and not message.silent and self._is_shown(message)
+
+    def _is_shown(self, message: Message | StreamPlace | Outline) -> bool:
+        """Whether a message is queued, or on the active branch."""
+        is_pending = isinstance(message, Message) and message.status == "pending"
+        return self.path is WHOLE or is_pending or is_within(self.path, message.position)
+
+    def _find_status(self, message: Message | Outline) -> Status:
+        """Return the status with which a message counts: a streaming one without a writer is failed."""
+        is_lost = message.status == "streaming" and all(each.position != message.position for each in self.streams)
+        return "failed" if is_lost else message.status
 
     def _end(self, place: StreamPlace, status: Status, whole: Message | None = None) -> None:
         self.is_edit = True
         self.streams = tuple(each for each in self.streams if each is not place)
         self._count(place, "streaming", -1)
         self._count(place, status, 1)
-        if self._is_live and not place.silent:
+        if self._tells(place):
             self._tell_changed(place.position)
             end = EndFrame(self._revision, place.id, "failed" if status == "failed" else "completed")
             self.frames.append(end if whole is None else UpdateFrame(self._revision, whole))
@@ -330,10 +406,12 @@ class Changes:
         self.written.pop(message.id, None)
         self.removed.add(message.id)
         self.attempts = self.attempts.without(message.position)
+        if self.attempts.again == message.position:
+            self.attempts = replace(self.attempts, again=0)
         self._count(message, status, -1)
         self._tell_removed(message)
 
-    def _tell_removed(self, message: Message | StreamPlace) -> None:
+    def _tell_removed(self, message: Message | StreamPlace | Outline) -> None:
         if self._tells(message):
             self._revision += 1
             self._log(message.id)
@@ -379,7 +457,9 @@ class Changes:
             self._queued_bytes -= measure_message(message)
             self._count(message, message.status, -1)
 
-    def _count(self, message: Message | StreamPlace, status: Status, number: int) -> None:
+    def _count(self, message: Message | StreamPlace | Outline, status: Status, number: int) -> None:
+        if not self._is_shown(message):
+            return
         key = f"{'s' if message.silent else 'v'}{status[0]}{message.depth}"
         self.counts[key] = self.counts.get(key, 0) + number
 

@@ -1,13 +1,23 @@
 """The frames about messages that clients get, in order of their revisions and without gaps."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
 
 from plait.parts.messages.message import Message
 
-__all__ = ["ChunkFrame", "DeleteFrame", "EndFrame", "Frame", "InsertFrame", "Missed", "TakeFrame", "UpdateFrame"]
+__all__ = [
+    "ChunkFrame",
+    "DeleteFrame",
+    "EndFrame",
+    "Frame",
+    "InsertFrame",
+    "Missed",
+    "ResetFrame",
+    "TakeFrame",
+    "UpdateFrame",
+]
 
 
 class InsertFrame(msgspec.Struct, frozen=True, tag_field="op", tag="insert"):
@@ -59,12 +69,19 @@ class EndFrame(msgspec.Struct, frozen=True, tag_field="op", tag="end"):
     status: Literal["completed", "failed"]
 
 
-Frame = InsertFrame | UpdateFrame | DeleteFrame | TakeFrame | ChunkFrame | EndFrame
+class ResetFrame(msgspec.Struct, frozen=True, tag_field="op", tag="reset"):
+    """Too many messages were hidden or shown to tell of each: clients read the newest ones anew."""
+
+    revision: int
+
+
+Frame = InsertFrame | UpdateFrame | DeleteFrame | TakeFrame | ChunkFrame | EndFrame | ResetFrame
 """One frame for clients."""
 
 
 class Missed(msgspec.Struct, frozen=True):
-    """The frames that a client has missed up to a revision, in order, and then the messages that are streaming."""
+    """What a client has missed up to a revision: messages as they are, in order, and the ids of removed ones."""
 
     revision: int
-    frames: list[InsertFrame | UpdateFrame | DeleteFrame]
+    items: Sequence[Message]
+    removed: Collection[str]

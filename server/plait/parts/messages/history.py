@@ -1,18 +1,19 @@
 """Reads the messages of a thread: the stored ones, with the staged changes of a run."""
 
 import bisect
-from collections.abc import AsyncIterator, Callable, Collection, Container, Mapping
-from operator import itemgetter
+from collections.abc import AsyncIterator, Callable, Collection, Container, Mapping, Sequence
 from typing import Final, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from plait.errors import CorruptThread
-from plait.parts.messages.frames import DeleteFrame, InsertFrame, Missed, UpdateFrame
+from plait.parts.messages.frames import Missed
 from plait.parts.messages.message import (
     Message,
+    Outline,
     decode_message,
+    decode_outline,
     history_key,
     id_key,
     measure_message,
@@ -21,6 +22,7 @@ from plait.parts.messages.message import (
     read_position,
 )
 from plait.parts.messages.state import FIRST_LINE, KEPT, LOG, LostStream, State
+from plait.parts.messages.tree import END, WHOLE, Span, is_within
 from plait.state.thread_records import Records
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import NOT_JSON, decode_json
@@ -90,46 +92,64 @@ class History:
         *,
         reverse: bool,
         after: int = 0,
-        before: int,
+        before: int = END,
+        path: Sequence[Span] = WHOLE,
         count: int = _PAGE,
         staged: Mapping[int, Message] = _NOTHING,
         removed: Collection[str] = (),
     ) -> AsyncIterator[list[Message]]:
-        """Yield the messages between two positions in batches, the first with about `count`.
+        """Yield the messages of a path between two positions in batches, the first with about `count`.
 
         Messages of `staged` replace the stored ones at their positions, and messages of `removed` are left out.
         """
+        for low, high in reversed(path) if reverse else path:
+            bounds = max(after, low), min(before, high + 1)
+            if bounds[0] + 1 < bounds[1]:
+                pages = self._pages(*bounds, count, is_reverse=reverse, staged=staged, removed=removed)
+                async for page in pages:
+                    yield page
+                    count = max(count - len(page), 1)
+
+    async def outlines(self, path: Sequence[Span], *, after: int) -> AsyncIterator[list[Outline]]:
+        """Yield the outlines of the messages of a path after a position, in batches. Raises StoreError."""
+        for low, high in path:
+            at = max(after, low)
+            while at < high:
+                found = await self._list(at, high + 1, _PAGE, is_reverse=False)
+                yield self._decode(decode_outline, *(each.value or b"" for each in found))
+                at = high if _is_end(found, _PAGE) else read_position(found[-1].key)
+
+    async def _pages(
+        self,
+        after: int,
+        before: int,
+        count: int,
+        *,
+        is_reverse: bool,
+        staged: Mapping[int, Message],
+        removed: Collection[str],
+    ) -> AsyncIterator[list[Message]]:
         places = sorted(position for position in staged if after < position < before)
         while True:
             limit = max(1, min(count, _PAGE))
-            found = await self._records.list(
-                RecordRange(
-                    self._part,
-                    prefix="m/",
-                    after=history_key(after),
-                    before=history_key(before),
-                    reverse=reverse,
-                    limit=limit,
-                    size=_PAGE_BYTES,
-                )
-            )
-            is_end = len(found) < limit and sum(len(each.value or b"") for each in found) < _PAGE_BYTES
+            found = await self._list(after, before, limit, is_reverse=is_reverse)
+            is_end = _is_end(found, limit)
             messages = self._decode(decode_message, *(each.value or b"" for each in found))
             if any(each.status == "streaming" for each in messages):
                 read = [await self.at(each.position) if each.status == "streaming" else each for each in messages]
                 messages = [each for each in read if each is not None]
             if found:
                 last = read_position(found[-1].key)
-                after, before = (after, last) if reverse else (last, before)
+                after, before = (after, last) if is_reverse else (last, before)
             # The staged messages up to the last one that was read; at the end, all of the rest.
-            cut = bisect.bisect_left(places, before) if reverse else bisect.bisect_right(places, after)
+            cut = bisect.bisect_left(places, before) if is_reverse else bisect.bisect_right(places, after)
             if is_end:
-                cut = 0 if reverse else len(places)
-            now, places = (places[cut:], places[:cut]) if reverse else (places[:cut], places[cut:])
+                cut = 0 if is_reverse else len(places)
+            now, places = (places[cut:], places[:cut]) if is_reverse else (places[:cut], places[cut:])
             if now or removed:
                 merged = {each.position: each for each in messages if each.id not in removed}
                 merged.update((position, staged[position]) for position in now)
-                messages = [merged[position] for position in sorted(merged, reverse=reverse)]
+                messages = [merged[position] for position in sorted(merged, reverse=is_reverse)]
             if messages:
                 yield messages
             if is_end:
@@ -137,45 +157,49 @@ class History:
             count = _PAGE
 
     async def since(self, state: State, revision: int) -> Missed | None:
-        """Return the frames after a revision, up to that of a durable state; None if they are too many or too large."""
+        """Return what has changed after a revision, up to that of a durable state; None if it is too much."""
         head = state.head
         if revision < 0 or not 0 <= head.revision - revision <= KEPT:
             return None
-        found: list[tuple[int, InsertFrame | UpdateFrame | DeleteFrame]] = [
-            (each.revision, InsertFrame(each.revision, each))
-            for each in state.queue
-            if each.revision > revision and not each.silent
-        ]
-        size, seen = 0, set[int]()
-        async for message in self._read_after(head.last, revision):
+        pending = [each for each in state.queue if each.revision > revision and not each.silent]
+        size, found, removed = 0, dict[int, Message](), set[str]()
+        async for message in self._read_after(head.last, revision, state.path):
             if message.revision <= head.revision and not message.silent:
                 size += measure_message(message)
-                seen.add(message.position)
-                found.append((message.revision, InsertFrame(message.revision, message)))
+                found[message.position] = message
             if size > _MOST_MISSED:
                 return None
         async for number, what in self._read_log(revision):
             if what is None:
                 return None
+            if number > head.revision:
+                continue
             if isinstance(what, str):
-                found.append((number, DeleteFrame(number, what)))
-            elif number <= head.revision and what not in seen and (changed := await self.at(what)) is not None:
+                removed.add(what)
+            elif what not in found and is_within(state.path, what) and (changed := await self.at(what)) is not None:
                 size += measure_message(changed)
-                seen.add(what)
-                found.append((number, UpdateFrame(number, changed)))
+                found[what] = changed
             if size > _MOST_MISSED:
                 return None
-        frames = [frame for _, frame in sorted(found, key=itemgetter(0)) if frame.revision <= head.revision]
-        places = [each.position for each in head.streams if not each.silent and each.position not in seen]
-        streaming = [await self.at(position) for position in places]
-        frames += [UpdateFrame(head.revision, each) for each in streaming if each is not None]
-        return Missed(head.revision, frames)
+        for place in head.streams:
+            if not place.silent and place.position not in found and is_within(state.path, place.position):
+                streaming = await self.at(place.position)
+                found.update({} if streaming is None else {place.position: streaming})
+        items = [*(found[position] for position in sorted(found)), *pending]
+        return Missed(head.revision, items, removed.difference(each.id for each in items))
 
     # Inside
 
-    async def _read_after(self, last: int, revision: int) -> AsyncIterator[Message]:
+    async def _list(self, after: int, before: int, limit: int, *, is_reverse: bool) -> Sequence[Record]:
+        """Return the records of the messages between two positions."""
+        keys = {"after": history_key(after), "before": history_key(before)}
+        return await self._records.list(
+            RecordRange(self._part, prefix="m/", **keys, reverse=is_reverse, limit=limit, size=_PAGE_BYTES)
+        )
+
+    async def _read_after(self, last: int, revision: int, path: Sequence[Span]) -> AsyncIterator[Message]:
         """Yield the messages that were added at the end after a revision, newest first."""
-        async for messages in self.pages(reverse=True, before=last + 1):
+        async for messages in self.pages(reverse=True, before=last + 1, path=path):
             for message in messages:
                 if message.revision > revision:
                     yield message
@@ -205,3 +229,8 @@ class History:
             return [decode(each) for each in found]
         except NOT_JSON as error:
             raise CorruptThread(f"the {self._part} of a thread are damaged") from error
+
+
+def _is_end(found: Sequence[Record], limit: int) -> bool:
+    """Whether no record follows those that were read with a limit."""
+    return len(found) < limit and sum(len(each.value or b"") for each in found) < _PAGE_BYTES

@@ -17,6 +17,7 @@ __all__ = [
     "STATUS",
     "Message",
     "MessageSubagent",
+    "Outline",
     "OwnMetadata",
     "Page",
     "Role",
@@ -24,6 +25,8 @@ __all__ = [
     "check_own",
     "check_size",
     "decode_message",
+    "decode_outline",
+    "drop_own",
     "encode_message",
     "find_run",
     "history_key",
@@ -126,6 +129,17 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return {id for call in self.tool_calls or () if isinstance(id := call.get("id"), str)}
 
 
+class Outline(msgspec.Struct, frozen=True):
+    """What a message counts as, read from its record without the rest of it."""
+
+    id: str
+    role: Role
+    position: int
+    depth: int = 0
+    silent: bool = False
+    status: Status = "completed"
+
+
 class Page(msgspec.Struct, frozen=True):
     """Some messages of a thread; `total` counts all that match, and `has_more` tells whether more of them follow."""
 
@@ -136,6 +150,9 @@ class Page(msgspec.Struct, frozen=True):
 
 decode_message: Final = msgspec.json.Decoder(Message).decode
 """Returns a message from its record. Raises msgspec.DecodeError."""
+
+decode_outline: Final = msgspec.json.Decoder(Outline).decode
+"""Returns the outline of a message from its record. Raises msgspec.DecodeError."""
 
 
 def encode_message(message: Message, most: int) -> bytes:
@@ -232,10 +249,15 @@ def check_own(metadata: object) -> None:
         raise ValueError(f"the metadata of a message may not have {_OWN!r}, which only plait itself writes")
 
 
+def drop_own(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return metadata without plait's own member."""
+    return {name: value for name, value in metadata.items() if name != _OWN}
+
+
 def keep_own(before: Mapping[str, Any], after: Mapping[str, Any]) -> OwnMetadata:
     """Return the metadata of a hook, with plait's own member as it was before."""
     own = {name: value for name, value in before.items() if name == _OWN}
-    return OwnMetadata({**{name: value for name, value in after.items() if name != _OWN}, **own})
+    return OwnMetadata({**drop_own(after), **own})
 
 
 def merge_metadata(before: Mapping[str, Any], added: Mapping[str, Any]) -> OwnMetadata:

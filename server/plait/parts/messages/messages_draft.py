@@ -1,6 +1,6 @@
 """The writes of a run to the messages of its thread, until they are committed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -91,9 +91,14 @@ class MessagesDraft(Draft):
     def take(self, limit: int | None) -> list[Message]:
         """Take the first queued messages that are not taken, and return them with their new positions.
 
-        If an earlier attempt that took a message and later ones has failed, an attempt takes only that message.
+        If an earlier attempt that took a message and later ones has failed, an attempt takes only that message. The
+        question that is answered again comes first, and alone.
         """
         writer, attempt, taken = self._writer, self._attempt, self._writer.taken
+        if (again := self.changes.asked_again) is not None:
+            self._note_senders([again])
+            self._do(lambda changes, _: changes.take_again())
+            return [again]
         untaken = [each for each in self.changes.queue if each.position not in taken][:limit]
         if attempt is not None and untaken:
             if (attempt.taken_until or untaken[0].position) <= writer.state.head.attempts.until:
@@ -101,11 +106,7 @@ class MessagesDraft(Draft):
             attempt.taken_until = untaken[-1].position if untaken else attempt.taken_until
         if not untaken:
             return []
-        if isinstance(self._stage, RunStage):
-            drafts = self._stage.drafts.values()
-            has_taken = any(isinstance(each, MessagesDraft) and each.taken for each in drafts)
-            before = self._stage.senders if has_taken else ()  # Otherwise, the messages taken before are stored.
-            self._stage.senders = {*before, *(each.sender for each in untaken)}
+        self._note_senders(untaken)
         places = {each.position: writer.numbers.next_position() for each in untaken}
         found = self._do(
             lambda changes, _: changes.take(
@@ -211,6 +212,14 @@ class MessagesDraft(Draft):
 
     # Inside
 
+    def _note_senders(self, untaken: Iterable[Message]) -> None:
+        """Note who has sent the messages that the run takes."""
+        if isinstance(self._stage, RunStage):
+            drafts = self._stage.drafts.values()
+            has_taken = any(isinstance(each, MessagesDraft) and each.taken for each in drafts)
+            before = self._stage.senders if has_taken else ()  # Otherwise, the messages taken before are stored.
+            self._stage.senders = {*before, *(each.sender for each in untaken)}
+
     @property
     def _attempt(self) -> RunningAttempt | None:
         """The attempt at this queue that the run is; None for other runs."""
@@ -222,6 +231,8 @@ class MessagesDraft(Draft):
         trial = self.changes
         if target is not None and target.status != "pending" and target.id not in trial.written:
             self._seen.setdefault(target.id, target)
+        if target is not None:
+            self._read_at = -1  # It has not been read to be stored.
         self._trial = None  # The trial is made again if the operation raises.
         result = apply(trial, self._seen)
         self._trial = trial

@@ -85,9 +85,9 @@ class MessageQueue:
         if draft is not None:
             draft.set("is_stopped", True)
             return True
-        has_run, commit = caller.stop(await self._reader.find_open_calls_now())
-        await commit
-        return has_run
+        stopped = caller.stop(await self._reader.find_open_calls_now())
+        await stopped.commit
+        return stopped.has_run
 
     def resume(self) -> Result[bool]:
         """Resume the durable agent after a stop; return whether it was stopped. Raises Terminated."""

@@ -32,9 +32,10 @@ class MessageReader:
         self._writer = writer
 
     def find_untaken(self) -> list[Message]:
-        """Return the queued messages that no run has taken, in order."""
-        queue, taken = (self._writer.find_staged() or self._writer.state).queue, self._writer.taken
-        return [each for each in queue if each.position not in taken]
+        """Return the messages for the agent that no run has taken, in order."""
+        state, taken = self._writer.find_staged() or self._writer.state, self._writer.taken
+        untaken = [each for each in state.queue if each.position not in taken]
+        return untaken if state.asked_again is None else [state.asked_again, *untaken]
 
     async def find(self, id: str) -> Message | None:
         """Return a message by its id; None if there is none. Raises StoreError."""
@@ -88,7 +89,6 @@ class MessageReader:
         pages = self._writer.history.pages(
             reverse=False,
             after=message.position,
-            before=self._writer.numbers.position + 1,
             staged={} if staged is None else staged.rows,
             removed=() if staged is None else staged.removed,
         )
@@ -123,6 +123,7 @@ class MessageListing:
         self._writer = writer
         # The messages at one moment; a message that moves to the history during the read is listed as pending.
         self._state = state or writer.state
+        self._path = (staged or self._state).path
         # The run has positions that are not stored, and others may store positions during the read.
         self._end = (self._state.head.last if staged is None else writer.numbers.position) + 1
         self._staged = staged
@@ -169,6 +170,7 @@ class MessageListing:
             reverse=is_reverse,
             after=after or 0,
             before=self._end if before is None else min(before, self._end),
+            path=self._path,
             count=count - (len(pending) if is_reverse else 0),
             staged={} if staged is None else staged.rows,
             removed=() if staged is None else staged.removed,

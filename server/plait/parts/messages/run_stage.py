@@ -8,11 +8,14 @@ __all__ = ["RunStage", "RunningAttempt"]
 
 
 class RunningAttempt:
-    """An attempt at a queue: the last position in the queue that its run has taken, and whether it has streamed."""
+    """An attempt at a queue."""
 
     def __init__(self) -> None:
+        # The last position in the queue that its run has taken, and whether it has streamed.
         self.taken_until = 0
         self.has_streamed = False
+        # Whether its run is interrupted when it begins, if it has not.
+        self.is_interrupted = False
 
 
 class RunStage(Stage):

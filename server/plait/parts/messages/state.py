@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from plait.parts.attempts import PAUSES, Attempts
 from plait.parts.messages.message import Message, decode_message
+from plait.parts.messages.tree import WHOLE, Cut, Span, find_path
 from plait.state.thread_records import read_record
 from plait.store.thread_rows import Record, ThreadKey
 from plait_schemas.codec import encode_json
@@ -19,6 +20,7 @@ __all__ = [
     "KEPT",
     "LOG",
     "SENT",
+    "TREE",
     "LostStream",
     "MessagesHead",
     "Numbers",
@@ -32,6 +34,9 @@ __all__ = [
 
 HEAD: Final = "head"
 """The key of the record with the head."""
+
+TREE: Final = f"{HEAD}/tree"
+"""The key of the record with the branches, which is read with the head."""
 
 LOG: Final = "u/"
 """The prefix of the keys of the log's records."""
@@ -87,14 +92,17 @@ class QueueAttempts(Attempts, frozen=True, omit_defaults=True, kw_only=True):
     # message got when that attempt took it.
     left: Sequence[StreamPlace] = ()
     place: int = 0
+    # The position of a question of the history that the next attempt takes, too, to answer it again; 0 for none.
+    again: int = 0
 
     def follow(self, oldest: int, now: int) -> "QueueAttempts":
         """Follow a change of the queue; its first message is at `oldest`, 0 if there is none."""
         if self.process:
             return self  # The end of the attempt decides.
-        if not oldest and not self.is_owed:
+        is_owed = self.is_owed or bool(self.again)
+        if not oldest and not is_owed:
             return _NONE
-        if not self.due or (oldest != self.oldest and self.oldest and not self.is_owed):
+        if not self.due or (oldest != self.oldest and self.oldest and not is_owed):
             # The first message or the failed one has left the queue.
             return replace(self.succeed(oldest, now), left=self.left)
         return self
@@ -127,7 +135,11 @@ class QueueAttempts(Attempts, frozen=True, omit_defaults=True, kw_only=True):
 
     def has_taken(self, oldest: int) -> bool:
         """Whether an attempt has succeeded: the message that was the oldest when it began is not queued."""
-        return self.is_owed or not self.oldest or oldest != self.oldest
+        return not self.again and (self.is_owed or not self.oldest or oldest != self.oldest)
+
+    def take_again(self) -> Self:
+        """Follow the attempt's taking of the question that is answered again."""
+        return replace(self, again=0, is_owed=True)
 
     def succeed(self, oldest: int, now: int) -> "QueueAttempts":
         """End the attempts at a message; later ones are due at once, and are taken one by one up to `until`."""
@@ -215,11 +227,16 @@ class State(msgspec.Struct, frozen=True):
     head: MessagesHead = MessagesHead()
     queue: Sequence[Message] = ()
     keys: SentKeys = SentKeys()
+    # The branches, oldest first, and the path of the active one, which is the newest.
+    cuts: Sequence[Cut] = ()
+    path: Sequence[Span] = WHOLE
+    # The question of the history that the next attempt answers again.
+    asked_again: Message | None = None
 
     @property
     def senders(self) -> set[str]:
-        """The ids of the principals that have sent the queued messages."""
-        return {each.sender for each in self.queue if each.sender is not None}
+        """The ids of the principals that have sent the queued messages, or the question that is answered again."""
+        return {each.sender for each in (self.asked_again, *self.queue) if each is not None and each.sender is not None}
 
     @property
     def oldest(self) -> int:
@@ -273,8 +290,11 @@ def _find(page: str, id: str) -> int:
 def load_state(thread: ThreadKey, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> State:
     """Return the stored state. Raises CorruptThread."""
     found = read_record(head[0], thread, _decode_head) if head else MessagesHead()
+    cuts = read_record(head[1], thread, _decode_tree) if len(head) > 1 else ()
     sent = read_record(keys[0], thread, lambda _: SentKeys.load(keys)) if keys else SentKeys()
-    return State(found, [read_record(record, thread, decode_message) for record in queue], sent)
+    pending = [read_record(record, thread, decode_message) for record in queue]
+    return State(found, pending, sent, cuts, find_path(cuts) if cuts else WHOLE)
 
 
 _decode_head: Final = msgspec.json.Decoder(MessagesHead).decode
+_decode_tree: Final = msgspec.json.Decoder(list[Cut]).decode

@@ -13,15 +13,16 @@ from plait.actor.connection import Connection
 from plait.actor.thread import ThreadActor
 from plait.actor.turn import find_user
 from plait.errors import NotFound
-from plait.parts.attachments import unlink_attachments
+from plait.parts.attachments import find_attached, unlink_attachments
 from plait.parts.encoding import check_type, encode_key
+from plait.parts.messages.branching import Branching
 from plait.parts.messages.history import Order
 from plait.parts.messages.message import Message, Page, Role, find_run
 from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks, check_message
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft, edit_message
-from plait.parts.messages.queue import MessageQueue, find_sender
+from plait.parts.messages.queue import find_sender
 from plait.parts.messages.reading import Feed, MessageListing, add_subagent
 from plait.parts.messages.state import HEAD, SENT, load_state, make_sent_id
 from plait.parts.part import ALL, Part, check_writable, find_role
@@ -43,7 +44,7 @@ class Messages(Part["ThreadMessages"]):
     called before and after messages are made or changed.
     """
 
-    reading: ClassVar = frozenset({"list", "get", "open_calls", "pending"})
+    reading: ClassVar = frozenset({"list", "get", "open_calls", "pending", "siblings", "forks"})
     role: ClassVar = "messages"
 
     def __init__(self, agent: str | None = None, *, live: bool = False, hooks: MessageHooks = NO_HOOKS) -> None:
@@ -79,7 +80,7 @@ class Messages(Part["ThreadMessages"]):
             (messages.inject if is_for_list else messages.queue)(**body)
 
 
-class ThreadMessages(MessageQueue):
+class ThreadMessages(Branching):
     """The messages of one thread: a history, and a queue for its agent.
 
     The methods that write do so when they are called; awaiting the result waits until the write is durable. `update`
@@ -98,7 +99,10 @@ class ThreadMessages(MessageQueue):
     async def load(self, head: Sequence[Record], queue: Sequence[Record], keys: Sequence[Record]) -> None:
         """Load the stored records of a waking thread. Raises StoreError."""
         writer = self._writer
-        writer.load(load_state(self._actor.key, head, queue, keys))
+        state = load_state(self._actor.key, head, queue, keys)
+        if again := state.head.attempts.again:
+            state = replace(state, asked_again=await writer.history.at(again))
+        writer.load(state)
         for place in writer.state.head.streams:
             if (found := await writer.history.read_stream(place.position)) is not None:
                 writer.lost[place.position] = found
@@ -286,7 +290,7 @@ class ThreadMessages(MessageQueue):
         draft = self._use_draft()
         if draft is not None:
             return Result(draft.take(limit), STAGED)
-        untaken = self._reader.find_untaken()[:limit]
+        untaken = [each for each in self._reader.find_untaken() if each.status == "pending"][:limit]
         if not untaken:
             return Result([], self._written(None))
         moves = [(each, self._writer.numbers.next_position()) for each in untaken]
@@ -342,6 +346,11 @@ class ThreadMessages(MessageQueue):
         if message is None or (message.status == "pending" and message.position in self._writer.taken):
             return False
         attachments = [file for each in (message, *results) for file in each.attachments]
+        if attachments and self._writer.state.cuts and message.status != "pending":
+            kept = {
+                path for each in await self.siblings(id) if each.id != id for path in find_attached(each.attachments)
+            }
+            attachments = [each for each in attachments if kept.isdisjoint(find_attached([each]))]
         if draft is not None:
             for each in (message, *results):
                 draft.remove(each)

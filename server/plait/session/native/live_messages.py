@@ -10,7 +10,15 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Rights
 from plait.actor.transport import Frame
 from plait.errors import NotFound
-from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame, InsertFrame, TakeFrame, UpdateFrame
+from plait.parts.messages.frames import (
+    ChunkFrame,
+    DeleteFrame,
+    EndFrame,
+    InsertFrame,
+    ResetFrame,
+    TakeFrame,
+    UpdateFrame,
+)
 from plait.parts.messages.frames import Frame as Change
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
@@ -61,27 +69,13 @@ class LiveMessages:
         if frame.before is None and frame.since is not None:
             missed = await feed.since(frame.since)
             if missed is not None:
-                items, removed = _gather(missed.frames)
-                return _encode_page(messages.Page(frame.part, missed.revision, removed=removed), items)
+                return _encode_page(messages.Page(frame.part, missed.revision, removed=[*missed.removed]), missed.items)
         limit = min(max(frame.limit, 1), _MOST_ON_PAGE)
         revision, page = await feed.newest(limit, frame.before, size=_MOST_BYTES)
         answer = messages.Page(
             frame.part, revision, reset=frame.before is None, more=page.has_more, before=frame.before
         )
         return _encode_page(answer, page.messages)
-
-
-def _gather(frames: Sequence[InsertFrame | UpdateFrame | DeleteFrame]) -> tuple[Sequence[Message], list[str]]:
-    """Return the messages that remain after changes, and the ids of removed messages."""
-    items, removed = dict[str, Message](), dict[str, None]()
-    for each in frames:
-        if isinstance(each, DeleteFrame):
-            items.pop(each.id, None)
-            removed[each.id] = None
-        else:
-            removed.pop(each.message.id, None)
-            items[each.message.id] = each.message
-    return sorted(items.values(), key=lambda each: (each.status == "pending", each.position)), [*removed]
 
 
 def _encode_item(message: Message) -> bytes:
@@ -110,4 +104,6 @@ def _encode_change(part: str, change: Change) -> bytes:
             return encode(messages.Part(part, revision, "chunk", id=id, at=at, text=text))
         case EndFrame(revision, id, status):
             return encode(messages.Part(part, revision, "end", id=id, status=status))
+        case ResetFrame(revision):
+            return encode(messages.Part(part, revision, "missed"))
     return b'%b,"message":%b}' % (data[:-1], _encode_item(message))

@@ -1,0 +1,262 @@
+"""The branches of a conversation: questions in other words, and further answers, beside the earlier ones."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+from types import NoneType
+from typing import Any, Final, NamedTuple, TypeVar
+
+from plait.actor.begun import Begun
+from plait.actor.connection import Connection
+from plait.actor.turn import find_user
+from plait.clock import read_due_clock
+from plait.errors import Conflict, NotFound
+from plait.parts.encoding import check_type
+from plait.parts.messages.caller import TaskCaller
+from plait.parts.messages.changes import MOST_TOLD, Changes
+from plait.parts.messages.message import Message, Outline, drop_own
+from plait.parts.messages.queue import MessageQueue, find_sender
+from plait.parts.messages.state import QueueAttempts
+from plait.parts.messages.tree import Span, find_end, find_path, find_shared, is_within, list_branches
+from plait.parts.part import check_writable
+from plait.parts.stage import begin_staged, find_stage
+from plait.state.transaction import Transaction
+
+__all__ = ["Branching"]
+
+T = TypeVar("T")
+
+# The messages that are read at first where the one that people see is near.
+_NEAR: Final = 4
+
+
+class _Branch(NamedTuple):
+    """A new branch: the position that it follows, and what else is changed with it."""
+
+    after: int
+    change: Callable[[Changes], object]
+
+
+class Branching(MessageQueue):
+    """Moves a conversation from one branch to another; the messages of other branches are hidden."""
+
+    def shows(self, message: Message) -> bool:
+        """Whether a message is on the branch that is shown."""
+        return message.status == "pending" or is_within(self._writer.state.path, message.position)
+
+    def regenerate(self, id: str | None = None) -> Begun[bool]:
+        """Have the agent answer a question again, beside its other answers; without an id, the last question.
+
+        `id` is a question or an answer. A run that is answering is stopped. If the message is hidden by now, others
+        were faster: nothing is done, and the result is False. Raises NotFound, and Conflict for a pending question.
+        """
+        check_type("id", id, str, NoneType)
+        if self.caller is None:
+            raise NotFound("these messages have no agent that could answer again")
+        return self._begin(self._regenerate(id))
+
+    def edit(
+        self,
+        id: str,
+        content: str,
+        *,
+        attachments: Sequence[Mapping[str, Any]] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        sender: Connection | None = None,
+    ) -> Begun[Message]:
+        """Ask a question in other words, beside it, and return the queued message.
+
+        Without others, it has the same attachments and metadata. Raises NotFound, Conflict for a message that is no
+        question or is pending, and the errors of `queue`.
+        """
+        check_type("id", id, str)
+        check_type("content", content, str)
+        self._actor.check_active()
+        user = find_user() if sender is None else find_sender(sender)[1]
+        given = {"attachments": attachments, "metadata": metadata}
+        fields = {name: value for name, value in given.items() if value is not None}
+        return self._begin(self._edit(id, content, {**fields, "sender": user}))
+
+    def switch(self, id: str) -> Begun[bool]:
+        """Show the newest branch with a message; return whether the message was hidden.
+
+        A run that is answering on the other branch is stopped. Raises NotFound.
+        """
+        check_type("id", id, str)
+        return self._begin(self._switch(id))
+
+    async def siblings(self, id: str) -> Sequence[Message]:
+        """Return the messages that people see after the same message as this one, with it, oldest first.
+
+        They are the versions of a question, or the answers to it. Raises NotFound.
+        """
+        await self._actor.state.wait_for_shown()
+        found = await self._get(id)
+        return (
+            [found] if found.status == "pending" else await self._find_siblings(found, await self._find_parent(found))
+        )
+
+    async def forks(self, messages: Sequence[Message]) -> dict[str, Sequence[Message]]:
+        """Return the siblings of those of some successive messages that have any, by their ids."""
+        await self._actor.state.wait_for_shown()
+        found, parents = dict[str, Sequence[Message]](), {each.parent for each in self._writer.state.cuts}
+        before: int | None = None
+        for message in filter(_is_seen, messages) if parents else ():
+            parent = await self._find_parent(message, before)
+            if parent in parents and len(siblings := await self._find_siblings(message, parent)) > 1:
+                found[message.id] = siblings
+            before = message.position
+        return found
+
+    # Inside
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Begun[T]:
+        """Begin to change the branch. Raises RuntimeError in a run of the thread, which would have to end first."""
+        try:
+            check_writable(self._actor)
+            if find_stage(self._actor) is not None or (self.caller is not None and self.caller.is_calling):
+                raise RuntimeError("a run cannot change the branch of its own thread: other code must, without waiting")
+            return begin_staged(self._actor, work)
+        except BaseException:
+            work.close()
+            raise
+
+    async def _regenerate(self, id: str | None) -> bool:
+        async def find() -> _Branch | None:
+            found = None if id is None else await self._get(id)
+            if found is not None and not self.shows(found):
+                return None
+            question = await self._find_question(found)
+            return _Branch(question.position, lambda changes: changes.ask_again(question, read_due_clock()))
+
+        found = None if id is None else await self._get(id)
+        if found is not None and not self.shows(found):
+            return False
+        async with self._hold():
+            return await self._move(find)
+
+    async def _edit(self, id: str, content: str, fields: Mapping[str, Any]) -> Message:
+        queued: list[Message] = []
+
+        async def find() -> _Branch:
+            found = await self._get(id)
+            if found.role != "user" or found.depth:
+                raise Conflict(f"the message {id} is no question: only these can be edited")
+            if found.status == "pending":
+                raise Conflict(f"the question {id} is queued: update it")
+            return _Branch(found.position - 1, partial(ask, found))
+
+        def ask(found: Message, changes: Changes) -> None:
+            kept = {"name": found.name, "attachments": found.attachments, "metadata": drop_own(found.metadata)}
+            message = self._writer.make("user", content, status="pending", **{**kept, **fields})
+            self._check_room(message)
+            queued.append(changes.queue_message(message))
+
+        async with self._hold():
+            await self._move(find)
+        return queued[-1]
+
+    async def _switch(self, id: str) -> bool:
+        async def find() -> _Branch | None:
+            found = await self._get(id)
+            if self.shows(found):
+                return None
+            return _Branch(find_end(self._writer.state.cuts, found.position), lambda _: None)
+
+        if self.shows(await self._get(id)):
+            return False
+        async with self._hold():
+            return await self._move(find)
+
+    async def _move(self, find: Callable[[], Awaitable[_Branch | None]]) -> bool:
+        """Begin a branch, in one write with the end of a run that is answering; return whether one was found.
+
+        `find` is called again if the messages have changed meanwhile.
+        """
+        writer, caller = self._writer, self.caller
+        while True:
+            state, edits = writer.state, writer.edits
+            if (branch := await find()) is None:
+                return False
+            path = find_path(state.cuts, branch.after)
+            shared = find_shared(state.path, path)
+            hidden: list[Outline | Message]
+            shown: Sequence[Outline | Message]
+            hidden = [each async for page in writer.history.outlines(state.path, after=shared) for each in page]
+            shown = [each async for page in writer.history.outlines(path, after=shared) for each in page]
+            if len(hidden) + len(shown) <= MOST_TOLD:
+                shown = [
+                    each async for page in writer.history.pages(reverse=False, after=shared, path=path) for each in page
+                ]
+            before = await self._find_seen(path, is_last=True)
+            is_busy = isinstance(caller, TaskCaller) and caller.is_busy
+            calls = await self._reader.find_open_calls() if is_busy else ()
+            if (edits, state.head.last) == (writer.edits, writer.state.head.last):
+                break
+        with Transaction(self._actor.state, self._actor.key):
+            if isinstance(caller, TaskCaller) and caller.is_busy:
+                hidden += caller.stop(calls).results
+            changes = writer.edit()
+            changes.cut(branch.after, 0 if before is None else before.position, hidden=hidden, shown=shown)
+            changes.is_stopped = state.head.is_stopped
+            changes.attempts = QueueAttempts(due=read_due_clock(), until=changes.attempts.until)
+            branch.change(changes)
+            written = self._store(changes, None)
+        await written
+        return True
+
+    def _hold(self) -> AbstractAsyncContextManager[None]:
+        """Keep the agent's attempts from beginning in the block, after the end of the running one."""
+        return nullcontext() if self.caller is None else self.caller.hold()
+
+    async def _get(self, id: str) -> Message:
+        if (found := await self._reader.find(id)) is None:
+            raise NotFound(f"there is no message {id}")
+        return found
+
+    async def _find_question(self, found: Message | None) -> Message:
+        """Return the question that a message is or answers; without one, the last question."""
+        if found is not None and found.status == "pending":
+            raise Conflict(f"the question {found.id} is queued, and has no answer yet")
+        cuts = self._writer.state.cuts
+        path = find_path(cuts) if found is None else find_path(cuts, found.position)
+        async for page in self._writer.history.pages(reverse=True, path=path, count=_NEAR):
+            for each in filter(_is_seen, page):
+                if each.role == "user":
+                    return each
+        raise NotFound("there is no question that could be answered again")
+
+    # Siblings
+
+    async def _find_parent(self, message: Message, before: int | None = None) -> int:
+        """Return the position of the message that people see before one on its branch, even if it was deleted.
+
+        It is 0 if there is none; `before` is the position of the nearest one that is there, if it is known.
+        """
+        cuts, end = self._writer.state.cuts, message.position - 1
+        path = find_path(cuts, end)
+        if before is None:
+            found = await self._find_seen(path, is_last=True)
+            before = 0 if found is None else found.position
+        return max([before, *(each.parent for each in cuts if before < each.parent and is_within(path, each.parent))])
+
+    async def _find_siblings(self, message: Message, parent: int) -> Sequence[Message]:
+        """Return the messages of a role that directly follow a parent, each on a branch."""
+        branches = list_branches(self._writer.state.cuts)
+        spans = [span for cut, span in branches if cut is not None and cut.parent == parent]
+        spans.append(Span(parent, next(span.high for _, span in branches if span.low <= parent)))
+        found = [await self._find_seen([span], is_last=False) for span in spans]
+        siblings = {each.position: each for each in (*found, message) if each is not None and each.role == message.role}
+        return [siblings[position] for position in sorted(siblings)]
+
+    async def _find_seen(self, path: Sequence[Span], *, is_last: bool) -> Message | None:
+        """Return the last or the first message of a path that people see."""
+        async for page in self._writer.history.pages(reverse=is_last, path=path, count=_NEAR):
+            for each in filter(_is_seen, page):
+                return each
+        return None
+
+
+def _is_seen(message: Message) -> bool:
+    """Whether people see a message in the line of the conversation."""
+    return not message.silent and not message.depth and message.status != "pending"
