@@ -19,7 +19,7 @@ from plait.parts.messages.thread_messages import ThreadMessages
 
 
 class Model:
-    """What the messages of a thread must be: branches, each a list of dicts, of which one is shown, and a queue."""
+    """The messages that a thread must have: branches, each a list of dicts, the last one shown, and a queue."""
 
     def __init__(self) -> None:
         # The last one is shown; the position of the thread's last message when it began.

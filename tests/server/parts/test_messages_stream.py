@@ -12,7 +12,7 @@ from tests.server.parts.test_messages_runs import during
 
 from plait import Conflict, Context, Limits, MemoryStore, Plait, PlaitError, StoreError, Thread, TooLarge
 from plait.parts.attempts import PAUSES
-from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame
+from plait.parts.messages.frames import ChunkFrame, EndFrame
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.store.thread_rows import RecordRange, ThreadKey

@@ -6,16 +6,18 @@ from functools import partial
 from types import NoneType
 from typing import Any, Final, NamedTuple, TypeVar
 
+from plait.actor.actor import Actor
 from plait.actor.begun import Begun
 from plait.actor.connection import Connection
 from plait.actor.turn import find_user
 from plait.clock import read_due_clock
 from plait.errors import Conflict, NotFound
 from plait.parts.encoding import check_type
-from plait.parts.messages.caller import TaskCaller
+from plait.parts.messages.caller import AgentCaller, TaskCaller
 from plait.parts.messages.changes import MOST_TOLD, Changes
 from plait.parts.messages.message import Message, Outline, drop_own
-from plait.parts.messages.queue import MessageQueue, find_sender
+from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.reading import MessageReader
 from plait.parts.messages.state import QueueAttempts
 from plait.parts.messages.tree import Span, find_end, find_path, find_shared, is_within, list_branches
 from plait.parts.part import check_writable
@@ -37,8 +39,17 @@ class _Branch(NamedTuple):
     change: Callable[[Changes], object]
 
 
-class Branching(MessageQueue):
-    """Moves a conversation from one branch to another; the messages of other branches are hidden."""
+class Branching:
+    """Moves a conversation from one branch to another, for the messages of a thread: other branches are hidden."""
+
+    _actor: Actor
+    _writer: MessageWriter
+    _reader: MessageReader
+    caller: AgentCaller | None
+
+    def check_room(self, message: Message, staged: Changes | None = None) -> None:
+        """Raise TooMany if a message may not be queued."""
+        raise NotImplementedError
 
     def shows(self, message: Message) -> bool:
         """Whether a message is on the branch that is shown."""
@@ -72,7 +83,7 @@ class Branching(MessageQueue):
         check_type("id", id, str)
         check_type("content", content, str)
         self._actor.check_active()
-        user = find_user() if sender is None else find_sender(sender)[1]
+        user = find_user() if sender is None else sender.user
         given = {"attachments": attachments, "metadata": metadata}
         fields = {name: value for name, value in given.items() if value is not None}
         return self._begin(self._edit(id, content, {**fields, "sender": user}))
@@ -149,7 +160,7 @@ class Branching(MessageQueue):
         def ask(found: Message, changes: Changes) -> None:
             kept = {"name": found.name, "attachments": found.attachments, "metadata": drop_own(found.metadata)}
             message = self._writer.make("user", content, status="pending", **{**kept, **fields})
-            self._check_room(message)
+            self.check_room(message)
             queued.append(changes.queue_message(message))
 
         async with self._hold():
@@ -171,7 +182,7 @@ class Branching(MessageQueue):
     async def _move(self, find: Callable[[], Awaitable[_Branch | None]]) -> bool:
         """Begin a branch, in one write with the end of a run that is answering; return whether one was found.
 
-        `find` is called again if the messages have changed meanwhile.
+        `find` is called again if the messages were changed while they were read.
         """
         writer, caller = self._writer, self.caller
         while True:
@@ -201,8 +212,8 @@ class Branching(MessageQueue):
             changes.is_stopped = state.head.is_stopped
             changes.attempts = QueueAttempts(due=read_due_clock(), until=changes.attempts.until)
             branch.change(changes)
-            written = self._store(changes, None)
-        await written
+            commit = writer.store(changes)
+        await commit
         return True
 
     def _hold(self) -> AbstractAsyncContextManager[None]:

@@ -43,7 +43,7 @@ _TERMINATED: Final = "The thread was terminated before this call had a result."
 
 
 class Stopped(NamedTuple):
-    """What a stop has done: whether there was a run, the results of its open calls, and the write."""
+    """The outcome of a stop: whether there was a run, the results of its open calls, and the write."""
 
     has_run: bool
     results: Sequence[Message]

@@ -1,34 +1,22 @@
 """One write to the messages of a thread: its records, and the frames for clients. No I/O."""
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from plait.parts.messages.frames import DeleteFrame, EndFrame, Frame, InsertFrame, ResetFrame, TakeFrame, UpdateFrame
-from plait.parts.messages.message import (
-    Message,
-    Outline,
-    Status,
-    encode_message,
-    history_key,
-    id_key,
-    measure_message,
-    queue_key,
-    read_id,
-)
+from plait.parts.messages.message import KEPT, Message, Outline, Status, StreamPlace, history_key
+from plait.parts.messages.message_records import MessageRecords
 from plait.parts.messages.state import (
     HEAD,
-    KEPT,
-    LOG,
     TREE,
     LostStream,
     MessagesHead,
     Numbers,
     QueueAttempts,
     State,
-    StreamPlace,
+    merge_queues,
 )
 from plait.parts.messages.tree import WHOLE, Cut, find_path, is_within
 from plait.store.thread_rows import Record
@@ -37,9 +25,7 @@ from plait_schemas.codec import encode_json
 __all__ = ["MOST_TOLD", "Changes"]
 
 MOST_TOLD: Final = 1000
-"""The maximum number of hidden and shown messages of which clients are told one by one."""
-
-_place = attrgetter("position")
+"""The maximum number of hidden and shown messages that clients are told one by one."""
 
 
 class Changes:
@@ -53,17 +39,15 @@ class Changes:
         self._part = part
         self._state = state
         self._numbers = numbers
-        self._limit = limit
         self._is_live = is_live
-        self._last = head.last
+        self._limit = limit
         self._revision = head.revision
-        self._lines = head.lines
+        self._records = MessageRecords(
+            state.queue, last=head.last, lines=head.lines, queued_bytes=head.queued_bytes, limit=limit
+        )
         # The streaming messages, and those among them that have no writer.
         self.streams: Sequence[StreamPlace] = head.streams
         self.lost: Sequence[StreamPlace] = ()
-        self._records: dict[str, bytes | None] = {}
-        self._queued_bytes = head.queued_bytes
-        self.queue: Sequence[Message] = state.queue
         self.keys = state.keys
         self.attempts = head.attempts
         self.agent = head.agent
@@ -73,8 +57,6 @@ class Changes:
         self.path = state.path
         # The question that the next attempt answers again.
         self.again = state.asked_again
-        # The bytes of the messages that were added to the queue and are still there, by position.
-        self.added: dict[int, int] = {}
         # The ids of the messages that were added with a key.
         self._sent: set[str] = set()
         # The written messages of the history, by id, and the ids of the removed ones.
@@ -83,8 +65,6 @@ class Changes:
         # The messages that were made, with their whole text, and the messages that were changed.
         self.created: list[Message] = []
         self.updated: list[Message] = []
-        # The changes of `MessagesHead.counts`.
-        self.counts: dict[str, int] = {}
         # The frames for clients, in order.
         self.frames: list[Frame] = []
         # Whether the history has changed elsewhere than at its end, and whether more has changed than a stream's end.
@@ -94,6 +74,21 @@ class Changes:
     def oldest(self) -> int:
         """The position of the first message in the queue, 0 if there is none."""
         return self.queue[0].position if self.queue else 0
+
+    @property
+    def queue(self) -> Sequence[Message]:
+        """The queued messages, in order."""
+        return self._records.queue
+
+    @property
+    def added(self) -> Mapping[int, int]:
+        """The bytes of the messages that were added to the queue and are still there, by position."""
+        return self._records.added
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The changes of `MessagesHead.counts`."""
+        return self._records.counts
 
     @property
     def asked_again(self) -> Message | None:
@@ -111,20 +106,12 @@ class Changes:
             return False  # Other messages are hidden now.
         if state.queue is self._state.queue:
             return True
-        count = len(self._state.queue)
-        if [*state.queue[:count]] == [*self._state.queue]:  # Others have only added messages.
-            return self._follow(state, state.queue[count:], self.queue)
-        before, after = ({each.position: each for each in queue} for queue in (self._state.queue, state.queue))
-        own = list[Message]()
-        for each in self.queue:
-            if before.get(each.position) is each:
-                del before[each.position]
-            else:
-                own.append(each)
-        # The messages left in `before` were edited here, or taken out of the queue.
-        if any(after.pop(position, None) is not each for position, each in before.items()):
-            return False
-        return self._follow(state, after.values(), own)
+        queue = merge_queues(self._state.queue, state.queue, self.queue)
+        known = {each.id for each in self._state.queue}
+        if queue is None or any(each.id in self._sent and each.id not in known for each in state.queue):
+            return False  # Or the message was also sent elsewhere, with the same key.
+        self._records.queue, self._state, self.keys = queue, state, state.keys
+        return True
 
     # The history
 
@@ -145,11 +132,12 @@ class Changes:
         """Replace a message of the history, and return the stored message."""
         self.is_edit = self.is_rewrite = True
         self.updated.append(after)
-        self._write(after)
+        self._records.write(after)
+        self.written[after.id] = after
         if self.again is not None and after.id == self.again.id:
             self.again = after
         if self._tells(after):
-            self._tell_changed(after.position)
+            self._log(after.position)
             self.frames.append(UpdateFrame(self._revision, after))
         return after
 
@@ -158,7 +146,8 @@ class Changes:
 
         With `is_whole`, clients get the whole message, because it has more than their text.
         """
-        self._write(message)
+        self._records.write(message)
+        self.written[message.id] = message
         self._records.update(dict.fromkeys(pieces))
         if message.status == "completed":
             self.created.append(message)
@@ -181,8 +170,7 @@ class Changes:
                 failed = replace(found.message, status="failed", taken=())
                 data = encode_json(failed)
                 if len(data) <= self._limit:  # Otherwise the limit was higher then, and the pieces stay.
-                    self._records[history_key(place.position)] = data
-                    self._records.update(dict.fromkeys(found.pieces))
+                    self._records.update({history_key(place.position): data, **dict.fromkeys(found.pieces)})
             self._end(place, "failed", failed if found is not None and found.is_cut else None)
 
     def leave(self, message: Message, *, place: int, is_first: bool) -> None:
@@ -208,7 +196,7 @@ class Changes:
         """Begin a branch after a position; `parent` is the position of the last message before it that people see.
 
         Clients are told of each message that is hidden then, and of each that is shown again, if it is a Message;
-        otherwise, they read the newest ones anew.
+        otherwise, they read the newest ones again.
         """
         self.is_edit = self.is_rewrite = True
         told = [each for each in shown if isinstance(each, Message)]
@@ -225,7 +213,7 @@ class Changes:
             self._count(each, self._find_status(each), 1)
         for message in () if is_reset else told:
             if self._tells(message):
-                self._tell_changed(message.position)
+                self._log(message.position)
                 self.frames.append(InsertFrame(self._revision, message))
         if is_reset and self._is_live:
             self._revision += KEPT + 1  # No client can read the revisions in between.
@@ -253,22 +241,18 @@ class Changes:
             message = replace(message, revision=self._revision)
             self.frames.append(InsertFrame(self._revision, message))
         self.created.append(message)
-        self.added[message.position] = self._put_pending(message)
+        self._records.put_pending(message)
         self._count(message, message.status, 1)
         return message
 
     def change_pending(self, after: Message) -> Message:
         """Replace a message of the queue, and return the stored message."""
-        before = next(each for each in self.queue if each.position == after.position)
-        self._queued_bytes -= measure_message(before)
         if self._tells(after):
             self._revision += 1
             after = replace(after, revision=self._revision)
             self.frames.append(UpdateFrame(self._revision, after))
         self.updated.append(after)
-        size = self._put_pending(after)
-        if after.position in self.added:
-            self.added[after.position] = size
+        self._records.put_pending(after)
         return after
 
     def cancel(self, message: Message) -> None:
@@ -285,7 +269,7 @@ class Changes:
         for before, given in moves:
             # A run that was stopped may have taken it on a branch that is hidden now: no message is lost there.
             position = given if is_within(self.path, given) else self._numbers.next_position()
-            is_last = position > self._last
+            is_last = position > self._records.last
             message = replace(before, position=position, status="completed", revision=0)
             if self._tells(message):
                 self._revision = revision
@@ -293,7 +277,7 @@ class Changes:
                 if is_last:
                     message = replace(message, revision=revision)
                 else:
-                    self._log(position)
+                    self._records.log(self._revision, position)
             self._put(message)
             found.append(message)
         if taken:
@@ -325,49 +309,36 @@ class Changes:
 
     def finish(self) -> tuple[State, list[Record]]:
         """Return the new state, and the records to store."""
-        counts = dict(self._state.head.counts)
-        for key, number in self.counts.items():
-            if total := counts.get(key, 0) + number:
-                counts[key] = total
-            else:
-                counts.pop(key, None)
         head = MessagesHead(
             position=self._numbers.position,
             at=self._numbers.at,
-            last=self._last,
+            last=self._records.last,
             revision=self._revision,
-            lines=self._lines,
-            counts=counts,
-            queued_bytes=max(self._queued_bytes, 0) if self.queue else 0,
+            lines=self._records.lines,
+            counts=self._records.add_counts(self._state.head.counts),
+            queued_bytes=max(self._records.queued_bytes, 0) if self.queue else 0,
             streams=self.streams,
             attempts=self.attempts,
             agent=self.agent,
             is_stopped=self.is_stopped,
         )
-        part, self._records[HEAD] = self._part, encode_json(head)
+        self._records.update({HEAD: encode_json(head)})
         if self.cuts is not self._state.cuts:
-            self._records[TREE] = encode_json(self.cuts)
-        records = [Record(part, key, value) for key, value in self._records.items()]
-        return State(head, self.queue, self.keys, self.cuts, self.path, self.asked_again), records
+            self._records.update({TREE: encode_json(self.cuts)})
+        state = State(head, self.queue, self.keys, self.cuts, self.path, self.asked_again)
+        return state, self._records.finish(self._part)
 
     # Inside
 
-    def _follow(self, state: State, others: Collection[Message], own: Iterable[Message]) -> bool:
-        if self._sent and any(each.id in self._sent for each in others):
-            return False  # The message was also sent elsewhere, with the same key.
-        self.queue = sorted([*own, *others], key=_place)
-        self._state, self.keys = state, state.keys
-        return True
-
     def _join(self, message: Message, make_frame: type[InsertFrame | UpdateFrame]) -> Message:
         """Put a message into the history, at its end or before, and return it as it is stored."""
-        is_last = message.position > self._last
+        is_last = message.position > self._records.last
         if self._tells(message):
             self._revision += 1
             message = replace(message, revision=self._revision if is_last else 0)
             self.frames.append(make_frame(self._revision, message))
             if not is_last:
-                self._log(message.position)
+                self._records.log(self._revision, message.position)
         self._put(message)
         return message
 
@@ -390,19 +361,18 @@ class Changes:
         self._count(place, "streaming", -1)
         self._count(place, status, 1)
         if self._tells(place):
-            self._tell_changed(place.position)
+            self._log(place.position)
             end = EndFrame(self._revision, place.id, "failed" if status == "failed" else "completed")
             self.frames.append(end if whole is None else UpdateFrame(self._revision, whole))
 
-    def _tell_changed(self, position: int) -> None:
+    def _log(self, what: int | str) -> None:
+        """Begin a revision, and log the position that it has written or the id that it has removed."""
         self._revision += 1
-        self._log(position)
+        self._records.log(self._revision, what)
 
     def _remove(self, message: Message | StreamPlace, status: Status) -> None:
         self.is_edit = self.is_rewrite = True
-        self._records[history_key(message.position)] = None
-        if read_id(message.id) != message.position:
-            self._records[id_key(message.id)] = None
+        self._records.remove(message)
         self.written.pop(message.id, None)
         self.removed.add(message.id)
         self.attempts = self.attempts.without(message.position)
@@ -413,55 +383,23 @@ class Changes:
 
     def _tell_removed(self, message: Message | StreamPlace | Outline) -> None:
         if self._tells(message):
-            self._revision += 1
             self._log(message.id)
             self.frames.append(DeleteFrame(self._revision, message.id))
 
-    def _log(self, what: int | str) -> None:
-        """Log, with the revision, the position that was written or the id that was removed."""
-        self._lines += 1
-        self._records[f"{LOG}{self._lines:016x}"] = encode_json((self._revision, what))
-        if self._lines > KEPT:
-            self._records[f"{LOG}{self._lines - KEPT:016x}"] = None
-
-    def _write(self, message: Message) -> None:
-        self._records[history_key(message.position)] = encode_message(message, self._limit)
-        self.written[message.id] = message
-
     def _put(self, message: Message) -> None:
-        self._write(message)
-        if read_id(message.id) != message.position:
-            self._records[id_key(message.id)] = b"%d" % message.position
-        self.is_rewrite |= message.position < self._last  # The message was staged before the last one was stored.
-        self._last = max(self._last, message.position)
+        self.is_rewrite |= self._records.add(message)  # The message was staged before the last one was stored.
+        self.written[message.id] = message
         self._count(message, message.status, 1)
-
-    def _put_pending(self, message: Message) -> int:
-        """Put a message into the queue, and return its bytes."""
-        data = self._records[queue_key(message.position)] = encode_message(message, self._limit)
-        self._queued_bytes += len(data)
-        queue = [each for each in self.queue if each.position != message.position]
-        queue.append(message)
-        if len(queue) > 1 and queue[-2].position > message.position:
-            queue.sort(key=_place)
-        self.queue = queue
-        return len(data)
 
     def _drop_pending(self, *messages: Message) -> None:
         self.is_edit = True
-        gone = {message.position for message in messages}
-        self._records.update((queue_key(position), None) for position in gone)
-        self.queue = [each for each in self.queue if each.position not in gone]
+        self._records.drop_pending(*messages)
         for message in messages:
-            self.added.pop(message.position, None)
-            self._queued_bytes -= measure_message(message)
             self._count(message, message.status, -1)
 
     def _count(self, message: Message | StreamPlace | Outline, status: Status, number: int) -> None:
-        if not self._is_shown(message):
-            return
-        key = f"{'s' if message.silent else 'v'}{status[0]}{message.depth}"
-        self.counts[key] = self.counts.get(key, 0) + number
+        if self._is_shown(message):
+            self._records.count(message, status, number)
 
 
 def _place_of(message: Message) -> StreamPlace:

@@ -70,7 +70,7 @@ class EndFrame(msgspec.Struct, frozen=True, tag_field="op", tag="end"):
 
 
 class ResetFrame(msgspec.Struct, frozen=True, tag_field="op", tag="reset"):
-    """Too many messages were hidden or shown to tell of each: clients read the newest ones anew."""
+    """Too many messages were hidden or shown to tell of each: clients read the newest ones again."""
 
     revision: int
 
@@ -80,7 +80,7 @@ Frame = InsertFrame | UpdateFrame | DeleteFrame | TakeFrame | ChunkFrame | EndFr
 
 
 class Missed(msgspec.Struct, frozen=True):
-    """What a client has missed up to a revision: messages as they are, in order, and the ids of removed ones."""
+    """The changes that a client has missed up to a revision: messages as they are, in order, and removed ones."""
 
     revision: int
     items: Sequence[Message]

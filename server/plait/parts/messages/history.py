@@ -10,18 +10,21 @@ from msgspec.structs import replace
 from plait.errors import CorruptThread
 from plait.parts.messages.frames import Missed
 from plait.parts.messages.message import (
+    KEPT,
+    LOG,
     Message,
     Outline,
     decode_message,
     decode_outline,
     history_key,
     id_key,
+    line_key,
     measure_message,
     piece_key,
     read_id,
     read_position,
 )
-from plait.parts.messages.state import FIRST_LINE, KEPT, LOG, LostStream, State
+from plait.parts.messages.state import LostStream, State
 from plait.parts.messages.tree import END, WHOLE, Span, is_within
 from plait.state.thread_records import Records
 from plait.store.thread_rows import Record, RecordRange
@@ -221,7 +224,7 @@ class History:
                     return
                 yield number, what
             before = page[-1].key
-        if before not in (None, FIRST_LINE):
+        if before not in (None, line_key(1)):
             yield revision, None
 
     def _decode(self, decode: Callable[[bytes], T], *found: bytes) -> list[T]:

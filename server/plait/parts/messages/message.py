@@ -13,6 +13,8 @@ from plait_schemas.codec import encode_json
 
 __all__ = [
     "CLIENT_CALLS",
+    "KEPT",
+    "LOG",
     "MARK",
     "STATUS",
     "Message",
@@ -22,6 +24,7 @@ __all__ = [
     "Page",
     "Role",
     "Status",
+    "StreamPlace",
     "check_own",
     "check_size",
     "decode_message",
@@ -32,6 +35,7 @@ __all__ = [
     "history_key",
     "id_key",
     "keep_own",
+    "line_key",
     "make_call",
     "make_call_id",
     "make_id",
@@ -52,6 +56,12 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 Status = Literal["completed", "pending", "streaming", "failed"]
 """The place or state of a message: in the history, queued for the agent, being written, or given up."""
+
+LOG: Final = "u/"
+"""The prefix of the keys of the records that log changes, for clients that reconnect."""
+
+KEPT: Final = 1000
+"""The number of lines that the log keeps, and of revisions that are read."""
 
 # The member of the metadata of messages that only plait itself writes; code and clients cannot.
 _OWN: Final = "plait"
@@ -129,8 +139,17 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return {id for call in self.tool_calls or () if isinstance(id := call.get("id"), str)}
 
 
+class StreamPlace(msgspec.Struct, frozen=True, array_like=True):
+    """A streaming message: its position, its id, and the data by which it is counted."""
+
+    position: int
+    id: str
+    depth: int
+    silent: bool
+
+
 class Outline(msgspec.Struct, frozen=True):
-    """What a message counts as, read from its record without the rest of it."""
+    """The data by which a message is counted, read from its record without the rest of it."""
 
     id: str
     role: Role
@@ -182,6 +201,11 @@ def history_key(position: int) -> str:
 def piece_key(position: int, number: int | None = None) -> str:
     """Return the key of the record of a piece of a streaming message; without a number, the prefix of all of them."""
     return f"t/{position:016x}/" if number is None else f"t/{position:016x}/{number:08x}"
+
+
+def line_key(number: int) -> str:
+    """Return the key of a line of the log, from 1; if there is none with 1, lines were dropped."""
+    return f"{LOG}{number:016x}"
 
 
 def queue_key(position: int) -> str:

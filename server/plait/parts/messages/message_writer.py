@@ -12,10 +12,10 @@ from plait.errors import PlaitError
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
-from plait.parts.messages.message import Message, Role, make_id, note_client_calls
+from plait.parts.messages.message import Message, Role, StreamPlace, make_id, note_client_calls
 from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks, check_message
 from plait.parts.messages.run_stage import RunningAttempt, RunStage
-from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State, StreamPlace
+from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State
 from plait.parts.stage import find_stage
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record

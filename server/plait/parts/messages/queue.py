@@ -1,19 +1,21 @@
 """The queue of a thread: adds messages, and calls, hands over, stops and resumes the agent."""
 
-from collections.abc import Collection
-from typing import Final, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from types import NoneType
+from typing import Any, Final, TypeVar
 
 from plait.actor.begun import Begun
 from plait.actor.connection import Connection
 from plait.actor.turn import find_client_turn, find_user, latest_turn
 from plait.errors import NotFound, TooMany
-from plait.parts.encoding import check_type
+from plait.parts.encoding import check_type, encode_key
 from plait.parts.messages.caller import TaskCaller, make_caller
 from plait.parts.messages.changes import Changes
-from plait.parts.messages.message import Message, measure_message, read_own
+from plait.parts.messages.message import Message, Role, measure_message, read_own
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft
 from plait.parts.messages.reading import MessageReader
+from plait.parts.messages.state import make_sent_id
 from plait.parts.part import check_writable
 from plait.parts.stage import begin_staged, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
@@ -57,6 +59,92 @@ class MessageQueue:
         """The name of the agent that answers: that of the class, or the one to which the thread was handed over."""
         found = self._writer.state.head.agent
         return found if found in self._actor.kind.agent_names else self._writer.agent
+
+    async def pending(self) -> list[Message]:
+        """Return the queued messages, in order; in a run, those that the run has not taken."""
+        await self._actor.state.wait_for_shown()
+        return self._reader.find_untaken() if self._is_run() else [*self._writer.state.queue]
+
+    def queue(
+        self,
+        content: str,
+        role: Role = "user",
+        key: str | None = None,
+        *,
+        name: str | None = None,
+        subagent_id: str | None = None,
+        silent: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        attachments: Sequence[Mapping[str, Any]] = (),
+        sender: str | Connection | None = None,
+    ) -> Result[Message]:
+        """Add a message to the queue, from which the agent takes it: at once, or when the current run has ended.
+
+        If the sender has used the `key` among the last 10,000 keys, nothing is added, and the result has the id of the
+        first message. The sender is the client of the calling code, or of the connection `sender`; a text names another
+        sender for keys. Raises TooMany if 1,000 messages are queued, and the errors of `inject`.
+        """
+        check_type("content", content, str)
+        if role == "tool":
+            raise ValueError("the result of a tool cannot be queued: use `inject`")
+        check_type("sender", sender, str, Connection, NoneType)
+        found, user = find_sender(sender if isinstance(sender, Connection) else None)
+        id = None if key is None else make_sent_id((isinstance(sender, str) and sender) or found, encode_key(key))
+        is_known = id is not None and self._writer.state.keys.has(id)
+        check_writable(self._actor)
+        if not is_known:
+            self._actor.check_active()
+        draft = self._use_draft()
+        message = self._writer.make(
+            role,
+            content,
+            id=id,
+            name=name,
+            subagent_id=subagent_id,
+            silent=silent,
+            metadata={} if metadata is None else metadata,
+            attachments=attachments,
+            sender=user,
+            status="pending",
+            is_new=not is_known,
+        )
+        if is_known:
+            queued = (each for each in self._writer.state.queue if each.id == id)
+            return Result(next(queued, message), self._written(None))
+        if draft is not None:
+            if id is None or not draft.changes.has_sent(id):
+                self.check_room(message, draft.changes)
+                draft.queue(message, is_keyed=id is not None)
+            return Result(message, STAGED)
+        return self._add(message, is_keyed=id is not None)
+
+    def find_sent(self, sender: Connection, key: str) -> str | None:
+        """Return the id of the message that a client has queued with a key; None if it is not known.
+
+        The message may not be durable yet. Raises Destroyed, Unavailable and StoreError.
+        """
+        self._actor.state.check_open()
+        id = make_sent_id(find_sender(sender)[0], key)
+        return id if self._writer.state.keys.has(id) else None
+
+    def take(self, limit: int | None = None) -> Result[list[Message]]:
+        """Move queued messages, the first `limit` or all, to the end of the history, in order, and return them.
+
+        If the run raises, they are queued again. Messages that a run has taken cannot be cancelled. After a failed
+        attempt of the agent, each message that the attempt may have taken is attempted alone.
+        """
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ValueError(f"limit must be a whole number of at least 1, or None, not {limit!r}")
+        check_writable(self._actor)
+        draft = self._use_draft()
+        if draft is not None:
+            return Result(draft.take(limit), STAGED)
+        untaken = [each for each in self._reader.find_untaken() if each.status == "pending"][:limit]
+        if not untaken:
+            return Result([], self._written(None))
+        moves = [(each, self._writer.numbers.next_position()) for each in untaken]
+        changes = self._writer.edit()
+        return self._store(changes, changes.take(moves))
 
     def hand_over(self, agent: str) -> Result[None]:
         """Hand the thread over to another agent of the execution. Raises NotFound."""
@@ -110,7 +198,7 @@ class MessageQueue:
 
     # Inside
 
-    def _check_room(self, message: Message, staged: Changes | None = None) -> None:
+    def check_room(self, message: Message, staged: Changes | None = None) -> None:
         """Raise TooMany if a message may not be added to the queue and to the messages that a run has `staged` for it.
 
         Messages that the run has taken count until that is stored, because they are queued again if the write fails.
@@ -124,7 +212,7 @@ class MessageQueue:
 
     def _add(self, message: Message, *, is_keyed: bool) -> Result[Message]:
         """Queue a message, and call the agent for it if it is not busy. Raises TooMany."""
-        self._check_room(message)
+        self.check_room(message)
         changes, caller = self._writer.edit(), self.caller
         if is_keyed:
             changes.remember(message.id)

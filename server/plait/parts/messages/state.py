@@ -2,23 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Final, NamedTuple, Self
 
 import msgspec
 from msgspec.structs import replace
 
 from plait.parts.attempts import PAUSES, Attempts
-from plait.parts.messages.message import Message, decode_message
+from plait.parts.messages.message import Message, StreamPlace, decode_message
 from plait.parts.messages.tree import WHOLE, Cut, Span, find_path
 from plait.state.thread_records import read_record
 from plait.store.thread_rows import Record, ThreadKey
 from plait_schemas.codec import encode_json
 
 __all__ = [
-    "FIRST_LINE",
     "HEAD",
-    "KEPT",
-    "LOG",
     "SENT",
     "TREE",
     "LostStream",
@@ -27,9 +25,9 @@ __all__ = [
     "QueueAttempts",
     "SentKeys",
     "State",
-    "StreamPlace",
     "load_state",
     "make_sent_id",
+    "merge_queues",
 ]
 
 HEAD: Final = "head"
@@ -37,15 +35,6 @@ HEAD: Final = "head"
 
 TREE: Final = f"{HEAD}/tree"
 """The key of the record with the branches, which is read with the head."""
-
-LOG: Final = "u/"
-"""The prefix of the keys of the log's records."""
-
-FIRST_LINE: Final = f"{LOG}{1:016x}"
-"""The key of the log's first line; without its record, lines were dropped."""
-
-KEPT: Final = 1000
-"""The number of lines that the log keeps, and of revisions that are read, for clients that reconnect."""
 
 SENT: Final = "k/"
 """The prefix of the keys of the records with the keys of sent messages."""
@@ -57,15 +46,6 @@ _LENGTH: Final = 24
 _PAGES: Final = _REMEMBERED // _ON_PAGE + 2
 
 Counts = Mapping[str, int]
-
-
-class StreamPlace(msgspec.Struct, frozen=True, array_like=True):
-    """A streaming message: its position, its id, and the data by which it is counted."""
-
-    position: int
-    id: str
-    depth: int
-    silent: bool
 
 
 class LostStream(NamedTuple):
@@ -246,6 +226,30 @@ class State(msgspec.Struct, frozen=True):
     def with_attempts(self, attempts: QueueAttempts) -> "State":
         """Return a copy with other attempts."""
         return replace(self, head=replace(self.head, attempts=attempts))
+
+
+def merge_queues(
+    before: Sequence[Message], after: Sequence[Message], own: Sequence[Message]
+) -> Sequence[Message] | None:
+    """Return a queue with the changes that others, and the calling code, have made of an earlier one.
+
+    None means that others have changed messages that the calling code has changed or taken, too.
+    """
+    if [*after[: len(before)]] == [*before]:  # Others have only added messages.
+        others, added = after[len(before) :], own
+    else:
+        left, others_by_place = ({each.position: each for each in queue} for queue in (before, after))
+        added = list[Message]()
+        for each in own:
+            if left.get(each.position) is each:
+                del left[each.position]
+            else:
+                added.append(each)
+        # The messages that are left were edited by the calling code, or taken out of the queue.
+        if any(others_by_place.pop(position, None) is not each for position, each in left.items()):
+            return None
+        others = [*others_by_place.values()]
+    return sorted([*added, *others], key=attrgetter("position"))
 
 
 class Numbers:

@@ -2,19 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import NoneType
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
-from plait.actor.connection import Connection
 from plait.actor.thread import ThreadActor
 from plait.actor.turn import find_user
 from plait.errors import NotFound
 from plait.parts.attachments import find_attached, unlink_attachments
-from plait.parts.encoding import check_type, encode_key
+from plait.parts.encoding import check_type
 from plait.parts.messages.branching import Branching
 from plait.parts.messages.history import Order
 from plait.parts.messages.message import Message, Page, Role, find_run
@@ -22,9 +20,9 @@ from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks, check_mes
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft, edit_message
-from plait.parts.messages.queue import find_sender
+from plait.parts.messages.queue import MessageQueue
 from plait.parts.messages.reading import Feed, MessageListing, add_subagent
-from plait.parts.messages.state import HEAD, SENT, load_state, make_sent_id
+from plait.parts.messages.state import HEAD, SENT, load_state
 from plait.parts.part import ALL, Part, check_writable, find_role
 from plait.parts.stage import begin_staged
 from plait.parts.written import STAGED, Result
@@ -80,7 +78,7 @@ class Messages(Part["ThreadMessages"]):
             (messages.inject if is_for_list else messages.queue)(**body)
 
 
-class ThreadMessages(Branching):
+class ThreadMessages(MessageQueue, Branching):
     """The messages of one thread: a history, and a queue for its agent.
 
     The methods that write do so when they are called; awaiting the result waits until the write is durable. `update`
@@ -165,11 +163,6 @@ class ThreadMessages(Branching):
         await self._actor.state.wait_for_shown()
         return (await self._reader.find_open_calls())[0].calls
 
-    async def pending(self) -> _Messages:
-        """Return the queued messages, in order; in a run, those that the run has not taken."""
-        await self._actor.state.wait_for_shown()
-        return self._reader.find_untaken() if self._is_run() else [*self._writer.state.queue]
-
     # Writing
 
     def inject(
@@ -215,87 +208,6 @@ class ThreadMessages(Branching):
             return Result(message, STAGED)
         changes = self._writer.edit()
         return self._store(changes, changes.add(message))
-
-    def queue(
-        self,
-        content: str,
-        role: Role = "user",
-        key: str | None = None,
-        *,
-        name: str | None = None,
-        subagent_id: str | None = None,
-        silent: bool = False,
-        metadata: Mapping[str, Any] | None = None,
-        attachments: Sequence[Mapping[str, Any]] = (),
-        sender: str | Connection | None = None,
-    ) -> Result[Message]:
-        """Add a message to the queue, from which the agent takes it: at once, or when the current run has ended.
-
-        If the sender has used the `key` among the last 10,000 keys, nothing is added, and the result has the id of the
-        first message. The sender is the client of the calling code, or of the connection `sender`; a text names another
-        sender for keys. Raises TooMany if 1,000 messages are queued, and the errors of `inject`.
-        """
-        check_type("content", content, str)
-        if role == "tool":
-            raise ValueError("the result of a tool cannot be queued: use `inject`")
-        check_type("sender", sender, str, Connection, NoneType)
-        found, user = find_sender(sender if isinstance(sender, Connection) else None)
-        id = None if key is None else make_sent_id((isinstance(sender, str) and sender) or found, encode_key(key))
-        is_known = id is not None and self._writer.state.keys.has(id)
-        check_writable(self._actor)
-        if not is_known:
-            self._actor.check_active()
-        draft = self._use_draft()
-        message = self._writer.make(
-            role,
-            content,
-            id=id,
-            name=name,
-            subagent_id=subagent_id,
-            silent=silent,
-            metadata={} if metadata is None else metadata,
-            attachments=attachments,
-            sender=user,
-            status="pending",
-            is_new=not is_known,
-        )
-        if is_known:
-            queued = (each for each in self._writer.state.queue if each.id == id)
-            return Result(next(queued, message), self._written(None))
-        if draft is not None:
-            if id is None or not draft.changes.has_sent(id):
-                self._check_room(message, draft.changes)
-                draft.queue(message, is_keyed=id is not None)
-            return Result(message, STAGED)
-        return self._add(message, is_keyed=id is not None)
-
-    def find_sent(self, sender: Connection, key: str) -> str | None:
-        """Return the id of the message that a client has queued with a key; None if it is not known.
-
-        The message may not be durable yet. Raises Destroyed, Unavailable and StoreError.
-        """
-        self._actor.state.check_open()
-        id = make_sent_id(find_sender(sender)[0], key)
-        return id if self._writer.state.keys.has(id) else None
-
-    def take(self, limit: int | None = None) -> Result[_Messages]:
-        """Move queued messages, the first `limit` or all, to the end of the history, in order, and return them.
-
-        If the run raises, they are queued again. Messages that a run has taken cannot be cancelled. After a failed
-        attempt of the agent, each message that the attempt may have taken is attempted alone.
-        """
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise ValueError(f"limit must be a whole number of at least 1, or None, not {limit!r}")
-        check_writable(self._actor)
-        draft = self._use_draft()
-        if draft is not None:
-            return Result(draft.take(limit), STAGED)
-        untaken = [each for each in self._reader.find_untaken() if each.status == "pending"][:limit]
-        if not untaken:
-            return Result([], self._written(None))
-        moves = [(each, self._writer.numbers.next_position()) for each in untaken]
-        changes = self._writer.edit()
-        return self._store(changes, changes.take(moves))
 
     def update(
         self, id: str, content: str | None = None, *, metadata: Mapping[str, Any] | None = None

@@ -12,7 +12,7 @@ __all__ = ["END", "WHOLE", "Cut", "Span", "find_end", "find_path", "find_shared"
 
 
 class Cut(NamedTuple):
-    """Where a branch begins. No message has the position `start` itself."""
+    """The beginning of a branch. No message has the position `start` itself."""
 
     start: int
     after: int
