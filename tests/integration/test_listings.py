@@ -139,9 +139,11 @@ async def test_a_listing_has_the_names_people_and_cards_of_threads_those_changed
                 ],
                 "next": None,
                 "silent": 0,
+                "more": False,
             }
             assert answer.headers["cache-control"] == "no-store"
-        assert (await client.get("/threads/bare")).json() == {"threads": [], "next": None, "silent": 0}
+        empty = {"threads": [], "next": None, "silent": 0, "more": False}
+        assert (await client.get("/threads/bare")).json() == empty
         await fill(app, "x", cls=Bare)
         assert (await client.get("/agents/bare/")).json()["threads"] == [{"name": "x", "people": 0, "card": None}]
 
@@ -422,7 +424,7 @@ async def test_nothing_is_read_without_a_reader_and_a_stream_that_changes_nothin
             seen = [await anext(lines) for _ in range(4)]
             requests: Any = app._site._threads._answer
             live = requests.__self__._listings._live._live
-            task = live["room"]._task
+            task = live["room", None]._task
         assert seen[0].startswith("data: ")
         assert seen[1:] == ["", ": ", ""]
         await until(task.done)

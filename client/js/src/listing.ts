@@ -25,6 +25,8 @@ export interface ThreadPage<Card = unknown> {
   readonly next: string | null;
   /** The number of workers or nodes that did not answer in time: some people, or whole threads, are missing. */
   readonly silent: number;
+  /** Whether threads may follow that are not on this page. */
+  readonly more: boolean;
 }
 
 export interface ListOptions extends Pick<ThreadOptions<unknown>, "kind" | "host" | "secure" | "token"> {
@@ -32,6 +34,8 @@ export interface ListOptions extends Pick<ThreadOptions<unknown>, "kind" | "host
   url?: string | URL | undefined;
   /** The maximum number of threads: 50 by default, at most 200. */
   limit?: number | undefined;
+  /** Whether only threads of the token's user are listed. */
+  mine?: boolean | undefined;
 }
 
 export interface PageOptions extends ListOptions {
@@ -52,6 +56,7 @@ export const UNKNOWN: ThreadList<never> = {
   threads: [],
   next: null,
   silent: 0,
+  more: false,
   status: "connecting",
   error: undefined,
 };
@@ -145,6 +150,7 @@ async function* events<Card>(options: ListOptions, stopped: AbortSignal): AsyncG
 async function ask(options: PageOptions, accept: string, signal: AbortSignal | undefined): Promise<Response> {
   const url = new URL(socketUrl({ ...options, name: "" }).replace(/^ws/, "http"));
   if (options.limit !== undefined) url.searchParams.set("limit", String(options.limit));
+  if (options.mine) url.searchParams.set("mine", "true");
   if (options.after != null) url.searchParams.set("after", options.after);
   const headers = { accept, ...(await authorize(options.token)) };
   return request(url, { headers, cache: "no-store", ...(signal && { signal }) });

@@ -204,14 +204,14 @@ export type UseThreadsOptions = Omit<ListOptions, "kind">;
  * component is mounted. A function as `token` may be another one at each render.
  */
 export function useThreads<Card = unknown>(kind: string, options: UseThreadsOptions = {}): ThreadList<Card> {
-  const { host, secure, limit, token } = options;
+  const { host, secure, limit, mine, token } = options;
   const url = options.url === undefined ? undefined : String(options.url);
   const latest = useLatest(token);
-  const key = JSON.stringify([kind, host, secure, url, limit, typeof token === "function" || token]);
+  const key = JSON.stringify([kind, host, secure, url, limit, mine, typeof token === "function" || token]);
   const [shown, setShown] = useState<{ key: string; list: ThreadList<Card> }>({ key, list: UNKNOWN });
   useEffect(() => {
     const fetchToken = () => (typeof latest.current === "function" ? latest.current() : latest.current);
-    const place = { kind, host, secure, url, limit, token: fetchToken };
+    const place = { kind, host, secure, url, limit, mine, token: fetchToken };
     return watchThreads<Card>(place, (list) => setShown({ key, list }));
     // The key contains everything on which the list depends.
   }, [key]);

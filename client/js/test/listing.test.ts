@@ -11,8 +11,13 @@ import { uncaught } from "./uncaught.js";
 
 type Answer = (request: IncomingMessage, response: ServerResponse) => void;
 
-const PAGE: ThreadPage = { threads: [{ name: "a", people: 1, card: { title: "é😀" } }], next: "5:a", silent: 0 };
-const OTHER: ThreadPage = { threads: [], next: null, silent: 1 };
+const PAGE: ThreadPage = {
+  threads: [{ name: "a", people: 1, card: { title: "é😀" } }],
+  next: "5:a",
+  silent: 0,
+  more: true,
+};
+const OTHER: ThreadPage = { threads: [], next: null, silent: 1, more: false };
 
 let server: Server;
 let host: string;
@@ -73,12 +78,19 @@ test("a page is asked for with what the options say", async () => {
   expect(await listThreads({ kind: "game room", host, limit: 7, after: "5:a&b", token: "secret" })).toEqual(PAGE);
   expect(await listThreads({ kind: "x", url: `ws://${host}/app/threads/room`, token: async () => "t" })).toEqual(PAGE);
   expect(await listThreads({ kind: "room", host, after: null })).toEqual(PAGE);
+  expect(await listThreads({ kind: "room", host, mine: true })).toEqual(PAGE);
   expect(requests.map(({ url }) => url)).toEqual([
     "/threads/game%20room/?limit=7&after=5%3Aa%26b",
     "/app/threads/room",
     "/threads/room/",
+    "/threads/room/?mine=true",
   ]);
-  expect(requests.map(({ headers }) => headers.authorization)).toEqual(["Bearer secret", "Bearer t", undefined]);
+  expect(requests.map(({ headers }) => headers.authorization)).toEqual([
+    "Bearer secret",
+    "Bearer t",
+    undefined,
+    undefined,
+  ]);
 });
 
 test("a page that is refused is an error with the server's code", async () => {

@@ -29,7 +29,7 @@ function answer(url: URL, { headers, signal }: RequestInit): Promise<Response> {
     start(controller) {
       send = (names) => {
         const threads = names.map((name) => ({ name, people: 2, card: { title: name.toUpperCase() } }));
-        const page = JSON.stringify({ threads, next: null, silent: 0 });
+        const page = JSON.stringify({ threads, next: null, silent: 0, more: false });
         controller.enqueue(new TextEncoder().encode(`data: ${page}\n\n`));
       };
       signal?.addEventListener("abort", () => {

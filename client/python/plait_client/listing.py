@@ -36,6 +36,8 @@ class ThreadPage(msgspec.Struct, Generic[C], frozen=True):
     next: str | None = None
     # The number of workers or nodes that did not answer in time: some people, or whole threads, are missing.
     silent: int = 0
+    # Whether threads may follow that are not on this page.
+    more: bool = False
 
 
 class ListOptions(TypedDict, total=False):
@@ -45,6 +47,8 @@ class ListOptions(TypedDict, total=False):
     limit: int
     # The `next` of the page before.
     after: str | None
+    # Whether only threads of the token's user are listed.
+    mine: bool
     # Shown to the server; a function is called for each page.
     token: Token
     # Further headers of the request.
@@ -61,16 +65,17 @@ async def list_threads(url: str, *, card_type: Any = Any, **options: Unpack[List
 async def list_threads(url: str, *, card_type: Any = Any, **options: Unpack[ListOptions]) -> ThreadPage[Any]:
     """Return a page of the threads of a kind, at a URL like `ws://localhost:8000/threads/game-room`.
 
-    The threads that changed last come first; for the next page, pass the `next` of this one as `after`. `card_type` is
-    the type to convert the cards to. Raises Refused if the server does not list them, Disconnected if it cannot be
+    The threads that changed last come first; for the next page, pass the `next` of this one as `after`. With `mine`,
+    they are those of the token's user. `card_type` is the type to convert the cards to. Raises Refused if the server does not list them, Disconnected if it cannot be
     reached, ClientError for an answer that is not a listing, and ValueError for an invalid URL.
     """
     timeout, after = options.get("timeout", 30.0), options.get("after")
-    query = urllib.parse.urlencode({"limit": options.get("limit", 50)} | ({} if after is None else {"after": after}))
+    query = {"limit": options.get("limit", 50)} | ({} if after is None else {"after": after})
+    query |= {"mine": "true"} if options.get("mine") else {}
     headers = dict(options.get("headers", {}))
     if (token := await Target(url, options.get("token")).fetch_token(timeout)) is not None:
         headers["Authorization"] = f"Bearer {token}"
-    request = urllib.request.Request(f"{_as_http(url)}?{query}", headers=headers)
+    request = urllib.request.Request(f"{_as_http(url)}?{urllib.parse.urlencode(query)}", headers=headers)
     work = partial(fetch, request, options.get("ssl"), timeout=timeout, failure="the threads cannot be listed")
     data = await asyncio.to_thread(work)
     page: Any = ThreadPage

@@ -1,6 +1,6 @@
 """Lists the stored threads, by user or by metadata if wanted."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +17,7 @@ from plait.parts.values import Values
 from plait.parts.values_head import METADATA
 from plait.state.card import CARD
 from plait.store.page import PLACES
-from plait.store.protocol import Order, Store, ThreadQuery, ThreadRow
+from plait.store.protocol import Order, Store, ThreadQuery
 from plait.store.thread_rows import ThreadKey
 
 __all__ = ["INNER_KINDS", "list_own", "merge_listings"]
@@ -36,8 +36,11 @@ async def list_own(store: Store, kinds: Mapping[str, Kind], query: ListThreads) 
     """Iterate over the threads of a node's own store, a page at a time."""
     prefix, after, left = query.prefix, query.after, query.limit
     user: str | None = None
+    is_mine = query.is_of_user and query.is_for_clients
+    if is_mine:
+        user = query.user_id
     # Threads of anonymous users, and of users with very long ids, are found only by their names.
-    if query.is_of_user and (user := find_user(of_user := user_prefix(query.user_id))) is None:
+    elif query.is_of_user and (user := find_user(of_user := user_prefix(query.user_id))) is None:
         if not of_user.startswith(prefix) and not prefix.startswith(of_user):
             return
         prefix = max(prefix, of_user, key=len)
@@ -47,11 +50,12 @@ async def list_own(store: Store, kinds: Mapping[str, Kind], query: ListThreads) 
         rows = await store.threads(
             ThreadQuery(kind=query.kind, prefix=prefix, user=user, order=query.order, after=after, limit=size)
         )
-        cards = await _read_cards(store, kinds, rows) if query.is_for_clients else {}
+        shown = {row.key for row in rows if not query.is_for_clients or is_mine or not may_be_secret(row.key.name)}
+        cards = await _read_cards(store, kinds, shown) if query.is_for_clients else {}
         for row in rows:
             if row.key.kind in INNER_KINDS and not query.has_inner:
                 continue
-            if query.is_for_clients and may_be_secret(row.key.name):
+            if row.key not in shown:
                 continue
             if wanted and not await _has_metadata(store, kinds, row.key, wanted):
                 continue
@@ -84,11 +88,11 @@ async def merge_listings(
 
 
 async def _read_cards(
-    store: Store, kinds: Mapping[str, Kind], rows: Sequence[ThreadRow]
+    store: Store, kinds: Mapping[str, Kind], shown: Iterable[ThreadKey]
 ) -> Mapping[ThreadKey, bytes | None]:
     """Return the cards of threads whose classes have cards."""
     with_cards = {name for name, kind in kinds.items() if "card" in kind.overrides}
-    keys = [row.key for row in rows if row.key.kind in with_cards and not may_be_secret(row.key.name)]
+    keys = [key for key in shown if key.kind in with_cards]
     return dict(zip(keys, await store.record_of_each(keys, *CARD) if keys else [], strict=True))
 
 

@@ -119,7 +119,8 @@ class ListThreads(msgspec.Struct, frozen=True, array_like=True, tag="list"):
     # Whether the kinds that plait itself uses are also listed, and whether the rows contain the sessions.
     has_inner: bool = False
     has_sessions: bool = False
-    # Whether the page is for clients: rows have cards, and threads whose names may be secret are left out.
+    # Whether the page is for clients: rows have cards, and threads whose names may be secret are left out, unless they
+    # are of the user that asks.
     is_for_clients: bool = False
 
 

@@ -1,7 +1,8 @@
-"""The listings of event streams. Each listing is read at most once a second, for all of its readers."""
+"""The listings of event streams: of a kind, read at most once a second, and of a user, read when a thread changes."""
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final
 
@@ -9,7 +10,7 @@ from plait.errors import PlaitError, operator_message
 from plait.node.node import Node
 from plait.state.principal import Principal
 from plait.web.authentication import Identity
-from plait.web.listing import Entry, Listing, PageQuery, make_page
+from plait.web.listing import Entry, Listing, PageQuery, People, make_page
 
 __all__ = ["ListingReader", "LiveListings"]
 
@@ -31,15 +32,21 @@ class LiveListings:
     def __init__(self, node: Node, identity: Identity) -> None:
         self._node = node
         self._identity = identity
-        self._live: dict[str, _LiveListing] = {}
+        self._live: dict[tuple[str, str | None], _LiveListing] = {}
+        # By kind, for the listings of users.
+        self._people: dict[str, People] = {}
 
     async def open(
-        self, kind: str, principal: Principal | None, limit: int, *, ended: Callable[[], None]
+        self, kind: str, principal: Principal | None, page: PageQuery, *, ended: Callable[[], None]
     ) -> "ListingReader":
-        """Return a reader of the live listing of a kind; `ended` is called when it leaves. Raises StoreError."""
-        if (live := self._live.get(kind)) is None:
-            live = self._live[kind] = _LiveListing(self._node, kind, self._live)
-        reader = ListingReader(live, self._identity, principal, limit, ended=ended)
+        """Return a reader of the live listing of a kind or of a user; `ended` is called when it leaves.
+
+        Raises StoreError.
+        """
+        if (live := self._live.get((kind, page.user))) is None:
+            people = None if page.user is None else self._people.setdefault(kind, People(self._node, kind))
+            live = self._live[kind, page.user] = _LiveListing(self._node, kind, page.user, self._live, people)
+        reader = ListingReader(live, self._identity, principal, page.limit, ended=ended)
         await live.add(reader)
         return reader
 
@@ -53,8 +60,10 @@ class LiveListings:
 class _SharedListing(Listing):
     """The first threads of a listing. They are read when the first reader needs them, and shared by all readers."""
 
-    def __init__(self, node: Node, kind: str, limit: int) -> None:
-        super().__init__(node, kind, PageQuery(limit, None))
+    def __init__(self, node: Node, kind: str, page: PageQuery, people: People | None) -> None:
+        super().__init__(node, kind, page, people=people)
+        # All threads of a user are read if `authorize` hides them.
+        self._most = _MOST if page.user is None else sys.maxsize
         self._entries: list[Entry] = []
         self._reading = asyncio.Lock()
         # Pages that all readers may see, by their limit.
@@ -64,7 +73,7 @@ class _SharedListing(Listing):
         """Read the threads after the first `count`, unless another reader has. Raises StoreError and Unavailable."""
         async with self._reading:
             if len(self._entries) == count and not self._is_whole:
-                self._entries += await self.read(_MOST - count)
+                self._entries += await self.read(self._most - count)
 
     async def entries(self) -> AsyncGenerator[Entry]:
         """Iterate over the threads, for each reader. Raises StoreError and Unavailable."""
@@ -94,20 +103,33 @@ class _SharedListing(Listing):
         has_gained = other._is_whole and not (self._is_whole and len(self._entries) == len(other._entries))
         return own == others and self.silent == other.silent and not has_gained
 
+    @property
+    def is_cut(self) -> bool:
+        return len(self._entries) >= self._most and not self.is_complete
+
     # Inside
 
     @property
     def _is_whole(self) -> bool:
-        return self.is_complete or len(self._entries) >= _MOST
+        return self.is_complete or self.is_cut
 
 
 class _LiveListing:
-    """The live listing of one kind. Its task runs while it has readers."""
+    """The live listing of one kind, or of a user in it. Its task runs while it has readers."""
 
-    def __init__(self, node: Node, kind: str, all_live: "dict[str, _LiveListing]") -> None:
+    def __init__(
+        self,
+        node: Node,
+        kind: str,
+        user: str | None,
+        all_live: "dict[tuple[str, str | None], _LiveListing]",
+        people: People | None,
+    ) -> None:
         self._node = node
         self._kind = kind
+        self._user = user
         self._all_live = all_live
+        self._people = people
         self.readers: dict[ListingReader, None] = {}
         self.current: _SharedListing | None = None
         # Done when there is a first listing; has the error if there is none.
@@ -128,7 +150,7 @@ class _LiveListing:
         """Remove a reader; stop when none is left."""
         if self.readers.pop(reader, self) is None and not self.readers:
             self._task.cancel()
-            self._all_live.pop(self._kind, None)
+            self._all_live.pop((self._kind, self._user), None)
             if not self._first.done():
                 self._first.set_result(None)  # A reader that still waits gets an empty answer.
 
@@ -160,8 +182,8 @@ class _LiveListing:
 
     async def _look(self) -> None:
         """Read a listing, and tell the readers if it has changed."""
-        limit = max(reader.limit for reader in self.readers)
-        new = _SharedListing(self._node, self._kind, limit)
+        page = PageQuery(max(reader.limit for reader in self.readers), None, self._user)
+        new = _SharedListing(self._node, self._kind, page, self._people)
         await new.read_after(0)
         if self.current is not None and await new.is_like(self.current):
             return

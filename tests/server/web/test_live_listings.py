@@ -10,6 +10,7 @@ from plait import MemoryStore, Plait, Thread
 from plait.store.protocol import ALL_THREADS, ThreadQuery, ThreadRow
 from plait.testing import Served, serve
 from plait.web import live_listings
+from plait.web.listing import PageQuery
 from plait.web.live_listings import LiveListings
 
 
@@ -43,11 +44,11 @@ async def test_the_first_event_of_a_reader_has_the_people_of_threads_that_no_oth
     async with serve(Plait(Room, store=MemoryStore())) as t:
         await fill(t, 10)
         live = LiveListings(t.app._node, t.app._context.identity)
-        few = await live.open("room", None, 2, ended=lambda: None)
+        few = await live.open("room", None, PageQuery(2, None), ended=lambda: None)
         assert await read(few.events()) == {"9": 0, "8": 0}
         async with t.connect(Room, "1"):
             await t.clock.advance(10)
-            many = await live.open("room", None, 200, ended=lambda: None)
+            many = await live.open("room", None, PageQuery(200, None), ended=lambda: None)
             assert (await read(many.events()))["1"] == 1
         live.close()
 
@@ -70,7 +71,7 @@ async def test_a_live_listing_reads_no_more_threads_than_those_among_which_its_r
         await fill(t, 40)
         live = LiveListings(app._node, app._context.identity)
         monkeypatch.setattr(store, "threads", threads)
-        reader = await live.open("room", None, 5, ended=lambda: None)
+        reader = await live.open("room", None, PageQuery(5, None), ended=lambda: None)
         assert await read(reader.events()) == {}
         assert rows == 20
         live.close()

@@ -42,7 +42,7 @@ class ListingRequests:
             raise NotFound(f"the threads of the kind {kind!r} are not listed: its class does not have `listed = True`")
         if request.method not in ("GET", "HEAD"):
             raise HTTPException(405, "the threads of a kind are listed by GET", headers={"allow": "GET, HEAD"})
-        query = PageQuery.read(kind, request.query_params)
+        query = PageQuery.read(kind, request.query_params, principal)
         if wants_events(request):
             return await self._stream(request, kind, principal, query)
         listing = Listing(context.node, kind, query, charge=partial(self._charge, request, principal))
@@ -65,7 +65,7 @@ class ListingRequests:
         host = request.client.host if request.client else ""
         addresses, lease = self._context.addresses, find_lease(request)
         addresses.enter(host)
-        reader = await self._live.open(kind, principal, query.limit, ended=partial(addresses.leave, host))
+        reader = await self._live.open(kind, principal, query, ended=partial(addresses.leave, host))
         lease.open(lambda *_: reader.leave())
         lease.check()
         return StreamedResponse(self._events(reader, kind), media_type="text/event-stream", ended=reader.leave)
