@@ -16,6 +16,8 @@ export interface ListedThread<Card = unknown> {
   readonly people: number;
   /** The result of the class's `card` for its state; null if it has none. */
   readonly card: Card | null;
+  /** How many messages the user has not read: in the user's own list, for classes with messages and a card. */
+  readonly unread?: number;
 }
 
 /** Threads of a kind; those that changed last come first. */

@@ -26,6 +26,8 @@ class ListedThread(msgspec.Struct, Generic[C], frozen=True):
     name: str
     people: int
     card: C | None = None
+    # How many messages the user has not read: in the user's own list, for classes with messages and a card.
+    unread: int | None = None
 
 
 class ThreadPage(msgspec.Struct, Generic[C], frozen=True):
@@ -66,8 +68,10 @@ async def list_threads(url: str, *, card_type: Any = Any, **options: Unpack[List
     """Return a page of the threads of a kind, at a URL like `ws://localhost:8000/threads/game-room`.
 
     The threads that changed last come first; for the next page, pass the `next` of this one as `after`. With `mine`,
-    they are those of the token's user. `card_type` is the type to convert the cards to. Raises Refused if the server does not list them, Disconnected if it cannot be
-    reached, ClientError for an answer that is not a listing, and ValueError for an invalid URL.
+    they are those of the token's user. `card_type` is the type to convert the cards to.
+
+    Raises Refused if the server does not list them, Disconnected if it cannot be reached, ClientError for an answer
+    that is not a listing, and ValueError for an invalid URL.
     """
     timeout, after = options.get("timeout", 30.0), options.get("after")
     query = {"limit": options.get("limit", 50)} | ({} if after is None else {"after": after})

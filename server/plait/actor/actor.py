@@ -392,7 +392,8 @@ class Actor:
 
     def _make_card(self) -> Card:
         make = partial(self.state.ask, self.thread.card) if self.hooks.has("card") else None
-        return Card(make, self.limits, self.turns)
+        shown = [part for part in self.kind.parts if type(part).find_facts is not PerActor.find_facts]
+        return Card(make, self.limits, self.turns, lambda: [part.find_facts(self) for part in shown])
 
 
 def find_actor(turn: Turn) -> Actor | None:

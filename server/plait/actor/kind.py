@@ -112,9 +112,10 @@ class Kind:
         self.attributes = {method.attribute: method for method in methods.values()}
         self.methods: dict[str, Method] = {name: each for name, each in methods.items() if each.is_for_clients}
         self._inner_methods = {name: each for name, each in methods.items() if not each.is_for_clients}
-        for attribute in dir(cls):
-            part = inspect.getattr_static(cls, attribute)
-            for method in part.make_methods(cls) if isinstance(part, PerActor) else ():
+        found = (inspect.getattr_static(cls, attribute) for attribute in dir(cls))
+        self.parts: list[PerActor[Any]] = [part for part in found if isinstance(part, PerActor)]
+        for part in self.parts:
+            for method in part.make_methods(cls):
                 if method.name in self.methods:
                     raise TypeError(f"{cls.__name__} has two parts with a method {method.name!r}")
                 self.methods[method.name] = method

@@ -35,6 +35,10 @@ class PerActor(Generic[T]):
         """Make the methods with which clients use the value in threads of a class. Raises TypeError."""
         return ()
 
+    def find_facts(self, actor: Any) -> object:
+        """Return what the card of a thread may show of the value; None for nothing. Called in classes with a card."""
+        return None
+
     def of(self, actor: Any) -> T:
         """Return the value of an actor."""
         if actor.parts is None:

@@ -10,7 +10,7 @@ from plait.agents.session_names import SESSION, decode_session
 from plait.errors import Conflict
 from plait.kv.user_names import find_user
 from plait.parts.part import find_parts
-from plait.store.protocol import Store, Write
+from plait.store.protocol import READ, Store, Write
 from plait.store.thread_rows import INCOMPLETE, Record, Snapshot, ThreadKey
 
 __all__ = ["Filling"]
@@ -66,4 +66,4 @@ class Filling:
         """Whether a record belongs to a part of the class, or to the thread itself."""
         if (record.part, record.key) == SESSION:
             return decode_session(self.key.name, record.value or b"") is not None
-        return record.part in self._parts
+        return record.part in self._parts or record.part == READ

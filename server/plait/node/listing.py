@@ -1,6 +1,6 @@
 """Lists the stored threads, by user or by metadata if wanted."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,12 +12,14 @@ from plait.kv.namespace import NAMESPACE
 from plait.kv.user import USER
 from plait.kv.user_names import find_user, user_prefix
 from plait.node.remote_requests import Listed, ListThreads
-from plait.parts.part import find_parts
+from plait.parts.messages.overview import mark_key
+from plait.parts.messages.state import HEAD, read_told
+from plait.parts.part import find_parts, find_role
 from plait.parts.values import Values
 from plait.parts.values_head import METADATA
 from plait.state.card import CARD
 from plait.store.page import PLACES
-from plait.store.protocol import Order, Store, ThreadQuery
+from plait.store.protocol import READ, Order, Store, ThreadQuery
 from plait.store.thread_rows import ThreadKey
 
 __all__ = ["INNER_KINDS", "list_own", "merge_listings"]
@@ -51,7 +53,9 @@ async def list_own(store: Store, kinds: Mapping[str, Kind], query: ListThreads) 
             ThreadQuery(kind=query.kind, prefix=prefix, user=user, order=query.order, after=after, limit=size)
         )
         shown = {row.key for row in rows if not query.is_for_clients or is_mine or not may_be_secret(row.key.name)}
-        cards = await _read_cards(store, kinds, shown) if query.is_for_clients else {}
+        with_cards = [key for key in shown if key.kind in kinds and "card" in kinds[key.kind].overrides]
+        cards = await _read_each(store, with_cards, *CARD) if query.is_for_clients else {}
+        unread = await _count_unread(store, kinds, with_cards, user) if is_mine and user is not None else {}
         for row in rows:
             if row.key.kind in INNER_KINDS and not query.has_inner:
                 continue
@@ -60,7 +64,7 @@ async def list_own(store: Store, kinds: Mapping[str, Kind], query: ListThreads) 
             if wanted and not await _has_metadata(store, kinds, row.key, wanted):
                 continue
             session = await find_session(store, row.key) if query.has_sessions else None
-            yield Listed(row, session, cards.get(row.key))
+            yield Listed(row, session, cards.get(row.key), unread.get(row.key))
             if left is not None:
                 left -= 1
                 if left == 0:
@@ -87,13 +91,22 @@ async def merge_listings(
             heads.append((following, listing))
 
 
-async def _read_cards(
-    store: Store, kinds: Mapping[str, Kind], shown: Iterable[ThreadKey]
-) -> Mapping[ThreadKey, bytes | None]:
-    """Return the cards of threads whose classes have cards."""
-    with_cards = {name for name, kind in kinds.items() if "card" in kind.overrides}
-    keys = [key for key in shown if key.kind in with_cards]
-    return dict(zip(keys, await store.record_of_each(keys, *CARD) if keys else [], strict=True))
+async def _read_each(store: Store, keys: Sequence[ThreadKey], part: str, name: str) -> Mapping[ThreadKey, bytes | None]:
+    """Return a record of each of some threads."""
+    return dict(zip(keys, await store.record_of_each(keys, part, name) if keys else [], strict=True))
+
+
+async def _count_unread(
+    store: Store, kinds: Mapping[str, Kind], with_cards: Sequence[ThreadKey], user: str
+) -> Mapping[ThreadKey, int]:
+    """Return how many messages of threads of one kind a user has not read; nothing without messages."""
+    part = find_role(kinds[with_cards[0].kind].cls, "messages") if with_cards else None
+    if part is None:
+        return {}
+    read = await _read_each(store, with_cards, READ, mark_key(part.name, user))
+    heads = await _read_each(store, with_cards, part.name, HEAD)
+    # A message may have been read between the two.
+    return {key: max(0, read_told(heads[key]) - int(read[key] or 0)) for key in with_cards}
 
 
 async def _has_metadata(store: Store, kinds: Mapping[str, Kind], key: ThreadKey, wanted: Mapping[str, bytes]) -> bool:

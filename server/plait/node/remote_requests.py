@@ -153,6 +153,8 @@ class Listed(msgspec.Struct, frozen=True, array_like=True):
     session: tuple[str | None, str] | None = None
     # The card as JSON, if it is wanted and exists.
     card: bytes | None = None
+    # How many messages the user has not read, if the user's own threads are listed, and these have messages and cards.
+    unread: int | None = None
 
 
 Request = (

@@ -1,7 +1,7 @@
 """The card of a thread, for listings: a record that is stored with each change that makes it differ."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Any, Final
@@ -27,20 +27,29 @@ CARD: Final = ("thread-life", "card")
 class Card:
     """Adds the card of one thread to its writes.
 
-    `make` returns it for a state; a class that no longer has cards removes a stored one. An exception of `make` is
-    reported: the change is made, and the stored card stays until the next change.
+    `make` returns it for a state, and for what `find_facts` finds of the thread's parts; without a state, it is called
+    if there are such parts. A class that no longer has cards removes a stored one. An exception of `make` is reported:
+    the change is made, and the stored card stays until the next change.
     """
 
-    __slots__ = ("_limits", "_make", "_revision", "_stored", "_turns")
+    __slots__ = ("_facts", "_find_facts", "_limits", "_make", "_revision", "_stored", "_turns")
 
-    def __init__(self, make: Callable[[Any], object] | None, limits: Limits, turns: Turns) -> None:
+    def __init__(
+        self,
+        make: Callable[[Any], object] | None,
+        limits: Limits,
+        turns: Turns,
+        find_facts: Callable[[], Sequence[object]],
+    ) -> None:
         self._make = make
         self._limits = limits
         self._turns = turns
+        self._find_facts = find_facts
         # The card of the last write, None without a card; UNSET if it is not known.
         self._stored: bytes | UnsetType | None = None
-        # The revision of the last card.
+        # The revision of the last card, and the facts that it may show.
         self._revision: Revision | None = None
+        self._facts: Sequence[object] = ()
 
     def load(self, records: Iterable[Record]) -> None:
         """Read the stored card of a waking thread."""
@@ -48,9 +57,10 @@ class Card:
 
     def add_to(self, write: Write, revision: Revision) -> Write:
         """Return a write, with the card of the stored revision if the card has changed."""
-        if revision is self._revision:
+        facts = self._find_facts()
+        if revision is self._revision and facts == self._facts:
             return write
-        self._revision = revision
+        self._revision, self._facts = revision, facts
         try:
             card = call_now(self._encode, revision)
         except Exception as error:  # The author's code may raise any exception.
@@ -70,7 +80,9 @@ class Card:
     # Inside
 
     def _encode(self, revision: Revision) -> bytes | None:
-        if self._make is None or not revision.has_state or (card := self._make(revision.copy())) is None:
+        if self._make is None or not (revision.has_state or self._facts):
+            return None
+        if (card := self._make(revision.copy())) is None:
             return None
         data = encode_given(card)
         if len(data) > (most := self._limits.card):

@@ -12,6 +12,7 @@ from plait.store.thread_rows import ChangeRow, ClientRow, Prune, Record, RecordR
 
 __all__ = [
     "ALL_THREADS",
+    "READ",
     "DueThread",
     "Order",
     "Store",
@@ -22,6 +23,10 @@ __all__ = [
     "ThreadView",
     "Write",
 ]
+
+
+READ: Final = "thread-read"
+"""The part of the records that tell how much of a thread users have read; no attribute of a class can have its name."""
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -60,6 +65,11 @@ class Write(msgspec.Struct, frozen=True):
     # After this write, nothing of the thread can be read, and the next write may create it again. A store may remove
     # the data later.
     is_deletion: bool = False
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the thread has changed for listings: it has not if a user has only read it."""
+        return bool(self.changes) or self.changed_at is not None or any(each.part != READ for each in self.records)
 
     @property
     def is_stateless(self) -> bool:

@@ -46,7 +46,7 @@ class PageQuery(NamedTuple):
 
     @classmethod
     def read(cls, kind: str, query: Mapping[str, str], principal: Principal | None) -> Self:
-        """Read the parameters of a URL. Raises InvalidArguments, and Forbidden if nobody can have threads."""
+        """Read the parameters of a URL. Raises InvalidArguments, and Forbidden for `mine` without a principal."""
         limit, after, mine = read_limit(query.get("limit", str(_ROWS))), query.get("after"), query.get("mine")
         if mine not in (None, "", "true"):
             raise InvalidArguments(f"mine={mine[:80]}: must be true, or be left out", path="/mine")
@@ -173,7 +173,10 @@ class Listing:
     def _make_entry(self, listed: Listed) -> Entry:
         key, people = listed.row.key, self._people.counts.get(listed.row.key.name, 0)
         card = None if listed.card is None else msgspec.Raw(listed.card)
-        return Entry(key, listed.row.changed_at, encode_json({"name": key.name, "people": people, "card": card}))
+        row = {"name": key.name, "people": people, "card": card}
+        if listed.unread is not None:
+            row["unread"] = listed.unread
+        return Entry(key, listed.row.changed_at, encode_json(row))
 
 
 async def make_page(listing: Listing, identity: Identity, principal: Principal | None, limit: int) -> bytes:

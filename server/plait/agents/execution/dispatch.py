@@ -27,7 +27,7 @@ from plait.agents.execution.tools import (
     tell_error,
 )
 from plait.errors import InvalidArguments
-from plait.parts.messages.caller import STOPPED
+from plait.parts.messages.caller import APPROVAL, STOPPED
 from plait.parts.messages.message import STATUS, Message, make_own, merge_metadata, read_call
 from plait.parts.messages.model_history import select_history
 from plait.parts.tasks.step_errors import StepFailed, Unknown
@@ -138,7 +138,7 @@ class Dispatcher:
 
     async def _wait_for_approval(self, tool: Tool, id: str) -> None:
         try:
-            answer = await self._step.approval(f"approval:{id}", timeout=tool.approval_timeout)
+            answer = await self._step.approval(APPROVAL + id, timeout=tool.approval_timeout)
         except TimeoutError:
             raise Refused("no person has approved the call in time") from None
         except msgspec.ValidationError:

@@ -17,6 +17,7 @@ from plait.parts.messages.caller import AgentCaller, TaskCaller
 from plait.parts.messages.changes import MOST_TOLD, Changes
 from plait.parts.messages.message import Message, Outline, drop_own
 from plait.parts.messages.message_writer import MessageWriter
+from plait.parts.messages.overview import is_told
 from plait.parts.messages.reading import MessageReader
 from plait.parts.messages.state import QueueAttempts
 from plait.parts.messages.tree import Span, find_end, find_path, find_shared, is_within, list_branches
@@ -24,12 +25,17 @@ from plait.parts.part import check_writable
 from plait.parts.stage import begin_staged, find_stage
 from plait.state.transaction import Transaction
 
-__all__ = ["Branching"]
+__all__ = ["Branching", "is_seen"]
 
 T = TypeVar("T")
 
 # The messages that are read at first where the one that people see is near.
 _NEAR: Final = 4
+
+
+def is_seen(message: Message) -> bool:
+    """Whether people see a message in the line of the conversation."""
+    return not message.silent and not message.depth and message.status != "pending"
 
 
 class _Branch(NamedTuple):
@@ -112,7 +118,7 @@ class Branching:
         await self._actor.state.wait_for_shown()
         found, parents = dict[str, Sequence[Message]](), {each.parent for each in self._writer.state.cuts}
         before: int | None = None
-        for message in filter(_is_seen, messages) if parents else ():
+        for message in filter(is_seen, messages) if parents else ():
             parent = await self._find_parent(message, before)
             if parent in parents and len(siblings := await self._find_siblings(message, parent)) > 1:
                 found[message.id] = siblings
@@ -199,7 +205,9 @@ class Branching:
                 shown = [
                     each async for page in writer.history.pages(reverse=False, after=shared, path=path) for each in page
                 ]
-            before = await self._find_seen(path, is_last=True)
+            before = last = await self._find_seen(path, is_last=True)
+            if before is not None and not is_told(before):
+                last = await self._find_seen(path, is_last=True, is_wanted=is_told)
             is_busy = isinstance(caller, TaskCaller) and caller.is_busy
             calls = await self._reader.find_open_calls() if is_busy else ()
             if (edits, state.head.last) == (writer.edits, writer.state.head.last):
@@ -208,7 +216,7 @@ class Branching:
             if isinstance(caller, TaskCaller) and caller.is_busy:
                 hidden += caller.stop(calls).results
             changes = writer.edit()
-            changes.cut(branch.after, 0 if before is None else before.position, hidden=hidden, shown=shown)
+            changes.cut(branch.after, before, last, hidden=hidden, shown=shown)
             changes.is_stopped = state.head.is_stopped
             changes.attempts = QueueAttempts(due=read_due_clock(), until=changes.attempts.until)
             branch.change(changes)
@@ -232,7 +240,7 @@ class Branching:
         cuts = self._writer.state.cuts
         path = find_path(cuts) if found is None else find_path(cuts, found.position)
         async for page in self._writer.history.pages(reverse=True, path=path, count=_NEAR):
-            for each in filter(_is_seen, page):
+            for each in filter(is_seen, page):
                 if each.role == "user":
                     return each
         raise NotFound("there is no question that could be answered again")
@@ -260,14 +268,11 @@ class Branching:
         siblings = {each.position: each for each in (*found, message) if each is not None and each.role == message.role}
         return [siblings[position] for position in sorted(siblings)]
 
-    async def _find_seen(self, path: Sequence[Span], *, is_last: bool) -> Message | None:
+    async def _find_seen(
+        self, path: Sequence[Span], *, is_last: bool, is_wanted: Callable[[Message], bool] = is_seen
+    ) -> Message | None:
         """Return the last or the first message of a path that people see."""
         async for page in self._writer.history.pages(reverse=is_last, path=path, count=_NEAR):
-            for each in filter(_is_seen, page):
+            for each in filter(is_wanted, page):
                 return each
         return None
-
-
-def _is_seen(message: Message) -> bool:
-    """Whether people see a message in the line of the conversation."""
-    return not message.silent and not message.depth and message.status != "pending"

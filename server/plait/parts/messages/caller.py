@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from plait.actor.actor import MARK
 from plait.actor.logs import about
@@ -22,7 +22,7 @@ from plait.parts.part import find_role
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["FAILED", "QUEUE", "STOPPED", "AgentCaller", "TaskCaller", "make_caller"]
+__all__ = ["APPROVAL", "FAILED", "QUEUE", "STOPPED", "AgentCaller", "TaskCaller", "make_caller"]
 
 log = logging.getLogger("plait.agents")
 
@@ -34,6 +34,9 @@ FAILED: Final = "Something went wrong, so there is no answer."
 QUEUE: Final = "queue"
 """The id of the queue in the `AttemptRunner`, which has no other work, and the key of the tasks that it begins."""
 
+
+APPROVAL: Final = "approval:"
+"""The prefix of the events by which people approve calls."""
 
 STOPPED: Final = "Execution stopped by user"
 """The result of a call that was open when its run was stopped."""
@@ -54,6 +57,8 @@ class TaskRuns(Protocol):
     """The runs of the tasks of one thread."""
 
     def is_running(self, name: str, key: str) -> bool: ...
+
+    def find_waiting(self, name: str, key: str) -> Collection[str] | None: ...
 
     def run(self, name: str, *, key: str) -> object: ...
 
@@ -84,6 +89,14 @@ class AgentCaller(Work[QueueAttempts]):
         is_never = self._is_missing or self._writer.actor.terminated_at is not None
         due = 0 if is_never else attempts.due
         return due, 0 if self._runner.running or attempts.process or self._holders else due
+
+    @property
+    def status(self) -> Literal["idle", "queued", "running", "waiting"]:
+        """Whether a run works, or waits for people to approve a call; or else whether one is due."""
+        attempts = self._writer.state.head.attempts
+        if attempts.process:
+            return "running"
+        return "queued" if attempts.due or self._writer.state.queue else "idle"
 
     @property
     def keeps(self) -> bool:
@@ -247,6 +260,12 @@ class TaskCaller(AgentCaller):
     def is_busy(self) -> bool:
         """Whether a run has not ended."""
         return self._tasks.is_running(self._writer.part, QUEUE)
+
+    @property
+    def status(self) -> Literal["idle", "queued", "running", "waiting"]:
+        if (awaited := self._tasks.find_waiting(self._writer.part, QUEUE)) is None:
+            return super().status
+        return "waiting" if any(each.startswith(APPROVAL) for each in awaited) else "running"
 
     def terminate(self) -> None:
         self._closes_at = read_due_clock()

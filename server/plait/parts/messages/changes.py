@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from plait.parts.messages.frames import DeleteFrame, EndFrame, Frame, InsertFrame, ResetFrame, TakeFrame, UpdateFrame
 from plait.parts.messages.message import KEPT, Message, Outline, Status, StreamPlace, history_key
 from plait.parts.messages.message_records import MessageRecords
+from plait.parts.messages.overview import Overview
 from plait.parts.messages.state import (
     HEAD,
     TREE,
@@ -34,7 +35,9 @@ class Changes:
     `limit` is the maximum bytes of a record. If `is_live`, clients get frames, but never for silent messages.
     """
 
-    def __init__(self, part: str, state: State, numbers: Numbers, *, limit: int, is_live: bool) -> None:
+    def __init__(
+        self, part: str, state: State, numbers: Numbers, *, limit: int, is_live: bool, has_card: bool = False
+    ) -> None:
         head = state.head
         self._part = part
         self._state = state
@@ -57,6 +60,7 @@ class Changes:
         self.path = state.path
         # The question that the next attempt answers again.
         self.again = state.asked_again
+        self.overview = Overview(head.told, head.newest, is_kept=has_card)
         # The ids of the messages that were added with a key.
         self._sent: set[str] = set()
         # The written messages of the history, by id, and the ids of the removed ones.
@@ -121,7 +125,7 @@ class Changes:
         if message.status == "streaming":
             self.note_stream(message)
         else:
-            self.created.append(message)
+            self._complete(message)
         return message
 
     def note_stream(self, message: Message) -> None:
@@ -132,6 +136,7 @@ class Changes:
         """Replace a message of the history, and return the stored message."""
         self.is_edit = self.is_rewrite = True
         self.updated.append(after)
+        self.overview.update(after)
         self._records.write(after)
         self.written[after.id] = after
         if self.again is not None and after.id == self.again.id:
@@ -150,16 +155,17 @@ class Changes:
         self.written[message.id] = message
         self._records.update(dict.fromkeys(pieces))
         if message.status == "completed":
-            self.created.append(message)
+            self._complete(message)
             self.attempts = self.attempts.without(message.position)
         place = next((each for each in self.streams if each.position == message.position), None)
         if place is not None:
             self._end(place, message.status, message if is_whole else None)
         return message
 
-    def remove(self, message: Message) -> None:
-        """Remove a message of the history."""
+    def remove(self, message: Message, last: Message | None = None) -> None:
+        """Remove a message of the history; if it was the last one, `last` is the last one now."""
         self._remove(message, message.status)
+        self.overview.remove(message.id, last)
 
     def lose_streams(self, written: Container[int], lost: Mapping[int, LostStream]) -> None:
         """Store streaming messages that have no writer as failed; those at the positions in `written` have one."""
@@ -191,9 +197,15 @@ class Changes:
     # Branches
 
     def cut(
-        self, after: int, parent: int, hidden: Sequence[Outline | Message], shown: Sequence[Outline | Message]
+        self,
+        after: int,
+        before: Message | None,
+        last: Message | None,
+        *,
+        hidden: Sequence[Outline | Message],
+        shown: Sequence[Outline | Message],
     ) -> None:
-        """Begin a branch after a position; `parent` is the position of the last message before it that people see.
+        """Begin a branch after a position, with the last messages before it that people see, and are told of.
 
         Clients are told of each message that is hidden then, and of each that is shown again, if it is a Message;
         otherwise, they read the newest ones again.
@@ -207,8 +219,9 @@ class Changes:
                 self._tell_removed(each)
         if self.cuts and self.cuts[-1].start == self._numbers.position:
             self.cuts = self.cuts[:-1]  # No message has a position after it.
-        self.cuts = (*self.cuts, Cut(self._numbers.next_position(), after, parent))
+        self.cuts = (*self.cuts, Cut(self._numbers.next_position(), after, 0 if before is None else before.position))
         self.path = find_path(self.cuts)
+        self.overview.reset(last)
         for each in shown:
             self._count(each, self._find_status(each), 1)
         for message in () if is_reset else told:
@@ -240,7 +253,7 @@ class Changes:
             self._revision += 1
             message = replace(message, revision=self._revision)
             self.frames.append(InsertFrame(self._revision, message))
-        self.created.append(message)
+        self._complete(message)
         self._records.put_pending(message)
         self._count(message, message.status, 1)
         return message
@@ -321,12 +334,14 @@ class Changes:
             attempts=self.attempts,
             agent=self.agent,
             is_stopped=self.is_stopped,
+            told=self.overview.told,
+            newest=self.overview.newest,
         )
         self._records.update({HEAD: encode_json(head)})
         if self.cuts is not self._state.cuts:
             self._records.update({TREE: encode_json(self.cuts)})
         state = State(head, self.queue, self.keys, self.cuts, self.path, self.asked_again)
-        return state, self._records.finish(self._part)
+        return state, [*self._records.finish(self._part), *self.overview.make_marks(self._part)]
 
     # Inside
 
@@ -389,7 +404,15 @@ class Changes:
     def _put(self, message: Message) -> None:
         self.is_rewrite |= self._records.add(message)  # The message was staged before the last one was stored.
         self.written[message.id] = message
+        if self._is_shown(message):
+            self.overview.show(message)
         self._count(message, message.status, 1)
+
+    def _complete(self, message: Message) -> None:
+        """Note a message with its whole text."""
+        self.created.append(message)
+        if self._is_shown(message):
+            self.overview.tell(message)
 
     def _drop_pending(self, *messages: Message) -> None:
         self.is_edit = True

@@ -17,6 +17,7 @@ __all__ = [
     "LOG",
     "MARK",
     "STATUS",
+    "LastMessage",
     "Message",
     "MessageSubagent",
     "Outline",
@@ -157,6 +158,17 @@ class Outline(msgspec.Struct, frozen=True):
     depth: int = 0
     silent: bool = False
     status: Status = "completed"
+
+
+class LastMessage(msgspec.Struct, frozen=True, array_like=True):
+    """The last message of a conversation, as lists of conversations show it."""
+
+    position: int
+    id: str
+    role: Role
+    status: Status
+    # Its first characters.
+    text: str
 
 
 class Page(msgspec.Struct, frozen=True):

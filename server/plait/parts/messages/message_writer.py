@@ -14,6 +14,7 @@ from plait.parts.messages.frames import Frame
 from plait.parts.messages.history import History
 from plait.parts.messages.message import Message, Role, StreamPlace, make_id, note_client_calls
 from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks, check_message
+from plait.parts.messages.overview import make_mark
 from plait.parts.messages.run_stage import RunningAttempt, RunStage
 from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State
 from plait.parts.stage import find_stage
@@ -35,6 +36,9 @@ class MessageWriter:
         self.agent = agent
         self.is_live = is_live
         self.hooks = hooks
+        self.has_card = "card" in actor.kind.overrides
+        # How many messages users have read, as far as that was written since the thread woke.
+        self.read: dict[str, int] = {}
         self.state = State()
         self.numbers = Numbers(self.state.head)
         # The last attempt at the queue.
@@ -136,6 +140,15 @@ class MessageWriter:
             commit.then(partial(self._call_after, changes))
         return commit
 
+    def mark_read(self, user: str) -> Commit | None:
+        """Store that a user has read all messages that were told; None if that is known."""
+        told, before = self.state.head.told, self.read.get(user, 0)
+        self.actor.state.check_open()
+        if told == before:
+            return None
+        self.read[user] = told
+        return self.actor.records.write([make_mark(self.part, user, told)], undo=self.read.clear)
+
     def succeed(self) -> bool:
         """End the attempt well if it has taken the oldest message, without the streams that earlier ones left."""
 
@@ -149,7 +162,8 @@ class MessageWriter:
 
     def make_changes(self, *, is_live: bool) -> Changes:
         """Return an edit of the state, which is not stored; with `is_live`, clients get frames of its changes."""
-        return Changes(self.part, self.state, self.numbers, limit=self.actor.limits.record, is_live=is_live)
+        limit, has_card = self.actor.limits.record, self.has_card
+        return Changes(self.part, self.state, self.numbers, limit=limit, is_live=is_live, has_card=has_card)
 
     def clear_queue(self) -> list[Record]:
         """Forget the queue, and return the records that store this."""

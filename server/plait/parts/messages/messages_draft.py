@@ -145,14 +145,16 @@ class MessagesDraft(Draft):
         self._do(change, before)
         return edit(before)
 
-    def remove(self, message: Message) -> None:
-        """Remove a message."""
+    def remove(self, message: Message, last: Message | None = None) -> None:
+        """Remove a message, as `Changes.remove` does."""
         id = message.id
 
         def remove(changes: Changes, bases: Bases) -> None:
             found, is_pending = _find(id, changes, bases)
-            if found is not None:
-                (changes.cancel if is_pending else changes.remove)(found)
+            if found is not None and is_pending:
+                changes.cancel(found)
+            elif found is not None:
+                changes.remove(found, last)
 
         self._do(remove, message)
 

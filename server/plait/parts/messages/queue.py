@@ -2,18 +2,21 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from types import NoneType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from plait.actor.begun import Begun
 from plait.actor.connection import Connection
+from plait.actor.rpc import Method
+from plait.actor.thread import Thread
 from plait.actor.turn import find_client_turn, find_user, latest_turn
-from plait.errors import NotFound, TooMany
+from plait.errors import Forbidden, NotFound, TooMany
 from plait.parts.encoding import check_type, encode_key
 from plait.parts.messages.caller import TaskCaller, make_caller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.message import Message, Role, measure_message, read_own
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft
+from plait.parts.messages.overview import describe_last, is_told
 from plait.parts.messages.reading import MessageReader
 from plait.parts.messages.state import make_sent_id
 from plait.parts.part import check_writable
@@ -22,9 +25,12 @@ from plait.parts.written import STAGED, Result, Written
 from plait.spelling import suggest
 from plait.state.commit import Commit
 
-__all__ = ["MOST_QUEUED", "MessageQueue", "find_sender"]
+__all__ = ["MOST_QUEUED", "AgentStatus", "MessageQueue", "find_sender", "make_read_method"]
 
 T = TypeVar("T")
+
+AgentStatus = Literal["idle", "running", "waiting", "stopped", "failed"]
+"""The states of the agent of a queue."""
 
 MOST_QUEUED: Final = 1000
 """The maximum number of queued messages of a thread."""
@@ -59,6 +65,58 @@ class MessageQueue:
         """The name of the agent that answers: that of the class, or the one to which the thread was handed over."""
         found = self._writer.state.head.agent
         return found if found in self._actor.kind.agent_names else self._writer.agent
+
+    # What the card shows
+
+    @property
+    def status(self) -> AgentStatus:
+        """The state of the agent of the queue; it is `waiting` while people must approve a call."""
+        head, found = self._writer.state.head, "idle" if self.caller is None else self.caller.status
+        if found in ("running", "waiting"):
+            return found
+        if self.caller is not None and (head.is_stopped or self._actor.terminated_at is not None):
+            return "stopped"
+        if found == "queued":
+            return "running"
+        return "failed" if head.newest is not None and head.newest.status == "failed" else "idle"
+
+    @property
+    def last(self) -> dict[str, str] | None:
+        """The last message that people see, with its `id`, `role`, `status` and first 200 characters as `text`.
+
+        A message that is being written is not the last one until it is complete. Known in classes with a `card`.
+        """
+        state = self._writer.state
+        queued = (
+            next((each for each in reversed(state.queue) if is_told(each)), None) if self._writer.has_card else None
+        )
+        found = state.head.newest if queued is None else describe_last(queued)
+        return None if found is None else {name: getattr(found, name) for name in ("id", "role", "status", "text")}
+
+    @property
+    def told(self) -> int:
+        """The number of messages that people were ever told; a message counts once, when it is complete.
+
+        Counted in classes with a `card`.
+        """
+        return self._writer.state.head.told
+
+    @property
+    def facts(self) -> object:
+        """Everything that a card may show of the messages."""
+        return self.last, self.told, self.status
+
+    def mark_read(self, user: str | None = None) -> Written:
+        """Note that a user has read all messages; by default, the user of the calling code.
+
+        This does not count as a change of the thread. Raises Forbidden without a user.
+        """
+        check_type("user", user, str, NoneType)
+        if (reader := user or find_user()) is None:
+            raise Forbidden("only a user has read messages, and the calling code has none")
+        return self._written(self._writer.mark_read(reader))
+
+    # The queue
 
     async def pending(self) -> list[Message]:
         """Return the queued messages, in order; in a run, those that the run has not taken."""
@@ -261,3 +319,13 @@ def find_sender(connection: Connection | None = None) -> tuple[str, str | None]:
             return "server", user
     # Another connection, and another request, may be a retry of the same client.
     return "anonymous" if user is None else f"principal {user}", user
+
+
+def make_read_method(part: str) -> Method:
+    """Return the method by which clients note that they have read the messages of a part."""
+
+    async def read(thread: Thread[Any]) -> None:
+        """Note that the caller has read all messages."""
+        await getattr(thread, part).mark_read()
+
+    return Method(f"{part}:read", part, read, concurrent=True)

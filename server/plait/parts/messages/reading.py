@@ -13,6 +13,7 @@ from plait.parts.messages.history import Order
 from plait.parts.messages.message import Message, MessageSubagent, Page, measure_message
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.model_history import OpenCalls, is_decisive, list_open_calls
+from plait.parts.messages.overview import is_told
 from plait.parts.messages.state import State
 from plait.parts.part import find_role
 
@@ -45,13 +46,14 @@ class MessageReader:
         pending = (each for each in (staged or self._writer.state).queue if each.id == id)
         return next(pending, None) or await self._writer.history.find(id)
 
-    async def find_present(self, id: str) -> tuple[Message | None, list[Message], bool]:
-        """Return a message, the results of its tool calls, and whether a call is open, all at the same moment.
+    async def find_present(self, id: str) -> tuple[Message | None, list[Message], bool, Message | None]:
+        """Return a message, the results of its tool calls, whether a call is open, and the last message without it.
 
-        Raises Conflict for a message that is being written, and StoreError.
+        They are of the same moment; the last message is found only if this one is the last. Raises Conflict for a
+        message that is being written, and StoreError.
         """
         while True:
-            edits, results, is_open = self._writer.edits, list[Message](), False
+            edits, results, is_open, last = self._writer.edits, list[Message](), False, None
             message = await self.find(id)
             if message is not None and message.tool_calls:
                 results = await self._find_results(message)
@@ -59,8 +61,21 @@ class MessageReader:
                 is_open = any(call.get("id") in message.tool_call_ids for place in places for call in place.calls)
             if message is not None and message.status == "streaming":
                 raise Conflict(f"the message {id} is being written")
+            staged = self._writer.find_staged()
+            newest = (self._writer.state.head if staged is None else staged.overview).newest
+            if message is not None and newest is not None and newest.id == id:
+                last = await self.find_last(message.position)
             if edits == self._writer.edits:
-                return message, results, is_open
+                return message, results, is_open, last
+
+    async def find_last(self, before: int | None = None) -> Message | None:
+        """Return the last told message of the history, before a position if one is given. Raises StoreError."""
+        listing = MessageListing(self._writer, self._writer.find_staged(), statuses="cf", is_silent=False, max_depth=0)
+        async for messages in listing.walk(is_reverse=True, before=before, count=1):
+            for each in messages:
+                if is_told(each):
+                    return each
+        return None
 
     async def find_open_calls(self) -> Sequence[OpenCalls]:
         """Return the calls of tools that have no result; reads back to the deciding message. Raises StoreError."""

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from plait.parts.attempts import PAUSES, Attempts
-from plait.parts.messages.message import Message, StreamPlace, decode_message
+from plait.parts.messages.message import LastMessage, Message, StreamPlace, decode_message
 from plait.parts.messages.tree import WHOLE, Cut, Span, find_path
 from plait.state.thread_records import read_record
 from plait.store.thread_rows import Record, ThreadKey
@@ -28,6 +28,7 @@ __all__ = [
     "load_state",
     "make_sent_id",
     "merge_queues",
+    "read_told",
 ]
 
 HEAD: Final = "head"
@@ -199,6 +200,13 @@ class MessagesHead(msgspec.Struct, frozen=True, omit_defaults=True):
     agent: str = ""
     # Whether the queue's agent must not begin until a user's message is queued, or `resume` is called.
     is_stopped: bool = False
+    # For classes with a `card`: the number of messages that people were ever told, and the last one in the history.
+    told: int = 0
+    newest: LastMessage | None = None
+
+
+class _Told(msgspec.Struct):
+    told: int = 0
 
 
 class State(msgspec.Struct, frozen=True):
@@ -270,6 +278,14 @@ class Numbers:
         return self.at
 
 
+def read_told(head: bytes | None) -> int:
+    """Return the number of told messages of a stored head; 0 if it is damaged."""
+    try:
+        return 0 if head is None else _decode_told(head).told
+    except msgspec.MsgspecError:
+        return 0
+
+
 def make_sent_id(sender: str, key: str) -> str:
     """Return the id of the message that a sender has sent with a key."""
     return blake2b(encode_json((sender, key)), digest_size=12).hexdigest()
@@ -300,5 +316,6 @@ def load_state(thread: ThreadKey, head: Sequence[Record], queue: Sequence[Record
     return State(found, pending, sent, cuts, find_path(cuts) if cuts else WHOLE)
 
 
+_decode_told: Final = msgspec.json.Decoder(_Told).decode
 _decode_head: Final = msgspec.json.Decoder(MessagesHead).decode
 _decode_tree: Final = msgspec.json.Decoder(list[Cut]).decode

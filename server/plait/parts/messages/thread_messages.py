@@ -1,6 +1,6 @@
 """`messages = Messages()`: the conversation of a thread."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
+from plait.actor.rpc import Method
 from plait.actor.thread import ThreadActor
 from plait.actor.turn import find_user
 from plait.errors import NotFound
@@ -20,7 +21,7 @@ from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks, check_mes
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft, edit_message
-from plait.parts.messages.queue import MessageQueue
+from plait.parts.messages.queue import MessageQueue, make_read_method
 from plait.parts.messages.reading import Feed, MessageListing, add_subagent
 from plait.parts.messages.state import HEAD, SENT, load_state
 from plait.parts.part import ALL, Part, check_writable, find_role
@@ -66,6 +67,12 @@ class Messages(Part["ThreadMessages"]):
 
     def leave_work(self, actor: ThreadActor) -> Sequence[Record]:
         return self.of(actor).clear_queue()
+
+    def make_methods(self, cls: type[Any]) -> Iterable[Method]:
+        return [make_read_method(self.name)] if self.is_live else ()
+
+    def find_facts(self, actor: ThreadActor) -> object:
+        return self.of(actor).facts
 
     def take_item(self, actor: ThreadActor, body: Mapping[str, Any]) -> None:
         """Queue a message; one that no agent would take is added to the history. A terminated thread takes none."""
@@ -253,7 +260,7 @@ class ThreadMessages(MessageQueue, Branching):
         return begin_staged(self._actor, self._delete(id, self._use_draft()))
 
     async def _delete(self, id: str, draft: MessagesDraft | None) -> bool:
-        message, results, is_open = await self._reader.find_present(id)
+        message, results, is_open, last = await self._reader.find_present(id)
         check_writable(self._actor)
         if message is None or (message.status == "pending" and message.position in self._writer.taken):
             return False
@@ -265,14 +272,17 @@ class ThreadMessages(MessageQueue, Branching):
             attachments = [each for each in attachments if kept.isdisjoint(find_attached([each]))]
         if draft is not None:
             for each in (message, *results):
-                draft.remove(each)
+                draft.remove(each, last)
             unlink_attachments(self._actor, attachments)
             self._release(message, is_open=is_open)
             return True
         with Transaction(self._actor.state, self._actor.key):
             changes = self._writer.edit()
             for each in (message, *results):
-                (changes.cancel if each.status == "pending" else changes.remove)(each)
+                if each.status == "pending":
+                    changes.cancel(each)
+                else:
+                    changes.remove(each, last)
             written = self._store(changes, None)
             unlink_attachments(self._actor, attachments)
             self._release(message, is_open=is_open)

@@ -56,7 +56,18 @@ class Tasks(Part["ThreadTasks"]):
     role: ClassVar = "tasks"
     reading: ClassVar = frozenset({"list", "get", "wait"})
     inner: ClassVar = frozenset(
-        {"watch", "wait_until", "find", "is_running", "newest", "cancel_all", "find_awaited", "deliver", "release"}
+        {
+            "watch",
+            "wait_until",
+            "find",
+            "is_running",
+            "find_waiting",
+            "newest",
+            "cancel_all",
+            "find_awaited",
+            "deliver",
+            "release",
+        }
     )
 
     def __init__(self, *, live: bool = False) -> None:
@@ -265,6 +276,11 @@ class ThreadTasks:
     def is_running(self, name: str, key: str) -> bool:
         """Whether there is a run of a task with a key that has not ended."""
         return self._runner.agenda.find((name, key, None)) is not None
+
+    def find_waiting(self, name: str, key: str) -> Collection[str] | None:
+        """Return the events that the run of a task with a key waits for; None if there is no run."""
+        row = self._runner.agenda.find((name, key, None))
+        return None if row is None else [each for each in row.awaits if each not in row.events]
 
     def find_awaited(self, id: str) -> Sequence[str]:
         """Return the events for which a run has left the memory, and that have not come."""

@@ -58,7 +58,7 @@ class MemoryRow(msgspec.Struct):
         self.state_version = write.state_version or self.state_version
         if write.due is not None:
             self.due = write.due
-        if write.changes or write.records or write.changed_at is not None:
+        if write.is_shown:
             self.changed_at = now if write.changed_at is None else write.changed_at
         self.changes += write.changes
         self.snapshots.update((each.version, each.state) for each in write.snapshots)

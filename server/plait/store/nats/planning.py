@@ -93,7 +93,7 @@ def _advance(thread: StoredHead, write: Write, now: int) -> StoredHead:
     changed_at = thread.changed_at
     if write.changed_at is not None:
         changed_at = write.changed_at
-    elif write.changes or write.records:
+    elif write.is_shown:
         changed_at = now
     return msgspec.structs.replace(
         thread,
