@@ -142,7 +142,7 @@ async def test_a_listing_has_the_names_people_and_cards_of_threads_those_changed
                 "more": False,
             }
             assert answer.headers["cache-control"] == "no-store"
-        empty = {"threads": [], "next": None, "silent": 0, "more": False}
+        empty: dict[str, Any] = {"threads": [], "next": None, "silent": 0, "more": False}
         assert (await client.get("/threads/bare")).json() == empty
         await fill(app, "x", cls=Bare)
         assert (await client.get("/agents/bare/")).json()["threads"] == [{"name": "x", "people": 0, "card": None}]

@@ -11,11 +11,12 @@ import type { SentMessage } from "./sent-messages.js";
 import type { Session } from "./session.js";
 import { ThreadMessages } from "./thread-messages.js";
 import type { Carrier, Talk } from "./thread-part.js";
+import type { Caller } from "./thread-tasks.js";
 
 /** Gives a client messages. */
 export interface MessagesPart {
   /** Gives a client, which may have joined already, its `messages`. */
-  put(client: object, carrier: Carrier): void;
+  put(client: Caller, carrier: Carrier): void;
 }
 
 /** A session with conversations. */
@@ -32,7 +33,7 @@ export interface ConversationSession extends Session {
 
 export const messages: MessagesPart = {
   put(client, carrier) {
-    give(client, "messages", carrier, (session) => new ThreadMessages(carrier, session, "messages"));
+    give(client, "messages", carrier, (session) => new ThreadMessages(carrier, session, "messages", client));
   },
 };
 

@@ -11,6 +11,7 @@ import { Listeners } from "./listeners.js";
 import type { SentMessage } from "./sent-messages.js";
 import { errorOf, ThreadPart } from "./thread-part.js";
 import type { Carrier, Talk } from "./thread-part.js";
+import type { Caller } from "./thread-tasks.js";
 
 /** A message that the server refused. */
 export interface MessageRefusal {
@@ -66,19 +67,23 @@ export class ThreadMessages extends ThreadPart<ThreadMessage> {
   readonly #conversation: Conversation;
   readonly #shared: Shared;
   readonly #part: string;
+  readonly #client: Caller;
 
-  constructor(carrier: Carrier, session: Talk, part: string, shared: unknown = new Shared(session)) {
+  constructor(carrier: Carrier, session: Talk, part: string, client: Caller, shared: unknown = new Shared(session)) {
     const conversation = session.conversations.find(part, Conversation);
     super(carrier, session, conversation);
     this.#conversation = conversation;
     this.#shared = shared as Shared;
     this.#part = part;
+    this.#client = client;
     this.#shared.parts.set(part, this);
   }
 
   /** Returns the messages that the thread's class declares by another name. */
   of(part: string): ThreadMessages {
-    return this.#shared.parts.get(part) ?? new ThreadMessages(this.carrier, this.session, part, this.#shared);
+    return (
+      this.#shared.parts.get(part) ?? new ThreadMessages(this.carrier, this.session, part, this.#client, this.#shared)
+    );
   }
 
   /** Whether there are messages older than those in `items`. */
@@ -119,6 +124,11 @@ export class ThreadMessages extends ThreadPart<ThreadMessage> {
     const answer = this.#shared.wait(this.session.post(this.#part, content, randomKey(), copies));
     this.carrier.pump();
     return answer;
+  }
+
+  /** Notes that the user has read all messages, on all devices. Rejects as `call` does. */
+  async markRead(): Promise<void> {
+    await this.#client.callWith(`${this.#part}:read`, {});
   }
 
   /**

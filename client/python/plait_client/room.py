@@ -278,7 +278,7 @@ class Room(Generic[S]):
     @property
     def messages(self) -> RoomMessages:
         """The messages of the thread, as its class declares them: `messages = Messages(live=True)`."""
-        return RoomMessages(self._live, "messages")
+        return RoomMessages(self._live, "messages", self.call)
 
     @property
     def tasks(self) -> RoomTasks:

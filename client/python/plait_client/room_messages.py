@@ -1,7 +1,7 @@
 """The messages of a thread in a client: reading older ones, and sending."""
 
 import secrets
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from plait_client.live import Live
@@ -17,13 +17,15 @@ class RoomMessages(RoomPart[Item]):
     `Room.messages` returns it. `items` has the newest ones; `older` reads further pages.
     """
 
-    def __init__(self, live: Live, part: str) -> None:
+    def __init__(self, live: Live, part: str, call: Callable[..., Awaitable[Any]]) -> None:
         self._conversation = live.session.conversations.of(part)
         super().__init__(live, self._conversation)
+        # The `call` of the room.
+        self._call = call
 
     def of(self, part: str) -> "RoomMessages":
         """Return the messages that the thread's class declares by another name."""
-        return RoomMessages(self._live, part)
+        return RoomMessages(self._live, part, self._call)
 
     @property
     def has_more(self) -> bool:
@@ -54,3 +56,7 @@ class RoomMessages(RoomPart[Item]):
         outcome = self._live.deliveries.wait(message)
         self._live.tell_soon()
         return outcome
+
+    async def mark_read(self) -> None:
+        """Note that the user has read all messages, on all devices. Raises what `Room.call` raises."""
+        await self._call(f"{self._part}:read")

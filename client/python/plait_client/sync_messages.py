@@ -37,3 +37,7 @@ class SyncMessages(SyncPart[Item]):
         """Send a message, and return its id when it is durable. Raises Refused, TooLarge."""
         id: str = self._wait(lambda: self._messages.send(content, attachments=attachments), "no answer to the message")
         return id
+
+    def mark_read(self) -> None:
+        """See RoomMessages."""
+        self._wait(self._messages.mark_read, "no answer about the messages")

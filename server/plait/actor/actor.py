@@ -392,8 +392,7 @@ class Actor:
 
     def _make_card(self) -> Card:
         make = partial(self.state.ask, self.thread.card) if self.hooks.has("card") else None
-        shown = [part for part in self.kind.parts if type(part).find_facts is not PerActor.find_facts]
-        return Card(make, self.limits, self.turns, lambda: [part.find_facts(self) for part in shown])
+        return Card(make, self.limits, self.turns, lambda: [part.find_facts(self) for part in self.kind.shown])
 
 
 def find_actor(turn: Turn) -> Actor | None:

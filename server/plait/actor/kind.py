@@ -113,8 +113,10 @@ class Kind:
         self.methods: dict[str, Method] = {name: each for name, each in methods.items() if each.is_for_clients}
         self._inner_methods = {name: each for name, each in methods.items() if not each.is_for_clients}
         found = (inspect.getattr_static(cls, attribute) for attribute in dir(cls))
-        self.parts: list[PerActor[Any]] = [part for part in found if isinstance(part, PerActor)]
-        for part in self.parts:
+        parts = [part for part in found if isinstance(part, PerActor)]
+        # The parts with facts for a card.
+        self.shown = [part for part in parts if type(part).find_facts is not PerActor.find_facts]
+        for part in parts:
             for method in part.make_methods(cls):
                 if method.name in self.methods:
                     raise TypeError(f"{cls.__name__} has two parts with a method {method.name!r}")

@@ -28,6 +28,7 @@ from plait.errors import (
 from plait.instruments.protocol import Instruments, telling_store_errors
 from plait.node.alarms import Alarms
 from plait.node.threads import SHUTTING_DOWN, Phase, Slot, ThreadTable, start_task
+from plait.node.watchers import Watchers
 from plait.parts.part import PartRanges, find_ranges, load_parts
 from plait.state.migrations import explain_lost, find_lost, migrate_state, store_migrated
 from plait.store.deletion import delete_thread
@@ -76,6 +77,8 @@ class Lifecycle:
     ) -> None:
         self.owners = owners
         self.threads = ThreadTable(self._on_asleep)
+        # Told when a listed thread of a user has changed.
+        self.watchers = Watchers()
         # Whether the server is shutting down: waking threads get no sockets, and no thread expires.
         self.is_draining = False
         self._store = store
@@ -163,6 +166,7 @@ class Lifecycle:
     async def delete(self, slot: Slot, found: ThreadHeader) -> None:
         """Delete all stored data of a claimed thread. Raises StoreError."""
         await delete_thread(self._store, slot.key, found, fence=slot.fence)
+        self.watchers.tell(slot.key.kind, found.user)
 
     def _find_parts(self, kind: Kind) -> tuple[PartRanges, Sequence[RecordRange]]:
         if (found := self._parts.get(kind.name)) is None:

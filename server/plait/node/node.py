@@ -84,7 +84,7 @@ class Node:
         # A shared store returns the threads of all nodes.
         self._alarms = Alarms(self.kinds, store, owners, self._wake_due, self._is_up, interval=timer_interval)
         self._lifecycle = Lifecycle(store, self._make_actor, self._alarms, instruments, owners)
-        self._threads = self._lifecycle.threads
+        self._threads, self.watchers = self._lifecycle.threads, self._lifecycle.watchers
         self.transfers = Transfers(self, self._lifecycle, store, self._runs.events, instruments)
         self._endings = Endings(self._lifecycle, self._all_kinds, store, self._runs.events, instruments)
         self.moving = Moving(self._lifecycle, self._runs)
@@ -376,6 +376,8 @@ class Node:
         # Listeners of the app get no events of threads that plait itself uses.
         events = self._runs.events if key.kind in self.kinds else Events()
         actor = Actor(key, kind, stored, self._host, events, fence=fence)
+        if kind.cls.listed:
+            actor.state.on_listed = lambda is_seen: self.watchers.tell(key.kind, actor.state.history.user, is_seen)
         if stored is None and key.kind in self.kinds:
             history = actor.state.history
             history.set_owner(find_user(key.name))

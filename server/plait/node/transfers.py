@@ -121,6 +121,7 @@ class Transfers:
             task.cancel()
             raise
         self._lifecycle.tell_alarms(actor)
+        self._lifecycle.watchers.tell(key.kind, actor.state.history.user)
         if self._events.has("thread.created"):
             (await self._node.actor(key)).tell_created()
 

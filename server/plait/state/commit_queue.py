@@ -9,20 +9,24 @@ from collections.abc import Callable
 from contextvars import Context
 from functools import partial
 from time import perf_counter
+from typing import Final
 
 from msgspec.structs import replace
 
 from plait.errors import Destroyed, Fenced, Indeterminate, PlaitError, StoreError, Unavailable
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
-from plait.state.card import Card
+from plait.state.card import CARD, Card
 from plait.state.commit import Commit
 from plait.state.revision import Revision
 from plait.state.source import Source, StateTurn, Turns
 from plait.state.state_history import StateHistory
 from plait.state.timer import Timer
-from plait.store.protocol import Store, Write
+from plait.store.protocol import READ, Store, Write
 
 __all__ = ["CommitQueue"]
+
+# The parts whose records change the row of a thread in a listing of its user.
+_SEEN: Final = frozenset({CARD[0], READ})
 
 
 class CommitQueue:
@@ -41,6 +45,7 @@ class CommitQueue:
         "due",
         "history",
         "lost",
+        "on_listed",
         "timer",
         "turns",
     )
@@ -78,6 +83,8 @@ class CommitQueue:
         self.due: int | None = 0
         # Adds the card of the thread to its writes; None if it has none.
         self.card: Card | None = None
+        # Called for each durable write of a listed thread, with whether a listing of its user shows more than its time.
+        self.on_listed: Callable[[bool], None] | None = None
         # The last write of a thread that is being destroyed; it is already pending before it is submitted.
         self._deletion: Commit | None = None
 
@@ -152,6 +159,7 @@ class CommitQueue:
         self._refusal = (Destroyed, f"{self.history.key} is being destroyed")
         before = self._pending[-1] if self._pending else None
         self._deletion = Commit(self.history.current, "server", turn)
+        self._deletion.then(partial(self._tell_listed, True))
         self._pending.append(self._deletion)
         return before
 
@@ -192,6 +200,9 @@ class CommitQueue:
         # Clients make their changes outside of turns.
         maker = self.turns.find_turn() if source == "server" and self.turns is not None else None
         commit = Commit(self.history.current, source, maker)
+        if self.on_listed is not None:
+            is_seen = write.after is None or any(each.part in _SEEN for each in write.records)
+            commit.then(partial(self._tell_listed, is_seen))
         if maker is not None:
             maker.expect_change()
         pending = self._pending
@@ -215,6 +226,10 @@ class CommitQueue:
             parent = (turns and turns.find_trace()) if isinstance(source, str) else source.trace
             commit.trace, commit.began = self._instruments.change_made(kind, name, size, parent), perf_counter()
         return commit
+
+    def _tell_listed(self, is_seen: bool, error: PlaitError | None) -> None:
+        if error is None and self.on_listed is not None:
+            self.on_listed(is_seen)
 
     def _on_stored(self, commit: Commit, outcome: asyncio.Future[int]) -> None:
         error = outcome.exception()

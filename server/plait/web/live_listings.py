@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from plait.errors import PlaitError, operator_message
@@ -18,6 +19,9 @@ log = logging.getLogger("plait.listing")
 
 # Seconds between two listings of a kind.
 _PAUSE: Final = 1.0
+# Seconds between two listings of a user, whose threads tell of their changes, and those after which it is read anyway.
+_SOON: Final = 0.05
+_RARELY: Final = 10.0
 # Seconds of silence after which a comment is sent, so that proxies keep the stream open.
 _SILENCE: Final = 20.0
 # A live listing shows rows only of this many threads: the ones that changed last.
@@ -94,6 +98,11 @@ class _SharedListing(Listing):
             page = self._pages[limit] = await make_page(self, identity, principal, limit)
         return page
 
+    @property
+    def people(self) -> Mapping[str, int]:
+        """The people in each thread that was read, by its name."""
+        return {entry.key.name: self._people.counts.get(entry.key.name, 0) for entry in self._entries}
+
     async def is_like(self, other: "_SharedListing") -> bool:
         """Whether this listing equals the part of `other` that was read. Raises the errors of `entries`."""
         while len(self._entries) < len(other._entries) and not self._is_whole:
@@ -130,6 +139,13 @@ class _LiveListing:
         self._user = user
         self._all_live = all_live
         self._people = people
+        # Set when a change of a thread must be seen at once, and whether another one may have changed the order.
+        self._woken = asyncio.Event()
+        self._is_stale = False
+        # The people in the threads that were listed last.
+        self._here: Mapping[str, int] = {}
+        if user is not None:
+            node.watchers.add(kind, user, self._wake)
         self.readers: dict[ListingReader, None] = {}
         self.current: _SharedListing | None = None
         # Done when there is a first listing; has the error if there is none.
@@ -151,6 +167,8 @@ class _LiveListing:
         if self.readers.pop(reader, self) is None and not self.readers:
             self._task.cancel()
             self._all_live.pop((self._kind, self._user), None)
+            if self._user is not None:
+                self._node.watchers.remove(self._kind, self._user)
             if not self._first.done():
                 self._first.set_result(None)  # A reader that still waits gets an empty answer.
 
@@ -159,14 +177,41 @@ class _LiveListing:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            began = loop.time()
+            began, pause, self._is_stale = loop.time(), _PAUSE, False
+            self._woken.clear()
             try:
                 await self._look()
+                if self._user is not None:
+                    while not await self._has_news(loop.time() - began):
+                        pass
+                    pause = _SOON
             except PlaitError as error:
                 if not self._first.done():
                     raise
                 log.warning("the threads of the kind %s cannot be listed: %s", self._kind, operator_message(error))
-            await asyncio.sleep(max(began + _PAUSE - loop.time(), 0))
+            await asyncio.sleep(max(began + pause - loop.time(), 0))
+
+    def _wake(self, is_seen: bool) -> None:
+        self._is_stale = True
+        if is_seen:
+            self._woken.set()
+
+    async def _has_news(self, age: float) -> bool:
+        """Wait a second for a change of the user's threads; return whether there may be one.
+
+        Other nodes do not tell of theirs.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PAUSE):
+                await self._woken.wait()
+        if self._is_stale or age > _RARELY or not self._node.everywhere.nodes.owners.is_alone:
+            return True
+        return await self._count_here() != self._here
+
+    async def _count_here(self) -> Mapping[str, int]:
+        assert self._people is not None
+        await self._people.count()
+        return {name: self._people.counts.get(name, 0) for name in self._here}
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         """Pass on the error of the first listing; end the streams after any other failure."""
@@ -185,6 +230,7 @@ class _LiveListing:
         page = PageQuery(max(reader.limit for reader in self.readers), None, self._user)
         new = _SharedListing(self._node, self._kind, page, self._people)
         await new.read_after(0)
+        self._here = new.people
         if self.current is not None and await new.is_like(self.current):
             return
         self.current = new
