@@ -9,7 +9,7 @@ from tests.server.store.contract_due import due
 from tests.server.store.contract_finding import find
 from tests.server.store.contract_records import delete, put_records
 
-from plait.store.protocol import Order, Store, ThreadHeader, ThreadQuery, ThreadRow, Write
+from plait.store.protocol import READ, Order, Store, ThreadHeader, ThreadQuery, ThreadRow, Write
 from plait.store.thread_rows import ThreadKey
 
 EPOCH = beginning().epoch
@@ -68,6 +68,27 @@ async def test_changes_and_records_set_the_time_of_the_last_change_and_nothing_e
         # Together with others it counts, too.
         await put(store, due(5, version=1), change(2), due(9, version=2))
         assert await changed_at(store) > last
+
+
+async def test_a_record_of_what_a_user_has_read_does_not_set_the_time_of_the_last_change(store: Store) -> None:
+    mark = put_records(("messages/ada", b"1"), part=READ, epoch=EPOCH)
+    async with owned(store, ROOM, OTHER):
+        await put(store, created(ROOM, 1))
+        last = await changed_at(store)
+        await wait_for_clock(last)
+        await put(store, mark)
+        await put(store, mark, mark)
+        assert await changed_at(store) == last
+        assert await store.record(ROOM, READ, "messages/ada") == b"1"
+        # Together with another record, it counts, in either order.
+        for writes in (
+            (mark, put_records(("a", b"1"), after=0, epoch=EPOCH)),
+            (put_records(("a", b"2"), after=0, epoch=EPOCH), mark),
+        ):
+            last = await changed_at(store)
+            await wait_for_clock(last)
+            await put(store, *writes)
+            assert await changed_at(store) > last
 
 
 async def test_the_time_of_the_last_change_is_there_when_the_store_is_opened_again(store: Store) -> None:

@@ -49,18 +49,19 @@ class Index:
         stream.barrier = subjects.barrier(secrets.token_hex(8))
         self._turn = asyncio.Lock()
         self._rows: dict[str, _IndexRow] = {}
+        self._of_users: dict[str, dict[str, _IndexRow]] = {}
         # The last sequence that was read, and when.
         self._sequence = 0
         self._read_at = 0.0
-        # By their order and kind: the entries of rows; those that were asked for since the last change.
-        self._sorted: dict[tuple[str, str | None], list[Any]] = {}
+        # By their order, kind and user: the entries of rows; those that were asked for since the last change.
+        self._sorted: dict[tuple[str, str | None, str | None], list[Any]] = {}
         self._sorting = asyncio.Lock()
         # Threads that were deleted, and whose rows may not be removed yet.
         self._unclean: dict[ThreadKey, Known] = {}
 
     def reset(self) -> None:
         """Forget everything, as the stream may have lost something."""
-        self._rows, self._sorted, self._sequence, self._unclean = {}, {}, 0, {}
+        self._rows, self._of_users, self._sorted, self._sequence, self._unclean = {}, {}, {}, 0, {}
 
     async def refresh(self) -> None:
         """Read the heads that have changed. Raises StoreError."""
@@ -97,7 +98,7 @@ class Index:
             return ThreadRow(row.key, row.version, row.created_at, row.changed_at, row.user)
 
         place = PLACES[order]
-        rows = await self._sort((order, kind), make, place)
+        rows = await self._sort((order, kind, user), make, place)
         is_reversed = order != "name"
         found: list[ThreadRow] = []
         start, step = (len(rows) - 1, -1) if is_reversed else (0, 1)
@@ -109,7 +110,7 @@ class Index:
         while 0 <= start < len(rows) and len(found) < query.limit:
             row = rows[start]
             start += step
-            if row.key.name.startswith(prefix) and user in (None, row.user):
+            if row.key.name.startswith(prefix):
                 found.append(row)
         return found
 
@@ -119,7 +120,7 @@ class Index:
         def make(row: _IndexRow) -> DueThread | None:
             return DueThread(row.due, row.key) if row.due else None
 
-        rows = await self._sort(("due", None), make, lambda thread: thread)
+        rows = await self._sort(("due", None, None), make, lambda thread: thread)
         start = 0 if after is None else bisect_right(rows, after)
         return [each for each in rows[start : start + limit] if each.due <= until]
 
@@ -132,12 +133,14 @@ class Index:
         head = decode_rows(stored.data, ThreadHead) if stored.data else None
         if head is not None and head.removed:
             self._unclean[head.key] = Known(stored.sequence, head)
+        if (before := self._rows.pop(stored.subject, None)) is not None:
+            self._sorted = {}
+            if before.user is not None:
+                del self._of_users[before.user][stored.subject]
         if head is None or (thread := head.thread) is None:
-            if self._rows.pop(stored.subject, None) is not None:
-                self._sorted = {}
             return
         self._sorted = {}
-        self._rows[stored.subject] = _IndexRow(
+        row = self._rows[stored.subject] = _IndexRow(
             head.key,
             thread.version,
             thread.created_at,
@@ -146,14 +149,17 @@ class Index:
             thread.due,
             stored.sequence,
         )
+        if row.user is not None:
+            self._of_users.setdefault(row.user, {})[stored.subject] = row
 
     async def _sort(
-        self, name: tuple[str, str | None], make: Callable[[_IndexRow], T | None], place: Callable[[T], Any]
+        self, name: tuple[str, str | None, str | None], make: Callable[[_IndexRow], T | None], place: Callable[[T], Any]
     ) -> list[T]:
         """Return the entries of all rows in order, as they are now; other tasks run in between."""
         known = self._sorted  # The next change replaces it, and drops what it has outdated.
         if (found := known.get(name)) is None:
-            rows = list(self._rows.values())
+            user = name[-1]
+            rows = list((self._rows if user is None else self._of_users.get(user, {})).values())
             async with self._sorting:
                 if (found := known.get(name)) is None:  # Another caller may have sorted them.
                     found = known[name] = await sort_in_steps(rows, make, place)
