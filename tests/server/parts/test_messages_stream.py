@@ -683,3 +683,59 @@ async def test_an_invalid_finish_is_refused_and_the_stream_goes_on(chats: Messag
             m.finish(metadata={"x": "y" * (1 << 20)})
         m.append("good")
     assert [(each.content, each.status, each.metadata) for each in await chats.all()] == [("good", "completed", {})]
+
+
+async def test_what_a_model_thinks_is_nested_in_its_message_and_ends_with_it(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    viewer = Viewer(messages)
+    await viewer.open()
+    async with messages.stream(parent_id="x", depth=2) as m:
+        m.think("Wh")
+        m.think("y?")
+        m.append("Yes.")
+        assert m.text == "Yes."
+    answer, thoughts = await chats.all()
+    assert (thoughts.content, thoughts.role, thoughts.name) == ("Why?", "assistant", "reasoning")
+    assert (thoughts.parent_id, thoughts.depth, thoughts.status) == (answer.id, 3, "completed")
+    assert contents(viewer.shown) == ["Yes.", "Why?"]
+    assert statuses(viewer.shown) == ["completed"] * 2
+    with pytest.raises(RuntimeError, match="block"):
+        m.think("Late.")
+
+
+async def test_the_thoughts_of_a_failed_attempt_go_when_its_answer_goes(chats: MessagesLab, clock: Clock) -> None:
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        await messages.take()
+        async with messages.stream() as m:
+            m.think(f"Hm {chats.calls}.")
+            m.append("half")
+            if chats.calls == 1:
+                raise RuntimeError("stop")
+
+    viewer = Viewer(await chats.messages())
+    await viewer.open()
+    chats.work = work
+    await chats.handle.queue("a")
+    await until_called(chats, 1)
+    found = await chats.all()
+    assert (contents(found), statuses(found)) == (["half", "Hm 1.", "a"], ["failed", "failed", "pending"])
+    clock.move(1)
+    await chats.until(lambda found: contents(found) == ["a", "half", "Hm 2."])
+    assert contents(viewer.shown) == ["a", "half", "Hm 2."]
+    assert (await chats.handle.list()).total == 2
+
+
+async def test_thoughts_that_could_not_be_stored_fail_with_their_answer(troubled: MessagesLab) -> None:
+    messages = await troubled.messages()
+
+    async def answer() -> None:
+        async with messages.stream() as m:
+            m.append("Yes.")
+            await until_text(messages, "Yes.")
+            troubled.store.fail_next()
+            m.think("Hm.")
+
+    with pytest.raises(StoreError):
+        await answer()
+    assert (contents(await troubled.all()), statuses(await troubled.all())) == (["Yes."], ["failed"])

@@ -11,7 +11,7 @@ import msgspec
 
 from plait.agents.execution.definitions import Prompt, Speaker
 from plait.agents.execution.hooks import Block, call_hooks
-from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
+from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress, Thought
 from plait.agents.execution.run_pass import RunPass, cut_history
 from plait.agents.execution.stops import BLOCKED, MARK, REMOVED, Below, Mark
 from plait.agents.execution.subagents import describe_subagents
@@ -96,7 +96,7 @@ class Asker:
         added = list[str]()
         async with aclosing(chunks):
             try:
-                await self._add(chunks, mark, place, added)
+                await self._add(chunks, mark, place, added, has_thoughts=prompt.thoughts)
             except ModelFailed as failed:
                 if failed.retry is None:
                     raise
@@ -104,7 +104,13 @@ class Asker:
         return _Asked(added[0])
 
     async def _add(
-        self, chunks: AsyncGenerator[str | Answer], mark: Mark, place: Mapping[str, Any], added: list[str]
+        self,
+        chunks: AsyncGenerator[str | Thought | Answer],
+        mark: Mark,
+        place: Mapping[str, Any],
+        added: list[str],
+        *,
+        has_thoughts: bool,
     ) -> None:
         """Add a model's answer to the history, and its ids to `added`. Raises ModelFailed, except in an outage."""
         role, stream = ROLES[mark.side], None
@@ -114,11 +120,16 @@ class Asker:
                     if isinstance(each, Answer):
                         answer = each
                         break
+                    if isinstance(each, Thought) and not has_thoughts:
+                        continue
                     if stream is None:
                         stream = self._messages.stream(role, **place)
                         stream.most_failed = _KEPT
                         added.append((await stack.enter_async_context(stream)).id)
-                    stream.append(each)
+                    if isinstance(each, Thought):
+                        stream.think(each.text)
+                    else:
+                        stream.append(each)
                 fields: dict[str, Any] = {
                     "tool_calls": _give_ids(answer.tool_calls),
                     "metadata": merge_metadata(answer.metadata, make_own({MARK: to_builtins(mark)})),
@@ -130,10 +141,13 @@ class Asker:
                 thoughts = ({**each, **place, "role": role} for each in answer.make_thoughts(added[0]))
                 added.extend(self._messages.inject(**each).value.id for each in thoughts)
         except Exception as error:
-            if isinstance(error, ModelFailed) or is_outage(error):
+            if is_outage(error):
                 raise
-            for id in added if stream is None else added[1:]:
+            has_text = stream is not None and stream.text != ""
+            for id in added[has_text:]:
                 await self._messages.delete(id)
+            if isinstance(error, ModelFailed):
+                raise
             await chunks.athrow(error)  # As if the model had raised it.
 
     async def _view(self, prompt: Prompt, history: Sequence[Message], mark: Mark) -> list[Message]:
@@ -153,7 +167,7 @@ def _give_ids(calls: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]
     return [make_call(make_call_id(), *read_call(call)[1:]) for call in calls or ()] or None
 
 
-async def load_model_call() -> Callable[..., AsyncGenerator[str | Answer, None]]:
+async def load_model_call() -> Callable[..., AsyncGenerator[str | Thought | Answer, None]]:
     """Return `call_model`, for which Pydantic AI is imported first: that takes a second.
 
     Raises ModuleNotFoundError without the extra `plait[execution]`.
@@ -162,7 +176,7 @@ async def load_model_call() -> Callable[..., AsyncGenerator[str | Answer, None]]
 
 
 @cache
-def _load() -> Callable[..., AsyncGenerator[str | Answer, None]]:
+def _load() -> Callable[..., AsyncGenerator[str | Thought | Answer, None]]:
     try:
         from plait.agents.execution.model_call import call_model  # noqa: PLC0415
     except ModuleNotFoundError as error:

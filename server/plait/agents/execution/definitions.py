@@ -179,6 +179,7 @@ class Prompt:
 
     `history` is the number of messages that the model is shown, besides those of the run. `hooks` are the hooks of its
     steps; a prompt without hooks uses those of the agent. `env` holds the values of variables that no other layer has.
+    With `thoughts`, people see what the model thinks, as it comes: messages named "reasoning", nested in its answers.
     """
 
     def __init__(
@@ -192,6 +193,7 @@ class Prompt:
         hooks: Any = None,
         history: int = 200,
         settings: Mapping[str, Any] = {},
+        thoughts: bool = False,
     ) -> None:
         if not (isinstance(text, str) or callable(text)):
             raise TypeError(f"the text of the prompt {name!r} must be a str or a function, not {text!r}")
@@ -200,6 +202,7 @@ class Prompt:
         check_type("Prompt(env=…)", env, Mapping[str, str])
         check_type("Prompt(history=…)", history, int)
         check_type("Prompt(settings=…)", settings, Mapping[str, Any])
+        check_type("Prompt(thoughts=…)", thoughts, bool)
         if history < 1:
             raise ValueError(f"history of the prompt {name!r} must be at least 1, not {history!r}")
         self.name = name
@@ -221,6 +224,7 @@ class Prompt:
         self.hooks = hooks
         self.history = history
         self.settings = dict(settings)
+        self.thoughts = thoughts
 
 
 class Side(Checked, frozen=True):

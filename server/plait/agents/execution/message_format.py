@@ -11,12 +11,14 @@ from pydantic_ai.messages import (
     PartStartEvent,
     TextPart,
     TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
     repair_messages,
 )
 
 from plait.parts.messages.message import Message, OwnMetadata, make_call, make_own, read_call, read_own
 
-__all__ = ["NAME", "Known", "find_text", "link", "read_history", "read_messages", "write_message"]
+__all__ = ["NAME", "Known", "find_text", "find_thought", "link", "read_history", "read_messages", "write_message"]
 
 NAME: Final = "pydantic_ai"
 """The member of plait's metadata of a message that has the data for which the message has no field."""
@@ -41,6 +43,17 @@ def find_text(event: object) -> str | None:
     """Return the text that an event of a model's answer adds; None if it adds none."""
     match event:
         case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+            return text
+    return None
+
+
+def find_thought(event: object) -> str | None:
+    """Return the text that an event of a model's answer adds to its thoughts; None if it adds none."""
+    match event:
+        case (
+            PartStartEvent(part=ThinkingPart(content=text))
+            | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=text))
+        ):
             return text
     return None
 

@@ -9,12 +9,18 @@ from plait.agents.execution.definitions import Model
 from plait.parts.messages.message import OwnMetadata
 from plait.parts.tasks.step_errors import GiveUp
 
-__all__ = ["FIRST", "Answer", "ModelFailed", "Progress"]
+__all__ = ["FIRST", "Answer", "ModelFailed", "Progress", "Thought"]
 
 # Microseconds before the second attempt; before each further one, twice as many.
 _PAUSE: Final = 1_000_000
 # The maximum number of seconds that a model may ask to wait.
 _LONGEST: Final = 86_400.0
+
+
+class Thought(NamedTuple):
+    """Text that a model adds to its thoughts."""
+
+    text: str
 
 
 class Answer(NamedTuple):

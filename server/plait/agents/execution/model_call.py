@@ -18,8 +18,8 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from plait.agents.execution.definitions import Model
-from plait.agents.execution.message_format import Known, find_text, link, read_history, write_message
-from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress
+from plait.agents.execution.message_format import Known, find_text, find_thought, link, read_history, write_message
+from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress, Thought
 from plait.agents.execution.tools import ToolSpec
 from plait.author_code import call
 from plait.clock import read_due_clock
@@ -43,8 +43,8 @@ async def call_model(
     settings: Mapping[str, Any] = {},
     progress: Progress = FIRST,
     known: Known | None = None,
-) -> AsyncGenerator[str | Answer, None]:
-    """Make an attempt, due or not: yield the text as it comes, and then the answer. Raises ModelFailed.
+) -> AsyncGenerator[str | Thought | Answer, None]:
+    """Make an attempt, due or not: yield what comes, and then the whole answer. Raises ModelFailed.
 
     An error that the caller throws into it has the same effect. A model that cannot stream is asked for its whole
     answer. `history` is the input of the model, with its system prompt; `settings` come before those of the model.
@@ -69,8 +69,8 @@ async def call_model(
                     response = await call(partial(model_request, used, messages, **options))
             if stream is not None:
                 events = aiter(stream)
-                while text := await call(reader.read, events):
-                    yield text
+                while piece := await call(reader.read, events):
+                    yield piece
                     reader.expect_next()
                 response = stream.get()
         yield _make_answer(response, _name(id))
@@ -80,7 +80,7 @@ async def call_model(
 
 
 class _Reader:
-    """Reads the texts of an answer, whose chunks must come in time."""
+    """Reads the pieces of an answer, whose chunks must come in time."""
 
     def __init__(self, model: Model) -> None:
         self._next = model.next_chunk
@@ -88,8 +88,8 @@ class _Reader:
         self.seconds = model.first_chunk
         self.deadline = asyncio.get_running_loop().time() + self.seconds
 
-    async def read(self, events: AsyncIterator[object]) -> str | None:
-        """Return the next text; None at the end."""
+    async def read(self, events: AsyncIterator[object]) -> str | Thought | None:
+        """Return the next text or thought; None at the end."""
         while True:
             async with asyncio.timeout_at(self.deadline):
                 event = await anext(events, None)
@@ -97,6 +97,8 @@ class _Reader:
                 return None
             if text := find_text(event):
                 return text
+            if thought := find_thought(event):
+                return Thought(thought)
             self.expect_next()
 
     def expect_next(self) -> None:

@@ -41,6 +41,7 @@ __all__ = [
     "make_call_id",
     "make_id",
     "make_own",
+    "make_thoughts_id",
     "measure_message",
     "merge_metadata",
     "note_client_calls",
@@ -233,6 +234,11 @@ def id_key(id: str) -> str:
 def make_id(position: int) -> str:
     """Return a new id for a message at a position; no other message gets this id even if the message moves."""
     return f"{position:x}-{secrets.token_hex(6)}"
+
+
+def make_thoughts_id(id: str) -> str:
+    """Return the id of the message with the thoughts of the model that has written a message."""
+    return f"{id}.thoughts"
 
 
 def read_id(id: str) -> int:

@@ -18,6 +18,7 @@ from plait.parts.messages.message import (
     check_size,
     encode_message,
     history_key,
+    make_thoughts_id,
     measure_message,
     merge_metadata,
     piece_key,
@@ -70,6 +71,8 @@ class MessageStream:
         self._whole: Message | None = None
         # The characters that are kept of a text whose block raises; None for all.
         self.most_failed: int | None = None
+        # The message with the thoughts of the model, once it has told some.
+        self._thoughts: MessageStream | None = None
 
     @property
     def id(self) -> str:
@@ -96,6 +99,19 @@ class MessageStream:
         if self._timer is None and (self._commit is None or self._commit.is_done):
             self._plan()
 
+    def think(self, text: str) -> None:
+        """Show what the model thinks, in a message that is nested in this one; it ends with this one, and like it.
+
+        Raises what `append` raises.
+        """
+        self._check_open()
+        if self._thoughts is None:
+            thoughts = MessageStream(self._writer, self._make_thoughts(), self._draft)
+            thoughts.most_failed = self.most_failed
+            thoughts._begin()
+            self._thoughts = thoughts
+        self._thoughts.append(text)
+
     def finish(
         self, *, tool_calls: Sequence[Mapping[str, Any]] | None = None, metadata: Mapping[str, Any] | None = None
     ) -> None:
@@ -113,6 +129,10 @@ class MessageStream:
     async def __aenter__(self) -> Self:
         if self._commit is not None:
             raise RuntimeError("this stream has been entered before")
+        self._begin()
+        return self
+
+    def _begin(self) -> None:
         writer, message, draft = self._writer, self._message, self._draft
 
         def undo() -> None:
@@ -131,13 +151,18 @@ class MessageStream:
         self._message = message
         self._commit.then(self._continue)
         self._is_open = True
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_open = False
         self._stop()
+        if self._thoughts is not None:
+            try:
+                await self._thoughts.__aexit__(kind, error, trace)
+            except BaseException as failure:
+                self.fail(failure)
+                raise
         if error is not None or self._error is not None or (self._draft is not None and self._draft.is_over):
             self.fail(error)
             if error is None and self._error is not None:
@@ -175,6 +200,21 @@ class MessageStream:
             writer.store(writer.edit())
 
     # Inside
+
+    def _make_thoughts(self) -> Message:
+        """Return the message for the thoughts, without a text. Raises the error of its hook."""
+        message = self._message
+        return self._writer.make(
+            "assistant",
+            "",
+            id=make_thoughts_id(message.id),
+            name="reasoning",
+            parent_id=message.id,
+            depth=message.depth + 1,
+            silent=message.silent,
+            status="streaming",
+            taken=message.taken,
+        )
 
     def _check_open(self) -> None:
         if not self._is_open:

@@ -10,7 +10,7 @@ from plait.errors import Conflict
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.frames import Frame, Missed
 from plait.parts.messages.history import Order
-from plait.parts.messages.message import Message, MessageSubagent, Page, measure_message
+from plait.parts.messages.message import Message, MessageSubagent, Page, make_thoughts_id, measure_message
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.model_history import OpenCalls, is_decisive, list_open_calls
 from plait.parts.messages.overview import is_told
@@ -47,9 +47,10 @@ class MessageReader:
         return next(pending, None) or await self._writer.history.find(id)
 
     async def find_present(self, id: str) -> tuple[Message | None, list[Message], bool, Message | None]:
-        """Return a message, the results of its tool calls, whether a call is open, and the last message without it.
+        """Return a message, the results of its calls with its thoughts, whether a call is open, and the last message.
 
-        They are of the same moment; the last message is found only if this one is the last. Raises Conflict for a
+
+        They are of one moment; the last message without this one is found only if this one is the last. Raises Conflict for a
         message that is being written, and StoreError.
         """
         while True:
@@ -59,6 +60,9 @@ class MessageReader:
                 results = await self._find_results(message)
                 places = await self.find_open_calls()
                 is_open = any(call.get("id") in message.tool_call_ids for place in places for call in place.calls)
+            if message is not None and message.role != "tool":
+                thoughts = await self.find(make_thoughts_id(id))
+                results += [] if thoughts is None else [thoughts]
             if message is not None and message.status == "streaming":
                 raise Conflict(f"the message {id} is being written")
             staged = self._writer.find_staged()

@@ -141,7 +141,7 @@ async def test_the_next_call_gets_the_answer_as_it_was_with_the_results() -> Non
             async for each in call_model(Model("fast", script.id), history, tools=[LOOK]):
                 if isinstance(each, str):
                     m.append(each)
-                else:
+                elif isinstance(each, Answer):
                     m.finish(tool_calls=each.tool_calls, metadata=each.metadata)
                     thoughts[:] = each.make_thoughts(m.id)
         for fields in thoughts:
