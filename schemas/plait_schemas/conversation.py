@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["Item", "Role", "Status"]
+__all__ = ["Input", "Item", "Role", "Status"]
 
 Role = Literal["system", "user", "assistant", "tool"]
 """The writer of a message."""
@@ -17,10 +17,20 @@ A message that a client has sent is "sending" there until the server has it; the
 """
 
 
+class Input(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Text in the arguments of the call `call` of the tool `name`, after the first `at` characters of them."""
+
+    call: str
+    name: str
+    at: int = 0
+    text: str = ""
+
+
 class Item(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One message. `position` orders the messages of the history, and of the queue; `created_at` is in microseconds.
 
     While it is streaming, `taken` has the ids of the pending messages that it is an answer to: it is shown after them.
+    The arguments of its `tool_calls` may then be the beginning of a JSON text.
     """
 
     id: str

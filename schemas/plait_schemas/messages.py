@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from plait_schemas.conversation import Item
+from plait_schemas.conversation import Input, Item
 from plait_schemas.patch import Op
 from plait_schemas.task_run import TaskRun
 
@@ -324,8 +324,8 @@ class Part(_Frame, frozen=True):
 
     "insert" and "update" have the whole `message`, "delete" its `id`, "take" the ids of pending messages that became
     history with their positions there, "chunk" a text that follows the first `at` characters of the streaming message
-    `id`, "end" the final `status` of that message. "missed": changes were left out, and the client opens the part
-    again. Of tasks, "update" has the whole `run`.
+    `id`, or the `input` of one of its calls, "end" the final `status` of that message. "missed": changes were left out,
+    and the client opens the part again. Of tasks, "update" has the whole `run`.
     """
 
     part: str
@@ -336,6 +336,7 @@ class Part(_Frame, frozen=True):
     taken: dict[str, int] = {}
     at: int = 0
     text: str = ""
+    input: Input | None = None
     status: Literal["completed", "failed"] | None = None
     run: TaskRun | None = None
 

@@ -98,6 +98,11 @@ class Replay:
     def do_messages(self, expected: list[Any]) -> None:
         assert [[each.content, each.status] for each in self.session.conversations.show("messages")] == expected
 
+    def do_calls(self, expected: list[Any]) -> None:
+        shown = self.session.conversations.show("messages")
+        calls = [call for each in shown for call in each.tool_calls or ()]
+        assert [[call["id"], *call["function"].values()] for call in calls] == expected
+
     def do_runs(self, expected: list[Any]) -> None:
         runs = self.session.conversations.find("tasks", TaskRuns).show()
         assert [[run.id, run.status, run.value, run.result] for run in runs] == expected

@@ -6,7 +6,7 @@
 
 import type { JsonObject } from "./json.js";
 import { limited, OpenedPart } from "./opened-part.js";
-import type { Item, Open, Page, Part, Unopened } from "./protocol.js";
+import type { Input, Item, Open, Page, Part, Unopened } from "./protocol.js";
 import type { SentMessage } from "./sent-messages.js";
 
 export type MessageStatus = NonNullable<Item["status"]>;
@@ -21,6 +21,8 @@ export interface ThreadMessage extends Item {
   /** "sending" for a message that was sent here, and is not known to have reached the server. */
   readonly status: MessageStatus;
 }
+
+type ToolCall = { id: string; type: "function"; function: { name: string; arguments: string } };
 
 /** The known messages of a part, from when it is opened. */
 export class Conversation extends OpenedPart {
@@ -93,7 +95,8 @@ export class Conversation extends OpenedPart {
     const known = this.#items.get(id ?? "");
     if (message) this.#put(message);
     else if (op === "delete") this.#items.delete(id ?? "");
-    else if (op === "end" && known && status) this.#items.set(known.id, { ...known, status, taken: [] });
+    else if (op === "end" && known && status)
+      this.#items.set(known.id, { ...known, status, taken: [], tool_calls: null });
     const moved = Object.entries(taken);
     if (!moved.every(([each]) => this.#items.has(each))) return false;
     for (const [each, position] of moved) {
@@ -104,9 +107,10 @@ export class Conversation extends OpenedPart {
   }
 
   /** Adds to a streaming message, unless the text is there already. */
-  #extend({ id, at = 0, text = "" }: Part): boolean {
+  #extend({ id, at = 0, text = "", input }: Part): boolean {
     const known = this.#items.get(id ?? "");
     if (known?.status !== "streaming") return false;
+    if (input) return this.#extendCall(known, input);
     const content = known.content ?? "";
     // Positions count code points, not UTF-16 units.
     const length = this.#lengths.get(known) ?? countPoints(content);
@@ -117,6 +121,20 @@ export class Conversation extends OpenedPart {
     const extended = { ...known, content: content + added };
     this.#lengths.set(extended, length + countPoints(added));
     this.#items.set(known.id, extended);
+    this.#shown = undefined;
+    return true;
+  }
+
+  /** Adds to the arguments of a call of a streaming message, unless the text is there already. */
+  #extendCall(known: ThreadMessage, { call, name, at = 0, text = "" }: Input): boolean {
+    const calls = [...((known.tool_calls ?? []) as ToolCall[])];
+    const found = calls.findIndex(({ id }) => id === call);
+    const before = calls[found]?.function.arguments ?? "";
+    const missing = countPoints(before) - at;
+    if (missing < 0) return (this.isFollowing = false);
+    const extended = { name, arguments: before + [...text].slice(missing).join("") };
+    calls.splice(found < 0 ? calls.length : found, 1, { id: call, type: "function", function: extended });
+    this.#items.set(known.id, { ...known, tool_calls: calls });
     this.#shown = undefined;
     return true;
   }

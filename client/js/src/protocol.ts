@@ -327,6 +327,7 @@ export interface Page {
  * One message. `position` orders the messages of the history, and of the queue; `created_at` is in microseconds.
  *
  * While it is streaming, `taken` has the ids of the pending messages that it is an answer to: it is shown after them.
+ * The arguments of its `tool_calls` may then be the beginning of a JSON text.
  */
 export interface Item {
   readonly id: string;
@@ -365,8 +366,8 @@ export interface TaskRun {
  *
  * "insert" and "update" have the whole `message`, "delete" its `id`, "take" the ids of pending messages that became
  * history with their positions there, "chunk" a text that follows the first `at` characters of the streaming message
- * `id`, "end" the final `status` of that message. "missed": changes were left out, and the client opens the part
- * again. Of tasks, "update" has the whole `run`.
+ * `id`, or the `input` of one of its calls, "end" the final `status` of that message. "missed": changes were left out,
+ * and the client opens the part again. Of tasks, "update" has the whole `run`.
  */
 export interface Part {
   readonly type: "part";
@@ -378,8 +379,17 @@ export interface Part {
   readonly taken?: { readonly [key: string]: number };
   readonly at?: number;
   readonly text?: string;
+  readonly input?: Input | null;
   readonly status?: "completed" | "failed" | null;
   readonly run?: TaskRun | null;
+}
+
+/** Text in the arguments of the call `call` of the tool `name`, after the first `at` characters of them. */
+export interface Input {
+  readonly call: string;
+  readonly name: string;
+  readonly at?: number;
+  readonly text?: string;
 }
 
 /** An Open was refused; the client may send it again after `retry_after` seconds, if that is given. */

@@ -98,6 +98,12 @@ export class Replay {
       expect(shown.map(({ content, status }) => [content, status])).toEqual(value);
       expect(session.conversations.show("messages")).toBe(shown);
     }
+    if (name === "calls") {
+      const calls = (session.conversations.show("messages") as ThreadMessage[]).flatMap(
+        ({ tool_calls }) => tool_calls ?? [],
+      ) as { id: string; function: { name: string; arguments: string } }[];
+      expect(calls.map(({ id, function: { name, arguments: given } }) => [id, name, given])).toEqual(value);
+    }
     if (name === "runs") {
       const shown = session.conversations.show("tasks") as TaskRun[];
       expect(shown.map(({ id, status, value = null, result = null }) => [id, status, value, result])).toEqual(value);

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from plait_client.opened_part import OpenedPart
 from plait_client.sent_messages import SentMessage
-from plait_schemas.conversation import Item
+from plait_schemas.conversation import Input, Item
 from plait_schemas.messages import Open, Page, Part, Unopened
 
 __all__ = ["Conversation"]
@@ -99,7 +99,7 @@ class Conversation(OpenedPart):
                 for id, position in frame.taken.items():
                     self._put(replace(self._items[id], position=position, status="completed"))
             case "end" if known is not None and frame.status is not None:
-                self._items[known.id] = replace(known, status=frame.status, taken=[])
+                self._items[known.id] = replace(known, status=frame.status, taken=[], tool_calls=None)
         return True
 
     def _extend(self, frame: Part) -> bool:
@@ -107,6 +107,8 @@ class Conversation(OpenedPart):
         known = self._items.get(frame.id or "")
         if known is None or known.status != "streaming":
             return False
+        if frame.input is not None:
+            return self._extend_call(known, frame.input)
         content = known.content or ""
         if frame.at > len(content):
             self._is_following = False
@@ -115,6 +117,20 @@ class Conversation(OpenedPart):
         self._items[known.id] = replace(known, content=content + added)
         self._shown = None
         return bool(added)
+
+    def _extend_call(self, known: Item, added: Input) -> bool:
+        """Add to the arguments of a call of a streaming message, unless the text is there already."""
+        calls = {call["id"]: call for call in known.tool_calls or ()}
+        before = calls[added.call]["function"]["arguments"] if added.call in calls else ""
+        if added.at > len(before):
+            self._is_following = False
+            return False
+        arguments = before + added.text[len(before) - added.at :]
+        function = {"name": added.name, "arguments": arguments}
+        calls[added.call] = {"id": added.call, "type": "function", "function": function}
+        self._items[known.id] = replace(known, tool_calls=[*calls.values()])
+        self._shown = None
+        return True
 
     def _next_older(self) -> Open | None:
         if self._older is None:

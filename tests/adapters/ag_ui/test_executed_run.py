@@ -56,6 +56,10 @@ async def refund(desk: Desk) -> str:
     return "paid back"
 
 
+# Set when a model may write the rest of a call.
+spelling = asyncio.Event()
+
+
 async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
     """Answer the last message by its text."""
     last = messages[-1].parts[-1]
@@ -69,6 +73,12 @@ async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[An
     elif "look" in text:
         yield "Let me see."
         yield {0: DeltaToolCall("look", '{"number": 7}', tool_call_id=f"look-{len(messages)}")}
+    elif "spell" in text:
+        yield "Let me "
+        yield "see."
+        yield {0: DeltaToolCall("look", '{"num', tool_call_id=f"look-{len(messages)}")}
+        await spelling.wait()
+        yield {0: DeltaToolCall(json_args='ber": 7}')}
     elif "hold" in text:
         yield {0: DeltaToolCall("hold", "{}", tool_call_id=f"hold-{len(messages)}")}
     elif "refund" in text:
@@ -126,6 +136,26 @@ async def test_text_calls_and_results_of_an_execution_are_shown(tmp_path: Path) 
         thread = served.app.thread(Desk, "one")
         stored = (await thread.part(Desk.messages).list()).messages
         assert [each.id for each in stored if each.role == "assistant"] == texts
+
+
+async def test_the_arguments_of_a_call_are_shown_while_the_model_writes_them(tmp_path: Path) -> None:
+    spelling.clear()
+    async with serving(tmp_path) as served, begun(served.web, "clerk/one", text="spell") as stream:
+        await stream.until("TOOL_CALL_ARGS")
+        assert pick(stream, "toolCallName", "parentMessageId") == [("look", stream.events[-2]["parentMessageId"])]
+        assert stream.events[-1]["delta"] == '{"num'
+        spelling.set()
+        await stream.rest()
+        shown = [each for each in stream.types if not each.startswith(("STATE", "MESSAGES", "TEXT_MESSAGE_CONTENT"))]
+        assert shown == [
+            "RUN_STARTED",
+            *("TEXT_MESSAGE_START", "TEXT_MESSAGE_END"),
+            *("TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"),
+            *("TEXT_MESSAGE_START", "TEXT_MESSAGE_END"),
+            "RUN_FINISHED",
+        ]
+        assert "".join(delta for delta, of in pick(stream, "delta", "toolCallId") if of) == '{"number": 7}'
+        assert "".join(delta for delta, of in pick(stream, "delta", "messageId") if of) == "Let me see.It is order 7."
 
 
 @pytest.mark.parametrize("approved", [True, False, None])

@@ -9,8 +9,17 @@ from msgspec.structs import replace
 
 from plait import Context, Limits, Plait, Thread, Values
 from plait.actor.actor import Actor
-from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame, Frame, InsertFrame, TakeFrame, UpdateFrame
-from plait.parts.messages.message import Message, Page
+from plait.parts.messages.frames import (
+    ChunkFrame,
+    DeleteFrame,
+    EndFrame,
+    Frame,
+    InputFrame,
+    InsertFrame,
+    TakeFrame,
+    UpdateFrame,
+)
+from plait.parts.messages.message import Message, Page, make_call
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 
 __all__ = ["Chat", "MessagesLab", "Shared", "Viewer", "Work", "contents", "open_lab"]
@@ -179,7 +188,7 @@ class Viewer:
 
     def _take(self, frame: Frame) -> None:
         self.frames.append(frame)
-        if isinstance(frame, ChunkFrame):
+        if isinstance(frame, ChunkFrame | InputFrame):
             assert frame.revision >= self.revision or frame.id in self.held
         elif frame.revision <= self.revision:
             return
@@ -202,8 +211,16 @@ class Viewer:
                 known = held.content or ""
                 assert at <= len(known), "text is missing"
                 self.held[id] = replace(held, content=known[:at] + text if at + len(text) > len(known) else known)
+            case InputFrame(id=id, input=added):
+                held = self.held[id]
+                known = {call["id"]: call for call in held.tool_calls or ()}
+                before = known[added.call]["function"]["arguments"] if added.call in known else ""
+                assert added.at <= len(before), "arguments are missing"
+                arguments = before + added.text[len(before) - added.at :]
+                known[added.call] = make_call(added.call, added.name, arguments)
+                self.held[id] = replace(held, tool_calls=[*known.values()])
             case EndFrame(id=id, status=status):
-                self.held[id] = replace(self.held[id], status=status, taken=())
+                self.held[id] = replace(self.held[id], status=status, taken=(), tool_calls=None)
 
 
 @asynccontextmanager

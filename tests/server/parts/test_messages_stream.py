@@ -9,11 +9,12 @@ from tests.clocks import Clock
 from tests.server.parts.messages_lab import Chat, MessagesLab, Shared, Viewer, contents, open_lab
 from tests.server.parts.test_messages_queue import Gate, statuses, until_called
 from tests.server.parts.test_messages_runs import during
+from tests.server.parts.workshop import until
 
 from plait import Conflict, Context, Limits, MemoryStore, Plait, PlaitError, StoreError, Thread, TooLarge
 from plait.parts.attempts import PAUSES
 from plait.parts.messages.frames import ChunkFrame, EndFrame
-from plait.parts.messages.message import Message
+from plait.parts.messages.message import Message, make_call
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.store.thread_rows import RecordRange, ThreadKey
 from plait_schemas.codec import decode_json
@@ -739,3 +740,67 @@ async def test_thoughts_that_could_not_be_stored_fail_with_their_answer(troubled
     with pytest.raises(StoreError):
         await answer()
     assert (contents(await troubled.all()), statuses(await troubled.all())) == (["Yes."], ["failed"])
+
+
+def arguments(message: Message) -> dict[str, str]:
+    return {call["id"]: call["function"]["arguments"] for call in message.tool_calls or ()}
+
+
+async def test_the_arguments_of_calls_are_shown_while_they_are_written(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    viewer, late = Viewer(messages), Viewer(messages)
+    await viewer.open()
+    async with messages.stream() as m:
+        m.append("I pay.")
+        m.add_input("c", "pay", '{"ce')
+        m.add_input("d", "tell", "{")
+        await until(lambda: arguments(viewer.held[m.id]) == {"c": '{"ce', "d": "{"} if m.id in viewer.held else False)
+        assert arguments((await messages.list()).messages[0]) == {"c": '{"ce', "d": "{"}
+        m.add_input("c", "pay", 'nts": ')
+        await late.open()
+        m.add_input("c", "pay", "7}")
+        m.add_input("d", "tell", "}")
+        await until(lambda: arguments(viewer.held[m.id]) == {"c": '{"cents": 7}', "d": "{}"})
+        assert late.held == viewer.held
+        assert await records_of(chats, "t/") != []
+        m.finish(tool_calls=[make_call("c", "pay", '{"cents": 7}'), make_call("d", "tell", "{}")])
+    (found,) = await chats.all()
+    assert found.tool_calls == viewer.held[m.id].tool_calls == late.held[m.id].tool_calls
+    assert arguments(found) == {"c": '{"cents": 7}', "d": "{}"}
+
+
+async def test_a_message_that_fails_has_no_call_of_those_that_were_shown(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    viewer = Viewer(messages)
+    await viewer.open()
+
+    async def work(ctx: Context[Chat]) -> None:
+        async with ctx.thread.messages.stream() as m:
+            m.append("I pay.")
+            m.add_input("c", "pay", "{")
+            await until(lambda: bool(m.id in viewer.held and viewer.held[m.id].tool_calls))
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        await chats.do(work)
+    found = await chats.until(lambda found: statuses(found) == ["failed"])
+    assert (found[0].content, found[0].tool_calls) == ("I pay.", None)
+    assert [(each.content, each.status, each.tool_calls) for each in viewer.shown] == [("I pay.", "failed", None)]
+
+
+async def test_arguments_are_told_after_what_was_stored_before_them(troubled: MessagesLab) -> None:
+    messages = await troubled.messages()
+    viewer = Viewer(messages)
+    await viewer.open()
+    async with messages.stream() as m:
+        await until(lambda: m.id in viewer.held)
+        troubled.store.is_held = True
+        messages.inject("user", "before")
+        m.add_input("c", "pay", "{")
+        await asyncio.sleep(0.1)
+        assert viewer.held[m.id].tool_calls is None
+        troubled.store.resume()
+        await until(lambda: bool(viewer.held[m.id].tool_calls))
+        assert contents(viewer.shown) == ["", "before"]
+        with pytest.raises(TooLarge):
+            m.add_input("c", "pay", "x" * 2_000_000)

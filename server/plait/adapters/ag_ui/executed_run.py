@@ -28,7 +28,7 @@ from plait.agents.run import Interruption
 from plait.clock import read_due_clock
 from plait.errors import InvalidArguments
 from plait.parts.messages.caller import QUEUE
-from plait.parts.messages.frames import ChunkFrame, EndFrame, Frame, InsertFrame, UpdateFrame
+from plait.parts.messages.frames import ChunkFrame, EndFrame, Frame, InputFrame, InsertFrame, UpdateFrame
 from plait.parts.messages.message import Message, read_call
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.part import require_role
@@ -38,6 +38,7 @@ from plait.parts.tasks.rows import TaskRun
 from plait.parts.tasks.step import Approval
 from plait.parts.tasks.thread_tasks import ThreadTasks
 from plait.web.http.exchange import Exchange
+from plait_schemas.conversation import Input
 
 __all__ = ["ExecutedRun"]
 
@@ -62,8 +63,11 @@ class ExecutedRun:
         self._connection = connection
         # The name of the messages that are shown.
         self._part = part
-        # The ids of the messages whose text is shown, and still grows.
-        self._open = set[str]()
+        # The roles of the messages that are shown while they grow, by their ids, and those whose text is begun.
+        self._open = dict[str, Any]()
+        self._texts = set[str]()
+        # The arguments that were shown of calls in these messages, by the ids of the calls.
+        self._inputs = dict[str, dict[str, str]]()
 
     async def show(self, thread: Thread[Any], input: Any = None) -> Any:
         """Show the run until it ends, or waits for people; return the result. Raises RuntimeError if it fails."""
@@ -122,9 +126,13 @@ class ExecutedRun:
                 case InsertFrame(message=message) if message.status != "pending" and not message.depth:
                     self._begin(message)
                 case ChunkFrame() if frame.id in self._open:
-                    self._run.show(TextMessageContentEvent(message_id=frame.id, delta=frame.text))
+                    self._show_text(frame.id, frame.text)
+                case InputFrame() if frame.id in self._open:
+                    self._add_input(frame.id, frame.input)
                 case EndFrame() if frame.id in self._open:
                     self._end(frame.id)
+                    for call in self._inputs.pop(frame.id, {}):
+                        self._run.show(ToolCallEndEvent(tool_call_id=call))
                 case UpdateFrame(message=message) if message.id in self._open:
                     self._end(message.id)
                     self._show_calls(message)
@@ -134,27 +142,47 @@ class ExecutedRun:
             id, text = message.tool_call_id or "", message.content or ""
             self._run.show(ToolCallResultEvent(message_id=message.id, tool_call_id=id, content=text))
             return
-        if message.status == "streaming" or message.content:
-            self._run.show(TextMessageStartEvent(message_id=message.id, role=message.role))
-            self._open.add(message.id)
+        self._open[message.id] = message.role
         if message.content:
-            self._run.show(TextMessageContentEvent(message_id=message.id, delta=message.content))
+            self._show_text(message.id, message.content)
         if message.status != "streaming":
             self._end(message.id)
             self._show_calls(message)
 
-    def _end(self, id: str) -> None:
-        if id in self._open:
-            self._open.remove(id)
+    def _show_text(self, id: str, text: str) -> None:
+        if id not in self._texts:
+            self._texts.add(id)
+            self._run.show(TextMessageStartEvent(message_id=id, role=self._open[id]))
+        self._run.show(TextMessageContentEvent(message_id=id, delta=text))
+
+    def _end_text(self, id: str) -> None:
+        if id in self._texts:
+            self._texts.remove(id)
             self._run.show(TextMessageEndEvent(message_id=id))
 
+    def _end(self, id: str) -> None:
+        self._end_text(id)
+        del self._open[id]
+
+    def _add_input(self, message: str, added: Input) -> None:
+        known = self._inputs.setdefault(message, {})
+        if added.call not in known:
+            self._end_text(message)
+            start = ToolCallStartEvent(tool_call_id=added.call, tool_call_name=added.name, parent_message_id=message)
+            self._run.show(start)
+        known[added.call] = known.get(added.call, "") + added.text
+        if added.text:
+            self._run.show(ToolCallArgsEvent(tool_call_id=added.call, delta=added.text))
+
     def _show_calls(self, message: Message) -> None:
+        """Show the calls of a message, as far as they are not shown yet."""
+        shown = self._inputs.get(message.id, {})
         for id, name, arguments in map(read_call, message.tool_calls or ()):
-            self._run.show(
-                ToolCallStartEvent(tool_call_id=id, tool_call_name=name, parent_message_id=message.id),
-                ToolCallArgsEvent(tool_call_id=id, delta=arguments or "{}"),
-                ToolCallEndEvent(tool_call_id=id),
+            self._add_input(
+                message.id, Input(call=id, name=name, text=(arguments or "{}").removeprefix(shown.get(id, "")))
             )
+            self._run.show(ToolCallEndEvent(tool_call_id=id))
+        self._inputs.pop(message.id, None)
 
 
 def _is_over(tasks: ThreadTasks, run: TaskRun) -> bool:

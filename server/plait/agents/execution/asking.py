@@ -11,7 +11,7 @@ import msgspec
 
 from plait.agents.execution.definitions import Prompt, Speaker
 from plait.agents.execution.hooks import Block, call_hooks
-from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress, Thought
+from plait.agents.execution.model_attempts import FIRST, Answer, CallPiece, ModelFailed, Piece, Progress, Thought
 from plait.agents.execution.run_pass import RunPass, cut_history
 from plait.agents.execution.stops import BLOCKED, MARK, REMOVED, Below, Mark
 from plait.agents.execution.subagents import describe_subagents
@@ -27,6 +27,7 @@ from plait.parts.messages.message import (
     read_call,
     read_own,
 )
+from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.model_history import ROLES, view_history
 from plait_schemas.codec import to_builtins
 
@@ -96,7 +97,7 @@ class Asker:
         added = list[str]()
         async with aclosing(chunks):
             try:
-                await self._add(chunks, mark, place, added, has_thoughts=prompt.thoughts)
+                await self._add(chunks, mark, place, added, prompt)
             except ModelFailed as failed:
                 if failed.retry is None:
                     raise
@@ -105,33 +106,31 @@ class Asker:
 
     async def _add(
         self,
-        chunks: AsyncGenerator[str | Thought | Answer],
+        chunks: AsyncGenerator[Piece | Answer],
         mark: Mark,
         place: Mapping[str, Any],
         added: list[str],
-        *,
-        has_thoughts: bool,
+        prompt: Prompt,
     ) -> None:
         """Add a model's answer to the history, and its ids to `added`. Raises ModelFailed, except in an outage."""
         role, stream = ROLES[mark.side], None
+        # The ids and the tools of the calls, by the parts of the answer that they are.
+        called: dict[int, tuple[str, str]] = {}
         try:
             async with AsyncExitStack() as stack:
                 async for each in chunks:
                     if isinstance(each, Answer):
                         answer = each
                         break
-                    if isinstance(each, Thought) and not has_thoughts:
+                    if not self._shows(each, prompt):
                         continue
                     if stream is None:
                         stream = self._messages.stream(role, **place)
                         stream.most_failed = _KEPT
                         added.append((await stack.enter_async_context(stream)).id)
-                    if isinstance(each, Thought):
-                        stream.think(each.text)
-                    else:
-                        stream.append(each)
+                    _show(each, stream, called)
                 fields: dict[str, Any] = {
-                    "tool_calls": _give_ids(answer.tool_calls),
+                    "tool_calls": _give_ids(answer.tool_calls, [id for _, (id, _) in sorted(called.items())]),
                     "metadata": merge_metadata(answer.metadata, make_own({MARK: to_builtins(mark)})),
                 }
                 if stream is None:
@@ -150,6 +149,15 @@ class Asker:
                 raise
             await chunks.athrow(error)  # As if the model had raised it.
 
+    def _shows(self, piece: Piece, prompt: Prompt) -> bool:
+        """Whether people see a piece of an answer while it comes."""
+        match piece:
+            case Thought():
+                return prompt.thoughts
+            case CallPiece():
+                return self._messages.is_live
+        return True
+
     async def _view(self, prompt: Prompt, history: Sequence[Message], mark: Mark) -> list[Message]:
         """Return the input of the model, as the hooks want it. Raises Block."""
         thread, hooks = self._thread, self._state.hooks
@@ -162,12 +170,23 @@ class Asker:
         return found
 
 
-def _give_ids(calls: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Return calls with ids of our own, because a model may use its ids again."""
-    return [make_call(make_call_id(), *read_call(call)[1:]) for call in calls or ()] or None
+def _show(piece: Piece, stream: MessageStream, called: dict[int, tuple[str, str]]) -> None:
+    match piece:
+        case str():
+            stream.append(piece)
+        case Thought(text):
+            stream.think(text)
+        case CallPiece(at, text, name):
+            stream.add_input(*called.setdefault(at, (make_call_id(), name)), text)
 
 
-async def load_model_call() -> Callable[..., AsyncGenerator[str | Thought | Answer, None]]:
+def _give_ids(calls: Sequence[Mapping[str, Any]] | None, shown: Sequence[str]) -> list[dict[str, Any]] | None:
+    """Return calls with ids of our own, because a model may use its ids again; the first ones are `shown` already."""
+    ids = iter(shown)
+    return [make_call(next(ids, None) or make_call_id(), *read_call(call)[1:]) for call in calls or ()] or None
+
+
+async def load_model_call() -> Callable[..., AsyncGenerator[Piece | Answer, None]]:
     """Return `call_model`, for which Pydantic AI is imported first: that takes a second.
 
     Raises ModuleNotFoundError without the extra `plait[execution]`.
@@ -176,7 +195,7 @@ async def load_model_call() -> Callable[..., AsyncGenerator[str | Thought | Answ
 
 
 @cache
-def _load() -> Callable[..., AsyncGenerator[str | Thought | Answer, None]]:
+def _load() -> Callable[..., AsyncGenerator[Piece | Answer, None]]:
     try:
         from plait.agents.execution.model_call import call_model  # noqa: PLC0415
     except ModuleNotFoundError as error:

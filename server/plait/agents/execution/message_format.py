@@ -13,12 +13,15 @@ from pydantic_ai.messages import (
     TextPartDelta,
     ThinkingPart,
     ThinkingPartDelta,
+    ToolCallPart,
+    ToolCallPartDelta,
     repair_messages,
 )
 
+from plait.agents.execution.model_attempts import CallPiece, Piece, Thought
 from plait.parts.messages.message import Message, OwnMetadata, make_call, make_own, read_call, read_own
 
-__all__ = ["NAME", "Known", "find_text", "find_thought", "link", "read_history", "read_messages", "write_message"]
+__all__ = ["NAME", "Known", "find_piece", "find_text", "link", "read_history", "read_messages", "write_message"]
 
 NAME: Final = "pydantic_ai"
 """The member of plait's metadata of a message that has the data for which the message has no field."""
@@ -47,15 +50,19 @@ def find_text(event: object) -> str | None:
     return None
 
 
-def find_thought(event: object) -> str | None:
-    """Return the text that an event of a model's answer adds to its thoughts; None if it adds none."""
+def find_piece(event: object) -> Piece | None:
+    """Return what an event of a model's answer adds to it; None if that is nothing to show."""
     match event:
         case (
             PartStartEvent(part=ThinkingPart(content=text))
             | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=text))
         ):
-            return text
-    return None
+            return Thought(text) if text else None
+        case PartStartEvent(index=at, part=ToolCallPart(tool_name=name, args=args)):
+            return CallPiece(at, "" if args is None else _write_arguments(args), name)
+        case PartDeltaEvent(index=at, delta=ToolCallPartDelta(args_delta=str(text))):
+            return CallPiece(at, text)
+    return find_text(event)
 
 
 def write_message(message: ModelMessage, *, is_said: bool = False) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from plait.agents.execution.definitions import Model
 from plait.parts.messages.message import OwnMetadata
 from plait.parts.tasks.step_errors import GiveUp
 
-__all__ = ["FIRST", "Answer", "ModelFailed", "Progress", "Thought"]
+__all__ = ["FIRST", "Answer", "CallPiece", "ModelFailed", "Piece", "Progress", "Thought"]
 
 # Microseconds before the second attempt; before each further one, twice as many.
 _PAUSE: Final = 1_000_000
@@ -21,6 +21,18 @@ class Thought(NamedTuple):
     """Text that a model adds to its thoughts."""
 
     text: str
+
+
+class CallPiece(NamedTuple):
+    """Text that a model adds to the arguments of a call: of the part `at` of its answer; the first piece has a name."""
+
+    at: int
+    text: str
+    name: str = ""
+
+
+Piece = str | Thought | CallPiece
+"""A piece of an answer, as it comes; a str is text."""
 
 
 class Answer(NamedTuple):

@@ -18,8 +18,8 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from plait.agents.execution.definitions import Model
-from plait.agents.execution.message_format import Known, find_text, find_thought, link, read_history, write_message
-from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Progress, Thought
+from plait.agents.execution.message_format import Known, find_piece, link, read_history, write_message
+from plait.agents.execution.model_attempts import FIRST, Answer, ModelFailed, Piece, Progress
 from plait.agents.execution.tools import ToolSpec
 from plait.author_code import call
 from plait.clock import read_due_clock
@@ -43,7 +43,7 @@ async def call_model(
     settings: Mapping[str, Any] = {},
     progress: Progress = FIRST,
     known: Known | None = None,
-) -> AsyncGenerator[str | Thought | Answer, None]:
+) -> AsyncGenerator[Piece | Answer, None]:
     """Make an attempt, due or not: yield what comes, and then the whole answer. Raises ModelFailed.
 
     An error that the caller throws into it has the same effect. A model that cannot stream is asked for its whole
@@ -88,17 +88,15 @@ class _Reader:
         self.seconds = model.first_chunk
         self.deadline = asyncio.get_running_loop().time() + self.seconds
 
-    async def read(self, events: AsyncIterator[object]) -> str | Thought | None:
-        """Return the next text or thought; None at the end."""
+    async def read(self, events: AsyncIterator[object]) -> Piece | None:
+        """Return the next piece; None at the end."""
         while True:
             async with asyncio.timeout_at(self.deadline):
                 event = await anext(events, None)
             if event is None:
                 return None
-            if text := find_text(event):
-                return text
-            if thought := find_thought(event):
-                return Thought(thought)
+            if piece := find_piece(event):
+                return piece
             self.expect_next()
 
     def expect_next(self) -> None:

@@ -6,12 +6,14 @@ from typing import Literal
 import msgspec
 
 from plait.parts.messages.message import Message
+from plait_schemas.conversation import Input
 
 __all__ = [
     "ChunkFrame",
     "DeleteFrame",
     "EndFrame",
     "Frame",
+    "InputFrame",
     "InsertFrame",
     "Missed",
     "ResetFrame",
@@ -61,6 +63,17 @@ class ChunkFrame(msgspec.Struct, frozen=True, tag_field="op", tag="chunk"):
     text: str
 
 
+class InputFrame(msgspec.Struct, frozen=True, tag_field="op", tag="input"):
+    """Text at the end of the arguments of a call, in a message that is streaming; it has a revision as a chunk has.
+
+    The text is not stored before the message ends, and is dropped if the message fails.
+    """
+
+    revision: int
+    id: str
+    input: Input
+
+
 class EndFrame(msgspec.Struct, frozen=True, tag_field="op", tag="end"):
     """The end of a streaming message; its text is that of the chunks."""
 
@@ -75,7 +88,7 @@ class ResetFrame(msgspec.Struct, frozen=True, tag_field="op", tag="reset"):
     revision: int
 
 
-Frame = InsertFrame | UpdateFrame | DeleteFrame | TakeFrame | ChunkFrame | EndFrame | ResetFrame
+Frame = InsertFrame | UpdateFrame | DeleteFrame | TakeFrame | ChunkFrame | InputFrame | EndFrame | ResetFrame
 """One frame for clients."""
 
 

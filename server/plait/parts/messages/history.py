@@ -1,8 +1,8 @@
 """Reads the messages of a thread: the stored ones, with the staged changes of a run."""
 
 import bisect
-from collections.abc import AsyncIterator, Callable, Collection, Container, Mapping, Sequence
-from typing import Final, Literal, TypeVar
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -47,10 +47,17 @@ _NOTHING: Final[Mapping[int, Message]] = {}
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
+class Streaming(Protocol):
+    """The writer of a message that is streaming."""
+
+    @property
+    def tool_calls(self) -> Sequence[Mapping[str, Any]] | None: ...
+
+
 class History:
     """Reads the messages of one thread; those at the positions in `streams` are being written."""
 
-    def __init__(self, records: Records, part: str, streams: Container[int]) -> None:
+    def __init__(self, records: Records, part: str, streams: Mapping[int, Streaming]) -> None:
         self._records = records
         self._part = part
         self._streams = streams
@@ -68,9 +75,11 @@ class History:
         if found is None:
             return None
         message = found.message
-        if message.status == "streaming" and position not in self._streams:
+        if message.status != "streaming":
+            return message
+        if (stream := self._streams.get(position)) is None:
             return replace(message, status="failed", taken=())  # The writer has ended before the message was complete.
-        return message
+        return replace(message, tool_calls=stream.tool_calls)
 
     async def read_stream(self, position: int) -> LostStream | None:
         """Return the message at a position with the pieces of its text, if it is streaming. Raises StoreError."""

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from plait.errors import PlaitError
 from plait.parts.encoding import check_type
-from plait.parts.messages.frames import ChunkFrame, Frame
+from plait.parts.messages.call_inputs import CallInputs
+from plait.parts.messages.frames import ChunkFrame, Frame, InputFrame
 from plait.parts.messages.message import (
     Message,
     Status,
@@ -73,11 +74,18 @@ class MessageStream:
         self.most_failed: int | None = None
         # The message with the thoughts of the model, once it has told some.
         self._thoughts: MessageStream | None = None
+        # The calls of tools that the model is writing.
+        self._inputs = CallInputs()
 
     @property
     def id(self) -> str:
         """The id of the message."""
         return self._message.id
+
+    @property
+    def tool_calls(self) -> Sequence[Mapping[str, Any]] | None:
+        """The calls of tools so far, which clients were told."""
+        return self._inputs.calls
 
     @property
     def text(self) -> str:
@@ -96,8 +104,18 @@ class MessageStream:
         self._size = size
         self._length += len(text)
         self._pieces.append(text)
-        if self._timer is None and (self._commit is None or self._commit.is_done):
-            self._plan()
+        self._wake()
+
+    def add_input(self, call: str, name: str, text: str) -> None:
+        """Show text of the arguments of a call of the tool `name` while a model writes it, to clients that look.
+
+        It is not stored: `finish` gives the message its calls, with the same ids. Raises what `append` raises.
+        """
+        self._check_open()
+        if self._writer.is_live and not self._message.silent:
+            self._inputs.add(call, name, text)
+            check_size(self._size + self._inputs.size, self._writer.actor.limits.record)
+            self._wake()
 
     def think(self, text: str) -> None:
         """Show what the model thinks, in a message that is nested in this one; it ends with this one, and like it.
@@ -244,6 +262,11 @@ class MessageStream:
             self._timer.cancel()
             self._timer = None
 
+    def _wake(self) -> None:
+        """Write what was added, unless a write of this stream is planned or has not ended."""
+        if self._timer is None and (self._commit is None or self._commit.is_done):
+            self._plan()
+
     def _plan(self) -> None:
         """Write the added text, now or when enough time has passed since the last write."""
         loop = self._writer.actor.loop
@@ -258,8 +281,17 @@ class MessageStream:
         self._timer = None
         try:
             self._write()
+            self._tell_inputs()
         except PlaitError as error:
             self._error = error
+
+    def _tell_inputs(self) -> None:
+        """Show the arguments that were added since the last time, when all before them is durable."""
+        if inputs := self._inputs.take():
+            writer, self._wrote_at = self._writer, self._writer.actor.loop.time()
+            frames: list[Frame] = [InputFrame(writer.state.head.revision, self.id, each) for each in inputs]
+            commit = self._commit = writer.write_records([], frames, lambda: None)
+            commit.then(self._continue)
 
     def _write(self) -> None:
         """Store and show the text that was added since the last write."""
@@ -297,5 +329,5 @@ class MessageStream:
     def _continue(self, error: PlaitError | None) -> None:
         if error is not None:
             self._error = error
-        elif self._is_open and self._timer is None and self._told < self._length:
+        elif self._is_open and self._timer is None and (self._told < self._length or self._inputs.has_new):
             self._plan()

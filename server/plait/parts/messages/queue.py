@@ -50,6 +50,11 @@ class MessageQueue:
         self.caller = make_caller(writer, self._reader.find_open_calls_now)
 
     @property
+    def is_live(self) -> bool:
+        """Whether clients may see the messages."""
+        return self._writer.is_live
+
+    @property
     def is_stopped(self) -> bool:
         """Whether the thread's durable agent is stopped."""
         staged = self._writer.find_staged()

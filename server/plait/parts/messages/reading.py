@@ -49,9 +49,8 @@ class MessageReader:
     async def find_present(self, id: str) -> tuple[Message | None, list[Message], bool, Message | None]:
         """Return a message, the results of its calls with its thoughts, whether a call is open, and the last message.
 
-
-        They are of one moment; the last message without this one is found only if this one is the last. Raises Conflict for a
-        message that is being written, and StoreError.
+        They are of one moment; the last message without this one is found only if this one is the last. Raises Conflict
+        for a message that is being written, and StoreError.
         """
         while True:
             edits, results, is_open, last = self._writer.edits, list[Message](), False, None

@@ -14,6 +14,7 @@ from plait.parts.messages.frames import (
     ChunkFrame,
     DeleteFrame,
     EndFrame,
+    InputFrame,
     InsertFrame,
     ResetFrame,
     TakeFrame,
@@ -102,6 +103,8 @@ def _encode_change(part: str, change: Change) -> bytes:
             return encode(messages.Part(part, revision, "take", taken=dict(taken)))
         case ChunkFrame(revision, id, _, at, text):
             return encode(messages.Part(part, revision, "chunk", id=id, at=at, text=text))
+        case InputFrame(revision, id, input):
+            return encode(messages.Part(part, revision, "chunk", id=id, input=input))
         case EndFrame(revision, id, status):
             return encode(messages.Part(part, revision, "end", id=id, status=status))
         case ResetFrame(revision):

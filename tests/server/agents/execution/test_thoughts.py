@@ -26,7 +26,7 @@ class Shown(Desk):
 
 
 @tool
-async def look(desk: Desk) -> str:
+async def look(desk: Desk, at: int = 0) -> str:
     """Look."""
     return "seen"
 
@@ -156,3 +156,38 @@ async def test_a_deleted_answer_takes_its_thoughts_with_it() -> None:
         assert await lab.handle.messages.delete(items[1].id)
         await until_shown(room, "user completed Where?")
         assert (await lab.handle.messages.list(max_depth=1)).total == 1
+
+
+async def test_the_arguments_of_a_call_are_shown_while_the_model_writes_them_under_the_id_of_the_call() -> None:
+    hold = Hold()
+
+    async def call() -> AsyncIterator[Any]:
+        yield {0: DeltaThinkingPart(content="Hm.")}
+        yield {1: DeltaToolCall("look", '{"a', tool_call_id="c1")}
+        yield {2: DeltaToolCall("look", "{}", tool_call_id="c2")}
+        await hold.wait()
+        yield {1: DeltaToolCall(json_args='t": 1}')}
+
+    async def tell() -> AsyncIterator[Any]:
+        yield "Here."
+
+    def calls(room: Room[Any]) -> dict[str, str]:
+        found = [call for each in room.messages.items for call in each.tool_calls or ()]
+        return {call["id"]: f"{call['function']['name']} {call['function']['arguments']}" for call in found}
+
+    async with open_desk(call, tell, thoughts=False) as (room, lab, _):
+        async for _ in room.messages:
+            if [*calls(room).values()] == ['look {"a', "look {}"]:
+                break
+        shown_ids = [*calls(room)]
+        hold.go.set()
+        await until_shown(
+            room,
+            "user completed Where?",
+            "assistant completed ",
+            "tool completed seen",
+            "tool completed seen",
+            "assistant completed Here.",
+        )
+        assert calls(room) == dict(zip(shown_ids, ['look {"at": 1}', "look {}"], strict=True))
+        assert [each.tool_call_id for each in await lab.history() if each.role == "tool"] == shown_ids
