@@ -158,12 +158,13 @@ async def test_the_arguments_of_a_call_are_shown_while_the_model_writes_them(tmp
         assert "".join(delta for delta, of in pick(stream, "delta", "messageId") if of) == "Let me see.It is order 7."
 
 
+@pytest.mark.parametrize("rest", [0.0, 3600.0])
 @pytest.mark.parametrize("approved", [True, False, None])
 async def test_an_approval_is_an_interrupt_that_the_next_run_answers(
-    approved: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    approved: bool | None, rest: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_SOON", "_REST"):
-        monkeypatch.setattr(waits, name, 0.0)
+        monkeypatch.setattr(waits, name, rest)  # Whether the run leaves the memory.
 
     async def authorize(principal: object, thread: object, action: str) -> bool:
         return True

@@ -25,7 +25,6 @@ from plait.agents.agent import Agent
 from plait.agents.execution.subagents import VARIABLES
 from plait.agents.execution.thread_agents import SUPPLY
 from plait.agents.run import Interruption
-from plait.clock import read_due_clock
 from plait.errors import InvalidArguments
 from plait.parts.messages.caller import QUEUE
 from plait.parts.messages.frames import ChunkFrame, EndFrame, Frame, InputFrame, InsertFrame, UpdateFrame
@@ -63,7 +62,7 @@ class ExecutedRun:
         self._connection = connection
         # The name of the messages that are shown.
         self._part = part
-        # The roles of the messages that are shown while they grow, by their ids, and those whose text is begun.
+        # The roles of the messages that are shown while they grow, by their ids, and the ids of those that have text.
         self._open = dict[str, Any]()
         self._texts = set[str]()
         # The arguments that were shown of calls in these messages, by the ids of the calls.
@@ -79,13 +78,13 @@ class ExecutedRun:
         if not answers:
             await self._exchange.check("call")
         await self._start(actor)
-        for answer in answers:
-            await self._exchange.call(actor, actor.kind.method(SEND), (answer, {}), self._connection)
         messages: ThreadMessages | None = None if self._part is None else getattr(thread, self._part)
         if messages is not None and messages.is_stopped:
             messages.resume()
         stop = do_nothing if messages is None else messages.feed.watch(self._tell)
         try:
+            for answer in answers:
+                await self._exchange.call(actor, actor.kind.method(SEND), (answer, {}), self._connection)
             # Without an input, the run is the queue's, even one that has not ended.
             given, key = ([input], None) if self._agent.takes_input else ([], QUEUE)
             id = answers[0][0] if answers else tasks.run(self._agent.name, *given, key=key).id
@@ -117,7 +116,7 @@ class ExecutedRun:
         Raises InvalidArguments.
         """
         entries = {_APPROVAL + each.interrupt_id: each for each in self._run.resume}
-        runs = [(run.id, tasks.find_awaited(run.id)) for run in await tasks.list(self._agent.name, "sleeping")]
+        runs = [(run.id, tasks.find_awaited(run.id)) for run in await tasks.list(self._agent.name)]
         return [[id, event, _read(entries[event])] for id, events in runs for event in events if event in entries]
 
     def _tell(self, frames: Sequence[Frame]) -> None:
@@ -187,8 +186,8 @@ class ExecutedRun:
 
 def _is_over(tasks: ThreadTasks, run: TaskRun) -> bool:
     """Whether a run has ended, or waits for people."""
-    is_asleep = run.status == "sleeping" and run.due > read_due_clock()
-    return run.ended_at is not None or (is_asleep and any(map(_is_for_people, tasks.find_awaited(run.id))))
+    is_asked = any(map(_is_for_people, tasks.find_awaited(run.id)))
+    return run.ended_at is not None or (is_asked and tasks.only_waits(run.id))
 
 
 def _is_for_people(event: str) -> bool:

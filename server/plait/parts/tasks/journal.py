@@ -89,11 +89,6 @@ class Journal:
         """Whether a step was called since the checkpoint."""
         return bool(self._called)
 
-    @property
-    def awaited(self) -> list[str]:
-        """The events that the method has waited for since the checkpoint, and that have not come."""
-        return [name for name, kind in self._called.items() if kind == "event" and name not in self.events]
-
     def make_checkpoint(self, value: bytes) -> None:
         """Forget the steps that were called since the last checkpoint, and the events that they have waited for."""
         for name, kind in self._called.items():
@@ -115,7 +110,7 @@ class Journal:
         if not self._unstored:
             return row
         released = self._released
-        return replace(row, told=0, events=tuple(each for each in row.events if each not in released))
+        return replace(row, told=0, events=tuple(each for each in row.events if each not in released), awaits=())
 
     # Changes
 

@@ -68,8 +68,9 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
     told: int = 0
     # The names of the events that have come, or whose time is over, since the checkpoint: the first one counts.
     events: tuple[str, ...] = ()
-    # When the run has left the memory, 0 while it has not, and the events for which it then waits.
+    # When the run has left the memory, 0 while it has not.
     asleep_since: int = 0
+    # The events for which it waits, and that have not come, whether it is in the memory or not.
     awaits: tuple[str, ...] = ()
     # Whether all step calls of the run wait, so that it cannot cause a crash.
     is_resting: bool = False
@@ -90,7 +91,7 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
             raise TooLarge(f"{what} have {size:,} bytes together; the limit is {most:,}")
 
     def begin(self, process: str) -> Self:
-        return replace(self, process=process, asleep_since=0, awaits=(), is_resting=False)
+        return replace(self, process=process, asleep_since=0, is_resting=False)
 
     def recover(self, process: str) -> Self:
         if self.is_resting and self.process != process:
@@ -100,12 +101,27 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
     def sleep(self, until: int, awaits: Sequence[str], now: int) -> Self:
         """Leave the memory until a time, or until an event comes, which may have happened already."""
         due = until if set(awaits).isdisjoint(self.events) else now
-        return replace(self, process="", due=due, asleep_since=now, awaits=(*awaits,), is_resting=False)
+        left = tuple(each for each in awaits if each not in self.events)
+        return replace(self, process="", due=due, asleep_since=now, awaits=left, is_resting=False)
+
+    def wait_for(self, event: str) -> Self:
+        """Begin to wait for an event."""
+        return self if event in self.awaits else replace(self, awaits=(*self.awaits, event))
+
+    def stop_waiting(self, event: str) -> Self:
+        """Record that an event has come, or that its time is over."""
+        awaits = tuple(each for each in self.awaits if each != event)
+        events = self.events if event in self.events else (*self.events, event)
+        return replace(self, events=events, awaits=awaits)
+
+    def only_waits(self, now: int) -> bool:
+        """Whether all step calls of the run wait."""
+        return self.is_resting or (self.asleep_since > 0 and self.due > now)
 
     def receive(self, event: str, now: int) -> Self:
         """Record an event, which continues the run if the run waits for it."""
-        due = now if event in self.awaits else self.due
-        return replace(self, events=(*self.events, event), due=due)
+        due = now if self.asleep_since and event in self.awaits else self.due
+        return replace(self.stop_waiting(event), due=due)
 
     def retry(self, events: Sequence[str], now: int) -> Self:
         """Begin the run again, when only these events are still stored."""

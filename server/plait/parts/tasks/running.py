@@ -56,8 +56,9 @@ class TaskRunner(RowRunner[TaskRow], StepRunner):
         self._steps: dict[str, Step] = {}
         self._resting = 0
         self.kept = KeptRuns(actor, part)
-        # The viewers are told of each change.
+        # Called with each change of the status or the value of a run; and with each change of what it waits for, too.
         self.viewers: list[Viewer] = []
+        self.followers: list[Viewer] = []
 
     # Rows
 
@@ -70,12 +71,12 @@ class TaskRunner(RowRunner[TaskRow], StepRunner):
         self.agenda.set(row.id, row)
 
     def store(self, rows: Mapping[str, TaskRow | None], more: Changes = ()) -> Commit:
-        before = {id: self.agenda.rows.get(id) for id in rows} if self.viewers else {}
+        before = {id: self.agenda.rows.get(id) for id in rows} if self.viewers or self.followers else {}
         commit = super().store(rows, more)
         for id, old in before.items():
-            row = self.agenda.rows.get(id)
-            if row is not None and (old is None or (old.status, old.value) != (row.status, row.value)):
-                commit.then(partial(self._tell, row.show()))
+            if (row := self.agenda.rows.get(id)) is not None:
+                is_shown = old is None or (old.status, old.value) != (row.status, row.value)
+                commit.then(partial(self._tell, row.show(), is_shown))
         return commit
 
     def end(self, id: str, status: Status, *, result: msgspec.Raw = NULL, error: str | None = None) -> Commit:
@@ -202,8 +203,6 @@ class TaskRunner(RowRunner[TaskRow], StepRunner):
 
     def find_awaited(self, id: str) -> Sequence[str]:
         """Return the events that a run waits for."""
-        if (step := self._steps.get(id)) is not None:
-            return step.journal.awaited
         row = self.agenda.rows.get(id)
         return () if row is None else row.awaits
 
@@ -255,13 +254,13 @@ class TaskRunner(RowRunner[TaskRow], StepRunner):
         timeout = self._tasks[row.effect].timeout
         return LATEST if timeout is None else min(row.at + round(timeout * 1e6), LATEST)
 
-    def _tell(self, run: TaskRun, failure: PlaitError | None) -> None:
+    def _tell(self, run: TaskRun, is_shown: bool, failure: PlaitError | None) -> None:
         if failure is None:
-            for viewer in (*self.viewers,):
+            for viewer in (*(self.viewers if is_shown else ()), *self.followers):
                 viewer(run)
 
     def _tell_end(self, run: TaskRun, failure: PlaitError | None) -> None:
-        self._tell(run, failure)
+        self._tell(run, True, failure)
         actor = self._actor
         if failure is None:
             actor.instruments.task_ended(actor.key.kind, run.name, run.status)

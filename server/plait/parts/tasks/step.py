@@ -161,9 +161,11 @@ class Step:
             check_seconds("timeout", timeout)
         entry = await self._call(name, "event") or JournalEntry("event")
         if not entry.is_done and name not in self.journal.events:
-            if not entry.due:
+            is_new = not entry.due
+            if is_new:
                 due = LATEST if timeout is None else min(read_due_clock() + round(timeout * 1e6), LATEST)
                 entry = JournalEntry("event", due=due)
+            if is_new or name not in self._find_row().awaits:  # An earlier version has not stored the latter.
                 await self.put(name, entry, is_waiting=True)
             await self._wait(entry.due, name)
             if name not in self.journal.events:
@@ -255,8 +257,8 @@ class Step:
             row = replace(row, is_resting=is_resting)
         if entry.is_done and row.crashes:
             row = row.progress()
-        if entry.kind == "event" and entry.is_done and name not in row.events:
-            row = replace(row, events=(*row.events, name))
+        if entry.kind == "event":
+            row = row.wait_for(name) if is_waiting else row.stop_waiting(name)
         return self._store(row, self.journal.put(name, entry))
 
     # Inside

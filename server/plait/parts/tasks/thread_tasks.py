@@ -67,6 +67,8 @@ class Tasks(Part["ThreadTasks"]):
             "find_awaited",
             "deliver",
             "release",
+            "follow",
+            "only_waits",
         }
     )
 
@@ -253,7 +255,7 @@ class ThreadTasks:
             if run.id == id and not future.done() and is_wanted(run):
                 future.set_result(run)
 
-        stop = self.watch(look)
+        stop = self.follow(look)
         self._waiting.add(future)
         try:
             if (run := await self.get(id)) is None:
@@ -269,9 +271,11 @@ class ThreadTasks:
 
         Returns a function that ends this.
         """
-        viewers = self._runner.viewers
-        viewers.append(viewer)
-        return lambda: viewers.remove(viewer)
+        return _add(self._runner.viewers, viewer)
+
+    def follow(self, viewer: Viewer) -> Callable[[], None]:
+        """Do what `watch` does, also for each change of what a run waits for."""
+        return _add(self._runner.followers, viewer)
 
     def is_running(self, name: str, key: str) -> bool:
         """Whether there is a run of a task with a key that has not ended."""
@@ -280,12 +284,16 @@ class ThreadTasks:
     def find_waiting(self, name: str, key: str) -> Collection[str] | None:
         """Return the events that the run of a task with a key waits for; None if there is no run."""
         row = self._runner.agenda.find((name, key, None))
-        return None if row is None else [each for each in row.awaits if each not in row.events]
+        return None if row is None else self._runner.find_awaited(row.id)
 
     def find_awaited(self, id: str) -> Sequence[str]:
-        """Return the events for which a run has left the memory, and that have not come."""
+        """Return the events that a run waits for, and that have not come."""
+        return self._runner.find_awaited(id)
+
+    def only_waits(self, id: str) -> bool:
+        """Whether a run has not ended, and all its step calls wait."""
         row = self._runner.agenda.rows.get(id)
-        return () if row is None else [each for each in row.awaits if each not in row.events]
+        return row is not None and row.only_waits(read_due_clock())
 
     def release(self, id: str) -> None:
         """Send an event without data for each event that a run waits for."""
@@ -332,3 +340,8 @@ class ThreadTasks:
         for future in self._waiting:
             if not future.done():
                 future.set_exception(Unavailable("the thread has been stopped: get it from the app again"))
+
+
+def _add(viewers: list[Viewer], viewer: Viewer) -> Callable[[], None]:
+    viewers.append(viewer)
+    return lambda: viewers.remove(viewer)

@@ -1,6 +1,7 @@
 """What comes for a run at a bad moment: while its journal is read, while it is being paused, before it is asked for."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -125,3 +126,59 @@ async def test_a_step_that_returned_none_is_finished() -> None:
             await desk.tasks.send(id, "go")
             assert (await desk.tasks.wait(id)).status == "done"
     assert Desk.seen == ["none"]
+
+
+@pytest.mark.parametrize("rest", [0.0, 3600.0])
+async def test_what_a_run_waits_for_is_told_at_once_and_until_it_has_come(
+    rest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.parts.tasks.waits._SOON", rest)  # Whether the run leaves the memory.
+    monkeypatch.setattr("plait.parts.tasks.waits._REST", rest)
+
+    async def do(desk: Desk, step: Step) -> list[Any]:
+        first = await asyncio.gather(step.event("a"), step.event("b"))
+        with contextlib.suppress(TimeoutError):
+            await step.event("late", timeout=0.0)
+        return [*first, await step.event("c")]
+
+    use(do)
+    async with FlakyMemory() as store, open_workshop(store, Desk) as shop:
+        desk = await shop.thread(Desk)
+        told = list[list[str]]()
+        stop = desk.tasks.follow(lambda run: told.append([*desk.tasks.find_awaited(run.id)]))
+        id = (await desk.tasks.run("work")).id
+        await until(lambda: told[-1:] == [["a", "b"]] and desk.tasks.only_waits(id))
+        assert await desk.tasks.send(id, "b", 2)
+        await until(lambda: told[-1] == ["a"] and desk.tasks.only_waits(id))
+        assert await desk.tasks.send(id, "a", 1)
+        await until(lambda: told[-1] == ["c"] and desk.tasks.only_waits(id))
+        assert await desk.tasks.send(id, "c", 3)
+        async with asyncio.timeout(10):
+            assert (await desk.tasks.wait(id)).result == [1, 2, 3]
+        assert told[-1] == []
+        stop()
+
+
+async def test_what_a_run_waits_for_is_known_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.parts.tasks.waits._REST", 3600)
+
+    async def do(desk: Desk, step: Step) -> Any:
+        return await step.event("a")
+
+    use(do)
+    async with SlowMemory() as store:
+        async with open_workshop(store, Desk) as shop:
+            desk = await shop.thread(Desk)
+            id = (await desk.tasks.run("work")).id
+            await desk.tasks.wait_until(id, lambda run: desk.tasks.only_waits(run.id))
+            await shop.crash()
+        store.gate = asyncio.Event()
+        async with open_workshop(store, Desk) as shop:
+            desk = await shop.thread(Desk)
+            assert desk.tasks.find_awaited(id) == ("a",)
+            await store.is_reading.wait()
+            assert desk.tasks.find_awaited(id) == ("a",)
+            store.gate.set()
+            assert await desk.tasks.send(id, "a", 1)
+            async with asyncio.timeout(10):
+                assert (await desk.tasks.wait(id)).result == 1
