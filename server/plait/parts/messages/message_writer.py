@@ -58,6 +58,9 @@ class MessageWriter:
         self.history = History(actor.records, part, self.streams)
         # Called with the frames for clients, in order, when they are durable.
         self.viewers: list[Callable[[list[Frame]], None]] = []
+        # Called when a write is durable, also one without frames; and the time of the last write since the thread woke.
+        self.watchers: list[Callable[[], None]] = []
+        self.written_at = 0
 
     @property
     def taken(self) -> Collection[int]:
@@ -125,6 +128,7 @@ class MessageWriter:
             if undo is not None:
                 undo()
 
+        self.written_at = read_wall_clock()
         # Set the state before the write, because the write also stores when the thread is due.
         self.state, records = changes.finish()
         self.edits += changes.is_edit
@@ -134,6 +138,8 @@ class MessageWriter:
         except BaseException:
             self.state, self.edits = before, edits
             raise
+        if self.watchers:
+            commit.then(lambda error: None if error else self.tell_watchers())
         if changes.lost:
             commit.then(lambda error: None if error else self._forget_lost(changes.lost))
         if self.hooks is not NO_HOOKS and (changes.created or changes.updated):
@@ -159,6 +165,11 @@ class MessageWriter:
             changes.attempts = changes.attempts.succeed(changes.oldest, read_due_clock())
             self.store(changes)
         return has_taken
+
+    def tell_watchers(self) -> None:
+        """Call the watchers."""
+        for watcher in tuple(self.watchers):
+            watcher()
 
     def make_changes(self, *, is_live: bool) -> Changes:
         """Return an edit of the state, which is not stored; with `is_live`, clients get frames of its changes."""

@@ -140,19 +140,24 @@ class MessageQueue:
         metadata: Mapping[str, Any] | None = None,
         attachments: Sequence[Mapping[str, Any]] = (),
         sender: str | Connection | None = None,
+        id: str | None = None,
     ) -> Result[Message]:
         """Add a message to the queue, from which the agent takes it: at once, or when the current run has ended.
 
         If the sender has used the `key` among the last 10,000 keys, nothing is added, and the result has the id of the
         first message. The sender is the client of the calling code, or of the connection `sender`; a text names another
-        sender for keys. Raises TooMany if 1,000 messages are queued, and the errors of `inject`.
+        sender for keys. An `id` is the message's own id and, for all senders, its key. Raises TooMany if 1,000 messages
+        are queued, and the errors of `inject`.
         """
         check_type("content", content, str)
         if role == "tool":
             raise ValueError("the result of a tool cannot be queued: use `inject`")
         check_type("sender", sender, str, Connection, NoneType)
         found, user = find_sender(sender if isinstance(sender, Connection) else None)
-        id = None if key is None else make_sent_id((isinstance(sender, str) and sender) or found, encode_key(key))
+        if id is not None:
+            encode_key(id)
+        elif key is not None:
+            id = make_sent_id((isinstance(sender, str) and sender) or found, encode_key(key))
         is_known = id is not None and self._writer.state.keys.has(id)
         check_writable(self._actor)
         if not is_known:

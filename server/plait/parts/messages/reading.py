@@ -235,22 +235,39 @@ class Feed:
 
     def __init__(self, writer: MessageWriter) -> None:
         self._writer = writer
+        # Whether the thread was stopped.
+        self.is_closed = False
+
+    @property
+    def written_at(self) -> int:
+        """The time of the last write since the thread woke, in microseconds since the epoch; 0 if there was none."""
+        return self._writer.written_at
 
     def watch(self, viewer: Viewer) -> Callable[[], None]:
         """Call a function with the frames for clients, in order, when durable; return a function that ends this."""
         self._writer.viewers.append(viewer)
         return lambda: self._writer.viewers.remove(viewer)
 
+    def watch_writes(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Call a function when a write is durable, and when the thread is stopped; return a function that ends this."""
+        self._writer.watchers.append(watcher)
+        return lambda: self._writer.watchers.remove(watcher)
+
+    def close(self) -> None:
+        """Tell those who watch that the thread was stopped."""
+        self.is_closed = True
+        self._writer.tell_watchers()
+
     async def since(self, revision: int) -> Missed | None:
         """Return the frames after a revision; None if a client must begin with the newest messages."""
-        return await self._writer.history.since(await self._find_durable(), revision)
+        return await self._writer.history.since(await self.find_durable(), revision)
 
     async def newest(self, limit: int, before: int | None = None, *, size: int | None = None) -> tuple[int, Page]:
         """Return the newest messages that clients may see, including nested ones, and their revision.
 
         Pending messages come in addition to `limit`, and to `size` in bytes.
         """
-        state = await self._find_durable()
+        state = await self.find_durable()
         listing = MessageListing(
             self._writer, None, statuses="cpsf", is_silent=False, max_depth=_ANY_DEPTH, state=state
         )
@@ -260,7 +277,7 @@ class Feed:
             size = None if size is None else max(size, self._writer.actor.limits.record) + queued
         return state.head.revision, await listing.read(limit, 0, None, before=before, size=size)
 
-    async def _find_durable(self) -> State:
+    async def find_durable(self) -> State:
         """Return the state, when it is durable. Raises StoreError."""
         while True:
             state, losses = self._writer.state, self._writer.losses

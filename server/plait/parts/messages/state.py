@@ -154,6 +154,7 @@ class SentKeys:
 
     def has(self, id: str) -> bool:
         """Whether a message was sent with this id."""
+        id = _fit(id)
         return any(_find(page, id) >= 0 for page in self._pages)
 
     def add(self, id: str) -> tuple["SentKeys", dict[str, bytes | None]]:
@@ -165,12 +166,13 @@ class SentKeys:
         if len(pages) > _PAGES - 1:
             records[_page_key(first)] = None
             first, pages = first + 1, pages[1:]
-        pages[-1] += id
+        pages[-1] += _fit(id)
         records[_page_key(first + len(pages) - 1)] = _encode_page(pages[-1])
         return SentKeys(first, pages), records
 
     def remove(self, id: str) -> tuple["SentKeys", dict[str, bytes | None]]:
         """Return the keys without an id, and the record that changes, if there is one."""
+        id = _fit(id)
         for number, page in enumerate(self._pages):
             if (at := _find(page, id)) >= 0:
                 pages = [*self._pages]
@@ -289,6 +291,11 @@ def read_told(head: bytes | None) -> int:
 def make_sent_id(sender: str, key: str) -> str:
     """Return the id of the message that a sender has sent with a key."""
     return blake2b(encode_json((sender, key)), digest_size=12).hexdigest()
+
+
+def _fit(id: str) -> str:
+    """Return an id in 24 characters: as it is, or the hash of one that its sender has chosen."""
+    return id if len(id) == _LENGTH else make_sent_id("", id)
 
 
 def _page_key(number: int) -> str:

@@ -74,6 +74,9 @@ class Messages(Part["ThreadMessages"]):
     def find_facts(self, actor: ThreadActor) -> object:
         return self.of(actor).facts
 
+    def unload(self, actor: ThreadActor) -> None:
+        self.of(actor).feed.close()
+
     def take_item(self, actor: ThreadActor, body: Mapping[str, Any]) -> None:
         """Queue a message; one that no agent would take is added to the history. A terminated thread takes none."""
         if actor.terminated_at is None:

@@ -21,6 +21,7 @@ from plait.instruments.protocol import TRACE
 from plait.parts.tasks.client_methods import show_run
 from plait.session.native.live_tasks import read_newest
 from plait.state.types import parse_json_error
+from plait.web.http.chat.door import ChatRequests
 from plait.web.http.endpoint import BodyLimit, Endpoint, Headers, LimitedRequest
 from plait.web.http.exchange import Exchange, answer_json, read_tags
 from plait.web.http.files import answer_file
@@ -43,6 +44,8 @@ class CallBody(msgspec.Struct, forbid_unknown_fields=True):
     kwargs: dict[str, msgspec.Raw] = {}
 
 
+# The body of a chat has all messages of its page: its maximum bytes, as a multiple of those of another body.
+_MOST_FRAMES: Final = 16
 # The number of runs in a listing that have ended.
 _RUNS: Final = 50
 _NO_CONTENT: Final = 204
@@ -56,6 +59,7 @@ class ThreadRequests(Endpoint):
     def __init__(self, context: ServerContext) -> None:
         super().__init__(context)
         self._listings = ListingRequests(context)
+        self._chats = ChatRequests(context)
         # The endpoints of each kind, if one of them has a limit of its own.
         found = {name: kind.endpoints for name, kind in context.node.kinds.items()}
         self._limited = {name: endpoints for name, endpoints in found.items() if endpoints.has_limits}
@@ -70,6 +74,8 @@ class ThreadRequests(Endpoint):
         """Return the limit of a file, of an endpoint with a limit of its own, or of any other body."""
         if address is not None:
             (kind, _), rest = address
+            if scope["method"] == "POST" and rest == "chat" and kind in self._chats.kinds:
+                return BodyLimit(_MOST_FRAMES * self._context.limits.frame)
             if scope["method"] == "PUT" and rest.startswith("files/") and kind in self._context.files:
                 return BodyLimit(self._context.limits.file, "file")
             if (endpoints := self._limited.get(kind)) is not None:
@@ -92,7 +98,10 @@ class ThreadRequests(Endpoint):
         if isinstance(principal, Response):
             return principal
         context.check_kind(request, address.key.kind)
-        return await self._route(_Exchange(context, request, address.key, principal), address.rest.split("/"))
+        exchange, parts = _Exchange(context, request, address.key, principal), address.rest.split("/")
+        if parts[0] == "chat" and address.key.kind in self._chats.kinds:
+            return await self._chats.answer(exchange, parts[1:])
+        return await self._route(exchange, parts)
 
     def _route(self, exchange: "_Exchange", parts: list[str]) -> Awaitable[Response]:
         """Begin to answer a request by its method and the parts of its path after the thread."""

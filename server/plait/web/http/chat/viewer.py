@@ -1,0 +1,208 @@
+"""Streams an answer to a page while it is made: the differences between what the page has and what it is to have."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from msgspec.structs import replace
+
+from plait.actor.actor import Actor
+from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame, Frame, InsertFrame, TakeFrame, UpdateFrame
+from plait.parts.messages.message import Message
+from plait.parts.messages.thread_messages import ThreadMessages
+from plait.parts.part import find_role
+from plait.web.http.chat.parts import Chunk, Part, encode_chunks
+from plait.web.http.chat.rendering import ANSWER, Group, Link, Shown, find_chunks, find_group, render
+from plait.web.http.streamed import ResponseAborted
+
+__all__ = ["MOST_BYTES", "MOST_ON_PAGE", "Viewer"]
+
+MOST_ON_PAGE: Final = 100
+"""The maximum messages that are read at once."""
+
+MOST_BYTES: Final = 1 << 20
+"""The maximum bytes of the messages that are read at once."""
+
+# The maximum pages that are read to find a question.
+_MOST_PAGES: Final = 50
+# Seconds of silence after which a comment is sent, so that proxies keep the stream open.
+_SILENCE: Final = 15.0
+_FAILED: Final = "Something went wrong, so there is no answer."
+_CHANGED: Final = "The conversation has changed: load it again."
+
+
+class Viewer:
+    """Shows one page the answer to a question, and then those to the questions in `after`, until nothing is answered.
+
+    Each difference is made when it can be sent, so nothing waits for a slow page but the messages themselves. `ended`
+    is called when the page leaves.
+    """
+
+    def __init__(
+        self,
+        messages: ThreadMessages,
+        find_awaited: Callable[[], Collection[str]],
+        link: Link,
+        ended: Callable[[], None],
+    ) -> None:
+        self._messages = messages
+        self._find_awaited = find_awaited
+        self._link = link
+        self._question = ""
+        self._after: list[str] = []
+        # The messages from the question on, by id, as far as they are durable.
+        self._found: dict[str, Message] = {}
+        # The frames that came while the messages were read; None after that.
+        self._held: list[Frame] | None = []
+        # What the page has, and whether the answer was begun there.
+        self._shown: Sequence[Shown] = ()
+        self._has_begun = False
+        self._wake = asyncio.Event()
+        # Whether the stream must end, and the reason if the page is to know it; otherwise the page resumes.
+        self._is_closed = False
+        self._reason = ""
+        self._stack = ExitStack()
+        self._stack.callback(ended)
+
+    async def open(self, actor: Actor, question: str, *, after: Sequence[str] = ()) -> None:
+        """Read the messages from a question on, and follow their changes. Raises StoreError."""
+        self._question, self._after = question, [*after]
+        feed, stack = self._messages.feed, self._stack
+        stack.enter_context(actor.usage.keep_awake())
+        stack.callback(feed.watch(self._take))
+        stack.callback(feed.watch_writes(self._wake.set))
+        if (tasks := find_role(actor.kind.cls, "tasks")) is not None:
+            stack.callback(tasks.of(actor).watch(lambda _: self._wake.set()))
+        revision, page = await feed.newest(MOST_ON_PAGE, size=MOST_BYTES)
+        found = page.messages
+        for _ in range(_MOST_PAGES):
+            if not page.has_more or any(each.id == question for each in found):
+                break
+            _, page = await feed.newest(MOST_ON_PAGE, found[0].position, size=MOST_BYTES)
+            found = [*page.messages, *found]
+        start = next((at for at, each in enumerate(found) if each.id == question and each.status != "pending"), 0)
+        self._found = {each.id: each for each in found[start:]}
+        held, self._held = self._held, None
+        for frame in held or ():
+            if frame.revision > revision or isinstance(frame, ChunkFrame):
+                self._apply(frame)
+
+    def skip(self, parts: Sequence[Part]) -> None:
+        """Begin with the parts that the page has."""
+        self._shown = [
+            Shown("", replace(each, state="input-available") if each.state == "approval-responded" else each)
+            for each in parts
+        ]
+
+    def close(self, _: int = 0, reason: str = "") -> None:
+        """End the stream, with a reason if the rights of its page have ended; without one, the page resumes."""
+        self._is_closed, self._reason = True, reason
+        self._wake.set()
+
+    def leave(self) -> None:
+        """Stop following the messages, as the page has left."""
+        self._stack.close()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield server-sent events up to the end of the answer. Raises ResponseAborted if the page is to resume."""
+        while True:
+            self._wake.clear()
+            if self._is_closed or self._messages.feed.is_closed:
+                if not self._reason:
+                    raise ResponseAborted
+                yield encode_chunks([Chunk(type="error", error_text=self._reason)])
+                return
+            group = find_group(self._found, self._question)
+            chunks, end = self._advance(group), self._find_end(group)
+            if chunks:
+                yield encode_chunks(chunks)
+            if end is None:
+                async for comment in self._wait():
+                    yield comment
+                continue
+            await self._messages.feed.find_durable()  # What has decided the end may not be durable yet.
+            if self._wake.is_set():
+                continue
+            if end == "stop" and self._after:
+                self._question, self._shown, self._has_begun = self._after.pop(0), (), False
+                continue
+            yield encode_chunks([*self._finish(end)]) + b"data: [DONE]\n\n"
+            return
+
+    # Inside
+
+    async def _wait(self) -> AsyncIterator[bytes]:
+        while not self._wake.is_set():
+            try:
+                async with asyncio.timeout(_SILENCE):
+                    await self._wake.wait()
+            except TimeoutError:
+                yield b": \n\n"
+
+    def _take(self, frames: Sequence[Frame]) -> None:
+        if self._held is not None:
+            self._held += frames
+            return
+        for frame in frames:
+            self._apply(frame)
+        self._wake.set()
+
+    def _apply(self, frame: Frame) -> None:
+        found = self._found
+        match frame:
+            case InsertFrame(message=message) | UpdateFrame(message=message):
+                found[message.id] = message
+            case DeleteFrame(id=id):
+                found.pop(id, None)
+            case TakeFrame(taken=taken):
+                for id, position in taken:
+                    if id in found:
+                        found[id] = replace(found[id], position=position, status="completed")
+            case ChunkFrame(id=id, at=at, text=text) if id in found:
+                have = found[id].content or ""
+                if at <= len(have) < at + len(text):
+                    found[id] = replace(found[id], content=have + text[len(have) - at :])
+            case EndFrame(id=id, status=status) if id in found:
+                found[id] = replace(found[id], status=status, taken=())
+
+    def _advance(self, group: Group | None) -> list[Chunk]:
+        """Return the chunks that bring the page to the messages as they are."""
+        parts = render(group.messages if group else (), self._find_awaited(), self._link)
+        if (found := find_chunks(self._shown, parts)) is None:
+            self.close(reason=_CHANGED)
+            return []
+        chunks, self._shown = found
+        if group is not None and group.is_taken and not self._has_begun and (parts or not group.is_followed):
+            self._has_begun = True
+            return [Chunk(type="start", message_id=f"{self._question}{ANSWER}"), *chunks]
+        return chunks
+
+    def _find_end(self, group: Group | None) -> str | None:
+        """Return the reason why the answer has ended; None while it is made."""
+        status = self._messages.status
+        if group is None:
+            return "other"
+        if group.is_followed:
+            return "stop"
+        if any(each.part.state == "approval-requested" for each in self._shown):
+            return "tool-calls"
+        if status == "running":
+            return None
+        if status == "stopped":
+            return "interrupted"
+        last = [group.question, *(each for each in group.messages if not each.depth)][-1]
+        return "error" if last.status == "failed" else "stop"
+
+    def _finish(self, end: str) -> Iterator[Chunk]:
+        for each in self._shown:
+            if each.part.state == "streaming":
+                yield Chunk(type=f"{each.part.type}-end", id=each.id)
+        if self._shown:
+            yield Chunk(type="finish-step")
+        if end == "error":
+            yield Chunk(type="error", error_text=_FAILED)
+            return
+        if end == "interrupted":
+            yield Chunk(type="abort")
+        yield Chunk(type="finish", finish_reason=end)

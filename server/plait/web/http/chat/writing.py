@@ -1,0 +1,99 @@
+"""Writes what a page of `useChat` asks for, in a turn of its client: questions, edits, and answers to calls."""
+
+import asyncio
+from collections.abc import Callable
+from secrets import token_hex
+from typing import Any, Final
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection
+from plait.actor.rpc import Method
+from plait.errors import Conflict, InvalidArguments
+from plait.parts.files.file import Upload
+from plait.parts.files.thread_files import ThreadFiles
+from plait.parts.messages.message import Message
+from plait.parts.messages.thread_messages import ThreadMessages
+from plait.web.http.chat.body import Body, DataFile, Question
+from plait.web.http.exchange import Exchange
+
+__all__ = ["Writer"]
+
+_LONGEST_NAME: Final = 100
+
+
+class Writer:
+    """Writes for one request."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        actor: Actor,
+        connection: Connection,
+        messages: ThreadMessages,
+        files: ThreadFiles | None,
+    ) -> None:
+        self._exchange = exchange
+        self._actor = actor
+        self._connection = connection
+        self._messages = messages
+        self._files = files
+
+    async def ask(self, body: Body, question: Question) -> str:
+        """Queue a question unless it was queued before, and return its id.
+
+        Raises Conflict if its id is that of another message, and InvalidArguments.
+        """
+        id, messages = body.message.id, self._messages
+        if await messages.get(id) is None:
+            await self._queue(id, question)
+        found = await messages.get(id)
+        if found is None or not self._is_own(found) or (found.content or "") != question.text:
+            raise Conflict(f"there is another message with the id {id}")
+        return id
+
+    # Inside
+
+    def _is_own(self, message: Message) -> bool:
+        return message.role == "user" and message.sender in (None, self._connection.user)
+
+    async def _queue(self, id: str, question: Question) -> None:
+        if question.files and self._files is None:
+            raise question.files[0].place.refuse("these threads have no files")
+        contents = [await asyncio.to_thread(each.decode) for each in question.files]
+        user = self._connection.user
+
+        async def queue(thread: Any) -> None:
+            uploads = [await self._files.receive(each) for each in contents] if self._files else []
+            with thread.transaction():
+                attachments = [self._put(*each) for each in zip(question.files, uploads, strict=True)]
+                self._messages.queue(
+                    question.text,
+                    id=id,
+                    sender=self._connection,
+                    metadata={} if user is None else {"user": user},
+                    attachments=[*question.attachments, *attachments],
+                )
+
+        await self._call(queue)
+
+    def _put(self, file: DataFile, upload: Upload) -> dict[str, Any]:
+        assert self._files is not None
+        name = "".join("-" if each in "/\\" or not each.isprintable() else each for each in file.name)[-_LONGEST_NAME:]
+        path = f"attachments/{token_hex(6)}/{name.strip(' .') or 'file'}"
+        try:
+            found = self._files.put(path, upload, mime=file.mime).value
+        except ValueError as error:
+            raise file.place.refuse(str(error)) from None
+        return {"path": found.path, "name": name or found.name, "mime": found.mime}
+
+    async def _call(self, work: Callable[[Any], Any]) -> Any:
+        """Do something in a turn of the client, so that a new thread is its user's, and return the durable result."""
+
+        async def checked(thread: Any) -> Any:
+            try:
+                return await work(thread)
+            except (ValueError, TypeError) as error:
+                raise InvalidArguments(str(error)) from error
+
+        method = Method("chat", "chat", checked, concurrent=True)
+        return await self._exchange.call(self._actor, method, ([], {}), self._connection)
