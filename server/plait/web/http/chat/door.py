@@ -18,9 +18,10 @@ from plait.parts.attachments import find_attached
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait.parts.part import find_parts
 from plait.web.http.chat.body import read_body, read_question
-from plait.web.http.chat.rendering import Link, find_questions, render_page
-from plait.web.http.chat.viewer import MOST_BYTES, MOST_ON_PAGE, Viewer
-from plait.web.http.chat.writing import Writer
+from plait.web.http.chat.parts import Part
+from plait.web.http.chat.rendering import Link, find_questions, is_question, render_page
+from plait.web.http.chat.viewer import Viewer, read_messages
+from plait.web.http.chat.writing import Writer, find_awaited
 from plait.web.http.exchange import Exchange, answer_json
 from plait.web.http.streamed import StreamedResponse
 from plait.web.listing import is_number
@@ -74,14 +75,14 @@ class ChatRequests:
         except NotFound:
             return answer_json({"messages": [], "before": None, "status": "idle"})
         with actor.usage.keep_awake():
-            _, page = await messages.feed.newest(MOST_ON_PAGE, None if before is None else int(before), size=MOST_BYTES)
-        found = page.messages
-        if page.has_more:  # The first answer may lack its beginning, which is on the page before.
-            first = next((at for at, each in enumerate(found) if each.role == "user" and not each.depth), 0)
-            found = found[first:]
+            status = messages.status  # Before the messages: what ends in between is shown by the stream.
+            place = None if before is None else int(before)
+            _, found, has_more = await read_messages(messages.feed, place, is_question)
+        if has_more:  # The first answer may lack its beginning, which is on the page before.
+            found = found[next((at for at, each in enumerate(found) if is_question(each)), 0) :]
         shown = render_page(found, self._find_awaited(actor), _make_link(exchange))
         exchange.lease.check()
-        first = found[0].position if page.has_more else None
+        first = found[0].position if has_more else None
         return answer_json({"messages": shown, "before": first, "status": status})
 
     async def _resume(self, exchange: Exchange) -> Response:
@@ -91,9 +92,9 @@ class ChatRequests:
             return Response(status_code=204)
         with actor.usage.keep_awake():
             is_running = messages.status == "running"  # Before the messages: what ends in between is shown.
-            _, page = await messages.feed.newest(MOST_ON_PAGE, size=MOST_BYTES)
-            taken, waiting = find_questions({each.id: each for each in page.messages})
-            last_at = max([messages.feed.written_at, *(each.created_at for each in page.messages)])
+            _, found, _ = await read_messages(messages.feed, None, is_question)
+            taken, waiting = find_questions({each.id: each for each in found})
+            last_at = max([messages.feed.written_at, *(each.created_at for each in found)])
             if not (is_running or (taken and last_at > read_wall_clock() - _RECENT)):
                 return Response(status_code=204)
             first, *after = [each.id for each in (*taken[-1:], *waiting)]
@@ -105,20 +106,32 @@ class ChatRequests:
         with context.scheduler.measure():
             body = read_body(data, context.limits)
         context.requests.charge_messages(exchange.request, exchange.principal, count_extra_messages(body.raw))
-        question = read_question(body, _make_link(exchange)(""))
-        await exchange.check("send")
-        if question.files or find_attached(question.attachments):
+        is_answer = body.message.role == "assistant"
+        question = None if is_answer else read_question(body, _make_link(exchange)(""))
+        await exchange.check("approve" if is_answer else "send")
+        if question is not None and (question.files or find_attached(question.attachments)):
             await exchange.check("upload")
-        actor, connection = await exchange.enter(len(data))
+        actor, connection = await exchange.enter(len(data), may_approve=is_answer)
         if connection.readonly:
             raise Readonly("Connection is readonly")
         with actor.usage.keep_awake():
             files = context.files.get(exchange.key.kind)
             writer = Writer(exchange, actor, connection, part.of(actor), None if files is None else files.of(actor))
+            if question is None:
+                id = await writer.approve(body)
+                return await self._view(exchange, actor, id, parts=body.message.parts)
             return await self._view(exchange, actor, await writer.ask(body, question))
 
-    async def _view(self, exchange: Exchange, actor: Actor, question: str, *, after: Sequence[str] = ()) -> Response:
-        """Return a stream of an answer, which counts as a socket of its address."""
+    async def _view(
+        self,
+        exchange: Exchange,
+        actor: Actor,
+        question: str,
+        *,
+        after: Sequence[str] = (),
+        parts: Sequence[Part] = (),
+    ) -> Response:
+        """Return a stream of an answer for a page that has some parts of it; it counts as a socket of its address."""
         if (refusal := actor.sockets.find_refusal()) is not None:
             raise refusal
         addresses, client = self._context.addresses, exchange.request.client
@@ -133,7 +146,7 @@ class ChatRequests:
         addresses.enter(host)
         self._viewers.add(viewer)
         try:
-            await viewer.open(actor, question, after=after)
+            await viewer.open(actor, question, after=after, parts=parts)
             exchange.lease.open(viewer.close)
             exchange.lease.check()
         except BaseException:
@@ -147,7 +160,7 @@ class ChatRequests:
         return actor, self.kinds[exchange.key.kind].of(actor)
 
     def _find_awaited(self, actor: Actor) -> Collection[str]:
-        return ()
+        return find_awaited(actor, self.kinds[actor.key.kind].of(actor))
 
 
 async def _stop(exchange: Exchange) -> bool:

@@ -6,7 +6,7 @@ question with a suffix.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import compress
-from operator import not_
+from operator import attrgetter, not_
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,7 +16,18 @@ from msgspec.structs import replace
 from plait.parts.messages.message import STATUS, Message, read_call, read_own
 from plait.web.http.chat.parts import STEP, Approval, Chunk, Part, UIMessage, make_chunks
 
-__all__ = ["ANSWER", "Group", "Shown", "find_chunks", "find_group", "find_questions", "render", "render_page"]
+__all__ = [
+    "ANSWER",
+    "Group",
+    "Link",
+    "Shown",
+    "find_chunks",
+    "find_group",
+    "find_questions",
+    "is_question",
+    "render",
+    "render_page",
+]
 
 ANSWER: Final = ".answer"
 """The suffix of the id of an answer, after that of its question."""
@@ -26,6 +37,7 @@ Link = Callable[[str], str]
 
 # What results of calls say that a person has refused.
 _REFUSED: Final = "a person has refused the call"
+_place: Final = attrgetter("position")
 _RANKS: Final = {"input-streaming": 0, "input-available": 1, "approval-requested": 1}
 
 
@@ -45,10 +57,15 @@ class Group(NamedTuple):
     is_followed: bool = False
 
 
+def is_question(message: Message) -> bool:
+    """Whether a message begins a group: one of a person."""
+    return message.role == "user" and not message.depth and message.subagent_id is None
+
+
 def find_questions(found: Mapping[str, Message]) -> tuple[list[Message], list[Message]]:
     """Return the questions that an agent has taken, and those that wait, in order."""
     taken = _find_taken(found)
-    questions = [each for each in _order(found, taken) if _is_question(each)]
+    questions = [each for each in _order(found, taken) if is_question(each)]
     waits = [each.status == "pending" and each.id not in taken for each in questions]
     return [*compress(questions, map(not_, waits))], [*compress(questions, waits)]
 
@@ -62,7 +79,7 @@ def find_group(found: Mapping[str, Message], id: str) -> Group | None:
         return Group(question, is_taken=False)
     order = [each for each in _order(found, taken) if each.status != "pending" or each.id in taken]
     after = order[order.index(question) + 1 :]
-    end = next((at for at, each in enumerate(after) if _is_question(each)), None)
+    end = next((at for at, each in enumerate(after) if is_question(each)), None)
     return Group(question, True, after[:end], is_followed=end is not None)
 
 
@@ -119,7 +136,7 @@ def render_page(messages: Sequence[Message], awaited: Collection[str], link: Lin
     for each in _order(found, _find_taken(found)):
         if each.id in pending:
             continue
-        if _is_question(each):
+        if is_question(each):
             groups.append((each, []))
         else:
             groups[-1][1].append(each)
@@ -137,13 +154,10 @@ def render_page(messages: Sequence[Message], awaited: Collection[str], link: Lin
 # Inside
 
 
-def _is_question(message: Message) -> bool:
-    return message.role == "user" and not message.depth and message.subagent_id is None
-
-
 def _find_taken(found: Mapping[str, Message]) -> dict[str, Message]:
-    """Return the streaming messages by the ids of the pending ones that their runs have taken."""
-    return {id: each for each in found.values() for id in each.taken}
+    """Return the first streaming messages by the ids of the pending ones that their runs have taken."""
+    streaming = sorted((each for each in found.values() if each.taken), key=_place, reverse=True)
+    return {id: each for each in streaming for id in each.taken}
 
 
 def _order(found: Mapping[str, Message], taken: Mapping[str, Message]) -> list[Message]:

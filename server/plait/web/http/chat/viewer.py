@@ -10,21 +10,18 @@ from msgspec.structs import replace
 from plait.actor.actor import Actor
 from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame, Frame, InsertFrame, TakeFrame, UpdateFrame
 from plait.parts.messages.message import Message
+from plait.parts.messages.reading import Feed
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.part import find_role
 from plait.web.http.chat.parts import Chunk, Part, encode_chunks
 from plait.web.http.chat.rendering import ANSWER, Group, Link, Shown, find_chunks, find_group, render
 from plait.web.http.streamed import ResponseAborted
 
-__all__ = ["MOST_BYTES", "MOST_ON_PAGE", "Viewer"]
+__all__ = ["Viewer", "read_messages"]
 
-MOST_ON_PAGE: Final = 100
-"""The maximum messages that are read at once."""
-
-MOST_BYTES: Final = 1 << 20
-"""The maximum bytes of the messages that are read at once."""
-
-# The maximum pages that are read to find a question.
+# The maximum messages that are read at once, and their bytes; and the pages that are read to find a question.
+_MOST_ON_PAGE: Final = 100
+_MOST_BYTES: Final = 1 << 20
 _MOST_PAGES: Final = 50
 # Seconds of silence after which a comment is sent, so that proxies keep the stream open.
 _SILENCE: Final = 15.0
@@ -65,35 +62,26 @@ class Viewer:
         self._stack = ExitStack()
         self._stack.callback(ended)
 
-    async def open(self, actor: Actor, question: str, *, after: Sequence[str] = ()) -> None:
-        """Read the messages from a question on, and follow their changes. Raises StoreError."""
+    async def open(self, actor: Actor, question: str, *, after: Sequence[str], parts: Sequence[Part]) -> None:
+        """Read the messages from a question on, and follow their changes; the page has `parts`. Raises StoreError."""
         self._question, self._after = question, [*after]
+        self._shown = [
+            Shown("", replace(each, state="input-available") if each.state == "approval-responded" else each)
+            for each in parts
+        ]
         feed, stack = self._messages.feed, self._stack
         stack.enter_context(actor.usage.keep_awake())
         stack.callback(feed.watch(self._take))
         stack.callback(feed.watch_writes(self._wake.set))
         if (tasks := find_role(actor.kind.cls, "tasks")) is not None:
             stack.callback(tasks.of(actor).watch(lambda _: self._wake.set()))
-        revision, page = await feed.newest(MOST_ON_PAGE, size=MOST_BYTES)
-        found = page.messages
-        for _ in range(_MOST_PAGES):
-            if not page.has_more or any(each.id == question for each in found):
-                break
-            _, page = await feed.newest(MOST_ON_PAGE, found[0].position, size=MOST_BYTES)
-            found = [*page.messages, *found]
+        revision, found, _ = await read_messages(feed, None, lambda each: each.id == question)
         start = next((at for at, each in enumerate(found) if each.id == question and each.status != "pending"), 0)
         self._found = {each.id: each for each in found[start:]}
         held, self._held = self._held, None
         for frame in held or ():
             if frame.revision > revision or isinstance(frame, ChunkFrame):
                 self._apply(frame)
-
-    def skip(self, parts: Sequence[Part]) -> None:
-        """Begin with the parts that the page has."""
-        self._shown = [
-            Shown("", replace(each, state="input-available") if each.state == "approval-responded" else each)
-            for each in parts
-        ]
 
     def close(self, _: int = 0, reason: str = "") -> None:
         """End the stream, with a reason if the rights of its page have ended; without one, the page resumes."""
@@ -206,3 +194,20 @@ class Viewer:
         if end == "interrupted":
             yield Chunk(type="abort")
         yield Chunk(type="finish", finish_reason=end)
+
+
+async def read_messages(
+    feed: Feed, before: int | None, is_start: Callable[[Message], bool]
+) -> tuple[int, list[Message], bool]:
+    """Return the revision, the messages of a page, and whether there are older ones; the page has a start, if any.
+
+    Raises StoreError.
+    """
+    revision, page = await feed.newest(_MOST_ON_PAGE, before, size=_MOST_BYTES)
+    found = page.messages
+    for _ in range(_MOST_PAGES):
+        if not page.has_more or any(map(is_start, page.messages)):
+            break
+        _, page = await feed.newest(_MOST_ON_PAGE, found[0].position, size=_MOST_BYTES)
+        found = [*page.messages, *found]
+    return revision, found, page.has_more

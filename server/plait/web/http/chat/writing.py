@@ -1,24 +1,44 @@
 """Writes what a page of `useChat` asks for, in a turn of its client: questions, edits, and answers to calls."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from secrets import token_hex
 from typing import Any, Final
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.actor.rpc import Method
-from plait.errors import Conflict, InvalidArguments
+from plait.errors import Conflict, InvalidArguments, NotFound
 from plait.parts.files.file import Upload
 from plait.parts.files.thread_files import ThreadFiles
+from plait.parts.messages.caller import QUEUE, TaskCaller
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
+from plait.parts.part import find_role
 from plait.web.http.chat.body import Body, DataFile, Question
+from plait.web.http.chat.parts import Approval
+from plait.web.http.chat.rendering import ANSWER
 from plait.web.http.exchange import Exchange
 
-__all__ = ["Writer"]
+__all__ = ["Writer", "find_awaited"]
 
 _LONGEST_NAME: Final = 100
+
+
+def find_awaited(actor: Actor, messages: ThreadMessages) -> Sequence[str]:
+    tasks = find_role(actor.kind.cls, "tasks")
+    if tasks is None or not isinstance(messages.caller, TaskCaller):
+        return []
+    row = tasks.of(actor)._runner.agenda.find((messages._writer.part, QUEUE, None))
+    found = [] if row is None else tasks.of(actor).find_awaited(row.id)
+    return [each.removeprefix("approval:") for each in found if each.startswith("approval:")]
+
+
+async def approve_call(actor: Actor, messages: ThreadMessages, call: str, answer: Approval) -> None:
+    tasks = find_role(actor.kind.cls, "tasks").of(actor)
+    row = tasks._runner.agenda.find((messages._writer.part, QUEUE, None))
+    if row is not None and call in find_awaited(actor, messages):
+        await tasks.send(row.id, f"approval:{call}", {"approved": answer.approved, "reason": answer.reason})
 
 
 class Writer:
@@ -50,6 +70,32 @@ class Writer:
         if found is None or not self._is_own(found) or (found.content or "") != question.text:
             raise Conflict(f"there is another message with the id {id}")
         return id
+
+    async def approve(self, body: Body) -> str:
+        """Answer the calls that the page has approved or refused and that wait for it; return the question's id.
+
+        Raises NotFound if there is no such question, and InvalidArguments.
+        """
+        answers: dict[str, Approval] = {}
+        for number, each in enumerate(body.message.parts):
+            if each.state == "approval-responded":
+                match each.approval:
+                    case Approval(approved=bool()) if isinstance(each.tool_call_id, str):
+                        answers[each.tool_call_id] = each.approval
+                    case _:
+                        raise body.place.inside("parts", number, "approval").refuse("it has no answer to a call")
+        if not answers:
+            raise body.place.inside("parts").refuse("an assistant's message is sent to approve its calls, and none is")
+        question = body.message.id.removesuffix(ANSWER)
+        if await self._messages.get(question) is None:
+            raise NotFound(f"there is no message {question}")
+
+        async def approve(_: Any) -> None:
+            for call, answer in answers.items():
+                await approve_call(self._actor, self._messages, call, answer)
+
+        await self._call(approve)
+        return question
 
     # Inside
 
