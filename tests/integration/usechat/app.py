@@ -29,7 +29,7 @@ async def say(
     if "fail" in question:
         raise RuntimeError("this model is broken")
     if "think" in question:
-        for word in "let me think about it".split():
+        for word in ["let", "me", "think", "about", "it"]:
             yield {0: DeltaThinkingPart(content=f"{word} ")}
             await asyncio.sleep(PAUSE)
     if "order" in question and not results:
@@ -53,8 +53,7 @@ def words(question: str) -> list[str]:
     return [f"word{number}" for number in range(60 if "story" in question else 3)]
 
 
-class Support(Thread[dict[str, Any]]):
-    initial_state: dict[str, Any] = {}
+class Support(Thread[None]):
     tasks = Tasks()
     files = Files()
     messages = Messages(agent="desk", live=True)

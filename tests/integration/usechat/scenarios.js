@@ -286,3 +286,65 @@ export async function takenTogether(base) {
   await Promise.all(sent);
   await check(api, chat);
 }
+
+export async function regenerated(base) {
+  for (const kind of ["support", "plain"]) {
+    const api = makeRoom(base, kind);
+    const chat = open(api);
+    await chat.sendMessage({ text: "one" });
+    await chat.sendMessage({ text: "two" });
+    await chat.regenerate();
+    assert.equal(chat.messages.length, 4);
+    await check(api, chat);
+    await chat.regenerate({ messageId: chat.messages[1].id });
+    assert.equal(chat.messages.length, 2);
+    await check(api, chat);
+    assert.equal((await load(api)).messages[1].metadata.siblings.length, 2);
+  }
+}
+
+export async function edited(base) {
+  const api = makeRoom(base);
+  const chat = open(api);
+  const url = `data:text/plain,${encodeURIComponent("hello, world")}`;
+  await chat.sendMessage({ text: "one", files: [{ type: "file", mediaType: "text/plain", filename: "a.txt", url }] });
+  await chat.sendMessage({ text: "two" });
+  await chat.sendMessage({ text: "one, please", messageId: chat.messages[0].id });
+  assert.equal(chat.messages.length, 2);
+  assert.match(textOf(chat.messages[1]), /\(to: one, please/);
+  const [question] = (await load(api)).messages;
+  assert.equal(textOf(question), "one, please");
+  assert.equal(await (await fetch(base + question.parts[0].url)).text(), "hello, world");
+  assert.equal(question.metadata.siblings.length, 2);
+  await chat.regenerate(); // The page still has the id of the first version.
+  await chat.sendMessage({ text: "one, quickly", messageId: chat.messages[0].id });
+  assert.match(textOf(chat.messages[1]), /\(to: one, quickly/);
+  await chat.sendMessage({ text: "three" });
+  assert.deepEqual((await load(api)).messages.map(textOf), [
+    "one, quickly",
+    textOf(chat.messages[1]),
+    "three",
+    textOf(chat.messages[3]),
+  ]);
+}
+
+export async function regeneratedInTwoPages(base) {
+  const api = makeRoom(base);
+  const chat = open(api);
+  await chat.sendMessage({ text: "one" });
+  const other = await reopen(api);
+  await Promise.all([chat.regenerate(), other.regenerate()]);
+  await check(api, chat);
+  await check(api, other);
+}
+
+export async function regeneratedWhileStreaming(base) {
+  const api = makeRoom(base);
+  const chat = open(api);
+  const sent = chat.sendMessage({ text: "story" });
+  await until(has(chat, "word3"));
+  await chat.regenerate(); // Is the answer that is being made.
+  await sent;
+  await check(api, chat);
+  assert.equal((await load(api)).messages[1].metadata.siblings, undefined);
+}

@@ -78,9 +78,10 @@ class ChatRequests:
             status = messages.status  # Before the messages: what ends in between is shown by the stream.
             place = None if before is None else int(before)
             _, found, has_more = await read_messages(messages.feed, place, is_question)
+            forks = await messages.forks([each for each in found if each.status != "pending"])
         if has_more:  # The first answer may lack its beginning, which is on the page before.
             found = found[next((at for at, each in enumerate(found) if is_question(each)), 0) :]
-        shown = render_page(found, self._find_awaited(actor), _make_link(exchange))
+        shown = render_page(found, self._find_awaited(actor), _make_link(exchange), forks)
         exchange.lease.check()
         first = found[0].position if has_more else None
         return answer_json({"messages": shown, "before": first, "status": status})

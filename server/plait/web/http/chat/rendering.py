@@ -32,6 +32,8 @@ __all__ = [
 ANSWER: Final = ".answer"
 """The suffix of the id of an answer, after that of its question."""
 
+Forks = Mapping[str, Sequence[Message]]
+
 Link = Callable[[str], str]
 """Returns the URL of a file of the thread."""
 
@@ -126,8 +128,8 @@ def find_chunks(before: Sequence[Shown], after: Sequence[Shown]) -> tuple[list[C
     return chunks, (after if len(after) >= len(before) else before)
 
 
-def render_page(messages: Sequence[Message], awaited: Collection[str], link: Link) -> list[UIMessage]:
-    """Return a page of the history; waiting questions are at its end."""
+def render_page(messages: Sequence[Message], awaited: Collection[str], link: Link, forks: Forks) -> list[UIMessage]:
+    """Return a page of the history, with the ids of the siblings of messages; waiting questions are at its end."""
     found = {each.id: each for each in messages}
     taken, waiting = find_questions(found)
     pending = {each.id for each in waiting}
@@ -142,13 +144,13 @@ def render_page(messages: Sequence[Message], awaited: Collection[str], link: Lin
             groups[-1][1].append(each)
     for question, answer in groups:
         if question is not None:
-            shown.append(_render_question(question, link))
+            shown.append(_render_question(question, link, forks))
         parts = [each.part for each in render(answer, awaited, link)]
         # With a question after it, an answer that begins later would be last.
         if parts or (waiting and question is not None and question is taken[-1]):
             id = answer[0].id if question is None else f"{question.id}{ANSWER}"
-            shown.append(UIMessage(id, "assistant", parts, _describe(answer[0]) if answer else UNSET))
-    return [*shown, *(_render_question(each, link) for each in waiting)]
+            shown.append(UIMessage(id, "assistant", parts, _describe(answer[0], forks) if answer else UNSET))
+    return [*shown, *(_render_question(each, link, forks) for each in waiting)]
 
 
 # Inside
@@ -236,17 +238,21 @@ def _make_file(attachment: Mapping[str, Any], link: Link) -> Part | None:
     )
 
 
-def _render_question(message: Message, link: Link) -> UIMessage:
+def _render_question(message: Message, link: Link, forks: Forks) -> UIMessage:
     parts = [each.part for each in _render_files(message, link)]
     if message.content:
         parts.append(Part(type="text", text=message.content))
-    return UIMessage(message.id, "user", parts, _describe(message))
+    return UIMessage(message.id, "user", parts, _describe(message, forks))
 
 
-def _describe(message: Message) -> dict[str, Any]:
-    """Return the metadata of a message: its time in milliseconds, and its sender."""
-    user = message.metadata.get("user")
-    return {"createdAt": message.created_at // 1000} | ({"user": user} if isinstance(user, str) else {})
+def _describe(message: Message, forks: Forks) -> dict[str, Any]:
+    """Return the metadata of a message: its time in milliseconds, its sender, and its siblings if it has any."""
+    found: dict[str, Any] = {"createdAt": message.created_at // 1000}
+    if isinstance(user := message.metadata.get("user"), str):
+        found["user"] = user
+    if siblings := [each.id for each in forks.get(message.id, ())]:
+        found["siblings"] = siblings
+    return found
 
 
 def _grows(before: Shown, after: Shown) -> bool:

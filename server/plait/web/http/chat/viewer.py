@@ -8,7 +8,17 @@ from typing import Final
 from msgspec.structs import replace
 
 from plait.actor.actor import Actor
-from plait.parts.messages.frames import ChunkFrame, DeleteFrame, EndFrame, Frame, InsertFrame, TakeFrame, UpdateFrame
+from plait.errors import PlaitError
+from plait.parts.messages.frames import (
+    ChunkFrame,
+    DeleteFrame,
+    EndFrame,
+    Frame,
+    InsertFrame,
+    ResetFrame,
+    TakeFrame,
+    UpdateFrame,
+)
 from plait.parts.messages.message import Message
 from plait.parts.messages.reading import Feed
 from plait.parts.messages.thread_messages import ThreadMessages
@@ -50,7 +60,7 @@ class Viewer:
         self._after: list[str] = []
         # The messages from the question on, by id, as far as they are durable.
         self._found: dict[str, Message] = {}
-        # The frames that came while the messages were read; None after that.
+        # The frames that wait until the messages are read; None after that.
         self._held: list[Frame] | None = []
         # What the page has, and whether the answer was begun there.
         self._shown: Sequence[Shown] = ()
@@ -75,13 +85,7 @@ class Viewer:
         stack.callback(feed.watch_writes(self._wake.set))
         if (tasks := find_role(actor.kind.cls, "tasks")) is not None:
             stack.callback(tasks.of(actor).watch(lambda _: self._wake.set()))
-        revision, found, _ = await read_messages(feed, None, lambda each: each.id == question)
-        start = next((at for at, each in enumerate(found) if each.id == question and each.status != "pending"), 0)
-        self._found = {each.id: each for each in found[start:]}
-        held, self._held = self._held, None
-        for frame in held or ():
-            if frame.revision > revision or isinstance(frame, ChunkFrame):
-                self._apply(frame)
+        await self._read()
 
     def close(self, _: int = 0, reason: str = "") -> None:
         """End the stream, with a reason if the rights of its page have ended; without one, the page resumes."""
@@ -94,29 +98,32 @@ class Viewer:
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield server-sent events up to the end of the answer. Raises ResponseAborted if the page is to resume."""
-        while True:
-            self._wake.clear()
-            if self._is_closed or self._messages.feed.is_closed:
-                if not self._reason:
-                    raise ResponseAborted
-                yield encode_chunks([Chunk(type="error", error_text=self._reason)])
-                return
-            group = find_group(self._found, self._question)
-            chunks, end = self._advance(group), self._find_end(group)
-            if chunks:
-                yield encode_chunks(chunks)
-            if end is None:
-                async for comment in self._wait():
-                    yield comment
-                continue
-            await self._messages.feed.find_durable()  # What has decided the end may not be durable yet.
-            if self._wake.is_set():
-                continue
-            if end == "stop" and self._after:
+        try:
+            while True:
+                self._wake.clear()
+                await self._read()
+                if self._is_closed or self._messages.feed.is_closed:
+                    if not self._reason:
+                        raise ResponseAborted
+                    yield encode_chunks([Chunk(type="error", error_text=self._reason)])
+                    return
+                group = find_group(self._found, self._question)
+                chunks, end = self._advance(group), self._find_end(group)
+                if chunks:
+                    yield encode_chunks(chunks)
+                if end is None:
+                    async for comment in self._wait():
+                        yield comment
+                    continue
+                await self._messages.feed.find_durable()  # What has decided the end may not be durable yet.
+                if self._wake.is_set():
+                    continue
+                if end != "stop" or not self._after:
+                    yield encode_chunks([*self._finish(end)]) + b"data: [DONE]\n\n"
+                    return
                 self._question, self._shown, self._has_begun = self._after.pop(0), (), False
-                continue
-            yield encode_chunks([*self._finish(end)]) + b"data: [DONE]\n\n"
-            return
+        except PlaitError as error:
+            raise ResponseAborted from error
 
     # Inside
 
@@ -128,12 +135,30 @@ class Viewer:
             except TimeoutError:
                 yield b": \n\n"
 
+    async def _read(self) -> None:
+        """Read the messages, unless they are known."""
+        while (held := self._held) is not None:
+            revision, found, _ = await read_messages(self._messages.feed, None, self._is_asked)
+            if self._held is not held:
+                continue
+            asked = (at for at, each in enumerate(found) if self._is_asked(each) and each.status != "pending")
+            start = next(asked, 0)
+            self._found, self._held = {each.id: each for each in found[start:]}, None
+            for frame in held:
+                if frame.revision > revision or isinstance(frame, ChunkFrame):
+                    self._apply(frame)
+
+    def _is_asked(self, message: Message) -> bool:
+        return message.id == self._question
+
     def _take(self, frames: Sequence[Frame]) -> None:
-        if self._held is not None:
-            self._held += frames
-            return
         for frame in frames:
-            self._apply(frame)
+            if isinstance(frame, ResetFrame):
+                self._held = []
+            elif self._held is not None:
+                self._held.append(frame)
+            else:
+                self._apply(frame)
         self._wake.set()
 
     def _apply(self, frame: Frame) -> None:

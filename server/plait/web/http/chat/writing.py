@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from secrets import token_hex
 from typing import Any, Final
 
@@ -17,7 +18,8 @@ from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.part import find_role
 from plait.web.http.chat.body import Body, DataFile, Question
 from plait.web.http.chat.parts import Approval
-from plait.web.http.chat.rendering import ANSWER
+from plait.web.http.chat.rendering import ANSWER, find_questions, is_question
+from plait.web.http.chat.viewer import read_messages
 from plait.web.http.exchange import Exchange
 
 __all__ = ["Writer", "find_awaited"]
@@ -59,17 +61,25 @@ class Writer:
         self._files = files
 
     async def ask(self, body: Body, question: Question) -> str:
-        """Queue a question unless it was queued before, and return its id.
+        """Queue, edit or answer a question again, unless that was done before; return its id.
 
-        Raises Conflict if its id is that of another message, and InvalidArguments.
+        Raises Conflict if its id is that of another message, NotFound and InvalidArguments.
         """
         id, messages = body.message.id, self._messages
-        if await messages.get(id) is None:
-            await self._queue(id, question)
-        found = await messages.get(id)
-        if found is None or not self._is_own(found) or (found.content or "") != question.text:
+        found = await self._find(id)
+        if body.trigger == "regenerate-message":
+            return await self._answer_again(id, found)
+        if found is None:
+            await self._call(partial(self._queue, id, question, await self._decode(question)))
+            found = await messages.get(id)
+        if found is None or found.role != "user" or found.sender not in (None, self._connection.user):
             raise Conflict(f"there is another message with the id {id}")
-        return id
+        if (found.content or "") == question.text:
+            return found.id
+        if body.message_id != id:
+            raise Conflict(f"there is another message with the id {id}: to edit it, send its id as messageId")
+        edited: Message = await self._call(partial(self._edit, found, question, await self._decode(question)))
+        return edited.id
 
     async def approve(self, body: Body) -> str:
         """Answer the calls that the page has approved or refused and that wait for it; return the question's id.
@@ -99,28 +109,54 @@ class Writer:
 
     # Inside
 
-    def _is_own(self, message: Message) -> bool:
-        return message.role == "user" and message.sender in (None, self._connection.user)
+    async def _find(self, id: str) -> Message | None:
+        """Return a message, or the shown version of a question: a page that edits one keeps its id."""
+        found = await self._messages.get(id)
+        if found is None or self._messages.shows(found):
+            return found
+        return next(filter(self._messages.shows, await self._messages.siblings(id)), found)
 
-    async def _queue(self, id: str, question: Question) -> None:
+    async def _answer_again(self, id: str, found: Message | None) -> str:
+        if found is None:
+            raise NotFound(f"there is no message {id}")
+        _, shown, _ = await read_messages(self._messages.feed, None, is_question)
+        taken, waiting = find_questions({each.id: each for each in shown})
+        # An answer that is being made is the one that another page has asked for.
+        is_asked = found.id in (each.id for each in (*taken[-1:], *waiting))
+        if self._messages.status != "running" or not is_asked:
+
+            async def answer_again(_: Any) -> None:
+                await self._messages.regenerate(found.id)
+
+            await self._call(answer_again)
+        return found.id
+
+    async def _decode(self, question: Question) -> list[bytes]:
         if question.files and self._files is None:
             raise question.files[0].place.refuse("these threads have no files")
-        contents = [await asyncio.to_thread(each.decode) for each in question.files]
-        user = self._connection.user
+        return [await asyncio.to_thread(each.decode) for each in question.files]
 
-        async def queue(thread: Any) -> None:
-            uploads = [await self._files.receive(each) for each in contents] if self._files else []
-            with thread.transaction():
-                attachments = [self._put(*each) for each in zip(question.files, uploads, strict=True)]
-                self._messages.queue(
-                    question.text,
-                    id=id,
-                    sender=self._connection,
-                    metadata={} if user is None else {"user": user},
-                    attachments=[*question.attachments, *attachments],
-                )
+    async def _queue(self, id: str, question: Question, contents: Sequence[bytes], thread: Any) -> None:
+        uploads, user = await self._receive(contents), self._connection.user
+        with thread.transaction():
+            self._messages.queue(
+                question.text,
+                id=id,
+                sender=self._connection,
+                metadata={} if user is None else {"user": user},
+                attachments=self._attach(question, uploads),
+            )
 
-        await self._call(queue)
+    async def _edit(self, found: Message, question: Question, contents: Sequence[bytes], _: object) -> Message:
+        attachments = self._attach(question, await self._receive(contents)) or None
+        return await self._messages.edit(found.id, question.text, attachments=attachments, sender=self._connection)
+
+    async def _receive(self, contents: Sequence[bytes]) -> list[Upload]:
+        return [await self._files.receive(each) for each in contents] if self._files else []
+
+    def _attach(self, question: Question, uploads: Sequence[Upload]) -> list[dict[str, Any]]:
+        """Give the files of a question their paths, and return its attachments."""
+        return [*question.attachments, *map(self._put, question.files, uploads)]
 
     def _put(self, file: DataFile, upload: Upload) -> dict[str, Any]:
         assert self._files is not None
