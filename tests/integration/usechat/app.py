@@ -32,6 +32,11 @@ async def say(
         for word in ["let", "me", "think", "about", "it"]:
             yield {0: DeltaThinkingPart(content=f"{word} ")}
             await asyncio.sleep(PAUSE)
+    if "slowly" in question and not results:
+        for number, text in enumerate(['{"num', 'ber": ', "7}"]):
+            yield {1: DeltaToolCall(None if number else "find_order", text, tool_call_id="s")}
+            await asyncio.sleep(5 * PAUSE)
+        return
     if "order" in question and not results:
         yield {1: DeltaToolCall("find_order", json.dumps({"number": 7}), tool_call_id="a")}
         return

@@ -72,6 +72,21 @@ export async function tools(base) {
   await check(api, chat);
 }
 
+export async function toolInput(base) {
+  const api = makeRoom(base);
+  const chat = open(api);
+  const sent = chat.sendMessage({ text: "look slowly" });
+  const seen = (api) => api.messages[1]?.parts.some(({ state, rawInput }) => state === "input-streaming" && rawInput);
+  await until(() => seen(chat));
+  const other = await reopen(api);
+  assert.ok(seen(other));
+  await other.resumeStream();
+  await sent;
+  assert.deepEqual(chat.messages[1].parts[1].input, { number: 7 });
+  await check(api, chat);
+  await check(api, other);
+}
+
 export async function approval(base) {
   const api = makeRoom(base);
   const chat = open(api, approving);

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plait.parts.messages.message import make_call
+from msgspec.structs import replace
+
+from plait.parts.messages.message import Message, make_call, read_call
 from plait_schemas.conversation import Input
 
-__all__ = ["CallInputs"]
+__all__ = ["CallInputs", "extend_call"]
 
 
 class CallInputs:
@@ -45,3 +47,11 @@ class CallInputs:
     def calls(self) -> Sequence[Mapping[str, Any]] | None:
         """The calls that were told, as a message has them; None if there are none."""
         return [make_call(id, self._names[id], text) for id, text in self._told.items()] or None
+
+
+def extend_call(message: Message, added: Input) -> Message:
+    """Return a streaming message with more of the arguments of a call, unless they are there already."""
+    calls = {read_call(each)[0]: each for each in message.tool_calls or ()}
+    before = read_call(calls[added.call])[2] if added.call in calls else ""
+    calls[added.call] = make_call(added.call, added.name, before + added.text[max(0, len(before) - added.at) :])
+    return replace(message, tool_calls=[*calls.values()])

@@ -188,7 +188,9 @@ def _render_calls(
         if result is None and is_open:
             continue
         part = Part(type=f"tool-{name}", tool_call_id=id, input=_decode(arguments or "{}"), state="input-available")
-        if result is not None:
+        if message.status == "streaming":
+            part = replace(part, state="input-streaming", input=UNSET, raw_input=arguments)
+        elif result is not None:
             part = _answer(part, result, id)
         elif id in awaited:
             part = replace(part, state="approval-requested", approval=Approval(id))

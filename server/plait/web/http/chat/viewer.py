@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from plait.actor.actor import Actor
 from plait.errors import PlaitError
+from plait.parts.messages.call_inputs import extend_call
 from plait.parts.messages.frames import (
     ChunkFrame,
     DeleteFrame,
     EndFrame,
     Frame,
+    InputFrame,
     InsertFrame,
     ResetFrame,
     TakeFrame,
@@ -145,7 +147,7 @@ class Viewer:
             start = next(asked, 0)
             self._found, self._held = {each.id: each for each in found[start:]}, None
             for frame in held:
-                if frame.revision > revision or isinstance(frame, ChunkFrame):
+                if frame.revision > revision or isinstance(frame, ChunkFrame | InputFrame):
                     self._apply(frame)
 
     def _is_asked(self, message: Message) -> bool:
@@ -176,8 +178,10 @@ class Viewer:
                 have = found[id].content or ""
                 if at <= len(have) < at + len(text):
                     found[id] = replace(found[id], content=have + text[len(have) - at :])
+            case InputFrame(id=id, input=added) if id in found:
+                found[id] = extend_call(found[id], added)
             case EndFrame(id=id, status=status) if id in found:
-                found[id] = replace(found[id], status=status, taken=())
+                found[id] = replace(found[id], status=status, taken=(), tool_calls=None)
 
     def _advance(self, group: Group | None) -> list[Chunk]:
         """Return the chunks that bring the page to the messages as they are."""
