@@ -204,7 +204,7 @@ class Viewer:
             return "stop"
         if any(each.part.state == "approval-requested" for each in self._shown):
             return "tool-calls"
-        if status == "running":
+        if status in ("running", "waiting"):
             return None
         if status == "stopped":
             return "interrupted"

@@ -123,7 +123,7 @@ class Writer:
         taken, waiting = find_questions({each.id: each for each in shown})
         # An answer that is being made is the one that another page has asked for.
         is_asked = found.id in (each.id for each in (*taken[-1:], *waiting))
-        if self._messages.status != "running" or not is_asked:
+        if self._messages.status not in ("running", "waiting") or not is_asked:
 
             async def answer_again(_: Any) -> None:
                 await self._messages.regenerate(found.id)
