@@ -804,3 +804,41 @@ async def test_arguments_are_told_after_what_was_stored_before_them(troubled: Me
         assert contents(viewer.shown) == ["", "before"]
         with pytest.raises(TooLarge):
             m.add_input("c", "pay", "x" * 2_000_000)
+
+
+@pytest.mark.parametrize("where", ["block", "group"])
+async def test_a_message_whose_run_is_interrupted_is_completed_and_says_so(chats: MessagesLab, where: str) -> None:
+    gate, seen = Gate(), list[list[str | None]]()
+
+    async def go_on(ctx: Context[Chat]) -> None:
+        await gate.wait()
+        await ctx.checkpoint()
+
+    async def work(ctx: Context[Chat]) -> None:
+        messages = ctx.thread.messages
+        await messages.take()
+        seen.append(contents((await messages.list()).messages))
+        if chats.calls > 1:
+            return
+        async with messages.stream(metadata={"x": 1}) as m:
+            m.think("Hm.")
+            m.append("Half")
+            if where == "block":
+                await go_on(ctx)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(go_on(ctx))
+
+    viewer = Viewer(await chats.messages())
+    await viewer.open()
+    chats.work = work
+    await chats.handle.queue("a")
+    await gate.reached()
+    assert await chats.app.interrupt(chats.app.thread(Chat, "one"))
+    gate.open()
+    found = await chats.until(lambda found: statuses(found) == ["completed"] * 3)
+    assert contents(found) == contents(viewer.shown) == ["a", "Half", "Hm."]
+    assert found[1].metadata == viewer.shown[1].metadata == {"x": 1, "plait": {"interrupted": True}}
+    await chats.handle.queue("b")
+    await chats.until(lambda found: contents(found) == ["a", "Half", "Hm.", "b"] and statuses(found)[-1] != "pending")
+    assert seen == [["a"], ["a", "Half", "b"]]
+    assert chats.calls == 2

@@ -13,6 +13,7 @@ from plait_schemas.codec import encode_json
 
 __all__ = [
     "CLIENT_CALLS",
+    "INTERRUPTED",
     "KEPT",
     "LOG",
     "MARK",
@@ -73,6 +74,9 @@ MARK: Final = "execution"
 
 CLIENT_CALLS: Final = "client_calls"
 """A member of plait's metadata of a message: the ids of the calls that the client of the run answers."""
+
+INTERRUPTED: Final = "interrupted"
+"""A member of plait's metadata of a message whose run was interrupted while it was written."""
 
 STATUS: Final = "tool_status"
 """The member of plait's metadata of a result that tells whether the call has succeeded: `success` or `error`."""

@@ -9,16 +9,19 @@ from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
+from plait.author_code import Interrupted, find_error
 from plait.errors import PlaitError
 from plait.parts.encoding import check_type
 from plait.parts.messages.call_inputs import CallInputs
 from plait.parts.messages.frames import ChunkFrame, Frame, InputFrame
 from plait.parts.messages.message import (
+    INTERRUPTED,
     Message,
     Status,
     check_size,
     encode_message,
     history_key,
+    make_own,
     make_thoughts_id,
     measure_message,
     merge_metadata,
@@ -46,7 +49,8 @@ class MessageStream:
 
     Text is stored and shown at most 40 ms after it was added, or when the store has written the text before it. When
     the block ends, the message is complete; in a run, it joins the history with the run. When the block or the run
-    raises, or the block ends after the run, the message is failed, with its text.
+    raises, or the block ends after the run, the message is failed, with its text. An interrupt completes it: its run
+    stores what it has written so far.
     """
 
     def __init__(self, writer: MessageWriter, message: Message, draft: MessagesDraft | None) -> None:
@@ -181,11 +185,16 @@ class MessageStream:
             except BaseException as failure:
                 self.fail(failure)
                 raise
-        if error is not None or self._error is not None or (self._draft is not None and self._draft.is_over):
+        is_over = self._draft is not None and self._draft.is_over
+        is_kept = error is None or self._is_interrupt(error)
+        if not is_kept or self._error is not None or is_over:
             self.fail(error)
             if error is None and self._error is not None:
                 raise self._error
             return
+        if error is not None:
+            known = self._whole or self._message
+            self._whole = replace(known, metadata=merge_metadata(known.metadata, make_own({INTERRUPTED: True})))
         writer, message = self._writer, self._finish()
         self._write()
         if self._draft is not None:
@@ -218,6 +227,10 @@ class MessageStream:
             writer.store(writer.edit())
 
     # Inside
+
+    def _is_interrupt(self, error: BaseException) -> bool:
+        """Whether the run of the message was interrupted, and stores what it has written so far."""
+        return self._draft is not None and isinstance(find_error(error, "the run", Interrupted), Interrupted)
 
     def _make_thoughts(self) -> Message:
         """Return the message for the thoughts, without a text. Raises the error of its hook."""
