@@ -186,7 +186,8 @@ function order(items: Iterable<ThreadMessage>): ThreadMessage[] {
   return [...history, ...pending.slice(0, at), ...streams, ...pending.slice(at)];
 }
 
-function asShown(item: Item): ThreadMessage {
+/** Returns a message of the server with its defaults. */
+export function asShown(item: Item): ThreadMessage {
   return {
     ...item,
     content: item.content ?? null,

@@ -1,6 +1,6 @@
 /** The messages of a thread for a page: reading older ones, and sending. */
 
-import { Conversation } from "./conversation.js";
+import { asShown, Conversation } from "./conversation.js";
 import type { ThreadMessage } from "./conversation.js";
 import type { PartEvent } from "./conversations.js";
 import { Deferred } from "./deferred.js";
@@ -8,6 +8,7 @@ import type { PlaitError } from "./errors.js";
 import { plain } from "./json.js";
 import type { JsonObject } from "./json.js";
 import { Listeners } from "./listeners.js";
+import type { Item } from "./protocol.js";
 import type { SentMessage } from "./sent-messages.js";
 import { errorOf, ThreadPart } from "./thread-part.js";
 import type { Carrier, Talk } from "./thread-part.js";
@@ -126,9 +127,38 @@ export class ThreadMessages extends ThreadPart<ThreadMessage> {
     return answer;
   }
 
+  /**
+   * Has the agent answer a question again, beside its other answers; without an id, the last question. `id` is that of
+   * the question or of an answer. Resolves to false if that is hidden, as another client was faster. Rejects as `call`
+   * does.
+   */
+  async regenerate(id?: string): Promise<boolean> {
+    return (await this.#call("regenerate", ...(id === undefined ? [] : [id]))) as boolean;
+  }
+
+  /** Asks a question in other words, beside it; resolves to the id of the new message. Rejects as `call` does. */
+  async edit(id: string, content: string, options: { attachments?: readonly unknown[] } = {}): Promise<string> {
+    const { attachments } = options;
+    return (await this.#call("edit", id, content, ...(attachments ? [attachments] : []))) as string;
+  }
+
+  /** Shows the newest branch with a message; resolves to whether it was hidden. Rejects as `call` does. */
+  async switch(id: string): Promise<boolean> {
+    return (await this.#call("switch", id)) as boolean;
+  }
+
+  /** Resolves to the versions of a question, or the answers to it, oldest first. Rejects as `call` does. */
+  async siblings(id: string): Promise<ThreadMessage[]> {
+    return ((await this.#call("siblings", id)) as Item[]).map(asShown);
+  }
+
   /** Notes that the user has read all messages, on all devices. Rejects as `call` does. */
   async markRead(): Promise<void> {
-    await this.#client.callWith(`${this.#part}:read`, {});
+    await this.#call("read");
+  }
+
+  #call(method: string, ...args: readonly unknown[]): Promise<unknown> {
+    return this.#client.callWith(`${this.#part}:${method}`, { args });
   }
 
   /**

@@ -4,6 +4,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from msgspec import convert
+
 from plait_client.live import Live
 from plait_client.room_part import PAGE, RoomPart, raise_refusal
 from plait_schemas.conversation import Item
@@ -56,6 +58,33 @@ class RoomMessages(RoomPart[Item]):
         outcome = self._live.deliveries.wait(message)
         self._live.tell_soon()
         return outcome
+
+    async def regenerate(self, id: str | None = None) -> bool:
+        """Have the agent answer a question again, beside its other answers; without an id, the last question.
+
+        `id` is that of the question or of an answer; if it is hidden, another client was faster, and the result is
+        False. Raises what `Room.call` raises.
+        """
+        done: bool = await self._call(f"{self._part}:regenerate", id)
+        return done
+
+    async def edit(self, id: str, content: str, *, attachments: Iterable[Mapping[str, Any]] | None = None) -> str:
+        """Ask a question in other words, beside it, and return the id of the new message.
+
+        Without others, it has the same attachments. Raises what `Room.call` raises.
+        """
+        given = None if attachments is None else [*attachments]
+        edited: str = await self._call(f"{self._part}:edit", id, content, given)
+        return edited
+
+    async def switch(self, id: str) -> bool:
+        """Show the newest branch with a message; return whether it was hidden. Raises what `Room.call` raises."""
+        done: bool = await self._call(f"{self._part}:switch", id)
+        return done
+
+    async def siblings(self, id: str) -> list[Item]:
+        """Return the versions of a question, or the answers to it, oldest first. Raises what `Room.call` raises."""
+        return convert(await self._call(f"{self._part}:siblings", id), list[Item])
 
     async def mark_read(self) -> None:
         """Note that the user has read all messages, on all devices. Raises what `Room.call` raises."""

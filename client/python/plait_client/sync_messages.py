@@ -38,6 +38,28 @@ class SyncMessages(SyncPart[Item]):
         id: str = self._wait(lambda: self._messages.send(content, attachments=attachments), "no answer to the message")
         return id
 
+    def regenerate(self, id: str | None = None) -> bool:
+        """See RoomMessages."""
+        done: bool = self._wait(lambda: self._messages.regenerate(id), "no answer about the branch")
+        return done
+
+    def edit(self, id: str, content: str, *, attachments: Iterable[Mapping[str, Any]] | None = None) -> str:
+        """See RoomMessages."""
+        edited: str = self._wait(
+            lambda: self._messages.edit(id, content, attachments=attachments), "no answer about the branch"
+        )
+        return edited
+
+    def switch(self, id: str) -> bool:
+        """See RoomMessages."""
+        done: bool = self._wait(lambda: self._messages.switch(id), "no answer about the branch")
+        return done
+
+    def siblings(self, id: str) -> list[Item]:
+        """See RoomMessages."""
+        found: list[Item] = self._wait(lambda: self._messages.siblings(id), "no answer about the branch")
+        return found
+
     def mark_read(self) -> None:
         """See RoomMessages."""
         self._wait(self._messages.mark_read, "no answer about the messages")

@@ -72,8 +72,22 @@ class Rights(NamedTuple):
 
     def check_call(self, method: Method) -> None:
         """Raise Forbidden if the client may not call a method."""
-        if not (self.may_approve if method.action == "approve" else self.may_call):
+        match method.action:
+            case "approve":
+                may = self.may_approve
+            case "send":
+                may = self.may_send
+            case "messages":
+                may = self.may_open
+            case _:
+                may = self.may_call
+        if not may:
             raise Forbidden("Forbidden")
+
+    def check_own(self, sender: str) -> None:
+        """Raise Forbidden if the client may not change the branch at the question of a sender."""
+        if not self.may_approve and (self.principal is None or self.principal.id != sender):
+            raise Forbidden("another user has asked the question: changing its branch needs the right to approve")
 
     def check_end(self, users: Collection[str]) -> None:
         """Raise Forbidden if the client may not end a run that messages or calls of these users have begun."""

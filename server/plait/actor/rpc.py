@@ -92,9 +92,9 @@ class Method:
     is_run = False
 
     # Whether clients may call the method, and the action that they need for it. "stop" needs "call", and also "approve"
-    # if others have begun the run that it ends.
+    # if others have begun the run that it ends; "send" needs that, too, at the question of another user.
     is_for_clients = True
-    action: Literal["call", "approve", "stop"] = "call"
+    action: Literal["call", "approve", "stop", "send", "messages"] = "call"
 
     def __init__(
         self,

@@ -112,7 +112,7 @@ class TurnRunner:
             connection=connection,
             request=request,
             by_client=by_client,
-            approves=method.action != "call" and connection is not None and connection.rights.may_approve,
+            approves=method.action in ("approve", "stop") and connection is not None and connection.rights.may_approve,
             parent=None if by_client else current_turn(),
             origin=None if by_client else find_client_turn(),
             trace=trace,

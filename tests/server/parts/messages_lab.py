@@ -16,6 +16,7 @@ from plait.parts.messages.frames import (
     Frame,
     InputFrame,
     InsertFrame,
+    ResetFrame,
     TakeFrame,
     UpdateFrame,
 )
@@ -147,11 +148,14 @@ class Viewer:
         self.held: dict[str, Message] = {}
         self.frames: list[Frame] = []
         self._leave: Callable[[], None] | None = None
+        # Whether it must open the messages again.
+        self.is_reset = False
         # What came while it opens.
         self._early: list[Frame] | None = None
 
     async def open(self, messages: ThreadMessages | None = None) -> None:
         """Connect, and ask for what was missed."""
+        self.is_reset = False
         self._messages = messages or self._messages
         self._early = []
         self._leave = self._messages.feed.watch(self._receive)
@@ -188,6 +192,10 @@ class Viewer:
 
     def _take(self, frame: Frame) -> None:
         self.frames.append(frame)
+        if isinstance(frame, ResetFrame):
+            self.is_reset = True
+        if self.is_reset:
+            return
         if isinstance(frame, ChunkFrame | InputFrame):
             assert frame.revision >= self.revision or frame.id in self.held
         elif frame.revision <= self.revision:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
 from plait.actor.connection import Connection
-from plait.actor.turn import find_user
+from plait.actor.turn import find_rights, find_user
 from plait.clock import read_due_clock
 from plait.errors import Conflict, NotFound
 from plait.parts.encoding import check_type
@@ -125,6 +125,15 @@ class Branching:
             before = message.position
         return found
 
+    async def check_own(self, id: str | None) -> None:
+        """Raise Forbidden if the calling client may not change the branch at the question of a message.
+
+        It may if it has sent the question, or may approve. Raises NotFound.
+        """
+        question = await self._find_question(None if id is None else await self._get(id))
+        if (rights := find_rights()) is not None and question.sender is not None:
+            rights.check_own(question.sender)
+
     # Inside
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Begun[T]:
@@ -144,6 +153,8 @@ class Branching:
             if found is not None and not self.shows(found):
                 return None
             question = await self._find_question(found)
+            if question.status == "pending":
+                raise Conflict(f"the question {question.id} is queued, and has no answer yet")
             return _Branch(question.position, lambda changes: changes.ask_again(question, read_due_clock()))
 
         found = None if id is None else await self._get(id)
@@ -236,7 +247,7 @@ class Branching:
     async def _find_question(self, found: Message | None) -> Message:
         """Return the question that a message is or answers; without one, the last question."""
         if found is not None and found.status == "pending":
-            raise Conflict(f"the question {found.id} is queued, and has no answer yet")
+            return found
         cuts = self._writer.state.cuts
         path = find_path(cuts) if found is None else find_path(cuts, found.position)
         async for page in self._writer.history.pages(reverse=True, path=path, count=_NEAR):

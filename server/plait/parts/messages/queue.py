@@ -6,8 +6,6 @@ from typing import Any, Final, Literal, TypeVar
 
 from plait.actor.begun import Begun
 from plait.actor.connection import Connection
-from plait.actor.rpc import Method
-from plait.actor.thread import Thread
 from plait.actor.turn import find_client_turn, find_user, latest_turn
 from plait.errors import Forbidden, NotFound, TooMany
 from plait.parts.encoding import check_type, encode_key
@@ -25,7 +23,7 @@ from plait.parts.written import STAGED, Result, Written
 from plait.spelling import suggest
 from plait.state.commit import Commit
 
-__all__ = ["MOST_QUEUED", "AgentStatus", "MessageQueue", "find_sender", "make_read_method"]
+__all__ = ["MOST_QUEUED", "AgentStatus", "MessageQueue", "find_sender"]
 
 T = TypeVar("T")
 
@@ -329,13 +327,3 @@ def find_sender(connection: Connection | None = None) -> tuple[str, str | None]:
             return "server", user
     # Another connection, and another request, may be a retry of the same client.
     return "anonymous" if user is None else f"principal {user}", user
-
-
-def make_read_method(part: str) -> Method:
-    """Return the method by which clients note that they have read the messages of a part."""
-
-    async def read(thread: Thread[Any]) -> None:
-        """Note that the caller has read all messages."""
-        await getattr(thread, part).mark_read()
-
-    return Method(f"{part}:read", part, read, concurrent=True)

@@ -15,13 +15,14 @@ from plait.errors import NotFound
 from plait.parts.attachments import find_attached, unlink_attachments
 from plait.parts.encoding import check_type
 from plait.parts.messages.branching import Branching
+from plait.parts.messages.client_methods import make_methods
 from plait.parts.messages.history import Order
 from plait.parts.messages.message import Message, Page, Role, find_run
 from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks, check_message
 from plait.parts.messages.message_stream import MessageStream
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft, edit_message
-from plait.parts.messages.queue import MessageQueue, make_read_method
+from plait.parts.messages.queue import MessageQueue
 from plait.parts.messages.reading import Feed, MessageListing, add_subagent
 from plait.parts.messages.state import HEAD, SENT, load_state
 from plait.parts.part import ALL, Part, check_writable, find_role
@@ -45,6 +46,7 @@ class Messages(Part["ThreadMessages"]):
 
     reading: ClassVar = frozenset({"list", "get", "open_calls", "pending", "siblings", "forks"})
     role: ClassVar = "messages"
+    inner: ClassVar = frozenset({"check_room", "check_own", "shows"})
 
     def __init__(self, agent: str | None = None, *, live: bool = False, hooks: MessageHooks = NO_HOOKS) -> None:
         super().__init__()
@@ -69,7 +71,7 @@ class Messages(Part["ThreadMessages"]):
         return self.of(actor).clear_queue()
 
     def make_methods(self, cls: type[Any]) -> Iterable[Method]:
-        return [make_read_method(self.name)] if self.is_live else ()
+        return make_methods(self.name) if self.is_live else ()
 
     def find_facts(self, actor: ThreadActor) -> object:
         return self.of(actor).facts

@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 from inspect import getattr_static
 from typing import Final
 
-from msgspec.structs import replace
-
 from plait.actor.actor import Actor
 from plait.actor.connection import Rights
 from plait.actor.transport import Frame
 from plait.errors import NotFound
+from plait.parts.messages.client_methods import show_message
 from plait.parts.messages.frames import (
     ChunkFrame,
     DeleteFrame,
@@ -79,15 +78,9 @@ class LiveMessages:
         return _encode_page(answer, page.messages)
 
 
-def _encode_item(message: Message) -> bytes:
-    # Clients learn revisions only from frames, and senders from the metadata that plait or the author sets.
-    is_plain = not message.revision and message.sender is None
-    return encode_json(message if is_plain else replace(message, revision=0, sender=None))
-
-
 def _encode_page(page: messages.Page, items: Sequence[Message]) -> bytes:
     data = encode(page)
-    shown = [_encode_item(each) for each in items if not each.silent]
+    shown = [encode_json(show_message(each)) for each in items if not each.silent]
     return b'%b,"items":[%b]}' % (data[:-1], b",".join(shown)) if shown else data
 
 
@@ -109,4 +102,4 @@ def _encode_change(part: str, change: Change) -> bytes:
             return encode(messages.Part(part, revision, "end", id=id, status=status))
         case ResetFrame(revision):
             return encode(messages.Part(part, revision, "missed"))
-    return b'%b,"message":%b}' % (data[:-1], _encode_item(message))
+    return b'%b,"message":%b}' % (data[:-1], encode_json(show_message(message)))

@@ -59,8 +59,8 @@ class Exchange:
     async def check_call(self, method: Method | None) -> bool:
         """Raise Forbidden if the principal may not call a method; return whether it may approve, if that matters."""
         action = "call" if method is None else method.action
-        await self.check("approve" if action == "approve" else "call")
-        return action == "approve" or (action == "stop" and await self.may("approve"))
+        await self.check("call" if action == "stop" else action)
+        return action == "approve" or (action in ("stop", "send") and await self.may("approve"))
 
     async def may(self, action: Action) -> bool:
         """Return whether the principal may do something with the thread."""

@@ -92,7 +92,10 @@ class ChatRequests:
         except NotFound:
             return Response(status_code=204)
         with actor.usage.keep_awake():
-            is_running = messages.status in ("running", "waiting")  # Before the messages: what ends in between is shown.
+            is_running = messages.status in (
+                "running",
+                "waiting",
+            )  # Before the messages: what ends in between is shown.
             _, found, _ = await read_messages(messages.feed, None, is_question)
             taken, waiting = find_questions({each.id: each for each in found})
             last_at = max([messages.feed.written_at, *(each.created_at for each in found)])

@@ -1,0 +1,69 @@
+"""The methods by which clients mark messages as read, and change the branch of a conversation."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from plait.actor.rpc import Method
+from plait.actor.thread import Thread
+from plait.errors import InvalidArguments, NotFound
+from plait.parts.messages.message import Message
+
+__all__ = ["make_methods", "show_message"]
+
+
+def show_message(message: Message) -> Message:
+    """Return a message as clients see it: they learn revisions from frames, and senders from metadata."""
+    is_plain = not message.revision and message.sender is None
+    return message if is_plain else replace(message, revision=0, sender=None)
+
+
+def make_methods(part: str) -> Iterator[Method]:
+    """Yield the methods of a part, which begin with its name."""
+
+    def find(thread: Thread[Any]) -> Any:
+        return getattr(thread, part)
+
+    async def read(thread: Thread[Any]) -> None:
+        """Note that the caller has read all messages."""
+        await find(thread).mark_read()
+
+    async def regenerate(thread: Thread[Any], id: str | None = None) -> bool:
+        """Have the agent answer a question again; return False if others have done so."""
+        await find(thread).check_own(id)
+        done: bool = await find(thread).regenerate(id)
+        return done
+
+    async def edit(
+        thread: Thread[Any], id: str, content: str, attachments: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
+        """Ask a question in other words, and return the id of the new message."""
+        await find(thread).check_own(id)
+        try:
+            edited: Message = await find(thread).edit(id, content, attachments=attachments)
+        except (ValueError, TypeError) as error:
+            raise InvalidArguments(str(error)) from error
+        return edited.id
+
+    async def switch(thread: Thread[Any], id: str) -> bool:
+        """Show the newest branch with a message; return whether it was hidden."""
+        await find(thread).check_own(id)
+        done: bool = await find(thread).switch(id)
+        return done
+
+    async def siblings(thread: Thread[Any], id: str) -> list[Message]:
+        """Return the versions of a question, or the answers to it, oldest first."""
+        found: Sequence[Message] = await find(thread).siblings(id)
+        if any(each.silent for each in found):
+            raise NotFound(f"there is no message {id}")
+        return [show_message(each) for each in found]
+
+    functions: Sequence[Callable[..., Any]] = (read, regenerate, edit, switch, siblings)
+    for function in functions:
+        method = Method(f"{part}:{function.__name__}", part, function, concurrent=True)
+        if function is siblings:
+            method.action = "messages"
+        elif function is not read:
+            method.action = "send"
+        yield method
