@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, contents
 from tests.server.parts.test_messages_queue import Gate
+from tests.server.parts.workshop import until
 
 from plait import Conflict, Context, Files, MemoryStore, Messages, NotFound, Plait, StoreError, Thread, TooMany
 from plait.actor.begun import Begun
@@ -130,6 +131,7 @@ async def test_regenerating_in_the_middle_interrupts_the_run_and_keeps_what_was_
     answer = (await messages.list()).messages[0]
     assert answer.status == "streaming"
     begun = messages.regenerate(answer.id)
+    await until(lambda: messages._writer.attempt.is_interrupted)
     gate.open()
     assert await begun is True
     await chats.until(shows("a", "to a", "b", "to b"))
