@@ -12,9 +12,10 @@ from tests.integration.test_http import error_of
 from tests.integration.test_listings import Stream, authenticate, streaming
 from tests.running import running
 
-from plait import Context, Forbidden, MemoryStore, Messages, Plait, Thread
+from plait import Context, Forbidden, MemoryStore, Messages, Plait, Principal, StoreError, Thread, ThreadKey
 from plait.parts.attempts import RetryPolicy
 from plait.parts.messages.thread_messages import ThreadMessages
+from plait.store.protocol import Write
 from plait.web import listing, live_listings
 from plait_client import connect
 
@@ -43,6 +44,23 @@ class Bare(Thread[None]):
     def card(self, state: None) -> object:
         last = self.messages.last
         return None if last is None else last["text"]
+
+
+class FailingStore(MemoryStore):
+    """A store that notes its writes, and fails them on demand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[Write] = []
+        self.is_failing = False
+
+    def submit(self, write: Write) -> asyncio.Future[int]:
+        self.writes.append(write)
+        if self.is_failing:
+            failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            failed.set_exception(StoreError("no"))
+            return failed
+        return super().submit(write)
 
 
 class Lab:
@@ -231,6 +249,57 @@ async def test_a_listing_of_all_threads_has_no_unread_messages() -> None:
         await lab.say("a")
         row = (await lab.client.get("/threads/desk", headers=ADA)).json()["threads"][0]
         assert set(row) == {"name", "people", "card"}
+
+
+async def test_a_readonly_client_may_mark_messages_as_read() -> None:
+    refused = set[str]()
+
+    def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
+        return action not in refused
+
+    async with serving(authorize=authorize) as lab:
+        await lab.say("a")
+        await lab.until(is_idle)
+        refused.add("write")
+        async with lab.open() as room:
+            await room.messages.mark_read()
+        assert (await lab.row())["unread"] == 0
+
+
+async def test_a_fork_and_an_imported_thread_have_the_marks() -> None:
+    async with serving() as lab:
+        await lab.say("a")
+        await lab.until(is_idle)
+        await (await lab.messages()).mark_read("ada")
+        await (await lab.messages()).inject("assistant", "more")
+        await lab.app.fork_thread(Desk, "one", "fork")
+        exported = b"".join([line async for line in lab.app.export_thread(Desk, "one")])
+        await lab.app.import_thread(exported, name="copy")
+        for name in ("one", "fork", "copy"):
+            row = await lab.row(name)
+            assert (row["unread"], row["card"]["told"], row["card"]["last"]["text"]) == (1, 3, "more"), name
+        await lab.app.destroy(Desk, "one")
+        await lab.say("again")
+        row = await lab.until(is_idle)
+        assert (row["unread"], row["card"]["told"]) == (1, 2)
+
+
+async def test_many_marks_at_once_are_one_write_and_a_lost_one_is_made_again() -> None:
+    store = FailingStore()
+    async with serving(store=store) as lab:
+        await lab.say("a")
+        await lab.until(is_idle)
+        messages = await lab.messages()
+        store.is_failing = True
+        with pytest.raises(StoreError):
+            await messages.mark_read("ada")
+        store.is_failing = False
+        assert (await lab.row())["unread"] == 1
+        written = len(store.writes)
+        for _ in range(3):
+            await (await lab.messages()).mark_read("ada")
+        assert (await lab.row())["unread"] == 0
+        assert len(store.writes) == written + 1
 
 
 # Live

@@ -109,8 +109,7 @@ class Ada:
 
 
 async def test_unread_messages_are_exact_on_two_devices_however_often_the_server_is_killed(tmp_path: Path) -> None:
-    environment = {"STORE": f"sqlite:///{tmp_path}/unread.db"}
-    with Process("tests.integration.unread_app:app", cwd=tmp_path, environment=environment) as server:
+    with Process("tests.integration.unread_app:app", cwd=tmp_path) as server:
         async with AsyncExitStack() as stack:
             base = f"http://{server.address}"
             client, *others = [

@@ -1,7 +1,6 @@
 """The app of `test_unread_kills`: listed conversations with a plain agent, and with one that asks for approval."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -64,7 +63,7 @@ async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[An
 
 
 app = Plait(
-    Chat, Desk, store=os.environ["STORE"], secret="x" * 32, authenticate=authenticate, authorize=lambda *_: True
+    Chat, Desk, store="sqlite:///unread.db", secret="x" * 32, authenticate=authenticate, authorize=lambda *_: True
 )
 app.execution(
     Desk,

@@ -82,6 +82,17 @@ test("chunks continue a text at its code points, also after those before them an
   expect(peer.frames.waiting).toEqual([]); // It did not open the messages again.
 });
 
+test("messages are marked as read by a call of their part", async () => {
+  const [of, peer] = await opened([]);
+  const marks = [of.markRead(), of.of("notes").markRead()];
+  for (const method of ["messages:read", "notes:read"]) {
+    const call = await peer.take("call");
+    expect(call).toMatchObject({ method });
+    peer.send({ type: "result", ref: call.ref, done: true });
+  }
+  expect(await Promise.all(marks)).toEqual([undefined, undefined]);
+});
+
 test("the list and its messages stay the same objects as long as they do not change", async () => {
   const [of, peer] = await opened([
     { id: "a", role: "user", content: "1", position: 1 },
