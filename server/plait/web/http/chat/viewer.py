@@ -21,7 +21,7 @@ from plait.parts.messages.frames import (
     TakeFrame,
     UpdateFrame,
 )
-from plait.parts.messages.message import Message
+from plait.parts.messages.message import INTERRUPTED, Message, read_own
 from plait.parts.messages.reading import Feed
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.part import find_role
@@ -209,7 +209,8 @@ class Viewer:
         if status == "stopped":
             return "interrupted"
         last = [group.question, *(each for each in group.messages if not each.depth)][-1]
-        return "error" if last.status == "failed" else "stop"
+        is_interrupted = read_own(last).get(INTERRUPTED, False)
+        return "error" if last.status == "failed" else "interrupted" if is_interrupted else "stop"
 
     def _finish(self, end: str) -> Iterator[Chunk]:
         for each in self._shown:
