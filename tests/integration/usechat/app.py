@@ -29,7 +29,7 @@ async def say(
     if "fail" in question:
         raise RuntimeError("this model is broken")
     if "think" in question:
-        for word in ["let", "me", "think", "about", "it"]:
+        for word in ["orders", "are", "on", "my", "mind"]:
             yield {0: DeltaThinkingPart(content=f"{word} ")}
             await asyncio.sleep(PAUSE)
     if "slowly" in question and not results:

@@ -57,7 +57,7 @@ export async function thoughts(base) {
   await until(() => chat.messages[1]?.parts.some(({ type, state }) => type === "reasoning" && state === "streaming"));
   await sent;
   assert.deepEqual(kindsOf(chat.messages[1]), ["step-start", "reasoning:done", "text:done"]);
-  assert.equal(chat.messages[1].parts[1].text, "let me think about it ");
+  assert.equal(chat.messages[1].parts[1].text, "orders are on my mind ");
   await check(api, chat);
 }
 

@@ -254,7 +254,7 @@ class Feed:
         return lambda: self._writer.watchers.remove(watcher)
 
     def close(self) -> None:
-        """Tell those who watch that the thread was stopped."""
+        """Tell the watchers that the thread was stopped."""
         self.is_closed = True
         self._writer.tell_watchers()
 

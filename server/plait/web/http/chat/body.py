@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 class Body(NamedTuple):
-    """What a page asks for: an answer to its last message, or for an assistant's message, the answers to calls."""
+    """The message for which a page asks something: a question, or an answer with calls that people have answered."""
 
     trigger: str
     # The message that an edit replaces, or that is continued.

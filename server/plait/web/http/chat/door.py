@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from plait.actor.actor import Actor
@@ -12,7 +13,7 @@ from plait.actor.connection import Rights
 from plait.agents.agent import INTERRUPT
 from plait.agents.durable import STOP
 from plait.clock import read_wall_clock
-from plait.errors import InvalidArguments, NotFound, Readonly
+from plait.errors import Conflict, InvalidArguments, NotFound, Readonly
 from plait.limits import count_extra_messages
 from plait.parts.attachments import find_attached
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
@@ -120,11 +121,14 @@ class ChatRequests:
             raise Readonly("Connection is readonly")
         with actor.usage.keep_awake():
             files = context.files.get(exchange.key.kind)
-            writer = Writer(exchange, actor, connection, part.of(actor), None if files is None else files.of(actor))
-            if question is None:
-                id = await writer.approve(body)
-                return await self._view(exchange, actor, id, parts=body.message.parts)
-            return await self._view(exchange, actor, await writer.ask(body, question))
+            writer = Writer(
+                actor, connection, part.of(actor), None if files is None else files.of(actor), exchange.call
+            )
+            try:
+                id = await (writer.approve(body) if question is None else writer.ask(body, question))
+            except Conflict as error:
+                raise HTTPException(409, str(error)) from None
+            return await self._view(exchange, actor, id, parts=body.message.parts if question is None else ())
 
     async def _view(
         self,

@@ -8,9 +8,10 @@ from msgspec import UNSET, UnsetType
 
 from plait_schemas.codec import encode_json
 
-__all__ = ["Approval", "Chunk", "Part", "UIMessage", "encode_chunks", "make_chunks"]
+__all__ = ["STEP", "Approval", "Chunk", "Part", "UIMessage", "encode_chunks", "make_chunks"]
 
 STEP: Final = "step-start"
+"""The type of the part with which each answer of a model begins."""
 
 
 class Approval(msgspec.Struct, frozen=True, omit_defaults=True):

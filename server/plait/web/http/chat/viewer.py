@@ -62,6 +62,8 @@ class Viewer:
         self._after: list[str] = []
         # The messages from the question on, by id, as far as they are durable.
         self._found: dict[str, Message] = {}
+        # The calls that wait for approval.
+        self._awaited: Collection[str] = ()
         # The frames that wait until the messages are read; None after that.
         self._held: list[Frame] | None = []
         # What the page has, and whether the answer was begun there.
@@ -86,7 +88,7 @@ class Viewer:
         stack.callback(feed.watch(self._take))
         stack.callback(feed.watch_writes(self._wake.set))
         if (tasks := find_role(actor.kind.cls, "tasks")) is not None:
-            stack.callback(tasks.of(actor).watch(lambda _: self._wake.set()))
+            stack.callback(tasks.of(actor).follow(self._look))
         await self._read()
 
     def close(self, _: int = 0, reason: str = "") -> None:
@@ -143,12 +145,17 @@ class Viewer:
             revision, found, _ = await read_messages(self._messages.feed, None, self._is_asked)
             if self._held is not held:
                 continue
+            self._look()
             asked = (at for at, each in enumerate(found) if self._is_asked(each) and each.status != "pending")
             start = next(asked, 0)
             self._found, self._held = {each.id: each for each in found[start:]}, None
             for frame in held:
                 if frame.revision > revision or isinstance(frame, ChunkFrame | InputFrame):
                     self._apply(frame)
+
+    def _look(self, _: object = None) -> None:
+        self._awaited = self._find_awaited()
+        self._wake.set()
 
     def _is_asked(self, message: Message) -> bool:
         return message.id == self._question
@@ -185,7 +192,7 @@ class Viewer:
 
     def _advance(self, group: Group | None) -> list[Chunk]:
         """Return the chunks that bring the page to the messages as they are."""
-        parts = render(group.messages if group else (), self._find_awaited(), self._link)
+        parts = render(group.messages if group else (), self._awaited, self._link)
         if (found := find_chunks(self._shown, parts)) is None:
             self.close(reason=_CHANGED)
             return []

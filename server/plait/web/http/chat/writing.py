@@ -1,14 +1,14 @@
 """Writes what a page of `useChat` asks for, in a turn of its client: questions, edits, and answers to calls."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import Any, Final
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection
-from plait.actor.rpc import Method
+from plait.actor.rpc import Arguments, Method
 from plait.errors import Conflict, InvalidArguments, NotFound
 from plait.parts.files.file import Upload
 from plait.parts.files.thread_files import ThreadFiles
@@ -20,9 +20,10 @@ from plait.web.http.chat.body import Body, DataFile, Question
 from plait.web.http.chat.parts import Approval
 from plait.web.http.chat.rendering import ANSWER, find_questions, is_question
 from plait.web.http.chat.viewer import read_messages
-from plait.web.http.exchange import Exchange
 
 __all__ = ["Writer", "find_awaited"]
+
+Call = Callable[[Actor, Method, Arguments, Connection], Awaitable[Any]]
 
 _LONGEST_NAME: Final = 100
 
@@ -47,18 +48,14 @@ class Writer:
     """Writes for one request."""
 
     def __init__(
-        self,
-        exchange: Exchange,
-        actor: Actor,
-        connection: Connection,
-        messages: ThreadMessages,
-        files: ThreadFiles | None,
+        self, actor: Actor, connection: Connection, messages: ThreadMessages, files: ThreadFiles | None, call: Call
     ) -> None:
-        self._exchange = exchange
         self._actor = actor
         self._connection = connection
         self._messages = messages
         self._files = files
+        # Calls a method in a turn of the client.
+        self._call_method = call
 
     async def ask(self, body: Body, question: Question) -> str:
         """Queue, edit or answer a question again, unless that was done before; return its id.
@@ -178,4 +175,4 @@ class Writer:
                 raise InvalidArguments(str(error)) from error
 
         method = Method("chat", "chat", checked, concurrent=True)
-        return await self._exchange.call(self._actor, method, ([], {}), self._connection)
+        return await self._call_method(self._actor, method, ([], {}), self._connection)
