@@ -99,6 +99,11 @@ class AgentCaller(Work[QueueAttempts]):
         return "queued" if attempts.due or self._writer.state.queue else "idle"
 
     @property
+    def awaited(self) -> Collection[str]:
+        """The ids of the calls for which the run waits until people approve them."""
+        return ()
+
+    @property
     def keeps(self) -> bool:
         """Whether messages are queued, in a thread that was not terminated."""
         return self._writer.actor.terminated_at is None and bool(self._writer.state.queue or self.times[0])
@@ -263,9 +268,14 @@ class TaskCaller(AgentCaller):
 
     @property
     def status(self) -> Literal["idle", "queued", "running", "waiting"]:
-        if (awaited := self._tasks.find_waiting(self._writer.part, QUEUE)) is None:
+        if not self.is_busy:
             return super().status
-        return "waiting" if any(each.startswith(APPROVAL) for each in awaited) else "running"
+        return "waiting" if self.awaited else "running"
+
+    @property
+    def awaited(self) -> Collection[str]:
+        found = self._tasks.find_waiting(self._writer.part, QUEUE) or ()
+        return [each.removeprefix(APPROVAL) for each in found if each.startswith(APPROVAL)]
 
     def terminate(self) -> None:
         self._closes_at = read_due_clock()

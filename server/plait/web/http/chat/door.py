@@ -22,7 +22,7 @@ from plait.web.http.chat.body import read_body, read_question
 from plait.web.http.chat.parts import Part
 from plait.web.http.chat.rendering import Link, find_questions, is_question, render_page
 from plait.web.http.chat.viewer import Viewer, read_messages
-from plait.web.http.chat.writing import Writer, find_awaited
+from plait.web.http.chat.writing import Writer
 from plait.web.http.exchange import Exchange, answer_json
 from plait.web.http.streamed import StreamedResponse
 from plait.web.listing import is_number
@@ -93,10 +93,8 @@ class ChatRequests:
         except NotFound:
             return Response(status_code=204)
         with actor.usage.keep_awake():
-            is_running = messages.status in (
-                "running",
-                "waiting",
-            )  # Before the messages: what ends in between is shown.
+            # Before the messages: what ends in between is shown.
+            is_running = messages.status in ("running", "waiting")
             _, found, _ = await read_messages(messages.feed, None, is_question)
             taken, waiting = find_questions({each.id: each for each in found})
             last_at = max([messages.feed.written_at, *(each.created_at for each in found)])
@@ -168,7 +166,8 @@ class ChatRequests:
         return actor, self.kinds[exchange.key.kind].of(actor)
 
     def _find_awaited(self, actor: Actor) -> Collection[str]:
-        return find_awaited(actor, self.kinds[actor.key.kind].of(actor))
+        caller = self.kinds[actor.key.kind].of(actor).caller
+        return () if caller is None else caller.awaited
 
 
 async def _stop(exchange: Exchange) -> bool:

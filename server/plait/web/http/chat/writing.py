@@ -12,35 +12,26 @@ from plait.actor.rpc import Arguments, Method
 from plait.errors import Conflict, InvalidArguments, NotFound
 from plait.parts.files.file import Upload
 from plait.parts.files.thread_files import ThreadFiles
-from plait.parts.messages.caller import QUEUE, TaskCaller
+from plait.parts.messages.caller import QUEUE
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
-from plait.parts.part import find_role
+from plait.parts.part import require_role
 from plait.web.http.chat.body import Body, DataFile, Question
 from plait.web.http.chat.parts import Approval
 from plait.web.http.chat.rendering import ANSWER, find_questions, is_question
 from plait.web.http.chat.viewer import read_messages
 
-__all__ = ["Writer", "find_awaited"]
+__all__ = ["Writer"]
 
 Call = Callable[[Actor, Method, Arguments, Connection], Awaitable[Any]]
 
 _LONGEST_NAME: Final = 100
 
 
-def find_awaited(actor: Actor, messages: ThreadMessages) -> Sequence[str]:
-    tasks = find_role(actor.kind.cls, "tasks")
-    if tasks is None or not isinstance(messages.caller, TaskCaller):
-        return []
-    row = tasks.of(actor)._runner.agenda.find((messages._writer.part, QUEUE, None))
-    found = [] if row is None else tasks.of(actor).find_awaited(row.id)
-    return [each.removeprefix("approval:") for each in found if each.startswith("approval:")]
-
-
 async def approve_call(actor: Actor, messages: ThreadMessages, call: str, answer: Approval) -> None:
-    tasks = find_role(actor.kind.cls, "tasks").of(actor)
+    tasks: Any = require_role(actor.kind.cls, "tasks").of(actor)
     row = tasks._runner.agenda.find((messages._writer.part, QUEUE, None))
-    if row is not None and call in find_awaited(actor, messages):
+    if row is not None and messages.caller is not None and call in messages.caller.awaited:
         await tasks.send(row.id, f"approval:{call}", {"approved": answer.approved, "reason": answer.reason})
 
 
