@@ -758,6 +758,23 @@ async def test_a_message_that_is_sent_again_with_its_key_is_one(chats: MessagesL
     await chats.until(lambda found: contents(found)[-1:] == ["re b"] and len(found) == 5)
 
 
+@pytest.mark.parametrize("id", ["short", "1f-0a", "a" * 24, "é" * 60])
+async def test_a_message_with_an_id_of_its_own_is_queued_once(chats: MessagesLab, id: str) -> None:
+    first = await chats.handle.queue("a", id=id)
+    assert first.id == id
+    await chats.handle.queue("b", id=id, sender="someone else")
+    await chats.until(lambda found: contents(found) == ["a", "re a"])
+    await chats.restart()
+    await chats.handle.queue("b", id=id)
+    found = await chats.handle.get(id)
+    assert found is not None
+    assert (found.content, found.status) == ("a", "completed")
+    await chats.handle.queue("c", key=id)
+    await chats.until(lambda found: contents(found) == ["a", "re a", "c", "re c"])
+    with pytest.raises(ValueError, match="surrogate"):
+        await chats.handle.queue("x", id="\ud800")
+
+
 async def test_the_last_ten_thousand_keys_are_remembered(chats: MessagesLab) -> None:
     chats.work = drop
     messages = await chats.messages()
