@@ -1,17 +1,18 @@
 """The chat of a thread, for the published `useChat`."""
 
-import asyncio
-import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from tests.integration.builds import Builds
 from tests.integration.usechat.app import make_app
-from tests.running import running
+from tests.integration.usechat.playing import FOLDER, SCENARIOS, TARGET, play
+from tests.running import Process, running
+from tests.schedules import in_soak
 
-FOLDER = Path(__file__).parent / "usechat"
-SCENARIOS = re.findall(r"^export async function (\w+)", (FOLDER / "scenarios.js").read_text(), re.MULTILINE)
+# They use each kind of request.
+FEW = ["approvalInTwoPages", "files", "regeneratedInTwoPages", "stopped", "viewers"]
+OTHERS = [[each] for each in SCENARIOS if each not in FEW]
 
 
 @pytest.fixture(scope="session")
@@ -21,21 +22,33 @@ def package(builds: Builds) -> Path:
 
 
 @pytest.fixture
-async def address(tmp_path: Path) -> AsyncIterator[str]:
+async def address(package: Path, tmp_path: Path) -> AsyncIterator[str]:
     """Serve the app from a store file."""
     app = make_app(store=f"sqlite:///{tmp_path}/plait.db", authorize=lambda principal, thread, action: True)
     async with running(app) as address:
         yield address
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-async def test_a_page_shows_what_it_would_show_after_a_reload(package: Path, address: str, scenario: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        "node", package / "run.js", scenario, address, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    try:
-        said, _ = await asyncio.wait_for(process.communicate(), 60)
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode == 0, said.decode()
+@pytest.mark.parametrize("scenario", [each for [each] in OTHERS])
+async def test_a_page_shows_what_it_would_show_after_a_reload(address: str, scenario: str) -> None:
+    await play(scenario, address)
+
+
+@pytest.mark.relayed
+@pytest.mark.parametrize("scenario", FEW)
+async def test_a_page_shows_the_same_from_behind_a_gateway(address: str, scenario: str) -> None:
+    await play(scenario, address)
+
+
+@pytest.fixture(scope="module")
+def workers(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """Serve the app by two workers."""
+    environment = {"PLAIT_STORE": "sqlite:///plait.db"}
+    folder = tmp_path_factory.mktemp("workers")
+    with Process(TARGET, cwd=folder, environment=environment, options=("--workers", "2")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("scenario", [*FEW, *in_soak(*OTHERS)])
+async def test_a_page_shows_the_same_from_two_workers(workers: Process, scenario: str) -> None:
+    await play(scenario, workers.address)

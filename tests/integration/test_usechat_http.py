@@ -400,7 +400,7 @@ async def test_a_long_history_has_pages_and_each_begins_with_a_question(
     room: tuple[Served, httpx.AsyncClient],
 ) -> None:
     served, client = room
-    thread = served.app.thread(Room, "one")
+    thread: Any = served.app.thread(Room, "one")
     for number in range(70):
         await thread.messages.inject("user", f"question {number}", id=f"q{number}")
         await thread.messages.inject("assistant", f"answer {number}")
