@@ -44,7 +44,7 @@ class Served:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.store = MemoryStore()
-        # The actions that nobody but the root has.
+        # The actions that are refused.
         self.forbidden: set[str] = set()
         # The seconds for which a token is valid.
         self.seconds: float | None = None
@@ -316,7 +316,7 @@ async def test_a_stream_has_the_headers_and_the_chunks_of_the_protocol(room: tup
     assert answer.text.endswith("data: [DONE]\n\n")
 
 
-async def test_a_reader_who_does_not_read_delays_nobody(room: tuple[Served, httpx.AsyncClient]) -> None:
+async def test_a_reader_who_does_not_read_delays_no_other(room: tuple[Served, httpx.AsyncClient]) -> None:
     served, client = room
     long = "x" * 400_000
     async with client.stream("POST", CHAT, json=text(long)) as slow:

@@ -1,4 +1,4 @@
-"""Describes the HTTP requests to an app's threads as OpenAPI 3.1: endpoints, rpcs, runs, tasks and files."""
+"""Describes the HTTP requests to an app's threads as OpenAPI 3.1: endpoints, rpcs, runs, tasks, files and chats."""
 
 import inspect
 import re
@@ -32,13 +32,14 @@ _ERROR_SCHEMA: Final = {
     },
     "required": ["error"],
 }
+_MESSAGES: Final = {"type": "array", "items": {"type": "object"}}
 _PARAMETER: Final = re.compile(r"\{(.*?)\}")
 # Stands for the schema of a type, by its number, until all types are described together.
 _USE: Final = "$use"
 
 
-def make_openapi(kinds: Iterable[Kind], *, with_files: Collection[str] = ()) -> bytes:
-    """Return the document as JSON, with an empty `info`; `with_files` are the kinds whose threads have files.
+def make_openapi(kinds: Iterable[Kind], *, with_files: Collection[str] = (), with_chats: Collection[str] = ()) -> bytes:
+    """Return the document as JSON, with an empty `info`, with the files and chats of the kinds that have them.
 
     Raises NoTypes for a type that JSON Schema cannot describe.
     """
@@ -55,6 +56,8 @@ def make_openapi(kinds: Iterable[Kind], *, with_files: Collection[str] = ()) -> 
             document.add_tasks(kind.name, get_args(read_rpc_types(get_run).result)[0])
         if kind.name in with_files:
             document.add_files(kind.name)
+        if kind.name in with_chats:
+            document.add_chat(kind.name)
     return document.finish()
 
 
@@ -155,6 +158,33 @@ class _Document:
                 "responses": {**answer, "default": _ERROR},
             }
             self._add(f"/threads/{kind}/{{thread}}/files/{{path}}", method, operation)
+
+    def add_chat(self, kind: str) -> None:
+        """Add the requests of `useChat` to a kind."""
+        events = {"200": {"description": "The answer", "content": {"text/event-stream": {}}}}
+        listing = {
+            "200": {"description": "The messages", "content": {_JSON: {"schema": _object("messages", _MESSAGES)}}}
+        }
+        stopped = {
+            "200": {"description": "OK", "content": {_JSON: {"schema": _object("stopped", {"type": "boolean"})}}}
+        }
+        before = {"name": "before", "in": "query", "required": False, "schema": {"type": "integer"}}
+        id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+        body = {"requestBody": {"required": True} | _json_body(_object("messages", _MESSAGES))}
+        nothing = {"204": {"description": "Nothing is answered"}}
+        for name, method, path, parameters, more, answers in (
+            ("list", "get", "", [before], {}, listing),
+            ("send", "post", "", [], body, events),
+            ("resume", "get", "/{id}/stream", [id], {}, events | nothing),
+            ("stop", "post", "/stop", [], {}, stopped),
+        ):
+            operation = {
+                **_describe(kind, f"{kind}.chat.{name}", ""),
+                "parameters": [_thread(), *parameters],
+                **more,
+                "responses": {**answers, "default": _ERROR},
+            }
+            self._add(f"/threads/{kind}/{{thread}}/chat{path}", method, operation)
 
     def finish(self) -> bytes:
         """Return the whole document."""

@@ -22,6 +22,7 @@ from plait.node.listing import INNER_KINDS
 from plait.node.node import Node
 from plait.node.remote_requests import ListThreads
 from plait.parts.files.thread_files import find_files
+from plait.parts.messages.thread_messages import find_chat
 from plait.state.migrations import Outcome, migrate_all
 from plait.store.protocol import Order, Store, ThreadRow
 from plait.store.thread_rows import ThreadKey
@@ -182,7 +183,8 @@ class ThreadHost:
         methods = sum(len(kind.methods) for kind in self._kinds)  # Agents may have been added.
         if self._openapi is None or self._openapi[0] != methods:
             with_files = {kind.name for kind in self._kinds if find_files(kind.cls) is not None}
-            self._openapi = methods, make_openapi(self._kinds, with_files=with_files)
+            with_chats = {kind.name for kind in self._kinds if find_chat(kind.cls) is not None}
+            self._openapi = methods, make_openapi(self._kinds, with_files=with_files, with_chats=with_chats)
         document: dict[str, Any] = msgspec.json.decode(self._openapi[1])
         return document | {"info": {"title": title, "version": version}}
 

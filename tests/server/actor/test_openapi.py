@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plait import Context, Files, Plait, Step, Stream, Tasks, Thread, endpoint, rpc, task
+from plait import Context, Files, Messages, Plait, Step, Stream, Tasks, Thread, endpoint, rpc, task
 from plait.actor.client_types import NoTypes
 
 TITLE, VERSION = "The shop", "2.0"
@@ -45,6 +45,7 @@ class Note(BaseModel):
 
 class Shop(Thread[dict[str, Any]]):
     files = Files()
+    messages = Messages(agent="silent", live=True)
 
     @endpoint("GET", "/report/{year:int}")
     async def report(self, year: int, lines: bool = False, tags: list[str] | None = None) -> Report:
@@ -111,7 +112,7 @@ def test_the_document_is_valid(document: dict[str, Any]) -> None:
     assert document["info"] == {"title": TITLE, "version": VERSION}
 
 
-def test_it_has_all_endpoints_rpcs_runs_and_files(document: dict[str, Any]) -> None:
+def test_it_has_all_endpoints_rpcs_runs_files_and_chats(document: dict[str, Any]) -> None:
     operations = {f"{method} {path}" for path, methods in document["paths"].items() for method in methods}
     thread = "/threads/shop/{thread}"
     assert operations == {
@@ -125,6 +126,11 @@ def test_it_has_all_endpoints_rpcs_runs_and_files(document: dict[str, Any]) -> N
         f"post {thread}/rpc/count",
         f"post {thread}/rpc/feed",
         *(f"{method} {thread}/files/{{path}}" for method in ("get", "put", "delete")),
+        f"post {thread}/rpc/messages%3Aread",
+        f"get {thread}/chat",
+        f"post {thread}/chat",
+        f"get {thread}/chat/{{id}}/stream",
+        f"post {thread}/chat/stop",
         *(f"post {prefix}/run/{agent}" for prefix in ("", thread) for agent in ("helper", "talker", "silent")),
     }
     ids = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]

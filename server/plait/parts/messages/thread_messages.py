@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
 from plait.actor.rpc import Method
-from plait.actor.thread import ThreadActor
+from plait.actor.thread import Thread, ThreadActor
 from plait.actor.turn import find_user
 from plait.errors import NotFound
 from plait.parts.attachments import find_attached, unlink_attachments
@@ -25,13 +25,13 @@ from plait.parts.messages.messages_draft import MessagesDraft, edit_message
 from plait.parts.messages.queue import MessageQueue
 from plait.parts.messages.reading import Feed, MessageListing, add_subagent
 from plait.parts.messages.state import HEAD, SENT, load_state
-from plait.parts.part import ALL, Part, check_writable, find_role
+from plait.parts.part import ALL, Part, check_writable, find_parts, find_role
 from plait.parts.stage import begin_staged
 from plait.parts.written import STAGED, Result
 from plait.state.transaction import Transaction
 from plait.store.thread_rows import Record, RecordRange
 
-__all__ = ["Messages", "ThreadMessages"]
+__all__ = ["Messages", "ThreadMessages", "find_chat"]
 
 # In the class, `list` is a method.
 _Messages = list[Message]
@@ -88,6 +88,12 @@ class Messages(Part["ThreadMessages"]):
             body = {name: value for name, value in body.items() if name != "agent"}
             is_for_list = messages.agent is None and body.get("silent", False)
             (messages.inject if is_for_list else messages.queue)(**body)
+
+
+def find_chat(cls: type[Thread[Any]]) -> Messages | None:
+    """Return the messages of a class that clients see and that an agent answers; None if there are none."""
+    parts = find_parts(cls).values()
+    return next((each for each in parts if isinstance(each, Messages) and each.is_live and each.agent), None)
 
 
 class ThreadMessages(MessageQueue, Branching):

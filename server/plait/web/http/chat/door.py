@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
@@ -16,8 +16,7 @@ from plait.clock import read_wall_clock
 from plait.errors import Conflict, InvalidArguments, NotFound, Readonly
 from plait.limits import count_extra_messages
 from plait.parts.attachments import find_attached
-from plait.parts.messages.thread_messages import Messages, ThreadMessages
-from plait.parts.part import find_parts
+from plait.parts.messages.thread_messages import ThreadMessages, find_chat
 from plait.web.http.chat.body import read_body, read_question
 from plait.web.http.chat.parts import Part
 from plait.web.http.chat.rendering import Link, find_questions, is_question, render_page
@@ -40,7 +39,7 @@ class ChatRequests:
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
-        found = {name: _find_chat(kind.cls) for name, kind in context.node.kinds.items()}
+        found = {name: find_chat(kind.cls) for name, kind in context.node.kinds.items()}
         self.kinds = {name: part for name, part in found.items() if part is not None}
         self._viewers: set[Viewer] = set()
         context.closers.append(self._close)
@@ -179,11 +178,6 @@ async def _stop(exchange: Exchange) -> bool:
         return bool(await exchange.call(actor, method, ([], {}), connection))
     rights = Rights(exchange.principal, may_approve=await exchange.check_call(kind.method(INTERRUPT)))
     return context.runs.interrupt(exchange.key, None, rights)
-
-
-def _find_chat(cls: type[Any]) -> Messages | None:
-    parts = find_parts(cls).values()
-    return next((each for each in parts if isinstance(each, Messages) and each.is_live and each.agent), None)
 
 
 def _make_link(exchange: Exchange) -> Link:
