@@ -25,7 +25,6 @@ from plait import (
     Thread,
     ToolResult,
     Values,
-    rpc,
     tool,
 )
 
@@ -43,11 +42,6 @@ class Desk(Thread[dict[str, Any]]):
     files = Files()
     tasks = Tasks(live=True)
     messages = Messages(agent="desk", live=True)
-
-    @rpc
-    async def decide(self, run: str, call: str, approved: bool) -> bool:
-        """Approve a call of a run, or refuse it; the first decision counts."""
-        return await self.tasks.send(run, f"approval:{call}", {"approved": approved})
 
 
 @tool(idempotent=True)
@@ -133,7 +127,13 @@ asked the baker. “You told the tower,” said the bell. “I only do the ringi
 # With a key of a provider, its model answers: DESK_MODEL=openai:gpt-5.
 MODEL = os.environ.get("DESK_MODEL") or FunctionModel(stream_function=say, model_name="rules")
 
-app = Plait(Desk, static=PAGES, secret=token_hex())
+
+def authorize(principal: object, thread: object, action: str) -> bool:
+    """Allow everybody to approve; in a real shop, only the staff may."""
+    return action != "destroy"
+
+
+app = Plait(Desk, static=PAGES, secret=token_hex(), authorize=authorize)
 app.execution(
     Desk,
     agents=[Agent("desk", Side("clerk")), Agent("billing", Side("cashier"))],

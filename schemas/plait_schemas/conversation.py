@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["Input", "Item", "Role", "Status"]
+__all__ = ["Input", "Item", "PendingApproval", "Role", "Status"]
 
 Role = Literal["system", "user", "assistant", "tool"]
 """The writer of a message."""
@@ -24,6 +24,20 @@ class Input(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     name: str
     at: int = 0
     text: str = ""
+
+
+class PendingApproval(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call of a tool that waits for a person: its id, the tool, its arguments as JSON, and its message.
+
+    `run` is the run that waits; clients do not get it.
+    """
+
+    call: str
+    tool: str
+    arguments: str
+    message_id: str
+    run: str = ""
+    may_approve: bool = False
 
 
 class Item(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

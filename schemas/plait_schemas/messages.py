@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from plait_schemas.conversation import Input, Item
+from plait_schemas.conversation import Input, Item, PendingApproval
 from plait_schemas.patch import Op
 from plait_schemas.task_run import TaskRun
 
@@ -306,7 +306,8 @@ class Page(_Frame, frozen=True):
     position. Otherwise it has the messages that were added or changed since the client's revision, and the ids of those
     that were removed. `more` tells whether there are older ones; without `reset` and `before`, that is not known.
 
-    A page of tasks has no messages but `runs`: those that are not over, and the last ones that are.
+    `approvals` are the calls that wait for a person, if the page is not an older one; the client may answer them with
+    `may_approve`. A page of tasks has no messages but `runs`: those that are not over, and the last ones that are.
     """
 
     part: str
@@ -316,6 +317,8 @@ class Page(_Frame, frozen=True):
     more: bool = False
     before: int | None = None
     removed: Sequence[str] = []
+    approvals: Sequence[PendingApproval] = []
+    may_approve: bool = False
     runs: Sequence[TaskRun] = []
 
 
@@ -325,7 +328,8 @@ class Part(_Frame, frozen=True):
     "insert" and "update" have the whole `message`, "delete" its `id`, "take" the ids of pending messages that became
     history with their positions there, "chunk" a text that follows the first `at` characters of the streaming message
     `id`, or the `input` of one of its calls, "end" the final `status` of that message. "missed": changes were left out,
-    and the client opens the part again. Of tasks, "update" has the whole `run`.
+    and the client opens the part again. Of tasks, "update" has the whole `run`. An "update" with the revision 0 has the
+    calls that wait for a person, instead of a message.
     """
 
     part: str
@@ -338,6 +342,7 @@ class Part(_Frame, frozen=True):
     text: str = ""
     input: Input | None = None
     status: Literal["completed", "failed"] | None = None
+    approvals: Sequence[PendingApproval] | None = None
     run: TaskRun | None = None
 
 

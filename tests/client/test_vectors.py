@@ -103,6 +103,11 @@ class Replay:
         calls = [call for each in shown for call in each.tool_calls or ()]
         assert [[call["id"], *call["function"].values()] for call in calls] == expected
 
+    def do_approvals(self, expected: list[Any]) -> None:
+        waiting = self.session.conversations.of("messages").approvals
+        shown = [[each.call, each.tool, each.arguments, each.message_id, each.may_approve] for each in waiting]
+        assert shown == expected
+
     def do_runs(self, expected: list[Any]) -> None:
         runs = self.session.conversations.find("tasks", TaskRuns).show()
         assert [[run.id, run.status, run.value, run.result] for run in runs] == expected

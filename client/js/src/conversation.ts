@@ -6,7 +6,7 @@
 
 import type { JsonObject } from "./json.js";
 import { limited, OpenedPart } from "./opened-part.js";
-import type { Input, Item, Open, Page, Part, Unopened } from "./protocol.js";
+import type { Input, Item, Open, Page, Part, PendingApproval, Unopened } from "./protocol.js";
 import type { SentMessage } from "./sent-messages.js";
 
 export type MessageStatus = NonNullable<Item["status"]>;
@@ -22,6 +22,8 @@ export interface ThreadMessage extends Item {
   readonly status: MessageStatus;
 }
 
+const NOTHING: readonly PendingApproval[] = [];
+
 type ToolCall = { id: string; type: "function"; function: { name: string; arguments: string } };
 
 /** The known messages of a part, from when it is opened. */
@@ -30,6 +32,9 @@ export class Conversation extends OpenedPart {
   hasMore = false;
   /** Why an older page cannot be read; this stops nothing else. */
   olderError: Unopened | undefined;
+  /** The calls that wait for a person: the same list while they are the same. */
+  approvals: readonly PendingApproval[] = NOTHING;
+  #mayApprove = false;
   #items = new Map<string, ThreadMessage>();
   // The number of code points of streaming messages, so that a chunk need not count them again.
   #lengths = new WeakMap<ThreadMessage, number>();
@@ -60,14 +65,20 @@ export class Conversation extends OpenedPart {
     super.close();
     this.hasMore = false;
     this.#older = this.olderError = undefined;
+    this.approvals = NOTHING;
     this.#set(new Map());
   }
 
   // Inside
 
-  protected override applyPage({ before, reset = false, more = false, items = [], removed = [] }: Page): void {
+  protected override applyPage(page: Page): void {
+    const { before, reset = false, more = false, items = [], removed = [] } = page;
     const isOlder = typeof before === "number";
     if (isOlder) this.#older = undefined;
+    else {
+      this.#mayApprove = page.may_approve ?? false;
+      this.#setApprovals(page.approvals ?? []);
+    }
     this.#set(reset ? new Map() : this.#items);
     if (reset || isOlder) {
       this.hasMore = more;
@@ -86,6 +97,10 @@ export class Conversation extends OpenedPart {
 
   protected override follow(frame: Part): boolean {
     if (frame.op === "chunk") return this.#extend(frame);
+    if (frame.approvals) {
+      this.#setApprovals(frame.approvals);
+      return true;
+    }
     if (!super.follow(frame)) return false;
     this.#shown = undefined;
     return true;
@@ -159,6 +174,11 @@ export class Conversation extends OpenedPart {
     const oldest = this.hasMore && !isPlaced ? this.#oldest : undefined;
     if (oldest === undefined || shown.position > oldest || shown.status === "pending") this.#items.set(item.id, shown);
     else this.#items.delete(item.id);
+  }
+
+  #setApprovals(approvals: readonly PendingApproval[]): void {
+    const may_approve = this.#mayApprove;
+    this.approvals = approvals.length > 0 ? approvals.map((each) => ({ ...each, may_approve })) : NOTHING;
   }
 
   #set(items: Map<string, ThreadMessage>): void {

@@ -39,7 +39,7 @@ export type { MessageStatus, ThreadMessage } from "./conversation.js";
 export type { MessageRefusal, ThreadMessages } from "./thread-messages.js";
 export { tasks } from "./tasks-part.js";
 export type { TasksPart } from "./tasks-part.js";
-export type { TaskRun } from "./protocol.js";
+export type { PendingApproval, TaskRun } from "./protocol.js";
 export type { Decision, ThreadTasks } from "./thread-tasks.js";
 export { text } from "./text-part.js";
 export { undo } from "./undo.js";

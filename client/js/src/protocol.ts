@@ -309,7 +309,8 @@ export interface Pong {
  * position. Otherwise it has the messages that were added or changed since the client's revision, and the ids of those
  * that were removed. `more` tells whether there are older ones; without `reset` and `before`, that is not known.
  *
- * A page of tasks has no messages but `runs`: those that are not over, and the last ones that are.
+ * `approvals` are the calls that wait for a person, if the page is not an older one; the client may answer them with
+ * `may_approve`. A page of tasks has no messages but `runs`: those that are not over, and the last ones that are.
  */
 export interface Page {
   readonly type: "page";
@@ -320,6 +321,8 @@ export interface Page {
   readonly more?: boolean;
   readonly before?: number | null;
   readonly removed?: readonly string[];
+  readonly approvals?: readonly PendingApproval[];
+  readonly may_approve?: boolean;
   readonly runs?: readonly TaskRun[];
 }
 
@@ -348,6 +351,20 @@ export interface Item {
 }
 
 /**
+ * A call of a tool that waits for a person: its id, the tool, its arguments as JSON, and its message.
+ *
+ * `run` is the run that waits; clients do not get it.
+ */
+export interface PendingApproval {
+  readonly call: string;
+  readonly tool: string;
+  readonly arguments: string;
+  readonly message_id: string;
+  readonly run?: string;
+  readonly may_approve?: boolean;
+}
+
+/**
  * A run of a task: `value` is its last status, and `created_at` is in microseconds.
  *
  * `result` is its return value, if clients may begin the task.
@@ -367,7 +384,8 @@ export interface TaskRun {
  * "insert" and "update" have the whole `message`, "delete" its `id`, "take" the ids of pending messages that became
  * history with their positions there, "chunk" a text that follows the first `at` characters of the streaming message
  * `id`, or the `input` of one of its calls, "end" the final `status` of that message. "missed": changes were left out,
- * and the client opens the part again. Of tasks, "update" has the whole `run`.
+ * and the client opens the part again. Of tasks, "update" has the whole `run`. An "update" with the revision 0 has the
+ * calls that wait for a person, instead of a message.
  */
 export interface Part {
   readonly type: "part";
@@ -381,6 +399,7 @@ export interface Part {
   readonly text?: string;
   readonly input?: Input | null;
   readonly status?: "completed" | "failed" | null;
+  readonly approvals?: readonly PendingApproval[] | null;
   readonly run?: TaskRun | null;
 }
 

@@ -17,7 +17,7 @@ import type { Status } from "./link.js";
 import type { ThreadOptions } from "./options.js";
 import { parse, textAt } from "./patch.js";
 import type { PresenceRecord } from "./presence.js";
-import type { TaskRun } from "./protocol.js";
+import type { PendingApproval, TaskRun } from "./protocol.js";
 import type { AnyRpcs, ArgsOf, ResultOf } from "./rpc.js";
 import { SharedClients } from "./shared.js";
 import type { ThreadMessages } from "./thread-messages.js";
@@ -26,6 +26,7 @@ export type { ThreadHandlers } from "./hooks.js";
 
 const NOBODY: PresenceRecord = {};
 const NO_MESSAGES: readonly ThreadMessage[] = [];
+const NO_APPROVALS: readonly PendingApproval[] = [];
 
 // The page has one, so that its components share sockets.
 const clients = new SharedClients();
@@ -174,6 +175,19 @@ export function useMessages(thread: ThreadClient<any, any, any>, part?: string):
   useSyncExternalStore(messages.subscribe, read, read);
   const { isReady, hasMore, isLoading, error } = messages;
   return { items, isReady, hasMore, isLoading, error, messages };
+}
+
+/**
+ * The calls of tools that wait for a person, in the thread's messages or those of the part `part`. Throws a TypeError
+ * without the option `messages`.
+ */
+export function useApprovals(thread: ThreadClient<any, any, any>, part?: string): readonly PendingApproval[] {
+  const messages = part === undefined ? thread.messages : thread.messages.of(part);
+  return useSyncExternalStore(
+    messages.subscribe,
+    () => messages.approvals,
+    () => NO_APPROVALS,
+  );
 }
 
 /**

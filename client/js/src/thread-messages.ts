@@ -8,7 +8,7 @@ import type { PlaitError } from "./errors.js";
 import { plain } from "./json.js";
 import type { JsonObject } from "./json.js";
 import { Listeners } from "./listeners.js";
-import type { Item } from "./protocol.js";
+import type { Item, PendingApproval } from "./protocol.js";
 import type { SentMessage } from "./sent-messages.js";
 import { errorOf, ThreadPart } from "./thread-part.js";
 import type { Carrier, Talk } from "./thread-part.js";
@@ -85,6 +85,20 @@ export class ThreadMessages extends ThreadPart<ThreadMessage> {
     return (
       this.#shared.parts.get(part) ?? new ThreadMessages(this.carrier, this.session, part, this.#client, this.#shared)
     );
+  }
+
+  /** The calls of tools that wait for a person, in order: the same list while they are the same. */
+  get approvals(): readonly PendingApproval[] {
+    void this.items; // Opens the part.
+    return this.#conversation.approvals;
+  }
+
+  /**
+   * Approves a call by its id, or refuses it, with a note for the model. Resolves to whether it has waited: the first
+   * answer counts. Rejects as `call` does; after `disconnected`, it may be repeated.
+   */
+  approve(call: string, approved: boolean, note = ""): Promise<boolean> {
+    return this.#call("approve", call, approved, note) as Promise<boolean>;
   }
 
   /** Whether there are messages older than those in `items`. */

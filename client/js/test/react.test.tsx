@@ -15,6 +15,7 @@ import { tasks } from "../src/tasks-part.js";
 import { text as texts } from "../src/text-part.js";
 import { undo } from "../src/undo.js";
 import {
+  useApprovals,
   useMessages,
   usePresence,
   useRpc,
@@ -284,6 +285,35 @@ test("messages are rendered as they come, and what is sent at once", async () =>
   const other = { id: "b", role: "user" as const, content: "Two", position: 2 };
   first.send({ type: "part", part: "messages", revision: 2, op: "insert", message: other });
   await text(element, "true true One,Two,Hi");
+});
+
+test("the calls that wait for a person are rendered, and answered by their ids", async () => {
+  function Waiting(): ReactNode {
+    const thread = useNote({ messages });
+    const waiting = useApprovals(thread);
+    const approve = () => waiting.forEach(({ call }) => void thread.messages.approve(call, false, "Too much."));
+    return (
+      <button onClick={approve}>
+        {waiting.map(({ tool, arguments: given, may_approve }) => `${tool} ${given} ${may_approve}`).join()}
+      </button>
+    );
+  }
+  const { element } = mount(
+    <StrictMode>
+      <Waiting />
+    </StrictMode>,
+  );
+  const first = await peer();
+  await first.take("open");
+  const approvals = [{ call: "c", tool: "pay", arguments: "{}", message_id: "r" }];
+  first.send({ type: "page", part: "messages", revision: 1, items: [], reset: true, may_approve: true });
+  first.send({ type: "part", part: "messages", revision: 0, op: "update", approvals });
+  await text(element, "pay {} true");
+  element.querySelector("button")!.click();
+  const { method, args } = await first.take("call");
+  expect([method, args]).toEqual(["messages:approve", ["c", false, "Too much."]]);
+  first.send({ type: "part", part: "messages", revision: 0, op: "update", approvals: [] });
+  await text(element, "");
 });
 
 test("a run is rendered as it changes, and one that ended long ago is asked for once", async () => {

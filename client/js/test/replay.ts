@@ -104,6 +104,12 @@ export class Replay {
       ) as { id: string; function: { name: string; arguments: string } }[];
       expect(calls.map(({ id, function: { name, arguments: given } }) => [id, name, given])).toEqual(value);
     }
+    if (name === "approvals") {
+      const shown = session.conversations.of("messages").approvals;
+      expect(shown.map((each) => [each.call, each.tool, each.arguments, each.message_id, each.may_approve])).toEqual(
+        value,
+      );
+    }
     if (name === "runs") {
       const shown = session.conversations.show("tasks") as TaskRun[];
       expect(shown.map(({ id, status, value = null, result = null }) => [id, status, value, result])).toEqual(value);

@@ -8,7 +8,7 @@ const FOLDER = new URL("../../../schemas/vectors/", import.meta.url);
 const STEPS = new Set(
   ["open", "lost", "edit", "set", "receive", "wait", "view", "watch", "older", "leave", "post"].concat(
     ["sent", "shown", "presence", "confirmed", "pending", "outcomes", "sources"],
-    ["rejoin", "stopped", "messages", "calls", "runs", "more"],
+    ["rejoin", "stopped", "messages", "calls", "approvals", "runs", "more"],
   ),
 );
 

@@ -14,7 +14,7 @@ from plait_client.sync import SyncChanges, SyncRoom, connect_sync
 from plait_client.sync_files import SyncFiles
 from plait_client.sync_messages import SyncMessages
 from plait_client.sync_tasks import SyncTasks
-from plait_schemas.conversation import Item
+from plait_schemas.conversation import Item, PendingApproval
 from plait_schemas.task_run import TaskRun
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "FileInfo",
     "Item",
     "ListedThread",
+    "PendingApproval",
     "Refused",
     "Room",
     "RoomFiles",

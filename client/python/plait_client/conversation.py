@@ -3,13 +3,13 @@
 The same as `conversation.ts` of the JavaScript client, with the same names.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
 from plait_client.opened_part import OpenedPart
 from plait_client.sent_messages import SentMessage
-from plait_schemas.conversation import Input, Item
+from plait_schemas.conversation import Input, Item, PendingApproval
 from plait_schemas.messages import Open, Page, Part, Unopened
 
 __all__ = ["Conversation"]
@@ -24,6 +24,9 @@ class Conversation(OpenedPart):
         self.has_more = False
         # Why an older page cannot be read; this stops nothing else.
         self.older_error: Unopened | None = None
+        # The calls that wait for a person.
+        self.approvals: Sequence[PendingApproval] = []
+        self._may_approve = False
         self._items: dict[str, Item] = {}
         # The size of the older page that is wanted.
         self._older: int | None = None
@@ -52,6 +55,7 @@ class Conversation(OpenedPart):
         super().close()
         self.has_more = False
         self._older = self.older_error = None
+        self.approvals = []
         self._set({})
 
     # Inside
@@ -60,6 +64,9 @@ class Conversation(OpenedPart):
         items = {} if page.reset else dict(self._items)
         if page.before is not None:
             self._older = None
+        else:
+            self._may_approve = page.may_approve
+            self._set_approvals(page.approvals)
         is_whole = page.reset or page.before is not None
         if is_whole:
             self.has_more = page.more
@@ -81,6 +88,9 @@ class Conversation(OpenedPart):
     def _follow(self, frame: Part) -> bool:
         if frame.op == "chunk":
             return self._extend(frame)
+        if frame.approvals is not None:
+            self._set_approvals(frame.approvals)
+            return True
         if not super()._follow(frame):
             return False
         self._shown = None
@@ -150,6 +160,9 @@ class Conversation(OpenedPart):
             self._items[item.id] = item
         else:
             self._items.pop(item.id, None)
+
+    def _set_approvals(self, approvals: Sequence[PendingApproval]) -> None:
+        self.approvals = [replace(each, may_approve=self._may_approve) for each in approvals]
 
     def _set(self, items: dict[str, Item]) -> None:
         self._items = items

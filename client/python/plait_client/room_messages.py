@@ -1,14 +1,14 @@
 """The messages of a thread in a client: reading older ones, and sending."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import convert
 
 from plait_client.live import Live
 from plait_client.room_part import PAGE, RoomPart, raise_refusal
-from plait_schemas.conversation import Item
+from plait_schemas.conversation import Item, PendingApproval
 
 __all__ = ["RoomMessages"]
 
@@ -33,6 +33,19 @@ class RoomMessages(RoomPart[Item]):
     def has_more(self) -> bool:
         """Whether there are messages older than those in `items`."""
         return self._conversation.has_more
+
+    @property
+    def approvals(self) -> Sequence[PendingApproval]:
+        """The calls of tools that wait for a person, in order; `on_change` tells when they change."""
+        self._open(PAGE)
+        return self._conversation.approvals
+
+    async def approve(self, call: str, approved: bool, note: str = "") -> bool:
+        """Approve a call by its id, or refuse it, with a note for the model; return whether it has waited.
+
+        The first answer counts. Raises what `Room.call` raises; after Disconnected, it may be repeated.
+        """
+        return bool(await self._call(f"{self._part}:approve", call, approved, note))
 
     async def older(self, limit: int = PAGE) -> bool:
         """Add older messages to `items`, if there are any; return whether there are more. Raises Refused."""

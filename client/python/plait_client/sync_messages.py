@@ -1,13 +1,13 @@
 """The messages of a thread without asyncio."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from plait_client.loop import LoopThread
 from plait_client.room_messages import RoomMessages
 from plait_client.room_part import PAGE
 from plait_client.sync_part import SyncPart, Wait
-from plait_schemas.conversation import Item
+from plait_schemas.conversation import Item, PendingApproval
 
 __all__ = ["SyncMessages"]
 
@@ -27,6 +27,16 @@ class SyncMessages(SyncPart[Item]):
     def has_more(self) -> bool:
         """See RoomMessages."""
         return self._loop.do(lambda: self._messages.has_more)
+
+    @property
+    def approvals(self) -> Sequence[PendingApproval]:
+        """See RoomMessages."""
+        return self._loop.do(lambda: self._messages.approvals)
+
+    def approve(self, call: str, approved: bool, note: str = "") -> bool:
+        """Approve a call by its id, or refuse it; return whether it has waited. Raises what `SyncRoom.call` raises."""
+        has_waited: bool = self._wait(lambda: self._messages.approve(call, approved, note), "no answer to the approval")
+        return has_waited
 
     def older(self, limit: int = PAGE) -> bool:
         """Add older messages to `items`; return whether there are more. Raises Refused."""

@@ -48,8 +48,9 @@ function render() {
   const results = new Map(items.flatMap((item) => (item.role === "tool" ? [[String(item.tool_call_id), item]] : [])));
   const visible = items.filter(({ role }) => role === "user" || role === "assistant");
   const agents = findAgents(visible, results);
+  const asked = new Set(messages.approvals.map(({ call }) => call));
   const isGrouped = (/** @type {number} */ at) => agents[at] !== "" && agents[at] === agents[at - 1];
-  find("#messages").replaceChildren(...visible.map((item, at) => renderMessage(item, results, agents[at], isGrouped(at))));
+  find("#messages").replaceChildren(...visible.map((item, at) => renderMessage(item, results, asked, agents[at], isGrouped(at))));
   find("#welcome").hidden = !messages.isReady || items.length > 0;
   find("#stop").hidden = !running;
   find("#stopped").hidden = running || runs.at(-1)?.status !== "cancelled";
@@ -64,7 +65,7 @@ function render() {
  * @param {Message} item
  */
 function ownOf({ metadata }) {
-  return /** @type {{execution?: {agent: string, run: string}, tool_status?: string}} */ (metadata?.plait ?? {});
+  return /** @type {{execution?: {agent: string}, tool_status?: string}} */ (metadata?.plait ?? {});
 }
 
 /**
@@ -88,14 +89,16 @@ function findAgents(items, results) {
 /**
  * @param {Message} item
  * @param {Map<string, Message>} results the results of calls by their ids
+ * @param {Set<string>} asked the ids of the calls that wait for an approval
  * @param {string} agent
  * @param {boolean} grouped
  */
-function renderMessage(item, results, agent, grouped) {
+function renderMessage(item, results, asked, agent, grouped) {
   const calls = /** @type {Call[]} */ (item.tool_calls ?? []);
   const own = calls.map(({ id }) => results.get(id));
   const key = item.metadata?.key === undefined ? item.id : `key ${item.metadata.key}`;
-  const look = JSON.stringify([item.content, item.status, own.map((each) => each?.content), agent, grouped]);
+  const shownCalls = calls.map(({ id, function: { arguments: given } }, at) => [given, asked.has(id), own[at]?.content]);
+  const look = JSON.stringify([item.content, item.status, shownCalls, agent, grouped]);
   const known = shown.get(key);
   if (known?.look === look) return known.element;
   const element = clone("#item");
@@ -104,7 +107,6 @@ function renderMessage(item, results, agent, grouped) {
   element.classList.toggle("grouped", grouped);
   element.classList.toggle("writing", item.status === "streaming");
   element.ariaBusy = String(item.status === "streaming");
-  const run = String(ownOf(item).execution?.run);
   if (item.role === "user") {
     element.classList.add("mine");
     element.style.setProperty("--hue", String(hue(CUSTOMER.id)));
@@ -121,7 +123,7 @@ function renderMessage(item, results, agent, grouped) {
   write(find(".note", element), noteOf(item));
   find(".note", element).hidden = !noteOf(item);
   find(".calls", element).hidden = calls.length === 0;
-  find(".calls", element).append(...calls.map((call, index) => makeCall(call, own[index], run)));
+  find(".calls", element).append(...calls.map((call, index) => makeCall(call, own[index], asked.has(call.id))));
   return element;
 }
 
@@ -132,11 +134,10 @@ function noteOf({ status, role }) {
   return status === "failed" ? (role === "assistant" ? "Cut off in the middle" : "Given up") : "";
 }
 
-/** @param {Call} call @param {Message | undefined} result @param {string} run */
-function makeCall(call, result, run) {
+/** @param {Call} call @param {Message | undefined} result @param {boolean} isAsked */
+function makeCall(call, result, isAsked) {
   const element = clone("#call");
   const number = call.function.arguments.match(/\d+/)?.[0];
-  const isAsked = !result && call.function.name === "pay_back";
   write(find(".call-title", element), (CALLS[call.function.name] ?? call.function.name) + (number ? ` ${number}` : ""));
   write(find(".call-note", element), result?.content ?? (isAsked ? "Do you approve it?" : "At it"));
   element.dataset.status = result ? String(ownOf(result).tool_status) : isAsked ? "asked" : "running";
@@ -145,7 +146,7 @@ function makeCall(call, result, run) {
   for (const [selector, approved] of /** @type {[string, boolean][]} */ ([[".approve", true], [".refuse", false]])) {
     find(selector, element).addEventListener("click", () => {
       box.focus();
-      client.call("decide", run, call.id, approved).catch(refused);
+      messages.approve(call.id, approved).catch(refused);
     });
   }
   return element;

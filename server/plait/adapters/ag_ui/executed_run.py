@@ -28,7 +28,7 @@ from plait.agents.run import Interruption
 from plait.errors import InvalidArguments
 from plait.parts.messages.caller import QUEUE
 from plait.parts.messages.frames import ChunkFrame, EndFrame, Frame, InputFrame, InsertFrame, UpdateFrame
-from plait.parts.messages.message import Message, read_call
+from plait.parts.messages.message import APPROVAL, Message, read_call
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.part import require_role
 from plait.parts.stage import Stage, do_nothing
@@ -41,7 +41,6 @@ from plait_schemas.conversation import Input
 
 __all__ = ["ExecutedRun"]
 
-_APPROVAL: Final = "approval:"
 _ANSWER: Final = {
     "type": "object",
     "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
@@ -115,7 +114,7 @@ class ExecutedRun:
 
         Raises InvalidArguments.
         """
-        entries = {_APPROVAL + each.interrupt_id: each for each in self._run.resume}
+        entries = {APPROVAL + each.interrupt_id: each for each in self._run.resume}
         runs = [(run.id, tasks.find_awaited(run.id)) for run in await tasks.list(self._agent.name)]
         return [[id, event, _read(entries[event])] for id, events in runs for event in events if event in entries]
 
@@ -191,7 +190,7 @@ def _is_over(tasks: ThreadTasks, run: TaskRun) -> bool:
 
 
 def _is_for_people(event: str) -> bool:
-    return event.startswith((_APPROVAL, VARIABLES))
+    return event.startswith((APPROVAL, VARIABLES))
 
 
 def _read(entry: ResumeEntry) -> Approval:
@@ -207,5 +206,5 @@ def _ask(event: str) -> Interrupt:
     if event.startswith(VARIABLES):
         id = event.removeprefix(VARIABLES)
         return Interrupt(id=id, reason="input_required", message=f"Supply variables with {SUPPLY}.", tool_call_id=id)
-    id = event.removeprefix(_APPROVAL)
+    id = event.removeprefix(APPROVAL)
     return Interrupt(id=id, reason="tool_call", tool_call_id=id, response_schema=_ANSWER)

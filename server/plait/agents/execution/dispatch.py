@@ -27,8 +27,8 @@ from plait.agents.execution.tools import (
     tell_error,
 )
 from plait.errors import InvalidArguments
-from plait.parts.messages.caller import APPROVAL, STOPPED
-from plait.parts.messages.message import STATUS, Message, make_own, merge_metadata, read_call
+from plait.parts.messages.caller import STOPPED
+from plait.parts.messages.message import APPROVAL, STATUS, Message, make_own, merge_metadata, read_call
 from plait.parts.messages.model_history import select_history
 from plait.parts.tasks.step_errors import StepFailed, Unknown
 

@@ -13,7 +13,7 @@ from plait.errors import PlaitError
 from plait.parts.attempt_runner import AttemptRunner, Work
 from plait.parts.attempts import PAUSES, RetryPolicy, Uncounted
 from plait.parts.messages.changes import Changes
-from plait.parts.messages.message import STATUS, Message, make_own, read_call
+from plait.parts.messages.message import APPROVAL, STATUS, Message, make_own, read_call
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.model_history import OpenCalls
 from plait.parts.messages.run_stage import RunningAttempt
@@ -22,7 +22,7 @@ from plait.parts.part import find_role
 from plait.state.commit import Commit
 from plait.state.transaction import Transaction
 
-__all__ = ["APPROVAL", "FAILED", "QUEUE", "STOPPED", "AgentCaller", "TaskCaller", "make_caller"]
+__all__ = ["FAILED", "QUEUE", "STOPPED", "AgentCaller", "TaskCaller", "make_caller"]
 
 log = logging.getLogger("plait.agents")
 
@@ -34,9 +34,6 @@ FAILED: Final = "Something went wrong, so there is no answer."
 QUEUE: Final = "queue"
 """The id of the queue in the `AttemptRunner`, which has no other work, and the key of the tasks that it begins."""
 
-
-APPROVAL: Final = "approval:"
-"""The prefix of the events by which people approve calls."""
 
 STOPPED: Final = "Execution stopped by user"
 """The result of a call that was open when its run was stopped."""

@@ -1,4 +1,4 @@
-"""The methods by which clients mark messages as read, and change the branch of a conversation."""
+"""The methods by which clients mark messages as read, change the branch of a conversation, and approve calls."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -59,11 +59,18 @@ def make_methods(part: str) -> Iterator[Method]:
             raise NotFound(f"there is no message {id}")
         return [show_message(each) for each in found]
 
-    functions: Sequence[Callable[..., Any]] = (read, regenerate, edit, switch, siblings)
+    async def approve(thread: Thread[Any], call: str, approved: bool, note: str = "") -> bool:
+        """Approve a call of a tool, or refuse it, with a note for the model; return whether it has waited."""
+        has_waited: bool = await find(thread).approve(call, approved, note)
+        return has_waited
+
+    functions: Sequence[Callable[..., Any]] = (read, regenerate, edit, switch, siblings, approve)
     for function in functions:
         method = Method(f"{part}:{function.__name__}", part, function, concurrent=True)
         if function is siblings:
             method.action = "messages"
+        elif function is approve:
+            method.action = "approve"
         elif function is not read:
             method.action = "send"
         yield method

@@ -12,6 +12,7 @@ from plait.errors import TooLarge
 from plait_schemas.codec import encode_json
 
 __all__ = [
+    "APPROVAL",
     "CLIENT_CALLS",
     "INTERRUPTED",
     "KEPT",
@@ -74,6 +75,9 @@ MARK: Final = "execution"
 
 CLIENT_CALLS: Final = "client_calls"
 """A member of plait's metadata of a message: the ids of the calls that the client of the run answers."""
+
+APPROVAL: Final = "approval:"
+"""The prefix of the events by which people approve calls."""
 
 INTERRUPTED: Final = "interrupted"
 """A member of plait's metadata of a message whose run was interrupted while it was written."""

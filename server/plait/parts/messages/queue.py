@@ -4,11 +4,14 @@ from collections.abc import Collection, Mapping, Sequence
 from types import NoneType
 from typing import Any, Final, Literal, TypeVar
 
+from msgspec.structs import replace
+
 from plait.actor.begun import Begun
 from plait.actor.connection import Connection
-from plait.actor.turn import find_client_turn, find_user, latest_turn
+from plait.actor.turn import find_client_turn, find_rights, find_user, latest_turn
 from plait.errors import Forbidden, NotFound, TooMany
 from plait.parts.encoding import check_type, encode_key
+from plait.parts.messages.approvals import Approvals
 from plait.parts.messages.caller import TaskCaller, make_caller
 from plait.parts.messages.changes import Changes
 from plait.parts.messages.message import Message, Role, measure_message, read_own
@@ -22,6 +25,7 @@ from plait.parts.stage import begin_staged, find_stage, use_draft
 from plait.parts.written import STAGED, Result, Written
 from plait.spelling import suggest
 from plait.state.commit import Commit
+from plait_schemas.conversation import PendingApproval
 
 __all__ = ["MOST_QUEUED", "AgentStatus", "MessageQueue", "find_sender"]
 
@@ -46,6 +50,7 @@ class MessageQueue:
         self._reader = MessageReader(writer)
         # The object that calls the agent for the queue; None without an agent.
         self.caller = make_caller(writer, self._reader.find_open_calls_now)
+        self.waiting = Approvals(writer, self._reader.find_calls)
 
     @property
     def is_live(self) -> bool:
@@ -253,6 +258,23 @@ class MessageQueue:
             return Result(was_stopped, STAGED)
         was_stopped, commit = caller.resume()
         return Result(was_stopped, self._written(commit))
+
+    async def approvals(self) -> list[PendingApproval]:
+        """Return the calls of tools that wait for a person, and whether the calling client may answer them."""
+        await self._actor.state.wait_for_shown()
+        may = (rights := find_rights()) is None or rights.may_approve
+        return [replace(each, may_approve=may) for each in await self.waiting.list()]
+
+    def approve(self, call: str, approved: bool, note: str = "") -> Begun[bool]:
+        """Approve a call of a tool by its id, or refuse it, with a note for the model; return whether it has waited.
+
+        The first answer counts. Raises NotFound if there is no such call among the newest 1,000 messages.
+        """
+        check_type("call", call, str)
+        check_type("approved", approved, bool)
+        check_type("note", note, str)
+        check_writable(self._actor)
+        return begin_staged(self._actor, self.waiting.answer(call, approved, note))
 
     def cancel_calls(self, calls: Collection[str]) -> None:
         """Remove the queued messages that are these calls of the parent, in the open transaction."""

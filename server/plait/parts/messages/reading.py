@@ -1,6 +1,7 @@
 """Reads messages: for the calling code with the staged changes of its run, and for clients only durable ones."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from msgspec import convert
 from msgspec.structs import replace
@@ -24,6 +25,8 @@ Viewer = Callable[[list[Frame]], None]
 _ANY_DEPTH = 1 << 30
 # The messages that are read at first where it is not known how many are needed.
 _BATCH = 50
+# The newest messages, in which a call is looked for.
+_SEARCHED = 1000
 
 
 class MessageReader:
@@ -92,6 +95,23 @@ class MessageReader:
                 if not each.depth and is_decisive(each):
                     return list_open_calls(found[::-1])
         return list_open_calls(found[::-1])
+
+    async def find_calls(self, ids: Collection[str]) -> Sequence[tuple[Message, Mapping[str, Any]]]:
+        """Return calls of tools in the newest messages by their ids, each after its message, in order."""
+        listing = MessageListing(self._writer, None, statuses="c", is_silent=True, max_depth=_ANY_DEPTH)
+        found, missing, count = list[tuple[Message, Mapping[str, Any]]](), {*ids}, 0
+        if not missing:
+            return found
+        async for messages in listing.walk(is_reverse=True):
+            for message in messages:
+                for call in reversed(message.tool_calls or ()):
+                    if (id := call.get("id")) in missing:
+                        missing.remove(id)
+                        found.append((message, call))
+            count += len(messages)
+            if not missing or count >= _SEARCHED:
+                break
+        return found[::-1]
 
     async def find_open_calls_now(self) -> Sequence[OpenCalls]:
         """Return the calls that are open at the moment of the return, so that they can be answered at once."""

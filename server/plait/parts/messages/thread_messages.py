@@ -44,7 +44,7 @@ class Messages(Part["ThreadMessages"]):
     called before and after messages are made or changed.
     """
 
-    reading: ClassVar = frozenset({"list", "get", "open_calls", "pending", "siblings", "forks"})
+    reading: ClassVar = frozenset({"list", "get", "open_calls", "pending", "siblings", "forks", "approvals"})
     role: ClassVar = "messages"
     inner: ClassVar = frozenset({"check_room", "check_own", "shows"})
 

@@ -201,11 +201,6 @@ class TaskRunner(RowRunner[TaskRow], StepRunner):
         """Whether the calling code is a part of a run."""
         return self._runner.is_within(id)
 
-    def find_awaited(self, id: str) -> Sequence[str]:
-        """Return the events that a run waits for."""
-        row = self.agenda.rows.get(id)
-        return () if row is None else row.awaits
-
     # Inside
 
     def _find_journal(self, id: str) -> Journal:

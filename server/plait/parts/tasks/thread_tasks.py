@@ -65,6 +65,7 @@ class Tasks(Part["ThreadTasks"]):
             "newest",
             "cancel_all",
             "find_awaited",
+            "awaited",
             "deliver",
             "release",
             "follow",
@@ -284,11 +285,17 @@ class ThreadTasks:
     def find_waiting(self, name: str, key: str) -> Collection[str] | None:
         """Return the events that the run of a task with a key waits for; None if there is no run."""
         row = self._runner.agenda.find((name, key, None))
-        return None if row is None else self._runner.find_awaited(row.id)
+        return None if row is None else row.awaits
 
     def find_awaited(self, id: str) -> Sequence[str]:
         """Return the events that a run waits for, and that have not come."""
-        return self._runner.find_awaited(id)
+        row = self._runner.agenda.rows.get(id)
+        return () if row is None else row.awaits
+
+    @property
+    def awaited(self) -> Mapping[str, Sequence[str]]:
+        """The events that runs wait for, and that have not come, by the ids of these runs."""
+        return {row.id: row.awaits for row in self._runner.agenda.rows.values() if row.awaits}
 
     def only_waits(self, id: str) -> bool:
         """Whether a run has not ended, and all its step calls wait."""
@@ -297,7 +304,7 @@ class ThreadTasks:
 
     def release(self, id: str) -> None:
         """Send an event without data for each event that a run waits for."""
-        for event in self._runner.find_awaited(id):
+        for event in self.find_awaited(id):
             self.deliver(id, event)
 
     def cancel_all(self, names: Collection[str]) -> bool:

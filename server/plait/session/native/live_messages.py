@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from inspect import getattr_static
-from typing import Final
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from plait.actor.actor import Actor
 from plait.actor.connection import Rights
@@ -24,6 +26,7 @@ from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait_schemas import messages
 from plait_schemas.codec import encode_json
+from plait_schemas.conversation import PendingApproval
 from plait_schemas.frames import encode
 from plait_schemas.messages import Open
 
@@ -61,21 +64,39 @@ class LiveMessages:
         def hand_on(changes: Sequence[Change]) -> None:
             tell(changes[-1].revision, [Frame(_encode_change(self._part, change)) for change in changes])
 
-        return self._messages.feed.watch(hand_on)
+        def tell_approvals(found: Sequence[PendingApproval]) -> None:
+            # Revision 0 makes older clients ignore it.
+            tell(0, [Frame(encode(messages.Part(self._part, 0, "update", approvals=_show(found))))])
 
-    async def read(self, frame: Open) -> bytes:
-        """Return the page that an Open asks for. Raises StoreError."""
-        feed = self._messages.feed
+        stop, stop_too = self._messages.feed.watch(hand_on), self._messages.waiting.watch(tell_approvals)
+
+        def stop_both() -> None:
+            stop()
+            stop_too()
+
+        return stop_both
+
+    async def read(self, frame: Open, rights: Rights) -> bytes:
+        """Return the page that an Open asks for, for a client with these rights. Raises StoreError."""
+        feed, waiting = self._messages.feed, dict[str, Any]()
+        if frame.before is None:
+            found = await self._messages.waiting.list(is_silent=False)
+            waiting = {"approvals": _show(found), "may_approve": rights.may_approve}
         if frame.before is None and frame.since is not None:
             missed = await feed.since(frame.since)
             if missed is not None:
-                return _encode_page(messages.Page(frame.part, missed.revision, removed=[*missed.removed]), missed.items)
+                answer = messages.Page(frame.part, missed.revision, removed=[*missed.removed], **waiting)
+                return _encode_page(answer, missed.items)
         limit = min(max(frame.limit, 1), _MOST_ON_PAGE)
         revision, page = await feed.newest(limit, frame.before, size=_MOST_BYTES)
         answer = messages.Page(
-            frame.part, revision, reset=frame.before is None, more=page.has_more, before=frame.before
+            frame.part, revision, reset=frame.before is None, more=page.has_more, before=frame.before, **waiting
         )
         return _encode_page(answer, page.messages)
+
+
+def _show(found: Sequence[PendingApproval]) -> Sequence[PendingApproval]:
+    return [replace(each, run="") for each in found]
 
 
 def _encode_page(page: messages.Page, items: Sequence[Message]) -> bytes:

@@ -45,7 +45,7 @@ class LiveTasks:
 
         return self._tasks.watch(hand_on)
 
-    async def read(self, frame: Open) -> bytes:
+    async def read(self, frame: Open, rights: Rights) -> bytes:
         """Return the page that an Open asks for, which is always the newest one. Raises StoreError."""
         # Later changes are sent after the page, even if the page contains them.
         revision = self._revision

@@ -167,7 +167,7 @@ class OpenedParts:
             await self._transport.drain()
             frame = self._waiting.popleft()
             try:
-                page = await _find_feed(self._actor, frame.part).live.read(frame)
+                page = await _find_feed(self._actor, frame.part).live.read(frame, self._connection.rights)
             except Exception as error:  # A store of the application may raise any exception.
                 self.refuse(frame, self._actor.explain(error, self._connection))
             else:
