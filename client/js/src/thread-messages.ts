@@ -150,10 +150,12 @@ export class ThreadMessages extends ThreadPart<ThreadMessage> {
     return (await this.#call("regenerate", ...(id === undefined ? [] : [id]))) as boolean;
   }
 
-  /** Asks a question in other words, beside it; resolves to the id of the new message. Rejects as `call` does. */
-  async edit(id: string, content: string, options: { attachments?: readonly unknown[] } = {}): Promise<string> {
-    const { attachments } = options;
-    return (await this.#call("edit", id, content, ...(attachments ? [attachments] : []))) as string;
+  /**
+   * Asks a question in other words, beside it and with the same attachments; resolves to the id of the new message.
+   * Rejects as `call` does.
+   */
+  async edit(id: string, content: string): Promise<string> {
+    return (await this.#call("edit", id, content)) as string;
   }
 
   /** Shows the newest branch with a message; resolves to whether it was hidden. Rejects as `call` does. */

@@ -82,6 +82,24 @@ test("chunks continue a text at its code points, also after those before them an
   expect(peer.frames.waiting).toEqual([]); // It did not open the messages again.
 });
 
+test("the branch is changed by calls of the part", async () => {
+  const [of, peer] = await opened([]);
+  const item = { id: "a", role: "user", content: "1", position: 1 };
+  const cases: [Promise<unknown>, string, unknown[], unknown, unknown][] = [
+    [of.regenerate(), "regenerate", [], true, true],
+    [of.regenerate("b"), "regenerate", ["b"], false, false],
+    [of.edit("a", "2"), "edit", ["a", "2"], "c", "c"],
+    [of.switch("a"), "switch", ["a"], true, true],
+    [of.siblings("a"), "siblings", ["a"], [item], [expect.objectContaining({ ...item, status: "completed", depth: 0 })]],
+  ];
+  for (const [promise, method, args, result, expected] of cases) {
+    const call = await peer.take("call");
+    expect([call.method, call.args ?? []]).toEqual([`messages:${method}`, args]);
+    peer.send({ type: "result", ref: call.ref, done: true, value: result });
+    expect(await promise).toEqual(expected);
+  }
+});
+
 test("messages are marked as read by a call of their part", async () => {
   const [of, peer] = await opened([]);
   const marks = [of.markRead(), of.of("notes").markRead()];

@@ -81,13 +81,12 @@ class RoomMessages(RoomPart[Item]):
         done: bool = await self._call(f"{self._part}:regenerate", id)
         return done
 
-    async def edit(self, id: str, content: str, *, attachments: Iterable[Mapping[str, Any]] | None = None) -> str:
-        """Ask a question in other words, beside it, and return the id of the new message.
+    async def edit(self, id: str, content: str) -> str:
+        """Ask a question in other words, beside it and with the same attachments, and return the id of the new message.
 
-        Without others, it has the same attachments. Raises what `Room.call` raises.
+        Raises what `Room.call` raises.
         """
-        given = None if attachments is None else [*attachments]
-        edited: str = await self._call(f"{self._part}:edit", id, content, given)
+        edited: str = await self._call(f"{self._part}:edit", id, content)
         return edited
 
     async def switch(self, id: str) -> bool:

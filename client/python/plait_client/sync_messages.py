@@ -53,11 +53,9 @@ class SyncMessages(SyncPart[Item]):
         done: bool = self._wait(lambda: self._messages.regenerate(id), "no answer about the branch")
         return done
 
-    def edit(self, id: str, content: str, *, attachments: Iterable[Mapping[str, Any]] | None = None) -> str:
+    def edit(self, id: str, content: str) -> str:
         """See RoomMessages."""
-        edited: str = self._wait(
-            lambda: self._messages.edit(id, content, attachments=attachments), "no answer about the branch"
-        )
+        edited: str = self._wait(lambda: self._messages.edit(id, content), "no answer about the branch")
         return edited
 
     def switch(self, id: str) -> bool:

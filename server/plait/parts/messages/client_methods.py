@@ -1,6 +1,6 @@
 """The methods by which clients mark messages as read, change the branch of a conversation, and approve calls."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,13 +35,11 @@ def make_methods(part: str) -> Iterator[Method]:
         done: bool = await find(thread).regenerate(id)
         return done
 
-    async def edit(
-        thread: Thread[Any], id: str, content: str, attachments: Sequence[Mapping[str, Any]] | None = None
-    ) -> str:
+    async def edit(thread: Thread[Any], id: str, content: str) -> str:
         """Ask a question in other words, and return the id of the new message."""
         await find(thread).check_own(id)
         try:
-            edited: Message = await find(thread).edit(id, content, attachments=attachments)
+            edited: Message = await find(thread).edit(id, content)
         except (ValueError, TypeError) as error:
             raise InvalidArguments(str(error)) from error
         return edited.id
