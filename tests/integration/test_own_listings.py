@@ -5,9 +5,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from starlette.requests import Request
 from tests.integration.test_http import error_of
-from tests.integration.test_listings import Stream, authenticate, fill, names_in, serving, streaming
+from tests.integration.test_listings import authenticate, fill, names_in, serving, streaming
 
 from plait import Principal, ThreadKey
 from plait.web import live_listings
@@ -16,8 +15,8 @@ ADA = {"authorization": "Bearer ada"}
 BOB = {"authorization": "Bearer bob"}
 
 
-def require_user(request: Request) -> Principal | None:
-    return authenticate(request)
+def names(page: Any) -> list[str]:
+    return [row["name"] for row in page["threads"]]
 
 
 async def create(client: Any, who: Mapping[str, str], *names: str) -> None:
@@ -27,7 +26,7 @@ async def create(client: Any, who: Mapping[str, str], *names: str) -> None:
         assert answer.status_code == 200, answer.text
 
 
-own_serving = partial(serving, authenticate=require_user)
+own_serving = partial(serving, authenticate=authenticate)
 
 
 async def test_mine_lists_the_threads_that_the_user_has_created_those_changed_last_first() -> None:
@@ -87,10 +86,11 @@ async def test_a_user_without_threads_has_an_empty_list() -> None:
 async def test_a_live_list_has_own_threads_however_many_newer_ones_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_listings, "_MOST", 3)
     async with own_serving() as (app, client):
-        await create(client, ADA, "a", "b")
+        await create(client, ADA, *"abcde")
         await fill(app, *"0123456789")
         async with streaming(client, "/threads/room?mine", **ADA) as stream:
-            assert [row["name"] for row in (await stream.read())["threads"]] == ["b", "a"]
+            page = await stream.read()
+            assert (names(page), page["more"]) == ([*"edcba"], False)
 
 
 async def test_a_live_listing_says_that_it_leaves_threads_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,14 +103,3 @@ async def test_a_live_listing_says_that_it_leaves_threads_out(monkeypatch: pytes
             page = await stream.until({"d": 0, "c": 0, "b": 0})
             assert page["more"]
             assert page["next"] is None
-
-
-def names(page: Any) -> list[str]:
-    return [row["name"] for row in page["threads"]]
-
-
-async def wait_for(stream: Stream, wanted: list[str]) -> None:
-    """Read pages until one has these threads."""
-    while (page := await stream.read()) is not None and names(page) != wanted:
-        pass
-    assert page is not None

@@ -1,8 +1,10 @@
 """The cards and the unread messages of conversations, as their users list them."""
 
 import asyncio
+import contextvars
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -191,8 +193,8 @@ async def test_deleting_the_last_message_shows_the_one_before() -> None:
         assert (await lab.row())["card"]["last"] is None
 
 
-async def test_deleting_two_last_messages_at_once_shows_the_one_before_both() -> None:
-    async with serving() as lab:
+async def test_deleting_two_last_messages_at_once_shows_the_one_before_both(tmp_path: Path) -> None:
+    async with serving(store=f"sqlite:///{tmp_path}/desk.db") as lab:  # Whose reads take a while.
         await lab.say("a")
         await lab.until(is_idle)
         messages = await lab.messages()
@@ -214,6 +216,26 @@ async def test_deleting_in_a_run_shows_the_one_before() -> None:
         await (await lab.messages()).inject("assistant", "b")
         await lab.app.run("clean", thread="one")
         assert (await lab.row())["card"]["last"]["text"] == "a"
+
+
+async def test_what_a_run_stores_before_a_later_message_is_not_the_last_one() -> None:
+    async with serving() as lab:
+        await lab.say("a")
+        await lab.until(is_idle)
+        messages = await lab.messages()
+
+        @lab.app.agent("slow", thread=Desk)
+        async def slow(ctx: Context[Desk]) -> None:
+            ctx.thread.messages.inject("assistant", "of the run")
+            # Another turn, not the run.
+            await asyncio.create_task(later(), context=contextvars.Context())
+
+        async def later() -> None:
+            await messages.inject("assistant", "later")
+
+        await lab.app.run("slow", thread="one")
+        card = (await lab.row())["card"]
+        assert (card["last"]["text"], card["told"]) == ("later", 4)
 
 
 async def test_an_edit_of_the_last_message_is_shown_and_one_of_another_is_not() -> None:
@@ -339,7 +361,7 @@ async def test_two_devices_see_messages_and_marks_without_looking_again(monkeypa
             assert (await device.read())["threads"] == []
 
 
-async def test_a_live_list_sees_a_sleeping_thread_that_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_live_list_sees_sleeping_threads_that_are_forked_and_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as lab:
         await lab.say("hello")
         await lab.until(is_idle)
@@ -347,12 +369,17 @@ async def test_a_live_list_sees_a_sleeping_thread_that_is_destroyed(monkeypatch:
         monkeypatch.setattr(live_listings, "_PAUSE", 1000)
         async with live(lab) as stream:
             assert (await read_until(stream, is_idle))["name"] == "one"
-            await lab.app.destroy(Desk, "one")
-            assert (await stream.read())["threads"] == []
+            await lab.app.fork_thread(Desk, "one", "fork")
+            assert (await read_until(stream, is_idle))["name"] == "fork"
+            for name in ("fork", "one"):
+                await lab.app.destroy(Desk, name)
+            while (await stream.read())["threads"]:
+                pass
 
 
 async def test_a_live_list_sees_who_comes_to_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_listings, "_PAUSE", 0.02)
+    monkeypatch.setattr(live_listings, "_RARELY", 1000)
     monkeypatch.setattr(listing, "_FRESH", 0.01)
     async with serving() as lab:
         await lab.say("hello")

@@ -50,7 +50,15 @@ async def list_own(store: Store, kinds: Mapping[str, Kind], query: ListThreads) 
     while left is None or left > 0:
         size = _PAGE if left is None or wanted else min(left, _PAGE)
         rows = await store.threads(
-            ThreadQuery(kind=query.kind, prefix=prefix, user=user, order=query.order, after=after, limit=size)
+            ThreadQuery(
+                kind=query.kind,
+                prefix=prefix,
+                user=user,
+                order=query.order,
+                after=after,
+                limit=size,
+                has_versions=not query.is_for_clients,
+            )
         )
         shown = {row.key for row in rows if not query.is_for_clients or is_mine or not may_be_secret(row.key.name)}
         with_cards = [key for key in shown if key.kind in kinds and "card" in kinds[key.kind].overrides]

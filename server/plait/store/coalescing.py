@@ -58,7 +58,7 @@ def _merge(writes: Sequence[Write]) -> Write:
             state_version = write.state_version
         if write.due is not None:
             due = write.due
-        if write.is_shown:
+        if write.changes or write.records or write.changed_at is not None:
             changed_at = write.changed_at
     return Write(
         first.key,

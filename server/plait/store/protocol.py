@@ -129,6 +129,8 @@ class ThreadQuery(msgspec.Struct, frozen=True):
     # The last row of the page before.
     after: ThreadRow | None = None
     limit: int = 1000
+    # Without them, the versions in the result may be earlier ones, which are read faster.
+    has_versions: bool = True
 
 
 ALL_THREADS: Final = ThreadQuery()

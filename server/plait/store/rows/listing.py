@@ -40,7 +40,10 @@ _DIGITS: Final = len(time_key(0))
 
 def list_threads(query: ThreadQuery) -> Reads[list[ThreadRow]]:
     """Return the rows of `Store.threads`, in an order that the index has."""
-    return (yield from _show((yield from _find_heads(query))))
+    found = yield from _find_heads(query)
+    if query.has_versions:
+        return (yield from _show(found))
+    return [_make_row(key, head, head.version) for key, head in found]
 
 
 def is_sorted_here(query: ThreadQuery) -> bool:
@@ -98,9 +101,13 @@ def _show(found: Sequence[_Found]) -> Reads[list[ThreadRow]]:
     pairs = zip(spans, changes, strict=True)
     snapshots = iter((yield [of_snapshots for (_, of_snapshots), rows in pairs if not rows]))
     return [
-        ThreadRow(key, find_version([rows or next(snapshots)], head), head.created_at, head.changed_at, head.user)
+        _make_row(key, head, find_version([rows or next(snapshots)], head))
         for (key, head), rows in zip(found, changes, strict=True)
     ]
+
+
+def _make_row(key: ThreadKey, head: Head, version: int) -> ThreadRow:
+    return ThreadRow(key, version, head.created_at, head.changed_at, head.user)
 
 
 def list_due(until: int, after: DueThread | None, limit: int) -> Reads[list[DueThread]]:
