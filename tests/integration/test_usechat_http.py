@@ -347,11 +347,10 @@ async def test_a_stream_ends_with_an_error_when_its_user_is_disconnected(
 
 
 async def test_a_stream_breaks_off_when_its_thread_is_destroyed(room: tuple[Served, httpx.AsyncClient]) -> None:
-    served, client = room
+    _, client = room
     async with client.stream("POST", CHAT, json=text("hello")) as answer:
         lines = answer.aiter_lines()
         await until(lines, "text-delta")
-        served.may_end.set()
         await client.delete("/threads/room/one")
         with pytest.raises(httpx.RemoteProtocolError):
             await until(lines, "never")

@@ -12,10 +12,8 @@ from plait.actor.rpc import Arguments, Method
 from plait.errors import Conflict, InvalidArguments, NotFound
 from plait.parts.files.file import Upload
 from plait.parts.files.thread_files import ThreadFiles
-from plait.parts.messages.caller import QUEUE
 from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
-from plait.parts.part import require_role
 from plait.web.http.chat.body import Body, DataFile, Question
 from plait.web.http.chat.parts import Approval
 from plait.web.http.chat.rendering import ANSWER, find_questions, is_question
@@ -26,13 +24,6 @@ __all__ = ["Writer"]
 Call = Callable[[Actor, Method, Arguments, Connection], Awaitable[Any]]
 
 _LONGEST_NAME: Final = 100
-
-
-async def approve_call(actor: Actor, messages: ThreadMessages, call: str, answer: Approval) -> None:
-    tasks: Any = require_role(actor.kind.cls, "tasks").of(actor)
-    row = tasks._runner.agenda.find((messages._writer.part, QUEUE, None))
-    if row is not None and messages.caller is not None and call in messages.caller.awaited:
-        await tasks.send(row.id, f"approval:{call}", {"approved": answer.approved, "reason": answer.reason})
 
 
 class Writer:
@@ -90,7 +81,7 @@ class Writer:
 
         async def approve(_: Any) -> None:
             for call, answer in answers.items():
-                await approve_call(self._actor, self._messages, call, answer)
+                await self._messages.approve(call, answer.approved is True, answer.reason)
 
         await self._call(approve)
         return question
