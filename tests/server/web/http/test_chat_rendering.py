@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from plait.parts.messages.message import STATUS, Message, make_call, make_own
 from plait.web.http.chat.parts import Part, encode_chunks
-from plait.web.http.chat.rendering import Shown, find_chunks, find_group, find_questions, render, render_page
+from plait.web.http.chat.rendering import Shown, find_chunks, render, render_page, split
 
 QUESTION = Message(id="q", role="user", content="hello", position=1)
 SAID = Message(id="a", role="assistant", content="Hi", position=2)
@@ -47,45 +47,37 @@ def differ(before: Sequence[Shown], after: Sequence[Shown]) -> list[Any]:
     return [(each["type"], each["delta"]) if "delta" in each else each["type"] for each in chunks]
 
 
-def by_id(*messages: Message) -> dict[str, Message]:
-    return {each.id: each for each in messages}
-
-
 # Groups
+
+
+def ids(messages: Sequence[Message]) -> tuple[list[Any], list[str]]:
+    """Return the ids of the groups of a conversation, and of the questions that wait."""
+    groups, waiting = split(messages)
+    return [(each.question and each.question.id, [one.id for one in each.messages]) for each in groups], [
+        each.id for each in waiting
+    ]
 
 
 def test_an_answer_lies_between_a_question_and_the_next() -> None:
     other = replace(QUESTION, id="other", position=5)
-    found = by_id(other, replace(SAID, position=3), QUESTION, replace(SAID, id="b", position=6))
-    group = find_group(found, "q")
-    assert group is not None
-    assert ([each.id for each in group.messages], group.is_taken, group.is_followed) == (["a"], True, True)
-    group = find_group(found, "other")
-    assert group is not None
-    assert ([each.id for each in group.messages], group.is_followed) == (["b"], False)
-    assert find_group(found, "gone") is None
+    found = [other, replace(SAID, position=3), QUESTION, replace(SAID, id="b", position=6)]
+    assert ids(found) == ([(None, []), ("q", ["a"]), ("other", ["b"])], [])
 
 
 def test_a_question_that_a_run_has_taken_stands_before_what_it_streams() -> None:
     pending = replace(QUESTION, status="pending", position=9)
     streaming = replace(SAID, status="streaming", position=4, taken=["q"])
     thought = replace(streaming, id="t", position=5, depth=1, parent_id="a", name="reasoning")
-    for found in (by_id(pending, streaming, thought), by_id(thought, streaming, pending)):
-        group = find_group(found, "q")
-        assert group is not None
-        assert [each.id for each in group.messages] == ["a", "t"]
-        assert [[each.id for each in some] for some in find_questions(found)] == [["q"], []]
-    waiting = find_group(by_id(pending), "q")
-    assert waiting is not None
-    assert (waiting.is_taken, waiting.messages) == (False, ())
+    for found in ([pending, streaming, thought], [thought, streaming, pending]):
+        assert ids(found) == ([(None, []), ("q", ["a", "t"])], [])
+    assert ids([pending]) == ([(None, [])], ["q"])
 
 
 @pytest.mark.parametrize("fields", [{"depth": 1}, {"subagent_id": "child"}])
 def test_a_nested_message_and_a_report_begin_no_group(fields: dict[str, Any]) -> None:
     other = replace(QUESTION, id="other", position=3, **fields)
-    group = find_group(by_id(QUESTION, SAID, other, replace(SAID, id="b", position=4)), "q")
-    assert group is not None
-    assert [each.id for each in group.messages] == ["a", "other", "b"]
+    found = [QUESTION, SAID, other, replace(SAID, id="b", position=4)]
+    assert ids(found) == ([(None, []), ("q", ["a", "other", "b"])], [])
 
 
 # Parts

@@ -19,7 +19,7 @@ from plait.parts.attachments import find_attached
 from plait.parts.messages.thread_messages import ThreadMessages, find_chat
 from plait.web.http.chat.body import read_body, read_question
 from plait.web.http.chat.parts import Part
-from plait.web.http.chat.rendering import Link, find_questions, is_question, render_page
+from plait.web.http.chat.rendering import Link, is_question, render_page, split
 from plait.web.http.chat.viewer import Viewer, read_messages
 from plait.web.http.chat.writing import Writer
 from plait.web.http.exchange import Exchange, answer_json
@@ -95,12 +95,12 @@ class ChatRequests:
             # Before the messages: what ends in between is shown.
             is_running = messages.status in ("running", "waiting")
             _, found, _ = await read_messages(messages.feed, None, is_question)
-            taken, waiting = find_questions({each.id: each for each in found})
+            groups, waiting = split(found)
+            questions = [each.id for each in (groups[-1].question, *waiting) if each is not None]
             last_at = max([messages.feed.written_at, *(each.created_at for each in found)])
-            if not (is_running or (taken and last_at > read_wall_clock() - _RECENT)):
+            if not questions or not (is_running or last_at > read_wall_clock() - _RECENT):
                 return Response(status_code=204)
-            first, *after = [each.id for each in (*taken[-1:], *waiting)]
-            return await self._view(exchange, actor, first, after=after)
+            return await self._view(exchange, actor, questions[0], after=questions[1:])
 
     async def _post(self, exchange: Exchange) -> Response:
         await exchange.check("messages")

@@ -5,8 +5,6 @@ question with a suffix.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import compress
-from operator import attrgetter, not_
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,11 +20,10 @@ __all__ = [
     "Link",
     "Shown",
     "find_chunks",
-    "find_group",
-    "find_questions",
     "is_question",
     "render",
     "render_page",
+    "split",
 ]
 
 ANSWER: Final = ".answer"
@@ -39,7 +36,6 @@ Link = Callable[[str], str]
 
 # What results of calls say that a person has refused.
 _REFUSED: Final = "a person has refused the call"
-_place: Final = attrgetter("position")
 _RANKS: Final = {"input-streaming": 0, "input-available": 1, "approval-requested": 1}
 
 
@@ -51,12 +47,10 @@ class Shown(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A question, whether the agent has taken it, the messages after it, and whether another question follows them."""
+    """A question and the messages of its answer; the first group of a conversation has no question."""
 
-    question: Message
-    is_taken: bool
-    messages: Sequence[Message] = ()
-    is_followed: bool = False
+    question: Message | None
+    messages: list[Message]
 
 
 def is_question(message: Message) -> bool:
@@ -64,25 +58,28 @@ def is_question(message: Message) -> bool:
     return message.role == "user" and not message.depth and message.subagent_id is None
 
 
-def find_questions(found: Mapping[str, Message]) -> tuple[list[Message], list[Message]]:
-    """Return the questions that an agent has taken, and those that wait, in order."""
-    taken = _find_taken(found)
-    questions = [each for each in _order(found, taken) if is_question(each)]
-    waits = [each.status == "pending" and each.id not in taken for each in questions]
-    return [*compress(questions, map(not_, waits))], [*compress(questions, waits)]
+def split(messages: Collection[Message]) -> tuple[list[Group], list[Message]]:
+    """Return the groups of a conversation, in order, and the questions that wait.
 
+    A pending question that a run has taken stands before what the run streams, and gets its place later.
+    """
+    streaming = sorted((each for each in messages if each.taken), key=lambda each: each.position, reverse=True)
+    places = {id: each.position - 0.5 for each in streaming for id in each.taken}
+    groups, waiting = [Group(None, [])], list[Message]()
 
-def find_group(found: Mapping[str, Message], id: str) -> Group | None:
-    """Return a question with its answer; None if it is not there."""
-    if (question := found.get(id)) is None:
-        return None
-    taken = _find_taken(found)
-    if question.status == "pending" and id not in taken:
-        return Group(question, is_taken=False)
-    order = [each for each in _order(found, taken) if each.status != "pending" or each.id in taken]
-    after = order[order.index(question) + 1 :]
-    end = next((at for at, each in enumerate(after) if is_question(each)), None)
-    return Group(question, True, after[:end], is_followed=end is not None)
+    def place(message: Message) -> tuple[bool, float, int]:
+        is_pending = message.status == "pending"
+        taken = places.get(message.id) if is_pending else None
+        return is_pending and taken is None, taken or message.position, message.position
+
+    for each in sorted(messages, key=place):
+        if not is_question(each):
+            groups[-1].messages.append(each)
+        elif each.status == "pending" and each.id not in places:
+            waiting.append(each)
+        else:
+            groups.append(Group(each, []))
+    return groups, waiting
 
 
 def render(messages: Sequence[Message], awaited: Collection[str], link: Link) -> list[Shown]:
@@ -130,48 +127,20 @@ def find_chunks(before: Sequence[Shown], after: Sequence[Shown]) -> tuple[list[C
 
 def render_page(messages: Sequence[Message], awaited: Collection[str], link: Link, forks: Forks) -> list[UIMessage]:
     """Return a page of the history, with the ids of the siblings of messages; waiting questions are at its end."""
-    found = {each.id: each for each in messages}
-    taken, waiting = find_questions(found)
-    pending = {each.id for each in waiting}
     shown: list[UIMessage] = []
-    groups: list[tuple[Message | None, list[Message]]] = [(None, [])]
-    for each in _order(found, _find_taken(found)):
-        if each.id in pending:
-            continue
-        if is_question(each):
-            groups.append((each, []))
-        else:
-            groups[-1][1].append(each)
+    groups, waiting = split(messages)
     for question, answer in groups:
         if question is not None:
             shown.append(_render_question(question, link, forks))
         parts = [each.part for each in render(answer, awaited, link)]
         # With a question after it, an answer that begins later would be last.
-        if parts or (waiting and question is not None and question is taken[-1]):
+        if parts or (waiting and question is not None and question is groups[-1].question):
             id = answer[0].id if question is None else f"{question.id}{ANSWER}"
             shown.append(UIMessage(id, "assistant", parts, _describe(answer[0], forks) if answer else UNSET))
     return [*shown, *(_render_question(each, link, forks) for each in waiting)]
 
 
 # Inside
-
-
-def _find_taken(found: Mapping[str, Message]) -> dict[str, Message]:
-    """Return the first streaming messages by the ids of the pending ones that their runs have taken."""
-    streaming = sorted((each for each in found.values() if each.taken), key=_place, reverse=True)
-    return {id: each for each in streaming for id in each.taken}
-
-
-def _order(found: Mapping[str, Message], taken: Mapping[str, Message]) -> list[Message]:
-    """Return messages in order: what a run has taken stands before what it streams, and gets its place later."""
-
-    def place(message: Message) -> tuple[bool, float, int]:
-        by = taken.get(message.id)
-        if by is not None and message.status == "pending":
-            return False, by.position - 0.5, message.position
-        return message.status == "pending", message.position, 0
-
-    return sorted(found.values(), key=place)
 
 
 def _make_text(type: str, message: Message) -> Part:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import dropwhile
 from typing import Final
 
 from msgspec.structs import replace
@@ -26,7 +27,7 @@ from plait.parts.messages.reading import Feed
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.parts.part import find_role
 from plait.web.http.chat.parts import Chunk, Part, encode_chunks
-from plait.web.http.chat.rendering import ANSWER, Group, Link, Shown, find_chunks, find_group, render
+from plait.web.http.chat.rendering import ANSWER, Group, Link, Shown, find_chunks, render, split
 from plait.web.http.streamed import ResponseAborted
 
 __all__ = ["Viewer", "read_messages"]
@@ -111,8 +112,7 @@ class Viewer:
                         raise ResponseAborted
                     yield encode_chunks([Chunk(type="error", error_text=self._reason)])
                     return
-                group = find_group(self._found, self._question)
-                chunks, end = self._advance(group), self._find_end(group)
+                chunks, end = self._advance()
                 if chunks:
                     yield encode_chunks(chunks)
                 if end is None:
@@ -190,24 +190,30 @@ class Viewer:
             case EndFrame(id=id, status=status) if id in found:
                 found[id] = replace(found[id], status=status, taken=(), tool_calls=None)
 
-    def _advance(self, group: Group | None) -> list[Chunk]:
-        """Return the chunks that bring the page to the messages as they are."""
+    def _advance(self) -> tuple[list[Chunk], str | None]:
+        """Return the chunks that bring the page up to date, and why the answer has ended; None while it is made."""
+        groups, waiting = split(self._found.values())
+        rest = [*dropwhile(self._is_other, groups)]
+        group, is_followed = rest[0] if rest else None, len(rest) > 1
         parts = render(group.messages if group else (), self._awaited, self._link)
         if (found := find_chunks(self._shown, parts)) is None:
             self.close(reason=_CHANGED)
-            return []
+            return [], None
         chunks, self._shown = found
-        if group is not None and group.is_taken and not self._has_begun and (parts or not group.is_followed):
+        if group is not None and not self._has_begun and (parts or not is_followed):
             self._has_begun = True
-            return [Chunk(type="start", message_id=f"{self._question}{ANSWER}"), *chunks]
-        return chunks
+            chunks.insert(0, Chunk(type="start", message_id=f"{self._question}{ANSWER}"))
+        return chunks, self._find_end(group, is_followed=is_followed, waits=any(map(self._is_asked, waiting)))
 
-    def _find_end(self, group: Group | None) -> str | None:
+    def _is_other(self, group: Group) -> bool:
+        return group.question is None or not self._is_asked(group.question)
+
+    def _find_end(self, group: Group | None, *, is_followed: bool, waits: bool) -> str | None:
         """Return the reason why the answer has ended; None while it is made."""
         status = self._messages.status
-        if group is None:
+        if group is None and not waits:
             return "other"
-        if group.is_followed:
+        if is_followed:
             return "stop"
         if any(each.part.state == "approval-requested" for each in self._shown):
             return "tool-calls"
@@ -215,9 +221,12 @@ class Viewer:
             return None
         if status == "stopped":
             return "interrupted"
+        if group is None:
+            return "other"
         last = [group.question, *(each for each in group.messages if not each.depth)][-1]
-        is_interrupted = read_own(last).get(INTERRUPTED, False)
-        return "error" if last.status == "failed" else "interrupted" if is_interrupted else "stop"
+        is_interrupted = last is not None and read_own(last).get(INTERRUPTED, False)
+        is_failed = last is not None and last.status == "failed"
+        return "error" if is_failed else "interrupted" if is_interrupted else "stop"
 
     def _finish(self, end: str) -> Iterator[Chunk]:
         for each in self._shown:

@@ -16,7 +16,7 @@ from plait.parts.messages.message import Message
 from plait.parts.messages.thread_messages import ThreadMessages
 from plait.web.http.chat.body import Body, DataFile, Question
 from plait.web.http.chat.parts import Approval
-from plait.web.http.chat.rendering import ANSWER, find_questions, is_question
+from plait.web.http.chat.rendering import ANSWER, is_question, split
 from plait.web.http.chat.viewer import read_messages
 
 __all__ = ["Writer"]
@@ -99,9 +99,9 @@ class Writer:
         if found is None:
             raise NotFound(f"there is no message {id}")
         _, shown, _ = await read_messages(self._messages.feed, None, is_question)
-        taken, waiting = find_questions({each.id: each for each in shown})
+        groups, waiting = split(shown)
         # An answer that is being made is the one that another page has asked for.
-        is_asked = found.id in (each.id for each in (*taken[-1:], *waiting))
+        is_asked = any(each is not None and each.id == found.id for each in (groups[-1].question, *waiting))
         if self._messages.status not in ("running", "waiting") or not is_asked:
 
             async def answer_again(_: Any) -> None:
