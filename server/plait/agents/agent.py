@@ -46,8 +46,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | None = None
     # By name or by type.
     attributes: Mapping[str | type, Any] = {}
-    # Awaited with the context before the agent begins, as a part of the run.
-    prepare: Callable[[Any], Awaitable[None]] | None = None
+    # Awaited with the context before the agent begins, as a part of the run; returns whether the agent need not begin.
+    prepare: Callable[[Any], Awaitable[bool]] | None = None
 
 
 class Agent:

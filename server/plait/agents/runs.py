@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -101,14 +101,10 @@ class Runs(ActiveRuns):
         token, timer = context.enter(), None if agent.timeout is None else asyncio.timeout(agent.timeout)
         try:
             run.check()
-            if given.prepare is not None:
-                await given.prepare(context)
-            if timer is None:
-                output = await agent.call(context, given.input)
-            else:
-                async with timer:
+            if given.prepare is None or not await given.prepare(context):
+                async with timer or nullcontext():
                     output = await agent.call(context, given.input)
-            output = agent.check_output(output)
+                output = agent.check_output(output)
         except BaseException as failure:
             error = run.explain(failure, timer is not None and timer.expired())
         finally:
@@ -130,7 +126,8 @@ class Runs(ActiveRuns):
                 if given.prepare is not None:
                     token = context.enter()
                     try:
-                        await given.prepare(context)
+                        if await given.prepare(context):
+                            raise StopAsyncIteration
                     finally:
                         context.leave(token)
                 while True:

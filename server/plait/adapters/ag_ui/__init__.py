@@ -22,13 +22,14 @@ from plait.adapters.ag_ui.event_frames import Cursor
 from plait.adapters.ag_ui.event_run import EventRun
 from plait.adapters.ag_ui.executed_run import ExecutedRun
 from plait.adapters.ag_ui.push import push_state
-from plait.adapters.ag_ui.shown_messages import Added, has_messages, open_messages, read_added
+from plait.adapters.ag_ui.shown_messages import Added, has_messages, open_messages, queue_messages, read_added
 from plait.adapters.ag_ui.viewer import RunViewer
 from plait.agents.agent import Agent, Given
 from plait.agents.context import Context, read_attributes
 from plait.agents.durable import STOP
 from plait.app import Plait
 from plait.errors import NotFound, PlaitError, Readonly, Unavailable
+from plait.parts.messages.thread_messages import ThreadMessages
 from plait.state.principal import Principal
 from plait.store.thread_rows import ThreadKey
 from plait.web.http.endpoint import Endpoint, Headers, LimitedRequest
@@ -156,6 +157,7 @@ class AgUi(Endpoint):
                         raise Readonly("this connection may not send messages")
                     run.has_pushed = await push_state(exchange, actor, given, connection)
                     await actor.state.store_thread(connection)  # Others may watch the first run of a thread, too.
+                    await _queue(exchange, actor, run, added, connection)
                     attributes = read_attributes((run, given))
                     start = Given(input=input, attributes=attributes, prepare=partial(_prepare, run, given))
                     self._begin(exchange, actor, connection, run, start)
@@ -251,10 +253,30 @@ class AgUi(Endpoint):
         return viewer
 
 
-async def _prepare(run: EventRun, given: RunAgentInput, context: Context[Any]) -> None:
-    """Begin the events of a run, whose client answers the calls of the tools that it has."""
+async def _queue(
+    exchange: _RunExchange, actor: Actor, run: EventRun, added: Sequence[Added], connection: Connection
+) -> None:
+    """Queue the messages of a run's client if an earlier run is under way, or waits, that may take them.
+
+    A durable agent reads messages as they are added, and those of a queue with an agent would begin another run.
+    """
+    run.added = {each.item["id"] for each in added}
+    runs = [each for each in feed_of(actor).runs.values() if isinstance(each, EventRun) and each is not run]
+    others = [each for each in runs if not each.is_over]
+    agent, part = exchange.agent, exchange.messages
+    if part is None or not others or agent.is_durable or agent.multitask != "enqueue":
+        return
+    messages: ThreadMessages = getattr(actor.thread, part)
+    if messages.caller is None:
+        new = [each for each in added if not any(each.item["id"] in other.added for other in others)]
+        run.is_queued = await queue_messages(messages, new, connection)
+
+
+async def _prepare(run: EventRun, given: RunAgentInput, context: Context[Any]) -> bool:
+    """Begin the events of a run, whose client answers the calls of its tools; return whether all is answered."""
     context._run.stage.client_tools = {tool.name for tool in given.tools or ()}
     await run.start(context.thread)
+    return run.is_answered
 
 
 def _make_claim(exchange: _RunExchange, body: bytes) -> tuple[object, ...]:

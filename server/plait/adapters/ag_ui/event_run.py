@@ -1,7 +1,7 @@
 """One run that a client of AG-UI has started, as the events that its viewers get."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -60,6 +60,9 @@ class EventRun(FeedRun):
         # Called when the run begins, and its result: the messages of the thread.
         self._opener = opener
         self.messages: MessagesSnapshot | None = None
+        # The client's ids of the messages that it adds, and whether they were queued, as another run was under way.
+        self.added: Collection[str] = ()
+        self.is_queued = False
         # The interrupts that the client has to answer.
         self.asked: list[Interrupt] = []
         # The frame of the error with which the run was refused; only the viewer that has requested the run gets it.
@@ -82,6 +85,16 @@ class EventRun(FeedRun):
             self.size = len(self.messages.frame)
         self._has_started = True
         self._feed.actor.state.after(lambda _: self._feed.begin(self, self.first_frame()))
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the run before this one has taken and answered the client's messages."""
+        return self.is_queued and self.messages is not None and self.messages.is_answered
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, or was refused."""
+        return self._is_over
 
     def first_frame(self) -> bytes:
         """Return the frame of RUN_STARTED."""

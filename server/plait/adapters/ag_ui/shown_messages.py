@@ -11,13 +11,14 @@ from ag_ui.core import Message as AgUiMessage
 from ag_ui.core import RunAgentInput
 from pydantic import TypeAdapter
 
+from plait.actor.connection import Connection
 from plait.adapters.message_history import Fields, Format
 from plait.errors import InvalidArguments, TooLarge
 from plait.parts.messages.message import CLIENT_CALLS, Message, read_own
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait_schemas.codec import LARGE, encode_json
 
-__all__ = ["Added", "MessagesSnapshot", "has_messages", "open_messages", "read_added"]
+__all__ = ["Added", "MessagesSnapshot", "has_messages", "open_messages", "queue_messages", "read_added"]
 
 # The newest messages, which clients are shown, and their bytes; at least one is shown.
 _SHOWN: Final = 100
@@ -51,6 +52,8 @@ class MessagesSnapshot(NamedTuple):
 
     frame: bytes
     ids: Sequence[str]
+    # Whether the last of them is not a user's.
+    is_answered: bool
 
     def frames(self, has: Sequence[str] | None) -> Iterator[bytes]:
         """Yield the frames for a client that has messages with these ids, in order; None if they are not known.
@@ -92,6 +95,21 @@ def read_added(given: RunAgentInput, most: int, roles: Collection[str]) -> list[
     return added
 
 
+async def queue_messages(messages: ThreadMessages, added: Sequence[Added], sender: Connection) -> bool:
+    """Queue what a user adds while a run is under way, which may take it; return whether it is queued.
+
+    Results of tools are not queued, and then nothing is.
+    """
+    if not added or any(each.item["role"] != "user" for each in added):
+        return False
+    for each in added:
+        if (id := await _find_id(messages, each.item)) is not None:
+            fields = _make_fields(each, id)
+            text, name, metadata = fields["content"] or "", fields["name"], fields["metadata"]
+            await messages.queue(text, name=name, metadata=metadata, id=id, sender=sender)
+    return True
+
+
 async def open_messages(messages: ThreadMessages, added: Sequence[Added]) -> MessagesSnapshot:
     """Store in a run the messages that a client adds, unless they are stored, and return the messages to show.
 
@@ -100,13 +118,11 @@ async def open_messages(messages: ThreadMessages, added: Sequence[Added]) -> Mes
     calls = _Calls(messages)
     for each in added:
         if (id := await _find_id(messages, each.item)) is None:
+            await _take(messages, each.item)
             continue
         if each.item["role"] == "tool" and not await calls.answer(each.item["toolCallId"], is_last=each is added[-1]):
             continue
-        fields = each.fields
-        if id != _make_id(each.item["id"]):  # Another message has the client's id.
-            fields = _FORMAT.take({key: value for key, value in each.item.items() if key != "id"})
-        messages.inject(**fields, id=id)
+        messages.inject(**_make_fields(each, id), id=id)
         await asyncio.sleep(0)  # Each message may be large.
     return await _make_snapshot(messages)
 
@@ -139,6 +155,21 @@ class _Calls:
         return is_open
 
 
+async def _take(messages: ThreadMessages, item: Item) -> None:
+    """Take the messages that are queued up to the one of a client, if that is queued."""
+    ids = (_make_id(item["id"]), item["id"], _make_id(item["id"], item.get("content")))
+    places = [at for at, each in enumerate(await messages.pending(), 1) if each.id in ids]
+    if places:
+        await messages.take(places[-1])
+
+
+def _make_fields(added: Added, id: str) -> dict[str, Any]:
+    if id == _make_id(added.item["id"]):
+        return added.fields
+    # Another message has the client's id.
+    return _FORMAT.take({key: value for key, value in added.item.items() if key != "id"})
+
+
 async def _find_id(messages: ThreadMessages, item: Item) -> str | None:
     """Return the id by which a client's message is to be stored; None if it is stored."""
     id, content = item["id"], item.get("content")
@@ -169,7 +200,7 @@ async def _read_back(messages: ThreadMessages, most: int) -> AsyncIterator[Messa
 
 
 async def _make_snapshot(messages: ThreadMessages) -> MessagesSnapshot:
-    items, ids, size = list[bytes](), list[str](), 0
+    items, ids, size, last = list[bytes](), list[str](), 0, ""
     async for message in _read_back(messages, _SHOWN):
         item = _show(message)
         data = _ITEM.dump_json(_ITEM.validate_python(item), by_alias=True)
@@ -178,9 +209,10 @@ async def _make_snapshot(messages: ThreadMessages) -> MessagesSnapshot:
         size += len(data)
         if ids and size > _SHOWN_BYTES:
             break
+        last = last or message.role
         ids.append(item["id"])
         items.append(data)
-    return MessagesSnapshot(_FRAME % b",".join(items[::-1]), ids[::-1])
+    return MessagesSnapshot(_FRAME % b",".join(items[::-1]), ids[::-1], last != "user")
 
 
 def _show(message: Message) -> Item:
