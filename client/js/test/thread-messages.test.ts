@@ -5,6 +5,7 @@ import { WebSocket } from "ws";
 
 import { ThreadClient, messages } from "../src/index.js";
 import type { ThreadMessages, ThreadOptions } from "../src/index.js";
+import type { Json } from "../src/json.js";
 import type { Page, Send } from "../src/protocol.js";
 import type { Peer } from "./server.js";
 import { clients, server, serving } from "./serving.js";
@@ -85,7 +86,7 @@ test("chunks continue a text at its code points, also after those before them an
 test("the branch is changed by calls of the part", async () => {
   const [of, peer] = await opened([]);
   const item = { id: "a", role: "user", content: "1", position: 1 };
-  const cases: [Promise<unknown>, string, unknown[], unknown, unknown][] = [
+  const cases: [Promise<unknown>, string, unknown[], Json, unknown][] = [
     [of.regenerate(), "regenerate", [], true, true],
     [of.regenerate("b"), "regenerate", ["b"], false, false],
     [of.edit("a", "2"), "edit", ["a", "2"], "c", "c"],
