@@ -91,7 +91,13 @@ test("the branch is changed by calls of the part", async () => {
     [of.regenerate("b"), "regenerate", ["b"], false, false],
     [of.edit("a", "2"), "edit", ["a", "2"], "c", "c"],
     [of.switch("a"), "switch", ["a"], true, true],
-    [of.siblings("a"), "siblings", ["a"], [item], [expect.objectContaining({ ...item, status: "completed", depth: 0 })]],
+    [
+      of.siblings("a"),
+      "siblings",
+      ["a"],
+      [item],
+      [expect.objectContaining({ ...item, status: "completed", depth: 0 })],
+    ],
   ];
   for (const [promise, method, args, result, expected] of cases) {
     const call = await peer.take("call");
