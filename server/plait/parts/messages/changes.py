@@ -60,7 +60,7 @@ class Changes:
         self.path = state.path
         # The question that the next attempt answers again.
         self.again = state.asked_again
-        self.overview = Overview(head.told, head.newest, is_kept=has_card)
+        self.overview = Overview(head.told, head.newest) if has_card else None
         # The ids of the messages that were added with a key.
         self._sent: set[str] = set()
         # The written messages of the history, by id, and the ids of the removed ones.
@@ -77,7 +77,7 @@ class Changes:
     @property
     def oldest(self) -> int:
         """The position of the first message in the queue, 0 if there is none."""
-        return self.queue[0].position if self.queue else 0
+        return self._records.queue[0].position if self._records.queue else 0
 
     @property
     def queue(self) -> Sequence[Message]:
@@ -110,7 +110,7 @@ class Changes:
             return False  # Other messages are hidden now.
         if state.queue is self._state.queue:
             return True
-        queue = merge_queues(self._state.queue, state.queue, self.queue)
+        queue = merge_queues(self._state.queue, state.queue, self._records.queue)
         known = {each.id for each in self._state.queue}
         if queue is None or any(each.id in self._sent and each.id not in known for each in state.queue):
             return False  # Or the message was also sent elsewhere, with the same key.
@@ -136,7 +136,8 @@ class Changes:
         """Replace a message of the history, and return the stored message."""
         self.is_edit = self.is_rewrite = True
         self.updated.append(after)
-        self.overview.update(after)
+        if self.overview is not None:
+            self.overview.update(after)
         self._records.write(after)
         self.written[after.id] = after
         if self.again is not None and after.id == self.again.id:
@@ -165,7 +166,8 @@ class Changes:
     def remove(self, message: Message, last: Message | None = None) -> None:
         """Remove a message of the history; if it was the last one, `last` is the last one now."""
         self._remove(message, message.status)
-        self.overview.remove(message.id, last)
+        if self.overview is not None:
+            self.overview.remove(message.id, last)
 
     def lose_streams(self, written: Container[int], lost: Mapping[int, LostStream]) -> None:
         """Store streaming messages that have no writer as failed; those at the positions in `written` have one."""
@@ -221,7 +223,8 @@ class Changes:
             self.cuts = self.cuts[:-1]  # No message has a position after it.
         self.cuts = (*self.cuts, Cut(self._numbers.next_position(), after, 0 if before is None else before.position))
         self.path = find_path(self.cuts)
-        self.overview.reset(last)
+        if self.overview is not None:
+            self.overview.reset(last)
         for each in shown:
             self._count(each, self._find_status(each), 1)
         for message in () if is_reset else told:
@@ -281,7 +284,8 @@ class Changes:
         self._drop_pending(*(before for before, _ in moves))
         for before, given in moves:
             # A run that was stopped may have taken it on a branch that is hidden now: no message is lost there.
-            position = given if is_within(self.path, given) else self._numbers.next_position()
+            is_shown = self.path is WHOLE or is_within(self.path, given)
+            position = given if is_shown else self._numbers.next_position()
             is_last = position > self._records.last
             message = replace(before, position=position, status="completed", revision=0)
             if self._tells(message):
@@ -329,19 +333,20 @@ class Changes:
             revision=self._revision,
             lines=self._records.lines,
             counts=self._records.add_counts(self._state.head.counts),
-            queued_bytes=max(self._records.queued_bytes, 0) if self.queue else 0,
+            queued_bytes=max(self._records.queued_bytes, 0) if self._records.queue else 0,
             streams=self.streams,
             attempts=self.attempts,
             agent=self.agent,
             is_stopped=self.is_stopped,
-            told=self.overview.told,
-            newest=self.overview.newest,
+            told=self._state.head.told if self.overview is None else self.overview.told,
+            newest=None if self.overview is None else self.overview.newest,
         )
         self._records.update({HEAD: encode_json(head)})
         if self.cuts is not self._state.cuts:
             self._records.update({TREE: encode_json(self.cuts)})
-        state = State(head, self.queue, self.keys, self.cuts, self.path, self.asked_again)
-        return state, [*self._records.finish(self._part), *self.overview.make_marks(self._part)]
+        state = State(head, self._records.queue, self.keys, self.cuts, self.path, self.asked_again)
+        records = self._records.finish(self._part)
+        return state, records if self.overview is None else [*records, *self.overview.make_marks(self._part)]
 
     # Inside
 
@@ -358,12 +363,12 @@ class Changes:
         return message
 
     def _tells(self, message: Message | StreamPlace | Outline) -> bool:
-        return self._is_live and not message.silent and self._is_shown(message)
+        return self._is_live and not message.silent and (self.path is WHOLE or self._is_shown(message))
 
     def _is_shown(self, message: Message | StreamPlace | Outline) -> bool:
         """Whether a message is queued, or on the active branch."""
         is_pending = isinstance(message, Message) and message.status == "pending"
-        return self.path is WHOLE or is_pending or is_within(self.path, message.position)
+        return is_pending or is_within(self.path, message.position)
 
     def _find_status(self, message: Message | Outline) -> Status:
         """Return the status with which a message counts: a streaming one without a writer is failed."""
@@ -404,14 +409,14 @@ class Changes:
     def _put(self, message: Message) -> None:
         self.is_rewrite |= self._records.add(message)  # The message was staged before the last one was stored.
         self.written[message.id] = message
-        if self._is_shown(message):
+        if self.overview is not None and self._is_shown(message):
             self.overview.show(message)
         self._count(message, message.status, 1)
 
     def _complete(self, message: Message) -> None:
         """Note a message with its whole text."""
         self.created.append(message)
-        if self._is_shown(message):
+        if self.overview is not None and self._is_shown(message):
             self.overview.tell(message)
 
     def _drop_pending(self, *messages: Message) -> None:
@@ -421,7 +426,7 @@ class Changes:
             self._count(message, message.status, -1)
 
     def _count(self, message: Message | StreamPlace | Outline, status: Status, number: int) -> None:
-        if self._is_shown(message):
+        if self.path is WHOLE or self._is_shown(message):
             self._records.count(message, status, number)
 
 

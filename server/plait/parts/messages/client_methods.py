@@ -3,20 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from plait.actor.rpc import Method
 from plait.actor.thread import Thread
 from plait.errors import InvalidArguments, NotFound
-from plait.parts.messages.message import Message
+from plait.parts.messages.message import Message, show_message
 
-__all__ = ["make_methods", "show_message"]
-
-
-def show_message(message: Message) -> Message:
-    """Return a message as clients see it: they learn revisions from frames, and senders from metadata."""
-    is_plain = not message.revision and message.sender is None
-    return message if is_plain else replace(message, revision=0, sender=None)
+__all__ = ["make_methods"]
 
 
 def make_methods(part: str) -> Iterator[Method]:

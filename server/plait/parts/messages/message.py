@@ -53,6 +53,7 @@ __all__ = [
     "read_id",
     "read_own",
     "read_position",
+    "show_message",
 ]
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -193,6 +194,12 @@ decode_message: Final = msgspec.json.Decoder(Message).decode
 
 decode_outline: Final = msgspec.json.Decoder(Outline).decode
 """Returns the outline of a message from its record. Raises msgspec.DecodeError."""
+
+
+def show_message(message: Message) -> Message:
+    """Return a message as clients see it: they learn revisions from frames, and senders from metadata."""
+    is_plain = not message.revision and message.sender is None
+    return message if is_plain else replace(message, revision=0, sender=None)
 
 
 def encode_message(message: Message, most: int) -> bytes:

@@ -31,7 +31,6 @@ from plait.parts.messages.message_hooks import check_message
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.messages_draft import MessagesDraft
 from plait.parts.messages.state import LostStream
-from plait.parts.messages.tree import is_within
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
@@ -317,7 +316,7 @@ class MessageStream:
             self._told, self._first = min(self._told, start), min(self._first, first)
 
         frames: list[Frame] = []
-        if writer.is_live and not message.silent and is_within(writer.state.path, message.position):
+        if writer.tells(message):
             revision = writer.state.head.revision
             frames = [ChunkFrame(revision, message.id, message.position, start, text[start:])]
         records = [Record(writer.part, piece_key(message.position, self._next), encode_json(text[start:]))]

@@ -17,6 +17,7 @@ from plait.parts.messages.message_hooks import NO_HOOKS, MessageHooks, check_mes
 from plait.parts.messages.overview import make_mark
 from plait.parts.messages.run_stage import RunningAttempt, RunStage
 from plait.parts.messages.state import LostStream, Numbers, QueueAttempts, State
+from plait.parts.messages.tree import WHOLE, is_within
 from plait.parts.stage import find_stage
 from plait.state.commit import Commit
 from plait.store.thread_rows import Record
@@ -95,6 +96,11 @@ class MessageWriter:
             made = self.hooks.create(self.actor.thread, message, self.actor.limits.record)
         stage = find_stage(self.actor) if made.tool_calls else None
         return note_client_calls(made, stage.client_tools) if isinstance(stage, RunStage) else made
+
+    def tells(self, message: Message) -> bool:
+        """Whether clients see a message of the history."""
+        path = self.state.path
+        return self.is_live and not message.silent and (path is WHOLE or is_within(path, message.position))
 
     def find_staged(self) -> Changes | None:
         """Return the changes of the calling run; None if there are none."""

@@ -21,8 +21,7 @@ class Overview:
     whole. So an attempt that fails and is repeated tells its answer once.
     """
 
-    def __init__(self, told: int, newest: LastMessage | None, *, is_kept: bool) -> None:
-        self._is_kept = is_kept
+    def __init__(self, told: int, newest: LastMessage | None) -> None:
         self.told = told
         self.newest = newest
         # How many messages users have read, by the id of the user.
@@ -30,7 +29,7 @@ class Overview:
 
     def tell(self, message: Message) -> None:
         """Count a complete message, which its sender has read."""
-        if self._is_kept and is_told(message):
+        if is_told(message):
             self.told += 1
             self.show(message)
             if message.role == "user" and message.sender is not None:
@@ -39,7 +38,7 @@ class Overview:
     def show(self, message: Message) -> None:
         """Make a message of the history the last one, unless a later one is."""
         is_last = self.newest is None or message.position >= self.newest.position
-        if self._is_kept and is_last and message.status != "pending" and is_told(message):
+        if is_last and message.status != "pending" and is_told(message):
             self.newest = describe_last(message)
 
     def update(self, message: Message) -> None:
@@ -54,7 +53,7 @@ class Overview:
 
     def reset(self, last: Message | None) -> None:
         """Make another message of the history the last one, as other messages are shown; None without one."""
-        self.newest = describe_last(last) if self._is_kept and last is not None else None
+        self.newest = None if last is None else describe_last(last)
 
     def make_marks(self, part: str) -> list[Record]:
         """Return the records of what users have read with the write."""

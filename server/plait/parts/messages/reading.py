@@ -68,7 +68,8 @@ class MessageReader:
             if message is not None and message.status == "streaming":
                 raise Conflict(f"the message {id} is being written")
             staged = self._writer.find_staged()
-            newest = (self._writer.state.head if staged is None else staged.overview).newest
+            overview = None if staged is None else staged.overview
+            newest = (self._writer.state.head if overview is None else overview).newest
             if message is not None and newest is not None and newest.id == id:
                 last = await self.find_last(message.position)
             if edits == self._writer.edits:

@@ -10,7 +10,6 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Rights
 from plait.actor.transport import Frame
 from plait.errors import NotFound
-from plait.parts.messages.client_methods import show_message
 from plait.parts.messages.frames import (
     ChunkFrame,
     DeleteFrame,
@@ -22,7 +21,7 @@ from plait.parts.messages.frames import (
     UpdateFrame,
 )
 from plait.parts.messages.frames import Frame as Change
-from plait.parts.messages.message import Message
+from plait.parts.messages.message import Message, show_message
 from plait.parts.messages.thread_messages import Messages, ThreadMessages
 from plait_schemas import messages
 from plait_schemas.codec import encode_json

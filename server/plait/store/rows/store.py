@@ -16,7 +16,7 @@ from plait.store.base import EngineStore
 from plait.store.batches import WriteGroup
 from plait.store.coalescing import coalesce
 from plait.store.outcomes import Outcome
-from plait.store.protocol import ALL_THREADS, DueThread, ThreadQuery, ThreadRow, Write
+from plait.store.protocol import ALL_THREADS, READ, DueThread, ThreadQuery, ThreadRow, Write
 from plait.store.rows import listing
 from plait.store.rows.engine import INDEX, LOST, Change, Engine, Key, Known, Log, Range, ReadPlan, Reads
 from plait.store.rows.layout import check_formats, only, span_of
@@ -334,7 +334,7 @@ def _plan_thread(
         version = write.version
         if write.changed_at is not None:
             changed_at = write.changed_at
-        elif write.is_shown:
+        elif write.changes or (write.records and (write.records[0].part != READ or write.is_shown)):
             changed_at = now
         space = head.space
         for change in write.changes:
