@@ -26,7 +26,10 @@ __all__ = [
 
 
 READ: Final = "thread-read"
-"""The part of the records that tell how much of a thread users have read; no attribute of a class can have its name."""
+"""The part of the records that tell how much of a thread users have read, which is no change of the thread.
+
+No attribute of a class can have its name.
+"""
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -65,11 +68,6 @@ class Write(msgspec.Struct, frozen=True):
     # After this write, nothing of the thread can be read, and the next write may create it again. A store may remove
     # the data later.
     is_deletion: bool = False
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether the thread has changed for listings: it has not if a user has only read it."""
-        return bool(self.changes) or self.changed_at is not None or any(each.part != READ for each in self.records)
 
     @property
     def is_stateless(self) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from plait.parts.messages.frames import DeleteFrame, EndFrame, Frame, InsertFrame, ResetFrame, TakeFrame, UpdateFrame
@@ -35,9 +36,7 @@ class Changes:
     `limit` is the maximum bytes of a record. If `is_live`, clients get frames, but never for silent messages.
     """
 
-    def __init__(
-        self, part: str, state: State, numbers: Numbers, *, limit: int, is_live: bool, has_card: bool = False
-    ) -> None:
+    def __init__(self, part: str, state: State, numbers: Numbers, *, limit: int, is_live: bool, has_card: bool) -> None:
         head = state.head
         self._part = part
         self._state = state
@@ -60,7 +59,7 @@ class Changes:
         self.path = state.path
         # The question that the next attempt answers again.
         self.again = state.asked_again
-        self.overview = Overview(head.told, head.newest) if has_card else None
+        self._has_card = has_card
         # The ids of the messages that were added with a key.
         self._sent: set[str] = set()
         # The written messages of the history, by id, and the ids of the removed ones.
@@ -69,6 +68,9 @@ class Changes:
         # The messages that were made, with their whole text, and the messages that were changed.
         self.created: list[Message] = []
         self.updated: list[Message] = []
+        # The last message after a removal, by the id of the removed one; and the last one when others are shown.
+        self._lasts: dict[str, Message | None] = {}
+        self._last_shown: Message | UnsetType | None = UNSET
         # The frames for clients, in order.
         self.frames: list[Frame] = []
         # Whether the history has changed elsewhere than at its end, and whether more has changed than a stream's end.
@@ -125,19 +127,17 @@ class Changes:
         if message.status == "streaming":
             self.note_stream(message)
         else:
-            self._complete(message)
+            self.created.append(message)
         return message
 
     def note_stream(self, message: Message) -> None:
         """Record that a message of the history is streaming."""
-        self.streams = (*self.streams, _place_of(message))
+        self.streams = (*self.streams, StreamPlace.of(message))
 
     def change(self, after: Message) -> Message:
         """Replace a message of the history, and return the stored message."""
         self.is_edit = self.is_rewrite = True
         self.updated.append(after)
-        if self.overview is not None:
-            self.overview.update(after)
         self._records.write(after)
         self.written[after.id] = after
         if self.again is not None and after.id == self.again.id:
@@ -156,7 +156,7 @@ class Changes:
         self.written[message.id] = message
         self._records.update(dict.fromkeys(pieces))
         if message.status == "completed":
-            self._complete(message)
+            self.created.append(message)
             self.attempts = self.attempts.without(message.position)
         place = next((each for each in self.streams if each.position == message.position), None)
         if place is not None:
@@ -166,8 +166,7 @@ class Changes:
     def remove(self, message: Message, last: Message | None = None) -> None:
         """Remove a message of the history; if it was the last one, `last` is the last one now."""
         self._remove(message, message.status)
-        if self.overview is not None:
-            self.overview.remove(message.id, last)
+        self._lasts[message.id] = last
 
     def lose_streams(self, written: Container[int], lost: Mapping[int, LostStream]) -> None:
         """Store streaming messages that have no writer as failed; those at the positions in `written` have one."""
@@ -186,7 +185,7 @@ class Changes:
         if self.attempts.process:
             if is_first:
                 self.remove_left()
-            left = (*self.attempts.left, _place_of(message))
+            left = (*self.attempts.left, StreamPlace.of(message))
             self.attempts = replace(self.attempts, left=left, place=place)
 
     def remove_left(self) -> None:
@@ -223,8 +222,7 @@ class Changes:
             self.cuts = self.cuts[:-1]  # No message has a position after it.
         self.cuts = (*self.cuts, Cut(self._numbers.next_position(), after, 0 if before is None else before.position))
         self.path = find_path(self.cuts)
-        if self.overview is not None:
-            self.overview.reset(last)
+        self._last_shown = last
         for each in shown:
             self._count(each, self._find_status(each), 1)
         for message in () if is_reset else told:
@@ -256,7 +254,7 @@ class Changes:
             self._revision += 1
             message = replace(message, revision=self._revision)
             self.frames.append(InsertFrame(self._revision, message))
-        self._complete(message)
+        self.created.append(message)
         self._records.put_pending(message)
         self._count(message, message.status, 1)
         return message
@@ -324,8 +322,15 @@ class Changes:
 
     # The end
 
+    def make_overview(self) -> Overview:
+        """Return the last message, and the number of told ones, after these changes."""
+        head = self._state.head
+        created, written = (list(filter(self._is_shown, each)) for each in (self.created, self.written.values()))
+        return Overview(head.told, head.newest, created, written, lasts=self._lasts, shown=self._last_shown)
+
     def finish(self) -> tuple[State, list[Record]]:
         """Return the new state, and the records to store."""
+        overview = self.make_overview() if self._has_card else None
         head = MessagesHead(
             position=self._numbers.position,
             at=self._numbers.at,
@@ -338,15 +343,15 @@ class Changes:
             attempts=self.attempts,
             agent=self.agent,
             is_stopped=self.is_stopped,
-            told=self._state.head.told if self.overview is None else self.overview.told,
-            newest=None if self.overview is None else self.overview.newest,
+            told=(overview or self._state.head).told,
+            newest=(overview or self._state.head).newest,
         )
         self._records.update({HEAD: encode_json(head)})
         if self.cuts is not self._state.cuts:
             self._records.update({TREE: encode_json(self.cuts)})
         state = State(head, self._records.queue, self.keys, self.cuts, self.path, self.asked_again)
         records = self._records.finish(self._part)
-        return state, records if self.overview is None else [*records, *self.overview.make_marks(self._part)]
+        return state, records if overview is None else [*records, *overview.make_marks(self._part)]
 
     # Inside
 
@@ -409,15 +414,7 @@ class Changes:
     def _put(self, message: Message) -> None:
         self.is_rewrite |= self._records.add(message)  # The message was staged before the last one was stored.
         self.written[message.id] = message
-        if self.overview is not None and self._is_shown(message):
-            self.overview.show(message)
         self._count(message, message.status, 1)
-
-    def _complete(self, message: Message) -> None:
-        """Note a message with its whole text."""
-        self.created.append(message)
-        if self.overview is not None and self._is_shown(message):
-            self.overview.tell(message)
 
     def _drop_pending(self, *messages: Message) -> None:
         self.is_edit = True
@@ -428,7 +425,3 @@ class Changes:
     def _count(self, message: Message | StreamPlace | Outline, status: Status, number: int) -> None:
         if self.path is WHOLE or self._is_shown(message):
             self._records.count(message, status, number)
-
-
-def _place_of(message: Message) -> StreamPlace:
-    return StreamPlace(message.position, message.id, message.depth, message.silent)

@@ -3,7 +3,7 @@
 import secrets
 import string
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -157,6 +157,11 @@ class StreamPlace(msgspec.Struct, frozen=True, array_like=True):
     id: str
     depth: int
     silent: bool
+
+    @classmethod
+    def of(cls, message: "Message") -> Self:
+        """Return the place of a message."""
+        return cls(message.position, message.id, message.depth, message.silent)
 
 
 class Outline(msgspec.Struct, frozen=True):

@@ -1,6 +1,9 @@
 """The last message of a conversation, and the number of unread ones, for lists of conversations. No I/O."""
 
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
+
+from msgspec import UNSET, UnsetType
 
 from plait.parts.messages.message import LastMessage, Message
 from plait.store.protocol import READ
@@ -14,46 +17,52 @@ _TEXT = 200
 
 
 class Overview:
-    """The last message of the history and the number of told ones, while one write changes the messages.
+    """The last message of the history and the number of told ones, for a class with a card.
 
-    They are kept only for classes with a card.
     A message is told once, when it is complete: a message of a user when it is queued, an answer when its text is
     whole. So an attempt that fails and is repeated tells its answer once.
     """
 
-    def __init__(self, told: int, newest: LastMessage | None) -> None:
+    def __init__(
+        self,
+        told: int,
+        newest: LastMessage | None,
+        created: Iterable[Message],
+        written: Iterable[Message],
+        *,
+        lasts: Mapping[str, Message | None],
+        shown: Message | UnsetType | None,
+    ) -> None:
+        """Follow a write: its complete new messages, which their senders have read, and all that it has written.
+
+        `lasts` are the last messages after removals, by the id of the removed one, and `shown` is the last message if
+        other ones are shown than before.
+        """
         self.told = told
         self.newest = newest
         # How many messages users have read, by the id of the user.
         self._read: dict[str, int] = {}
+        if shown is not UNSET:
+            self.newest = None if shown is None else describe_last(shown)
+        for message in created:
+            if is_told(message):
+                self.told += 1
+                self._show(message)
+                if message.role == "user" and message.sender is not None:
+                    self._read[message.sender] = self.told
+        for message in written:
+            # A text that its writer has left is not the last message, as the next attempt may remove it.
+            if is_told(message) and (message.role == "user" or message.status == "completed"):
+                self._show(message)
+            elif self.newest is not None and self.newest.id == message.id:
+                self.newest = describe_last(message)
+        for id, last in lasts.items():
+            if self.newest is not None and self.newest.id == id:
+                self.newest = None if last is None else describe_last(last)
 
-    def tell(self, message: Message) -> None:
-        """Count a complete message, which its sender has read."""
-        if is_told(message):
-            self.told += 1
-            self.show(message)
-            if message.role == "user" and message.sender is not None:
-                self._read[message.sender] = self.told
-
-    def show(self, message: Message) -> None:
-        """Make a message of the history the last one, unless a later one is."""
-        is_last = self.newest is None or message.position >= self.newest.position
-        if is_last and message.status != "pending" and is_told(message):
+    def _show(self, message: Message) -> None:
+        if message.status != "pending" and (self.newest is None or message.position >= self.newest.position):
             self.newest = describe_last(message)
-
-    def update(self, message: Message) -> None:
-        """Follow a change of a message."""
-        if self.newest is not None and self.newest.id == message.id:
-            self.newest = describe_last(message)
-
-    def remove(self, id: str, last: Message | None) -> None:
-        """Follow the removal of a message; if it was the last one, `last` is the last one now."""
-        if self.newest is not None and self.newest.id == id:
-            self.reset(last)
-
-    def reset(self, last: Message | None) -> None:
-        """Make another message of the history the last one, as other messages are shown; None without one."""
-        self.newest = None if last is None else describe_last(last)
 
     def make_marks(self, part: str) -> list[Record]:
         """Return the records of what users have read with the write."""

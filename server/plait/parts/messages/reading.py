@@ -68,10 +68,10 @@ class MessageReader:
             if message is not None and message.status == "streaming":
                 raise Conflict(f"the message {id} is being written")
             staged = self._writer.find_staged()
-            overview = None if staged is None else staged.overview
-            newest = (self._writer.state.head if overview is None else overview).newest
-            if message is not None and newest is not None and newest.id == id:
-                last = await self.find_last(message.position)
+            if message is not None and self._writer.has_card:
+                overview = self._writer.state.head if staged is None else staged.make_overview()
+                if overview.newest is not None and overview.newest.id == id:
+                    last = await self.find_last(message.position)
             if edits == self._writer.edits:
                 return message, results, is_open, last
 

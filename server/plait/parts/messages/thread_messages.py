@@ -290,10 +290,7 @@ class ThreadMessages(MessageQueue, Branching):
         with Transaction(self._actor.state, self._actor.key):
             changes = self._writer.edit()
             for each in (message, *results):
-                if each.status == "pending":
-                    changes.cancel(each)
-                else:
-                    changes.remove(each, last)
+                (changes.cancel if each.status == "pending" else partial(changes.remove, last=last))(each)
             written = self._store(changes, None)
             unlink_attachments(self._actor, attachments)
             self._release(message, is_open=is_open)

@@ -10,6 +10,7 @@ from plait.store.base import EngineStore
 from plait.store.page import PLACES, take_page
 from plait.store.protocol import (
     ALL_THREADS,
+    READ,
     DueThread,
     StoredThread,
     ThreadHeader,
@@ -58,8 +59,10 @@ class MemoryRow(msgspec.Struct):
         self.state_version = write.state_version or self.state_version
         if write.due is not None:
             self.due = write.due
-        if write.is_shown:
-            self.changed_at = now if write.changed_at is None else write.changed_at
+        if write.changed_at is not None:
+            self.changed_at = write.changed_at
+        elif write.changes or any(each.part != READ for each in write.records):
+            self.changed_at = now
         self.changes += write.changes
         self.snapshots.update((each.version, each.state) for each in write.snapshots)
         self.clients.update((row.client, row) for row in write.clients)

@@ -16,7 +16,7 @@ from plait.store.nats.layout import (
     is_pruned,
     make_name,
 )
-from plait.store.protocol import Write
+from plait.store.protocol import READ, Write
 
 __all__ = ["LARGE", "MOST_IN_HEAD", "Plan", "Room", "make_plan"]
 
@@ -93,7 +93,7 @@ def _advance(thread: StoredHead, write: Write, now: int) -> StoredHead:
     changed_at = thread.changed_at
     if write.changed_at is not None:
         changed_at = write.changed_at
-    elif write.is_shown:
+    elif write.changes or any(each.part != READ for each in write.records):
         changed_at = now
     return msgspec.structs.replace(
         thread,

@@ -334,7 +334,7 @@ def _plan_thread(
         version = write.version
         if write.changed_at is not None:
             changed_at = write.changed_at
-        elif write.changes or (write.records and (write.records[0].part != READ or write.is_shown)):
+        elif write.changes or any(each.part != READ for each in write.records):
             changed_at = now
         space = head.space
         for change in write.changes:
