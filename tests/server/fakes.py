@@ -264,8 +264,10 @@ class TroubledStore:
             await gate.wait()
         return data
 
-    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
-        return await self.inner.record_of_each(keys, part, name)
+    async def records_of_each(
+        self, keys: Sequence[ThreadKey], *places: tuple[str, str]
+    ) -> list[Sequence[bytes | None]]:
+        return await self.inner.records_of_each(keys, *places)
 
     async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
         return await self.inner.records(key, wanted)

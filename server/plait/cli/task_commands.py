@@ -95,7 +95,7 @@ async def _find_failed(store: Store, kind: str, part: str) -> AsyncIterator[tupl
     after: ThreadRow | None = None
     while rows := await store.threads(ThreadQuery(kind=kind, after=after)):
         keys = [row.key for row in rows]
-        for key, ids in zip(keys, await store.record_of_each(keys, part, FAILED), strict=True):
+        for key, (ids,) in zip(keys, await store.records_of_each(keys, (part, FAILED)), strict=True):
             for id in decode_failed(ids or b"[]"):
                 if (run := await store.record(key, part, ENDED + id)) is not None:
                     yield key, decode_ended(run).show()

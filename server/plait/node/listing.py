@@ -62,8 +62,8 @@ async def list_own(store: Store, kinds: Mapping[str, Kind], query: ListThreads) 
         )
         shown = {row.key for row in rows if not query.is_for_clients or is_mine or not may_be_secret(row.key.name)}
         with_cards = [key for key in shown if key.kind in kinds and "card" in kinds[key.kind].overrides]
-        cards = await _read_each(store, with_cards, *CARD) if query.is_for_clients else {}
-        unread = await _count_unread(store, kinds, with_cards, user) if is_mine and user is not None else {}
+        reader = user if is_mine else None
+        cards = await _read_cards(store, kinds, with_cards, reader) if query.is_for_clients else {}
         for row in rows:
             if row.key.kind in INNER_KINDS and not query.has_inner:
                 continue
@@ -72,7 +72,8 @@ async def list_own(store: Store, kinds: Mapping[str, Kind], query: ListThreads) 
             if wanted and not await _has_metadata(store, kinds, row.key, wanted):
                 continue
             session = await find_session(store, row.key) if query.has_sessions else None
-            yield Listed(row, session, cards.get(row.key), unread.get(row.key))
+            card, unread = cards.get(row.key, (None, None))
+            yield Listed(row, session, card, unread)
             if left is not None:
                 left -= 1
                 if left == 0:
@@ -99,22 +100,18 @@ async def merge_listings(
             heads.append((following, listing))
 
 
-async def _read_each(store: Store, keys: Sequence[ThreadKey], part: str, name: str) -> Mapping[ThreadKey, bytes | None]:
-    """Return a record of each of some threads."""
-    return dict(zip(keys, await store.record_of_each(keys, part, name) if keys else [], strict=True))
-
-
-async def _count_unread(
-    store: Store, kinds: Mapping[str, Kind], with_cards: Sequence[ThreadKey], user: str
-) -> Mapping[ThreadKey, int]:
-    """Return how many messages of threads of one kind a user has not read; nothing without messages."""
-    part = find_role(kinds[with_cards[0].kind].cls, "messages") if with_cards else None
-    if part is None:
+async def _read_cards(
+    store: Store, kinds: Mapping[str, Kind], keys: Sequence[ThreadKey], user: str | None
+) -> Mapping[ThreadKey, tuple[bytes | None, int | None]]:
+    """Return the cards of some threads, and how many messages a user has not read, if these have messages."""
+    if not keys:
         return {}
-    read = await _read_each(store, with_cards, READ, mark_key(part.name, user))
-    heads = await _read_each(store, with_cards, part.name, HEAD)
-    # A message may have been read between the two.
-    return {key: max(0, read_told(heads[key]) - int(read[key] or 0)) for key in with_cards}
+    part = None if user is None else find_role(kinds[keys[0].kind].cls, "messages")
+    if user is None or part is None:
+        return {key: (card, None) for key, (card,) in zip(keys, await store.records_of_each(keys, CARD), strict=True)}
+    places = CARD, (part.name, HEAD), (READ, mark_key(part.name, user))
+    found = zip(keys, await store.records_of_each(keys, *places), strict=True)
+    return {key: (card, max(0, read_told(head) - int(read or 0))) for key, (card, head, read) in found}
 
 
 async def _has_metadata(store: Store, kinds: Mapping[str, Kind], key: ThreadKey, wanted: Mapping[str, bytes]) -> bool:

@@ -252,8 +252,10 @@ class Store(Protocol):
         """Return the records of a range. Raises CorruptThread when one of them is damaged."""
         ...
 
-    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
-        """Return the values of one record of several threads; None for one that is missing or damaged."""
+    async def records_of_each(
+        self, keys: Sequence[ThreadKey], *places: tuple[str, str]
+    ) -> list[Sequence[bytes | None]]:
+        """Return the values of the same records of several threads, by part and key; None if missing or damaged."""
         ...
 
     def view(self, key: ThreadKey) -> AbstractAsyncContextManager[ThreadView | None]:

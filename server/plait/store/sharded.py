@@ -105,12 +105,14 @@ class ShardedStore:
     async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
         return await self._find(key).records(key, wanted)
 
-    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
-        found: dict[ThreadKey, bytes | None] = {}
+    async def records_of_each(
+        self, keys: Sequence[ThreadKey], *places: tuple[str, str]
+    ) -> list[Sequence[bytes | None]]:
+        found: dict[ThreadKey, Sequence[bytes | None]] = {}
         for number, store in self._stores.items():
             own = [key for key in keys if find_file(key, self._count) == number]
-            found |= zip(own, await store.record_of_each(own, part, name) if own else [], strict=True)
-        return [found.get(key) for key in keys]
+            found |= zip(own, await store.records_of_each(own, *places) if own else [], strict=True)
+        return [found.get(key, [None] * len(places)) for key in keys]
 
     def view(self, key: ThreadKey) -> AbstractAsyncContextManager[ThreadView | None]:
         return self._find(key).view(key)

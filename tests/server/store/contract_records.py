@@ -82,11 +82,13 @@ async def test_one_record_of_several_threads_is_read_at_once(store: Store) -> No
             ([ThreadKey("other", ROOM.name)], [None]),
             ([], []),
         ):
-            assert await store.record_of_each(keys, "values", "a") == values
-        assert await store.record_of_each([ROOM, OTHER], "values", "b") == [b"2", None]
-        assert await store.record_of_each([ROOM, OTHER], "other", "a") == [None, None]
+            assert await store.records_of_each(keys, ("values", "a")) == [[each] for each in values]
+        assert await store.records_of_each([ROOM, OTHER], ("values", "b")) == [[b"2"], [None]]
+        assert await store.records_of_each([ROOM, OTHER], ("other", "a")) == [[None], [None]]
+        several = await store.records_of_each([ROOM, OTHER], ("values", "a"), ("other", "a"), ("values", "b"))
+        assert several == [[b"1", None, b"2"], [b"3", None, None]]
         await put(store, delete(0))
-        assert await store.record_of_each([ROOM, OTHER], "values", "a") == [None, b"3"]
+        assert await store.records_of_each([ROOM, OTHER], ("values", "a")) == [[None], [b"3"]]
 
 
 async def test_the_last_record_of_a_key_counts_in_a_write_and_in_a_breath(store: Store) -> None:

@@ -72,7 +72,7 @@ async def expect_no_reads(store: JsonFileStore, key: ThreadKey, says: str) -> No
         with pytest.raises(CorruptThread, match=f"^{key} cannot be read$") as caught:
             await read()
         assert says in caught.value.detail
-    assert await store.record_of_each([key, OTHER], "values", "a") == [None, None]
+    assert await store.records_of_each([key, OTHER], ("values", "a")) == [[None], [None]]
 
 
 # Lines

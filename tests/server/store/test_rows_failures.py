@@ -169,7 +169,7 @@ async def test_a_thread_whose_row_is_damaged_can_be_found_listed_deleted_and_beg
         by_time = await store.threads(ThreadQuery(order="created", limit=1))
         by_time += await store.threads(ThreadQuery(order="created", after=by_time[-1]))
         assert [(row.key, row.created_at) for row in by_time] == [(OTHER, 7), (ROOM, 7)]
-        assert await store.record_of_each([ROOM], "values", "a") == [None]
+        assert await store.records_of_each([ROOM], ("values", "a")) == [[None]]
         for read in (
             store.load(ROOM),
             store.record(ROOM, "values", "a"),

@@ -159,9 +159,11 @@ class LoadedStore(EngineStore):
         row = self._find_row(key)
         return row.records.get(part, {}).get(name) if row else None
 
-    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
+    async def records_of_each(
+        self, keys: Sequence[ThreadKey], *places: tuple[str, str]
+    ) -> list[Sequence[bytes | None]]:
         found = map(self._threads.get, keys)
-        return [row.records.get(part, {}).get(name) if row else None for row in found]
+        return [[row.records.get(part, {}).get(name) if row else None for part, name in places] for row in found]
 
     async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
         row = self._find_row(key)

@@ -116,12 +116,16 @@ class NatsStore(Reads, Commits):
             if not (self.url.replicas > 1 and self.url.is_synced):
                 log.warning("the store %s is less durable than plait's default: %s", self.url, self.durability)
 
-    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
-        found = await asyncio.gather(*(self.record(key, part, name) for key in keys), return_exceptions=True)
+    async def records_of_each(
+        self, keys: Sequence[ThreadKey], *places: tuple[str, str]
+    ) -> list[Sequence[bytes | None]]:
+        reads = [self.record(key, *place) for key in keys for place in places]
+        found = await asyncio.gather(*reads, return_exceptions=True)
         for each in found:
             if isinstance(each, BaseException) and not isinstance(each, CorruptThread):
                 raise each
-        return [None if isinstance(each, BaseException) else each for each in found]
+        values, count = [None if isinstance(each, BaseException) else each for each in found], len(places)
+        return [values[at * count : (at + 1) * count] for at in range(len(keys))]
 
     async def export(self, key: ThreadKey, *, view: ThreadView | None = None) -> AsyncGenerator[Write]:
         if (contents := await self._read(key, keep)) is not None:

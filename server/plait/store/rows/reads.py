@@ -45,8 +45,8 @@ __all__ = [
     "load_client",
     "load_page",
     "load_record",
-    "load_record_of_each",
     "load_records",
+    "load_records_of_each",
     "load_schema",
     "load_schemas",
     "make_header",
@@ -184,10 +184,13 @@ def load_record(key: ThreadKey, part: str, name: str) -> Reads[bytes | None]:
     return check_value(key, rows[0]) if rows else None
 
 
-def load_record_of_each(keys: Sequence[ThreadKey], part: str, name: str) -> Reads[list[bytes | None]]:
-    """Return the values of one record of several threads; None for one that is missing or damaged."""
-    found = yield [span_of_one(key, part, name) for key in keys]
-    return [rows[0][2] if rows else None for rows in found]
+def load_records_of_each(
+    keys: Sequence[ThreadKey], places: Sequence[tuple[str, str]]
+) -> Reads[list[Sequence[bytes | None]]]:
+    """Return the values of the same records of several threads; None for one that is missing or damaged."""
+    found = yield [span_of_one(key, *place) for key in keys for place in places]
+    values, count = [rows[0][2] if rows else None for rows in found], len(places)
+    return [values[at * count : (at + 1) * count] for at in range(len(keys))]
 
 
 def load_records(key: ThreadKey, wanted: RecordRange) -> Reads[list[Record]]:
@@ -274,8 +277,10 @@ class RowReader:
     async def records(self, key: ThreadKey, wanted: RecordRange) -> list[Record]:
         return await self._read(key, ReadPlan(load_records, key, wanted))
 
-    async def record_of_each(self, keys: Sequence[ThreadKey], part: str, name: str) -> list[bytes | None]:
-        return await self._read("records", ReadPlan(load_record_of_each, keys, part, name))
+    async def records_of_each(
+        self, keys: Sequence[ThreadKey], *places: tuple[str, str]
+    ) -> list[Sequence[bytes | None]]:
+        return await self._read("records", ReadPlan(load_records_of_each, keys, places))
 
     @asynccontextmanager
     async def view(self, key: ThreadKey) -> AsyncIterator[ThreadView | None]:

@@ -105,9 +105,9 @@ async def test_a_damaged_record_is_an_error_and_the_others_are_read(path: Path, 
             await store.record(ROOM, part, "b" if "key" in damage else "a")
         with pytest.raises(CorruptThread, match="room/one cannot be read: the record"):
             await store.records(ROOM, RecordRange(part))
-        found = await store.record_of_each([OTHER, ROOM], part, "b" if "key" in damage else "a")
-        assert found[1] is None
-        assert await store.record_of_each([ROOM, OTHER], "values", "z") == [b"2", b"2"]
+        found = await store.records_of_each([OTHER, ROOM], (part, "b" if "key" in damage else "a"))
+        assert found[1] == [None]
+        assert await store.records_of_each([ROOM, OTHER], ("values", "z")) == [[b"2"], [b"2"]]
         assert await store.record(ROOM, "values", "z") == b"2"
         assert len(await store.records(OTHER, RecordRange("values"))) == 2
         assert (await versions(store))[0] == 5
