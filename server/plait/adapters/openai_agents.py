@@ -1,6 +1,8 @@
 """A session of the OpenAI Agents SDK in a thread's messages, with the extra `plait[openai-agents]`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
 from typing import Any, Final
 
 from plait import ThreadMessages
@@ -34,6 +36,19 @@ class ThreadSession:
         self._messages = messages
         self._most = max_items
         self._is_steered = False
+
+    async def run(self, agent: Any, input: Any = None, **options: Any) -> Any:
+        """Run an agent by `Runner.run` with this session, steered by what is queued during the run; return the result.
+
+        Without an input, the queued messages are taken.
+        """
+        given, options = self._prepare(input, options)
+        return await import_module("agents").Runner.run(agent, given, **options)
+
+    def run_streamed(self, agent: Any, input: Any = None, **options: Any) -> Any:
+        """Do the same by `Runner.run_streamed`."""
+        given, options = self._prepare(input, options)
+        return import_module("agents").Runner.run_streamed(agent, given, **options)
 
     async def steer(self, call: Any) -> Any:
         """Give the model the messages queued since its last call: `RunConfig(call_model_input_filter=session.steer)`.
@@ -74,6 +89,19 @@ class ThreadSession:
         """Remove all items."""
         for each in await load_history(self._messages):
             await self._messages.delete(each.id)
+
+    # Inside
+
+    def _prepare(self, input: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return the input and the options of a run."""
+        config = options.get("run_config") or {}
+        if isinstance(config, dict):
+            config = import_module("agents").RunConfig(**config)
+        if config.call_model_input_filter is None:
+            config = replace(config, call_model_input_filter=self.steer)
+        if input is None:
+            self._messages.take()
+        return [] if input is None else input, {**options, "session": self, "run_config": config}
 
 
 class _Format(Format):

@@ -357,16 +357,13 @@ async def test_a_question_that_is_queued_in_mid_run_steers_it(*, is_streamed: bo
 
     @app.agent("support", thread=Conversation)
     async def support(ctx: Context[Conversation]) -> None:
-        await ctx.thread.messages.take()
         session = ThreadSession(ctx.thread.messages)
         agent = Agent(name="echo", model=model, tools=[look])
-        config = RunConfig(call_model_input_filter=session.steer)
         if is_streamed:
-            running = Runner.run_streamed(agent, [], session=session, run_config=config)
-            async for _ in running.stream_events():
+            async for _ in session.run_streamed(agent, run_config=RunConfig()).stream_events():
                 pass
         else:
-            await Runner.run(agent, [], session=session, run_config=config)
+            await session.run(agent, run_config={"workflow_name": "desk"})
 
     async with app:
         messages = app.thread(Conversation, "one").part(Conversation.messages)
