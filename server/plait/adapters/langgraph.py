@@ -2,11 +2,13 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import wraps
+from itertools import takewhile
 from typing import Any, ClassVar, Concatenate, Final, ParamSpec, TypeVar
 
-from langchain_core.runnables import RunnableConfig
+from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
     BaseCheckpointSaver,
@@ -18,13 +20,16 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.graph import StateGraph
+from langgraph.types import Command
 
-from plait import Plait, Thread
+from plait import Message, Plait, Thread, ThreadMessages
 from plait.actor.thread import ThreadActor
 from plait.adapters.checkpoints import LoadedCheckpoint, SavedCheckpoint, SavedValue, SavedWrite, ThreadCheckpoints
-from plait.parts.part import Part
+from plait.agents.context import find_context
+from plait.parts.part import Part, find_role
 
-__all__ = ["Checkpoints", "PlaitSaver"]
+__all__ = ["Checkpoints", "PlaitSaver", "steer"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +45,50 @@ class Checkpoints(Part[ThreadCheckpoints]):
 
     def bind(self, actor: ThreadActor) -> ThreadCheckpoints:
         return ThreadCheckpoints(actor, self.name)
+
+
+def steer(builder: StateGraph[Any, Any, Any, Any], *, channel: str = "messages") -> StateGraph[Any, Any, Any, Any]:
+    """Give each node what users queue in the thread of the run; call it before `compile`, and it returns the builder.
+
+    The node gets the messages at the end of a channel that adds lists by the ids of messages, as `add_messages` does.
+    They are taken from the queue when the node has ended, and are in the graph's state with what the node returns.
+    """
+    for spec in builder.nodes.values():
+        spec.runnable = _make_steered(spec.runnable, channel)
+    return builder
+
+
+def _make_steered(node: Any, channel: str) -> RunnableLambda[Any, Any]:
+    async def run(state: Any, config: RunnableConfig) -> Any:
+        messages = _find_messages()
+        waiting = [*takewhile(_is_said, await messages.pending())] if messages is not None else []
+        if messages is None or not waiting or not isinstance(state, Mapping):
+            return await node.ainvoke(state, config)
+        there = state.get(channel) or []
+        known = {getattr(each, "id", None) for each in there}  # A run that was cut off has left some in a checkpoint.
+        new = [HumanMessage(each.content or "", id=each.id) for each in waiting if each.id not in known]
+        result = await node.ainvoke({**state, channel: [*there, *new]}, config)
+        ids = {each.id for each in waiting}
+        if taken := [*takewhile(lambda each: each.id in ids, await messages.pending())]:
+            messages.take(len(taken))
+        return [Command(update={channel: new}), result] if new else result
+
+    return RunnableLambda(_refuse, afunc=run, name=getattr(node, "name", None))
+
+
+def _refuse(_: Any) -> Any:
+    raise RuntimeError("a graph that is steered runs in the loop of the app: use `ainvoke` or `astream`")
+
+
+def _find_messages() -> ThreadMessages | None:
+    """Return the messages of the thread in whose run a node is called."""
+    context = find_context()
+    part = None if context is None else find_role(type(context.thread), "messages")
+    return None if context is None or part is None else part.of(context.thread._actor)
+
+
+def _is_said(message: Message) -> bool:
+    return message.role == "user" and not message.silent
 
 
 def _make_waiting(

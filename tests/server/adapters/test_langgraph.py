@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import ChannelVersions
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, interrupt
 from tests.running import running
 from tests.schedules import in_soak
 
 from plait import Context, Limits, Messages, Plait, Thread, TooLarge, Values, rpc
-from plait.adapters.langgraph import Checkpoints, PlaitSaver
+from plait.adapters.langgraph import Checkpoints, PlaitSaver, steer
 from plait.store.thread_rows import RecordRange
 from plait_client import connect
 
@@ -386,3 +388,81 @@ async def test_a_node_takes_what_is_queued_between_two_calls_of_its_model(store:
 async def roles(messages: Any) -> list[str]:
     """Return the roles of what is taken."""
     return [each.role for each in (await messages.list()).messages if each.status == "completed"]
+
+
+class Said(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+class Talks(Thread[Any]):
+    checkpoints = Checkpoints()
+    messages = Messages()
+
+
+async def talk(store: str, *steps: Any, again: Any = None) -> tuple[list[str], list[str], list[list[str]]]:
+    """Have a steered graph answer; return what its state and the messages have of users, and what each node has seen.
+
+    After the first node has begun, more is said. With `again`, the graph goes on with that in another run.
+    """
+    app, seen = Plait(Talks, store=store), list[list[str]]()
+    place = app.thread(Talks, "one").part(Talks.messages)
+
+    def note(step: Any) -> Any:
+        async def run(said: Said) -> Any:
+            seen.append([str(each.content) for each in said["messages"]])
+            if len(seen) == 1:
+                await place.queue("second")
+            return step(said)
+
+        return run
+
+    nodes: list[Any] = [(f"step{number}", note(step)) for number, step in enumerate(steps)]
+    builder: Any = StateGraph(Said).add_sequence(nodes).add_edge(START, "step0")
+    graph = steer(builder).compile(PlaitSaver(app, Talks))
+
+    @app.agent("talk", thread=Talks)
+    async def answer(ctx: Context[Talks], given: Any) -> None:
+        await graph.ainvoke(given, config())
+
+    async with app:
+        await place.queue("first")
+        for given in ({"messages": []}, *([] if again is None else [again])):
+            await app.run("talk", given, thread="one")
+        state = (await graph.aget_state(config())).values["messages"]
+        stored = (await place.list()).messages
+    assert [each.id for each in state if each.type == "human"] == [each.id for each in stored]
+    assert {each.status for each in stored} == {"completed"}
+    return [each.content for each in state], [each.content or "" for each in stored], seen
+
+
+@pytest.mark.parametrize(
+    "result", [None, {"messages": [AIMessage("Well.")]}, Command(update={"messages": [AIMessage("Well.")]})]
+)
+async def test_a_node_gets_what_users_have_queued_before_it_whatever_the_node_returns(store: str, result: Any) -> None:
+    state, stored, seen = await talk(store, lambda _: result, lambda _: {"messages": [AIMessage("Done.")]})
+    said = [] if result is None else ["Well."]
+    assert seen == [["first"], ["first", *said, "second"]]
+    assert state == ["first", *said, "second", "Done."]
+    assert stored == ["first", "second"]
+
+
+async def test_a_node_that_asks_a_person_gets_what_was_queued_when_it_goes_on(store: str) -> None:
+    def ask(said: Said) -> Any:
+        return {"messages": [AIMessage(interrupt("Well?"))]}
+
+    state, stored, seen = await talk(store, lambda _: None, ask, again=Command(resume="Yes."))
+    assert seen == [["first"], ["first", "second"], ["first", "second"]]
+    assert state == ["first", "second", "Yes."]
+    assert stored == ["first", "second"]
+
+
+async def test_a_steered_graph_outside_of_runs_goes_on_as_it_is(store: str) -> None:
+    app = Plait(Talks, store=store)
+    nodes: list[Any] = [("one", lambda _: {"messages": [AIMessage("Done.")]})]
+    builder: Any = StateGraph(Said).add_sequence(nodes).add_edge(START, "one")
+    graph = steer(builder).compile(PlaitSaver(app, Talks))
+    async with app:
+        result = await graph.ainvoke({"messages": []}, config())
+        with pytest.raises(RuntimeError, match="use `ainvoke`"):
+            await asyncio.to_thread(graph.invoke, {"messages": []}, config())
+    assert [each.content for each in result["messages"]] == ["Done."]
