@@ -6,6 +6,7 @@ from pathlib import Path
 from tests.cluster.engines import Engine, each_engine
 from tests.cluster.nodes import open_cluster
 from tests.workers.guests import check_people, read_page, sit_down
+from tests.workers.test_own_lists import check_list
 
 APP = "tests.workers.lobby_apps:app"
 
@@ -42,3 +43,11 @@ async def test_no_ghosts_are_left_by_a_killed_node(engine: Engine, tmp_path: Pat
         await check_people(first, guests, tables)
         for guest in guests:
             await guest.socket.close()
+
+
+@each_engine("redis")
+async def test_each_node_follows_the_own_threads_of_a_user_at_all_nodes(engine: Engine, tmp_path: Path) -> None:
+    async with open_cluster(engine, tmp_path, target="tests.integration.unread_app:app") as cluster:
+        names = [*cluster.find_names("a", "t", 1, kind="chat"), *cluster.find_names("b", "t", 1, kind="chat")]
+        first, second = cluster.addresses
+        await check_list(first, second, names)

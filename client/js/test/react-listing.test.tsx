@@ -115,3 +115,17 @@ test("a server renders an unknown list and asks for nothing", () => {
   expect(renderToString(<Lobby kind="room" host="server.example" />)).toBe("connecting: ");
   expect(streams).toEqual([]);
 });
+
+test("the user's own threads are another list", async () => {
+  root.render(<Lobby kind="room" host="server.example" />);
+  await vi.waitFor(() => expect(opened().length).toBe(1));
+  opened()[0]?.send("all");
+  await until("online: ALL 2");
+  root.render(<Lobby kind="room" host="server.example" mine />);
+  await until("connecting: ");
+  await vi.waitFor(() =>
+    expect(opened().map(({ url }) => url)).toEqual(["http://server.example/threads/room/?mine=true"]),
+  );
+  opened()[0]?.send("own");
+  await until("online: OWN 2");
+});
