@@ -39,7 +39,7 @@ LIMITS: Final = {
     "value": 34,
     "insert": 34,
     "spawn": 68,
-    "run with a tool": 94,
+    "run with a tool": 96,
     "task with a step": 54,
     "endpoint": 32,
     "upload": 56,
