@@ -204,3 +204,4 @@ def test_a_text_of_an_earlier_stream_is_not_continued() -> None:
     assert differ(page, shown(SAID)) == ["reset-step", "text-start", ("text-delta", "Hi"), "text-end"]
     whole = [page[0], Shown("", Part(type="text", text="Hi", state="done"))]
     assert differ(whole, shown(SAID)) == []
+    assert differ(whole, shown(replace(SAID, status="streaming")))[:2] == ["reset-step", "text-start"]
