@@ -30,6 +30,8 @@ class Lab:
         self.gate, self.seen, self.errors = Gate(), list[list[str]](), list[Exception]()
         assistant = Agent(FunctionModel(stream_function=self._say, model_name="m"))
         self.web: Any = None
+        # How often the agent has begun.
+        self.runs = 0
 
         @assistant.tool_plain
         async def work() -> str:
@@ -40,6 +42,7 @@ class Lab:
 
         @self.app.agent("clerk", thread=Room)
         async def clerk(ctx: Context[Room], text: str) -> Any:
+            self.runs += 1
             return await run_agent(ctx, assistant, messages=ctx.thread.messages)
 
         @self.app.agent("parrot", thread=Room)
@@ -93,6 +96,7 @@ async def test_what_is_said_while_an_agent_works_is_seen_at_its_next_call_and_no
                 assert [each["content"] for each in snapshot if each["role"] == "user"] == ["first", "second"]
                 assert snapshot[-1]["content"] == "You said first, second."
         assert lab.seen == [["first"], ["first", "second"]]
+        assert lab.runs == 1
     async with open_lab(tmp_path) as lab:
         assert await lab.texts() == [
             "user completed first",

@@ -456,6 +456,33 @@ async def test_a_node_that_asks_a_person_gets_what_was_queued_when_it_goes_on(st
     assert stored == ["first", "second"]
 
 
+async def test_a_node_sees_what_a_failed_run_has_left_in_a_checkpoint_once(store: str) -> None:
+    app, seen = Plait(Talks, store=store), list[list[str]]()
+
+    def note(said: Said) -> None:
+        seen.append([str(each.content) for each in said["messages"]])
+
+    nodes: list[Any] = [("one", note)]
+    builder: Any = StateGraph(Said).add_sequence(nodes).add_edge(START, "one")
+    graph = steer(builder).compile(PlaitSaver(app, Talks))
+
+    @app.agent("talk", thread=Talks)
+    async def answer(ctx: Context[Talks], fails: bool) -> None:
+        await graph.ainvoke({"messages": []}, config())
+        if fails:
+            raise LookupError("no answer")
+
+    async with app:
+        place = app.thread(Talks, "one").part(Talks.messages)
+        await place.queue("first")
+        with pytest.raises(LookupError):
+            await app.run("talk", True, thread="one")
+        assert [each.status for each in await place.pending()] == ["pending"]
+        await app.run("talk", False, thread="one")
+        assert await place.pending() == []
+    assert seen == [["first"], ["first"]]
+
+
 async def test_a_steered_graph_outside_of_runs_goes_on_as_it_is(store: str) -> None:
     app = Plait(Talks, store=store)
     nodes: list[Any] = [("one", lambda _: {"messages": [AIMessage("Done.")]})]
