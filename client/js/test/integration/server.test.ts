@@ -56,6 +56,7 @@ describe.runIf(HAS_SERVER)("the threads of a plait server", () => {
       threads: [{ name: "é/1", people: 1, card: { title: "chess" } }],
       next: null,
       silent: 0,
+      more: false,
     });
     const seen: ThreadList[] = [];
     const people = () => seen.at(-1)?.threads.map(({ name, people }) => [name, people]);
