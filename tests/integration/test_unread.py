@@ -238,19 +238,21 @@ async def test_what_a_run_stores_before_a_later_message_is_not_the_last_one() ->
         assert (card["last"]["text"], card["told"]) == ("later", 4)
 
 
-async def test_other_messages_that_are_shown_have_their_own_last_one_and_what_follows_is_the_next() -> None:
+async def test_a_branch_has_its_own_last_message_and_what_was_told_stays_told() -> None:
     async with serving() as lab:
         await lab.say("a")
         await lab.until(is_idle)
+        await lab.say("b")
+        await lab.until(lambda row: is_idle(row) and row["card"]["told"] == 4)
         messages = await lab.messages()
-        for last, text in (((await messages.list()).messages[0], "a"), (None, None)):
-            changes = messages._writer.edit()
-            changes.shown = last
-            await messages._writer.store(changes)
-            found = (await lab.row())["card"]
-            assert (found["last"] and found["last"]["text"], found["told"]) == (text, 2)
-        await messages.inject("assistant", "b")
-        assert (await lab.row())["card"]["last"]["text"] == "b"
+        first, answer, *_ = (await messages.list()).messages
+        await messages.regenerate(first.id)
+        row = await lab.until(lambda row: is_idle(row) and row["card"]["told"] == 5)
+        assert (row["card"]["last"]["text"], row["unread"]) == ("re a", 2)
+        assert row["card"]["last"]["id"] != answer.id
+        await messages.switch(answer.id)
+        card = (await lab.row())["card"]
+        assert (card["last"]["text"], card["told"], card["status"]) == ("re b", 5, "idle")
 
 
 async def test_an_edit_of_the_last_message_is_shown_and_one_of_another_is_not() -> None:
