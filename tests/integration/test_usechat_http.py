@@ -271,13 +271,20 @@ async def test_each_request_needs_its_right(
     assert await served.store.find(ThreadKey("room", "one")) is None
 
 
-async def test_the_id_of_the_message_of_another_user_is_a_conflict(room: tuple[Served, httpx.AsyncClient]) -> None:
+async def test_the_message_of_another_user_is_neither_sent_edited_nor_answered_again(
+    room: tuple[Served, httpx.AsyncClient],
+) -> None:
     served, client = room
     served.may_end.set()
     assert (await client.post(CHAT, json=text("hello"))).status_code == 200
-    for body in (text("hello"), text("mine", messageId="q")):
-        answer = await client.post(CHAT, json=body, headers={"x-user": "bob"})
-        assert error_of(answer) == (409, "conflict")
+    served.forbidden = {"approve"}
+    for body, error in (
+        (text("hello"), (409, "conflict")),
+        (text("mine"), (409, "conflict")),
+        (text("mine", messageId="q"), (403, "forbidden")),
+        (text("hello", trigger="regenerate-message"), (403, "forbidden")),
+    ):
+        assert error_of(await client.post(CHAT, json=body, headers={"x-user": "bob"})) == error
     assert error_of(await client.post(CHAT, json=text("other words"))) == (409, "conflict")
     found = (await client.get(CHAT)).json()["messages"]
     assert [each["parts"][-1]["text"] for each in found] == ["hello", "one two (to: hello)"]

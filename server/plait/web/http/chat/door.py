@@ -113,7 +113,7 @@ class ChatRequests:
         await exchange.check("approve" if is_answer else "send")
         if question is not None and (question.files or find_attached(question.attachments)):
             await exchange.check("upload")
-        actor, connection = await exchange.enter(len(data), may_approve=is_answer)
+        actor, connection = await exchange.enter(len(data), may_approve=await exchange.may("approve"))
         if connection.readonly:
             raise Readonly("Connection is readonly")
         with actor.usage.keep_awake():

@@ -42,7 +42,7 @@ class Writer:
     async def ask(self, body: Body, question: Question) -> str:
         """Queue, edit or answer a question again, unless that was done before; return its id.
 
-        Raises Conflict if its id is that of another message, NotFound and InvalidArguments.
+        Raises Conflict if its id is that of another message, Forbidden, NotFound and InvalidArguments.
         """
         id, messages = body.message.id, self._messages
         found = await self._find(id)
@@ -51,11 +51,10 @@ class Writer:
         if found is None:
             await self._call(partial(self._queue, id, question, await self._decode(question)))
             found = await messages.get(id)
-        if found is None or found.role != "user" or found.sender not in (None, self._connection.user):
-            raise Conflict(f"there is another message with the id {id}")
-        if (found.content or "") == question.text:
+        is_own = found is not None and found.role == "user" and found.sender in (None, self._connection.user)
+        if found is not None and is_own and (found.content or "") == question.text:
             return found.id
-        if body.message_id != id:
+        if found is None or body.message_id != id:
             raise Conflict(f"there is another message with the id {id}: to edit it, send its id as messageId")
         edited: Message = await self._call(partial(self._edit, found, question, await self._decode(question)))
         return edited.id
@@ -105,6 +104,7 @@ class Writer:
         if self._messages.status not in ("running", "waiting") or not is_asked:
 
             async def answer_again(_: Any) -> None:
+                await self._messages.check_own(found.id)
                 await self._messages.regenerate(found.id)
 
             await self._call(answer_again)
@@ -127,6 +127,7 @@ class Writer:
             )
 
     async def _edit(self, found: Message, question: Question, contents: Sequence[bytes], _: object) -> Message:
+        await self._messages.check_own(found.id)
         attachments = self._attach(question, await self._receive(contents)) or None
         return await self._messages.edit(found.id, question.text, attachments=attachments, sender=self._connection)
 
