@@ -33,8 +33,8 @@ export function openBox(client, say, hasMore = () => false) {
   box.focus({ preventScroll: true });
 }
 
-/** @param {KeyboardEvent} event */
-function isSending({ key, shiftKey, isComposing }) {
+/** Return whether a key sends the text in which it is pressed. @param {KeyboardEvent} event */
+export function isSending({ key, shiftKey, isComposing }) {
   // Touch screens have a button for sending, and Enter in an input method only ends a word.
   return key === "Enter" && !shiftKey && !isComposing && !matchMedia("(pointer: coarse)").matches;
 }

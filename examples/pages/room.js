@@ -10,18 +10,22 @@ const ANIMALS = ["Badger", "Crane", "Dolphin", "Fox", "Heron", "Lynx", "Magpie",
 const STATUS_TEXT = { connecting: "Connecting", online: "Live", offline: "Offline", closed: "Closed" };
 const MOST_NOTICES = 3;
 
-/** The room that the address names: `#` or `?room=`, or the lobby. */
+/** The room that the address names: `#` or `?room=`, or the lobby; on a page with `data-room="new"`, a room of its own. */
 export const room = roomFromAddress();
 
 /** @returns {string} */
 function roomFromAddress() {
   const address = new URL(location.href);
   const hash = new URLSearchParams(`room=${address.hash.slice(1)}`);
-  const name = hash.get("room") || address.searchParams.get("room") || "lobby";
+  const name = hash.get("room") || address.searchParams.get("room") || initialRoom();
   address.searchParams.set("room", name);
   address.hash = "";
   history.replaceState(null, "", address);
   return name;
+}
+
+function initialRoom() {
+  return document.documentElement.dataset.room === "new" ? randomId().slice(0, 8) : "lobby";
 }
 
 /** The secret by which this browser proves who it is, as the demo has no login. */

@@ -43,7 +43,7 @@ export function renderMessages(items, me, authorOf, { status, connection, files 
     element.remove();
     shown.delete(key);
   }
-  place(elements);
+  place(list, elements);
 }
 
 /** Return a function that scrolls the first message in sight back to its present place. */
@@ -135,8 +135,8 @@ function makeMessage({ role, metadata, attachments }, files) {
   return element;
 }
 
-/** Put elements into the list, without moving the ones that are in order. @param {HTMLElement[]} elements */
-function place(elements) {
+/** Put elements into a list, without moving the ones that are in order. @param {HTMLElement} list @param {HTMLElement[]} elements */
+export function place(list, elements) {
   let next = list.firstElementChild;
   for (const element of elements) {
     if (element === next) next = next.nextElementSibling;

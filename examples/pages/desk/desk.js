@@ -1,17 +1,20 @@
 // @ts-check
-/** The desk's page: messages and calls of two agents, approvals, and the buttons to stop and to continue. */
+/** The desk's page: a customer's conversations, and one of them with its agents, approvals and branches. */
 
 import { files } from "/plait/files.js";
 import { messages as part } from "/plait/messages.js";
 import { tasks } from "/plait/tasks.js";
 
-import { makeAttachments } from "../chat/attachments.js";
+import { Attachments } from "../chat/attachments.js";
+import { keepPlace } from "../chat/view.js";
 import { box, goToEnd, isNearEnd, openBox, showLatest } from "../conversation.js";
-import { avatar, clone, find, hue, join, notify, openRoom, write } from "../room.js";
+import { find, join, notify, openRoom, write } from "../room.js";
+import { watchConversations } from "./conversations.js";
+import { renderRows } from "./view.js";
 
 /**
  * @typedef {import("/plait/client.js").ThreadMessage} Message
- * @typedef {{id: string, function: {name: string, arguments: string}}} Call
+ * @typedef {{id: string, function: {name: string, arguments: string}}} ToolCall
  */
 
 const AGENTS = /** @type {Record<string, string>} */ ({ desk: "Desk", billing: "Billing" });
@@ -22,13 +25,15 @@ const CALLS = /** @type {Record<string, string>} */ ({
   to_desk: "Hand over to the desk",
 });
 const OVER = new Set(["done", "failed", "cancelled"]);
-const CUSTOMER = { id: "customer", name: "Customer" };
-/** The elements of the messages, and their current looks. @type {Map<string, {element: HTMLElement, look: string}>} */
-const shown = new Map();
+/** The ids of the messages at the same place, by the id of each. @type {Map<string, readonly string[]>} */
+const versions = new Map();
+let unread = 0;
+let isMarking = false;
 
-/** @type {import("/plait/client.js").ThreadClient<Record<string, unknown>>} */
+/** @type {import("/plait/client.js").ThreadClient<{title: string}>} */
 const client = join("desk", () => render(), refused, { messages: part, files, tasks });
 const messages = /** @type {import("/plait/client.js").ThreadMessages} */ (client.messages);
+const attachments = new Attachments(client.files);
 messages.subscribe(() => render());
 client.tasks.subscribe(() => render());
 
@@ -42,22 +47,81 @@ function refused({ message }) {
 function render() {
   if (!client.state) return;
   const { items } = messages;
-  const isAtEnd = isNearEnd();
+  const stay = isNearEnd() ? goToEnd : keepPlace();
   const runs = client.tasks.items;
-  const running = runs.some(({ status }) => !OVER.has(status));
-  const results = new Map(items.flatMap((item) => (item.role === "tool" ? [[String(item.tool_call_id), item]] : [])));
-  const visible = items.filter(({ role }) => role === "user" || role === "assistant");
-  const agents = findAgents(visible, results);
-  const asked = new Set(messages.approvals.map(({ call }) => call));
-  const isGrouped = (/** @type {number} */ at) => agents[at] !== "" && agents[at] === agents[at - 1];
-  find("#messages").replaceChildren(...visible.map((item, at) => renderMessage(item, results, asked, agents[at], isGrouped(at))));
+  const isRunning = runs.some(({ status }) => !OVER.has(status));
+  const isOnline = client.status === "online";
+  if (!isOnline) versions.clear(); // Others may ask again in the meantime.
+  const rows = makeRows(items, isRunning);
+  renderRows(rows, { edit, again, show, approve }, client.files);
+  write(find("#room"), client.state.title || "New conversation");
   find("#welcome").hidden = !messages.isReady || items.length > 0;
-  find("#stop").hidden = !running;
-  find("#stopped").hidden = running || runs.at(-1)?.status !== "cancelled";
-  find("#stop").toggleAttribute("disabled", client.status !== "online");
-  box.placeholder = client.status === "online" ? "Write to the desk" : "Write; it is sent later";
-  if (isAtEnd) goToEnd();
+  find("#earlier").hidden = !messages.hasMore;
+  find("#stop").hidden = !isRunning;
+  find("#stop").toggleAttribute("disabled", !isOnline);
+  find("#stopped").hidden = isRunning || runs.at(-1)?.status !== "cancelled" || isAnswered(rows.at(-1)?.item);
+  box.placeholder = isOnline ? "Write to the desk" : "Write; it is sent later";
+  stay();
   showLatest();
+  markRead();
+}
+
+/**
+ * Return what is shown of the messages.
+ * @param {readonly Message[]} items
+ * @param {boolean} isRunning
+ */
+function makeRows(items, isRunning) {
+  const results = new Map(items.flatMap((item) => (item.role === "tool" ? [[String(item.tool_call_id), item]] : [])));
+  const thoughts = new Map(items.flatMap((item) => (item.name === "reasoning" ? [[item.parent_id, item.content]] : [])));
+  const asked = new Set(messages.approvals.map(({ call }) => call));
+  const visible = items.filter(({ role, depth }) => (role === "user" || role === "assistant") && depth === 0);
+  const agents = findAgents(visible, results);
+  let first = "";
+  return visible.map((item, at) => {
+    const isUser = item.role === "user";
+    // The versions of an answer are those of its first message; they are shown at its last one.
+    if (isUser || agents[at - 1] === "") first = item.id;
+    if (first === item.id) loadVersions(item);
+    const isEnd = isUser || (agents[at + 1] ?? "") === "";
+    const isLast = at === visible.length - 1;
+    return {
+      key: item.metadata.key === undefined ? item.id : `key ${item.metadata.key}`,
+      item,
+      agent: isUser ? "" : (AGENTS[agents[at]] ?? agents[at]),
+      isGrouped: !isUser && agents[at] === agents[at - 1],
+      thoughts: thoughts.get(item.id) ?? "",
+      calls: callsOf(item).map((call) => describe(call, results.get(call.id), asked.has(call.id))),
+      version: first,
+      versions: isEnd ? (versions.get(first) ?? []) : [],
+      canEdit: isUser && item.status === "completed",
+      canAskAgain: isEnd && !isUser && !(isLast && isRunning),
+      note: noteOf(item),
+    };
+  });
+}
+
+/** Find the versions of a question or an answer, when it is complete. @param {Message} item */
+async function loadVersions({ id, status }) {
+  if (versions.has(id) || client.status !== "online" || !["completed", "failed"].includes(status)) return;
+  versions.set(id, []);
+  try {
+    const ids = (await messages.siblings(id)).map((sibling) => sibling.id);
+    for (const each of ids) versions.set(each, ids);
+    render();
+  } catch {
+    versions.delete(id); // The next change of the messages asks again.
+  }
+}
+
+/** @param {Message} item */
+function callsOf(item) {
+  return /** @type {ToolCall[]} */ (item.tool_calls ?? []);
+}
+
+/** @param {Message | undefined} item */
+function isAnswered(item) {
+  return item?.role === "assistant" && item.status === "completed" && callsOf(item).length === 0;
 }
 
 /**
@@ -65,7 +129,7 @@ function render() {
  * @param {Message} item
  */
 function ownOf({ metadata }) {
-  return /** @type {{execution?: {agent: string}, tool_status?: string}} */ (metadata?.plait ?? {});
+  return /** @type {{execution?: {agent: string}, tool_status?: string}} */ (metadata.plait ?? {});
 }
 
 /**
@@ -78,53 +142,23 @@ function findAgents(items, results) {
   return items.map((item) => {
     if (item.role === "user") return "";
     const agent = ownOf(item).execution?.agent ?? next;
-    const calls = /** @type {Call[]} */ (item.tool_calls ?? []);
-    const isDone = (/** @type {Call} */ { id }) => ownOf(results.get(id) ?? item).tool_status === "success";
-    const handover = calls.find((call) => call.function.name.startsWith("to_") && isDone(call));
+    const isDone = (/** @type {ToolCall} */ { id }) => ownOf(results.get(id) ?? item).tool_status === "success";
+    const handover = callsOf(item).find((call) => call.function.name.startsWith("to_") && isDone(call));
     next = handover?.function.name.slice(3) ?? agent;
     return agent;
   });
 }
 
-/**
- * @param {Message} item
- * @param {Map<string, Message>} results the results of calls by their ids
- * @param {Set<string>} asked the ids of the calls that wait for an approval
- * @param {string} agent
- * @param {boolean} grouped
- */
-function renderMessage(item, results, asked, agent, grouped) {
-  const calls = /** @type {Call[]} */ (item.tool_calls ?? []);
-  const own = calls.map(({ id }) => results.get(id));
-  const key = item.metadata?.key === undefined ? item.id : `key ${item.metadata.key}`;
-  const shownCalls = calls.map(({ id, function: { arguments: given } }, at) => [given, asked.has(id), own[at]?.content]);
-  const look = JSON.stringify([item.content, item.status, shownCalls, agent, grouped]);
-  const known = shown.get(key);
-  if (known?.look === look) return known.element;
-  const element = clone("#item");
-  shown.set(key, { element, look });
-  element.dataset.status = item.status ?? "completed";
-  element.classList.toggle("grouped", grouped);
-  element.classList.toggle("writing", item.status === "streaming");
-  element.ariaBusy = String(item.status === "streaming");
-  if (item.role === "user") {
-    element.classList.add("mine");
-    element.style.setProperty("--hue", String(hue(CUSTOMER.id)));
-    find(".face", element).append(avatar(CUSTOMER));
-    write(find(".who span", element), CUSTOMER.name);
-  } else {
-    element.classList.add("bot");
-    element.dataset.agent = agent;
-    find(".face", element).append(clone("#agent-face"));
-    write(find(".who span", element), AGENTS[agent] ?? agent);
-  }
-  write(find(".bubble", element), item.content ?? "");
-  find(".bubble", element).hidden = !item.content;
-  write(find(".note", element), noteOf(item));
-  find(".note", element).hidden = !noteOf(item);
-  find(".calls", element).hidden = calls.length === 0;
-  find(".calls", element).append(...calls.map((call, index) => makeCall(call, own[index], asked.has(call.id))));
-  return element;
+/** @param {ToolCall} call @param {Message | undefined} result @param {boolean} isAsked */
+function describe({ id, function: { name, arguments: given } }, result, isAsked) {
+  const number = given.match(/\d+/)?.[0];
+  return {
+    id,
+    title: (CALLS[name] ?? name) + (number ? ` ${number}` : ""),
+    note: result?.content ?? (isAsked ? "Do you approve it?" : "At it"),
+    status: result ? String(ownOf(result).tool_status) : isAsked ? "asked" : "running",
+    attachments: result?.attachments ?? [],
+  };
 }
 
 /** @param {Message} item */
@@ -134,43 +168,71 @@ function noteOf({ status, role }) {
   return status === "failed" ? (role === "assistant" ? "Cut off in the middle" : "Given up") : "";
 }
 
-/** @param {Call} call @param {Message | undefined} result @param {boolean} isAsked */
-function makeCall(call, result, isAsked) {
-  const element = clone("#call");
-  const number = call.function.arguments.match(/\d+/)?.[0];
-  write(find(".call-title", element), (CALLS[call.function.name] ?? call.function.name) + (number ? ` ${number}` : ""));
-  write(find(".call-note", element), result?.content ?? (isAsked ? "Do you approve it?" : "At it"));
-  element.dataset.status = result ? String(ownOf(result).tool_status) : isAsked ? "asked" : "running";
-  find(".attached", element).append(...makeAttachments(result?.attachments ?? [], client.files));
-  find(".call-actions", element).hidden = !isAsked;
-  for (const [selector, approved] of /** @type {[string, boolean][]} */ ([[".approve", true], [".refuse", false]])) {
-    find(selector, element).addEventListener("click", () => {
-      box.focus();
-      messages.approve(call.id, approved).catch(refused);
-    });
-  }
-  return element;
-}
-
 // Doing
 
 /** @param {string} content */
 async function say(content) {
-  const sent = messages.send(content);
-  goToEnd();
-  await sent.catch(refused);
+  try {
+    const attached = await attachments.take();
+    const sent = messages.send(content, { attachments: attached });
+    goToEnd();
+    await sent;
+  } catch (error) {
+    refused(/** @type {Error} */ (error));
+    box.value ||= content;
+  }
 }
 
-async function stop() {
+/** @param {string} id @param {string} text */
+function edit(id, text) {
+  messages.edit(id, text).then(() => box.focus(), refused);
+}
+
+/** @param {string} id */
+function again(id) {
   box.focus();
-  await client.call("run:stop").catch(refused);
+  messages.regenerate(id).catch(refused);
+}
+
+/** @param {string} id */
+function show(id) {
+  messages.switch(id).catch(refused);
+}
+
+/** @param {string} call @param {boolean} approved */
+function approve(call, approved) {
+  box.focus();
+  messages.approve(call, approved).catch(refused);
+}
+
+function stop() {
+  box.focus();
+  client.call("run:stop").catch(refused);
+}
+
+/** Note that all is read, if the customer sees the end of the conversation. */
+async function markRead() {
+  const isSeen = document.visibilityState === "visible" && isNearEnd() && client.status === "online";
+  if (unread === 0 || !isSeen || isMarking) return;
+  isMarking = true;
+  await messages.markRead().catch(() => {});
+  isMarking = false;
 }
 
 openRoom("Desk");
-openBox(client, say);
+openBox(client, say, () => attachments.has);
+watchConversations((count) => {
+  unread = count;
+  markRead();
+});
+addEventListener("scroll", markRead, { passive: true });
+addEventListener("visibilitychange", markRead);
+find("#earlier button").addEventListener("click", () => messages.older().catch(refused));
 find("#stop").addEventListener("click", stop);
 find("#continue").addEventListener("click", () => {
   box.focus();
   client.call("run:continue").catch(refused);
 });
-addEventListener("keydown", ({ key }) => void (key === "Escape" && !find("#stop").hidden && stop()));
+addEventListener("keydown", ({ key }) => {
+  if (key === "Escape" && !find("#stop").hidden && !document.querySelector(":popover-open")) stop();
+});
