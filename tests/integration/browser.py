@@ -177,8 +177,8 @@ class Demo(Pages):
 
 
 def find_end_of_loading(path: str) -> Literal["load", "networkidle"]:
-    """Return the event after which a page has loaded all; a list of tables is a request that does not end."""
-    return "load" if path == "tictactoe/" else "networkidle"
+    """Return the event after which a page has loaded all; a live list is a request that does not end."""
+    return "load" if path in ("tictactoe/", "desk/") else "networkidle"
 
 
 def record(page: Page, read: str) -> None:

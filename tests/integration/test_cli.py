@@ -610,7 +610,7 @@ async def test_demo_serves_its_index_page(folder: Path) -> None:
     async with command(folder, "demo", "--port", "0") as process, http(await address_of(process)) as web:
         answer = await web.get("/")
         assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
-        for kind in ("board", "tictactoe", "cards", "counter"):
+        for kind in ("desk", "board", "tictactoe", "cards", "counter"):
             assert kind in answer.text
         assert (await web.put("/threads/counter/one", json={"count": 0})).json()["version"] == 0
         assert (await web.get("/threads/counter/one")).json() == {"count": 0}

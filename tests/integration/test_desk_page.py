@@ -1,4 +1,4 @@
-"""The desk's page: two agents that call tools, in a browser, over a kill of the server."""
+"""The desk's page: a customer's conversations, and two agents that call tools, over a kill of the server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_an_order_is_paid_back_by_another_agent_after_a_kill_and_an_approval(des
     calls(page, "asked").get_by_role("button", name="Approve").click()
     expect(bubbles(page).last).to_have_text("49.00 € are on their way. The receipt is attached.")
     expect(calls(page, "asked")).to_have_count(0)
-    assert page.locator('[data-agent="billing"]').count() == 2
+    assert page.locator('[data-agent="Billing"]').count() == 2
     with page.expect_download() as download:
         page.get_by_role("link", name="receipt-8.txt").click()
     assert "Paid back: 49.00 €" in Path(download.value.path()).read_text("utf-8")
@@ -62,6 +62,98 @@ def test_a_refused_call_is_not_done(desk: Demo) -> None:
     calls(page, "asked").get_by_role("button", name="Refuse").click()
     expect(bubbles(page).last).to_have_text("I have not paid it back.")
     expect(calls(page, "error")).to_contain_text("a person has refused the call")
+
+
+@WIDTHS
+def test_a_question_is_edited_and_answered_again_and_arrows_show_each_version(desk: Demo, width: int) -> None:
+    page = desk.open("desk/", width=width, touch=width == 390)
+    page.locator("#files").set_input_files({"name": "kite.txt", "mimeType": "text/plain", "buffer": b"It is red."})
+    expect(page.locator(".attachment progress")).to_be_hidden()
+    ask(page, "Where is order 7?")
+    expect(bubbles(page).last).to_have_text("Order 7: a kite, 25.00 €.")
+    edit(page, "Where is order 8?")
+    expect(bubbles(page).last).to_have_text("Order 8: a drum, 49.00 €.")
+    expect(page.locator(".mine .bubble")).to_have_text(["Where is order 8?"])
+    expect(page.get_by_role("link", name="kite.txt")).to_have_count(1)
+    question = page.get_by_role("group", name="Versions of the question")
+    expect(question).to_contain_text("2/2")
+    question.get_by_role("button", name="Previous version").press("Enter")
+    expect(bubbles(page).last).to_have_text("Order 7: a kite, 25.00 €.")
+    expect(question).to_contain_text("1/2")
+    # At the first version, the other arrow has the focus.
+    expect(question.get_by_role("button", name="Next version")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(bubbles(page).last).to_have_text("Order 8: a drum, 49.00 €.")
+    edit(page, "Tell me a story")
+    expect(question).to_contain_text("3/3")
+    expect(bubbles(page).last).to_contain_text("“I only do the ringing.”")
+    page.get_by_role("button", name="Again").click()
+    expect(page.locator(".writing .bubble")).to_contain_text("A bell")
+    expect(bubbles(page)).to_have_count(1)
+    answer = page.get_by_role("group", name="Versions of the answer")
+    expect(answer).to_contain_text("2/2")
+    answer.get_by_role("button", name="Previous version").click()
+    expect(answer).to_contain_text("1/2")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.reload()
+    expect(answer).to_contain_text("1/2")
+    expect(question).to_contain_text("3/3")
+
+
+def test_escape_leaves_a_question_as_it_is_and_the_answer_goes_on(desk: Demo) -> None:
+    page = desk.open("desk/")
+    ask(page, "Tell me a story")
+    expect(page.locator(".writing .bubble")).to_contain_text("A bell")
+    page.get_by_role("button", name="Edit").click()
+    page.keyboard.type("Where is order 8?")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Edit")).to_be_focused()
+    expect(bubbles(page).last).to_contain_text("“I only do the ringing.”")
+    expect(page.locator(".mine .bubble")).to_have_text(["Tell me a story"])
+
+
+def test_thoughts_are_folded_and_stay_open_when_they_are_opened(desk: Demo) -> None:
+    page = desk.open("desk/")
+    ask(page, "Where is order 8?")
+    thoughts = page.locator(".thoughts:visible")
+    expect(thoughts.get_by_text("Thinking")).to_be_visible()
+    expect(thoughts.locator("p")).to_be_hidden()
+    thoughts.locator("summary").click()
+    expect(thoughts.locator("p")).to_contain_text("I look it up before I say anything about it.")
+    expect(bubbles(page).last).to_have_text("Order 8: a drum, 49.00 €.")
+    expect(thoughts.locator("p")).to_be_visible()
+
+
+@WIDTHS
+def test_the_conversations_of_a_customer_tell_on_all_tabs_what_is_not_read(desk: Demo, width: int) -> None:
+    page = desk.open("desk/", width=width, touch=width == 390)
+    stranger = desk.open("desk/", room=f"{desk.room}-of-another")
+    ask(page, "Tell me a story")
+    expect(page.locator("#room")).to_have_text("Tell me a story")
+    expect(page.locator(".writing .bubble")).to_contain_text("A bell")
+    first = page.url
+    open_list(page)
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.locator("#room")).to_have_text("New conversation")
+    second = page.context.new_page()
+    second.goto(page.url)
+    ask(page, "Refund order 8, please")
+    for tab in (page, second):
+        expect(row(tab, "Refund order 8, please")).to_contain_text("Waiting for approval")
+        expect(row(tab, "Tell me a story").locator(".count")).to_have_text("1 unread")
+        expect(row(tab, "Tell me a story").locator(".last")).to_contain_text("A bell hung in a tower")
+        expect(tab).to_have_title("(1) Refund order 8, please · Desk · plait")
+    expect(stranger.locator("#conversations .title")).to_have_text(["New conversation"])
+    open_list(page)
+    page.get_by_role("link", name="Tell me a story").click()
+    expect(page).to_have_url(first)
+    expect(bubbles(page).last).to_contain_text("“I only do the ringing.”")
+    for tab in (page, second):
+        expect(tab.locator("#conversations .unread")).to_have_count(0)
+    calls(second, "asked").get_by_role("button", name="Approve").click()
+    paid = row(page, "Refund order 8, please")
+    expect(paid).to_contain_text("49.00 € are on their way.")
+    expect(paid.locator(".count")).to_be_hidden()
 
 
 @WIDTHS
@@ -104,7 +196,7 @@ def test_axe_finds_no_fault_in_the_desk(desk: Demo, builds: Builds) -> None:
         expect(calls(page, "asked")).to_have_count(1)
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-            page.reload(wait_until="networkidle")
+            page.reload()
             expect(calls(page, "asked")).to_have_count(1)
             page.add_script_tag(path=axe)
             assert page.evaluate(FINDINGS) == [], f"{width} {scheme}"
@@ -116,8 +208,25 @@ def ask(page: Page, text: str) -> None:
     page.click("#send")
 
 
+def edit(page: Page, text: str) -> None:
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name="Your question in other words").fill(text)
+    page.get_by_role("button", name="Ask", exact=True).click()
+
+
+def open_list(page: Page) -> None:
+    """Open the list of conversations, which a wide page shows always."""
+    button = page.locator("#open-sidebar")
+    if button.is_visible():
+        button.click()
+
+
+def row(page: Page, title: str) -> Locator:
+    return page.locator("#conversations li", has_text=title)
+
+
 def bubbles(page: Page) -> Locator:
-    return page.locator(".bot .bubble")
+    return page.locator(".bot .bubble:visible")
 
 
 def calls(page: Page, status: str) -> Locator:

@@ -12,9 +12,10 @@ PHONE = 360
 SMALLEST = 320
 # What each page shows when its thread is as it was made.
 CONTENT = {
-    "": (".tile", 7),
+    "": (".tile", 8),
     "assistant/": ("#ideas button:visible", 4),
     "chat/": ("#ideas button:visible", 4),
+    "desk/": ("#ideas button:visible", 3),
     "pad/": ("[data-document]:visible", 2),
     "board/": ("[data-card] .card-title:visible", 5),
     "tictactoe/": ("[data-cell][data-mark='']:visible", 9),
@@ -38,6 +39,7 @@ windows = pytest.mark.parametrize("width", [SMALLEST, *in_soak([DESK], [PHONE])]
 CONTROLS = {
     "assistant/": [("#ideas button", "body"), (".box", "body")],
     "chat/": [("#ideas button", "body"), (".box", "body")],
+    "desk/": [("#ideas button", "body"), (".box", "body"), ("#copy-link", "body")],
     "board/": [(".add-card input", ".column"), ("#add-column input", "body"), ("#open-history", "body")],
     "pad/": [("#add-document input", "body"), ("#write-story", "#sheet")],
     "tictactoe/": [("[data-cell]", "body"), (".player.empty", "body")],
@@ -177,12 +179,12 @@ def test_the_edge_of_what_can_be_pressed_is_seen(demo: Demo, path: str) -> None:
 
 def test_the_index_leads_to_every_example_and_back(demo: Demo) -> None:
     page = demo.open("")
-    for title in ("Assistant", "Chat", "Pad", "Board", "Tic-tac-toe", "Cards", "Counter"):
+    for title in ("Assistant", "Chat", "Desk", "Pad", "Board", "Tic-tac-toe", "Cards", "Counter"):
         page.get_by_role("link", name=title).click()
         expect(page.locator("#status"), title).to_have_attribute("data-status", "online")
-        expect(page.locator("#room"), title).to_have_text("lobby")
+        expect(page.locator("#room"), title).to_have_text("New conversation" if title == "Desk" else "lobby")
         page.click(".home")
-        expect(page.locator(".tile"), title).to_have_count(7)
+        expect(page.locator(".tile"), title).to_have_count(8)
 
 
 def check_width(page: Page, width: int) -> None:

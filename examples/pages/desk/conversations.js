@@ -29,7 +29,6 @@ export function watchConversations(onChange) {
   // The list is there at once when the customer goes from one conversation to another.
   render(JSON.parse(sessionStorage.getItem(KEPT) ?? "[]"));
   watchThreads({ kind: "desk", mine: true, token: key, limit: 200 }, ({ threads, status }) => {
-    find("#sidebar").dataset.status = status;
     if (status !== "online") return;
     const rows = /** @type {readonly Row[]} */ (threads);
     sessionStorage.setItem(KEPT, JSON.stringify(rows));

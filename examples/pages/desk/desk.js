@@ -90,6 +90,7 @@ function makeRows(items, isRunning) {
       item,
       agent: isUser ? "" : (AGENTS[agents[at]] ?? agents[at]),
       isGrouped: !isUser && agents[at] === agents[at - 1],
+      isEnd,
       thoughts: thoughts.get(item.id) ?? "",
       calls: callsOf(item).map((call) => describe(call, results.get(call.id), asked.has(call.id))),
       version: first,

@@ -14,6 +14,7 @@ import { avatar, clone, find, hue, write } from "../room.js";
  * @property {Message} item
  * @property {string} agent the name of the agent; empty for the customer
  * @property {boolean} isGrouped whether the message before is of the same agent
+ * @property {boolean} isEnd whether the message is a question, or the end of an answer
  * @property {string} thoughts what the model thought before it answered
  * @property {Call[]} calls
  * @property {string} version the first message of the answer, or the question, which has versions
@@ -76,6 +77,7 @@ function renderRow(row, actions, files) {
   element.dataset.status = item.status;
   element.dataset.agent = agent;
   element.classList.toggle("grouped", row.isGrouped);
+  element.classList.toggle("end", row.isEnd);
   element.classList.toggle("writing", isStreaming);
   // A screen reader reads the message out when it is complete.
   element.ariaBusy = String(isStreaming);
@@ -89,7 +91,7 @@ function renderRow(row, actions, files) {
   const at = versions.indexOf(row.version);
   find(".versions", element).hidden = versions.length < 2;
   find(".versions", element).ariaLabel = agent ? "Versions of the answer" : "Versions of the question";
-  write(find(".versions span", element), `${at + 1}/${versions.length}`);
+  write(find(".versions .at", element), `${at + 1}/${versions.length}`);
   find(".previous", element).toggleAttribute("disabled", at === 0);
   find(".next", element).toggleAttribute("disabled", at === versions.length - 1);
   find(".edit", element).hidden = !row.canEdit;
