@@ -9,7 +9,11 @@ from tests.integration.browser import Demo, find_end_of_loading
 from tests.integration.builds import CLIENT, Builds
 from tests.schedules import in_soak
 
-PATHS = ("board/", "chat/", *in_soak([""], ["assistant/"], ["desk/"], ["pad/"], ["tictactoe/"], ["cards/"], ["counter/"]))
+PATHS = (
+    "board/",
+    "chat/",
+    *in_soak([""], ["assistant/"], ["desk/"], ["pad/"], ["tictactoe/"], ["cards/"], ["counter/"]),
+)
 WIDE = 1280
 NARROW = 390
 Look = tuple[int, Literal["light", "dark"]]

@@ -1,14 +1,30 @@
 """Branches of a conversation: further answers and edits beside earlier ones, whatever the agent is doing."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.agents.execution.lab import Desk, Script, make_prompt
 from tests.server.parts.messages_lab import Chat, MessagesLab, Viewer, contents
 from tests.server.parts.test_messages_queue import Gate
 from tests.server.parts.workshop import until
 
-from plait import Conflict, Context, Files, MemoryStore, Messages, NotFound, Plait, StoreError, Thread, TooMany
+from plait import (
+    Agent,
+    Conflict,
+    Context,
+    Files,
+    MemoryStore,
+    Messages,
+    NotFound,
+    Plait,
+    Side,
+    StoreError,
+    Terminated,
+    Thread,
+    TooMany,
+)
 from plait.actor.begun import Begun
 from plait.parts.messages import queue
 from plait.parts.messages.message import Message
@@ -367,3 +383,28 @@ def test_the_path_of_a_branch_has_the_spans_that_it_follows() -> None:
     assert find_path(cuts, 11) == [(0, 2), (5, 6), (9, 11)]
     assert find_shared(find_path(cuts, 11), find_path(cuts, 8)) == 6
     assert not is_within(find_path(cuts, 11), 3)
+
+
+async def test_a_stopped_agent_answers_again_and_a_terminated_thread_does_not(tmp_path: Path) -> None:
+    script = Script("one", "two")
+    app = Plait(Desk, store=f"sqlite:///{tmp_path / 'desks.db'}", secret="x")
+    app.execution(Desk, agents=[Agent("desk", Side("clerk"))], prompts=[make_prompt("clerk")], models=[script.model])
+    async with app:
+        desk = app.thread(Desk, "one")
+        messages = desk.part(Desk.messages)
+        await messages.queue("a")
+        await until(lambda: has_shown(messages, "a", "one"))
+        await messages.stop()
+        await messages.regenerate()
+        await until(lambda: has_shown(messages, "a", "two"))
+        assert script.texts()[-1] == "user-prompt a"
+        await desk.terminate()
+        with pytest.raises(Terminated):
+            await messages.regenerate()
+        found = await messages.siblings((await messages.list()).messages[1].id)
+        assert contents(found) == ["one", "two"]
+        assert await messages.switch(found[0].id) is True
+
+
+async def has_shown(messages: Any, *expected: str) -> bool:
+    return contents((await messages.list()).messages) == [*expected]

@@ -65,9 +65,11 @@ class Branching:
         """Have the agent answer a question again, beside its other answers; without an id, the last question.
 
         `id` is a question or an answer. A run that is answering is stopped. If the message is hidden by now, others
-        were faster: nothing is done, and the result is False. Raises NotFound, and Conflict for a pending question.
+        were faster: nothing is done, and the result is False. Raises NotFound, Terminated, and Conflict for a pending
+        question.
         """
         check_type("id", id, str, NoneType)
+        self._actor.check_active()
         if self.caller is None:
             raise NotFound("these messages have no agent that could answer again")
         return self._begin(self._regenerate(id))

@@ -234,8 +234,8 @@ class Changes:
             self.frames.append(ResetFrame(self._revision))
 
     def ask_again(self, question: Message, now: int) -> None:
-        """Have the next attempt, which is due at once, answer a question of the history again."""
-        self.again = question
+        """Have the next attempt, which is due at once, answer a question of the history again; this ends a stop."""
+        self.again, self.is_stopped = question, False
         self.attempts = QueueAttempts(due=now, until=self.attempts.until, again=question.position)
 
     def take_again(self) -> None:
