@@ -1,89 +1,15 @@
 """What people say while an agent answers, with each adapter and over kills: it is there once, and in order."""
 
-import asyncio
-import random
-import shutil
-import signal
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
-from tests.integration.socket_client import http
-from tests.running import Process
+from tests.integration.steering_talks import talk_over_kills
 from tests.schedules import in_soak
 
-QUEUED = ("desk", "typed", "graph")
-SAID = ["first", "second"]
-
-
-async def call(web: httpx.AsyncClient, kind: str, name: str, method: str, *args: Any) -> Any:
-    """Call a method until the server answers."""
-    while True:
-        with suppress(httpx.HTTPError):
-            answer = await web.post(f"/threads/{kind}/{name}/rpc/{method}", json={"args": args})
-            if answer.status_code == 200:
-                return answer.json()["result"]
-            assert answer.status_code == 503, answer.text
-        await asyncio.sleep(0.05)
-
-
-async def run_page(web: httpx.AsyncClient, name: str, *texts: str) -> None:
-    """Run the agent of a page as its client does: again after a lost connection."""
-    said = [{"id": text, "role": "user", "content": text} for text in texts]
-    body = {"threadId": name, "runId": texts[-1], "messages": said, "tools": [], "context": [], "state": {}}
-    while True:
-        with suppress(httpx.HTTPError):
-            answer = await web.post(f"/ag-ui/page/{name}", json={**body, "forwardedProps": {}})
-            if "RUN_FINISHED" in answer.text:
-                return
-        await asyncio.sleep(0.05)
-
-
-async def talk(web: httpx.AsyncClient, kind: str, name: str, chance: random.Random) -> None:
-    """Ask something, and say more while the agent works."""
-    if kind == "page":
-        first = asyncio.create_task(run_page(web, name, SAID[0]))
-        await asyncio.sleep(chance.uniform(0.02, 0.15))
-        await asyncio.gather(first, run_page(web, name, *SAID))
-        return
-    await call(web, kind, name, "say", SAID[0])
-    await asyncio.sleep(chance.uniform(0.02, 0.15))
-    await call(web, kind, name, "say", SAID[1])
-
-
-async def until_answered(web: httpx.AsyncClient, kind: str, name: str) -> list[Any]:
-    """Wait until nothing is queued or written, and the last message is an answer to all."""
-    while True:
-        items = await call(web, kind, name, "items")
-        done = [each for each in items if each[1] == "completed"]
-        is_over = all(each[1] in ("completed", "failed") for each in items)
-        if is_over and done[-1:] == [["assistant", "completed", f"You said {SAID}."]]:
-            return done
-        await asyncio.sleep(0.05)
+APP = Path(__file__).parent / "killed_steering.py"
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kills", [3, *in_soak([10])])
 async def test_what_is_said_meanwhile_is_in_the_conversation_once_and_in_order(tmp_path: Path, kills: int) -> None:
-    shutil.copy(Path(__file__).parent / "killed_steering.py", tmp_path)
-    chance = random.Random(7)
-    with Process("killed_steering:app", cwd=tmp_path) as server:
-        for number in range(kills):
-            async with http(server.address) as web, asyncio.timeout(60):
-                name = f"r{number}"
-                talks = [asyncio.create_task(talk(web, kind, name, chance)) for kind in (*QUEUED, "page")]
-                await asyncio.sleep(chance.uniform(0.05, 0.6))
-                server.end(signal.SIGKILL)
-                server.start()
-                await asyncio.gather(*talks)
-        server.end()
-        server.start()
-        async with http(server.address) as web, asyncio.timeout(60):
-            for kind in (*QUEUED, "page"):
-                for number in range(kills):
-                    items = await until_answered(web, kind, f"r{number}")
-                    assert [text for role, _, text in items if role == "user"] == SAID, (kind, number)
-                    if kind == "graph":
-                        assert await call(web, kind, f"r{number}", "asked") == SAID
+    await talk_over_kills(tmp_path, APP, ("desk", "typed", "graph", "page"), kills)
