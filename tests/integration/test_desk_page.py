@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urljoin
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -112,6 +113,18 @@ def test_escape_leaves_a_question_as_it_is_and_the_answer_goes_on(desk: Demo) ->
     expect(page.locator(".mine .bubble")).to_have_text(["Tell me a story"])
 
 
+def test_the_box_and_the_list_stay_in_sight_in_a_long_conversation(desk: Demo) -> None:
+    page = desk.open("desk/", height=400)
+    ask(page, "Where is order 7?")
+    expect(bubbles(page).last).to_have_text("Order 7: a kite, 25.00 €.")
+    ask(page, "Tell me a story")
+    expect(bubbles(page).last).to_contain_text("“I only do the ringing.”")
+    for end in ("0", "document.body.scrollHeight"):
+        page.evaluate(f"scrollTo(0, {end})")
+        for each in ("#message", "#new-room", "#status"):
+            expect(page.locator(each)).to_be_in_viewport(ratio=1)
+
+
 def test_thoughts_are_folded_and_stay_open_when_they_are_opened(desk: Demo) -> None:
     page = desk.open("desk/")
     ask(page, "Where is order 8?")
@@ -144,6 +157,7 @@ def test_the_conversations_of_a_customer_tell_on_all_tabs_what_is_not_read(desk:
         expect(row(tab, "Tell me a story").locator(".last")).to_contain_text("A bell hung in a tower")
         expect(tab).to_have_title("(1) Refund order 8, please · Desk · plait")
     expect(stranger.locator("#conversations .title")).to_have_text(["New conversation"])
+    assert stranger.request.get(urljoin(first, "/threads/desk")).json()["threads"] == []
     open_list(page)
     page.get_by_role("link", name="Tell me a story").click()
     expect(page).to_have_url(first)
@@ -192,14 +206,20 @@ def test_axe_finds_no_fault_in_the_desk(desk: Demo, builds: Builds) -> None:
     axe = builds.install(CLIENT) / "node_modules/axe-core/axe.min.js"
     for width in (1280, 390):
         page = desk.open("desk/", room=f"axe-{width}", width=width, touch=width == 390)
-        ask(page, "Refund order 8, please")
+        ask(page, "Where is order 7?")
+        expect(bubbles(page).last).to_have_text("Order 7: a kite, 25.00 €.")
+        edit(page, "Refund order 8, please")
         expect(calls(page, "asked")).to_have_count(1)
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             page.reload()
             expect(calls(page, "asked")).to_have_count(1)
+            expect(page.get_by_role("group", name="Versions of the question")).to_contain_text("2/2")
             page.add_script_tag(path=axe)
             assert page.evaluate(FINDINGS) == [], f"{width} {scheme}"
+            page.get_by_role("button", name="Edit").click()
+            open_list(page)
+            assert page.evaluate(FINDINGS) == [], f"{width} {scheme}, with an open question and the list"
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

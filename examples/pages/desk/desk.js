@@ -186,12 +186,12 @@ async function say(content) {
 
 /** @param {string} id @param {string} text */
 function edit(id, text) {
-  messages.edit(id, text).then(() => box.focus(), refused);
+  messages.edit(id, text).then(leave, refused);
 }
 
 /** @param {string} id */
 function again(id) {
-  box.focus();
+  leave();
   messages.regenerate(id).catch(refused);
 }
 
@@ -202,13 +202,18 @@ function show(id) {
 
 /** @param {string} call @param {boolean} approved */
 function approve(call, approved) {
-  box.focus();
+  leave();
   messages.approve(call, approved).catch(refused);
 }
 
 function stop() {
-  box.focus();
+  leave();
   client.call("run:stop").catch(refused);
+}
+
+/** Move the focus from a control that goes away to the box; on a touch screen, that would open the keyboard. */
+function leave() {
+  if (!matchMedia("(pointer: coarse)").matches) box.focus();
 }
 
 /** Note that all is read, if the customer sees the end of the conversation. */
@@ -231,7 +236,7 @@ addEventListener("visibilitychange", markRead);
 find("#earlier button").addEventListener("click", () => messages.older().catch(refused));
 find("#stop").addEventListener("click", stop);
 find("#continue").addEventListener("click", () => {
-  box.focus();
+  leave();
   client.call("run:continue").catch(refused);
 });
 addEventListener("keydown", ({ key }) => {

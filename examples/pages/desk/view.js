@@ -86,7 +86,7 @@ function renderRow(row, actions, files) {
   write(find(".thoughts summary", element), isStreaming && !item.content ? "Thinking" : "Thoughts");
   write(find(".thoughts p", element), thoughts);
   write(find(".bubble", element), item.content ?? "");
-  find(".bubble", element).hidden = !item.content && !(isStreaming && !thoughts && row.calls.length === 0);
+  find(".bubble", element).hidden = !item.content && !(isStreaming && row.calls.length === 0);
   renderCalls(known, actions, files);
   const at = versions.indexOf(row.version);
   find(".versions", element).hidden = versions.length < 2;
@@ -141,6 +141,7 @@ function makeEditor(known, actions) {
     element.classList.add("editing");
     text.value = known.row.item.content ?? "";
     text.focus();
+    text.scrollIntoView({ block: "nearest" });
   });
   find(".cancel", element).addEventListener("click", close);
   find(".editor", element).addEventListener("submit", send);
