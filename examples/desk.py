@@ -169,7 +169,7 @@ MODEL = os.environ.get("DESK_MODEL") or FunctionModel(stream_function=say, model
 
 
 def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bool:
-    """Allow everybody to approve, and nobody to list other people's conversations; a real shop asks for its staff."""
+    """Return whether anybody may do this. In a real shop, only the staff may approve."""
     return action not in ("destroy", "list")
 
 

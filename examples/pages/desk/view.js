@@ -122,7 +122,7 @@ function make(row, actions, files) {
   return known;
 }
 
-/** Let the customer edit a question where it stands. @param {Shown} known @param {Actions} actions */
+/** Make "Edit" open a question where it stands. @param {Shown} known @param {Actions} actions */
 function makeEditor(known, actions) {
   const { element } = known;
   const text = /** @type {HTMLTextAreaElement} */ (find(".editor textarea", element));
