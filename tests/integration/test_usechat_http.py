@@ -13,10 +13,11 @@ import pytest
 from starlette.requests import Request
 from tests.cases import each_case
 from tests.integration.socket_client import TIMEOUT
+from tests.integration.test_agents_client_trouble import HeldStore
 from tests.integration.test_http import error_of
 from tests.running import running
 
-from plait import Context, Files, Limits, MemoryStore, Messages, Plait, Principal, Thread, ThreadKey
+from plait import Context, Files, Limits, Messages, Plait, Principal, Thread, ThreadKey
 from plait.store.protocol import ThreadQuery
 
 pytestmark = pytest.mark.relayed
@@ -43,7 +44,7 @@ class Served:
     """An app whose agent says "one", waits, and says "two"."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self.store = MemoryStore()
+        self.store = HeldStore()
         # The actions that are refused.
         self.forbidden: set[str] = set()
         # The seconds for which a token is valid.
@@ -69,7 +70,6 @@ class Served:
                         await ctx.checkpoint()
                         await asyncio.sleep(0.01)
                     answer.append(f"two (to: {taken[0].content})")
-                await ctx.flush()
 
         @self.app.agent("echo2", thread=Bare)
         async def echo2(ctx: Context[Bare]) -> None:
@@ -330,6 +330,33 @@ async def test_a_reader_who_does_not_read_delays_no_other(room: tuple[Served, ht
         answer = await client.get(f"{CHAT}/x/stream")
         assert long in answer.text
         assert answer.text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.local
+async def test_nothing_is_sent_before_it_is_durable(room: tuple[Served, httpx.AsyncClient]) -> None:
+    served, client = room
+    lines = list[str]()
+    async with client.stream("POST", CHAT, json=text("hello")) as answer:
+        stream = answer.aiter_lines()
+        await until(stream, "text-delta")
+
+        async def collect() -> None:
+            lines.extend([line async for line in stream])
+
+        collecting = asyncio.create_task(collect())
+        messages = Room.messages.of(await served.app._node.actor(ThreadKey("room", "one")))
+        served.store.hold()
+        served.may_end.set()
+        async with asyncio.timeout(TIMEOUT):
+            while messages.status != "idle":  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        messages._writer.tell_watchers()  # As another write does that is durable.
+        for _ in range(5):
+            assert (await client.get("/healthz")).status_code == 200
+        assert "".join(lines) == ""
+        served.store.resume()
+        await collecting
+    assert [each["type"] for each in read_chunks("\n\n".join(filter(None, lines)))][-1] == "finish"
 
 
 async def test_a_stream_ends_with_an_error_when_its_token_expires(room: tuple[Served, httpx.AsyncClient]) -> None:

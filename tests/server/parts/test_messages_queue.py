@@ -760,17 +760,19 @@ async def test_a_message_that_is_sent_again_with_its_key_is_one(chats: MessagesL
 
 @pytest.mark.parametrize("id", ["short", "1f-0a", "a" * 24, "é" * 60])
 async def test_a_message_with_an_id_of_its_own_is_queued_once(chats: MessagesLab, id: str) -> None:
+    await chats.handle.queue("before", id=f"-{id}")
+    await chats.until(lambda found: contents(found) == ["before", "re before"])
     first = await chats.handle.queue("a", id=id)
     assert first.id == id
     await chats.handle.queue("b", id=id, sender="someone else")
-    await chats.until(lambda found: contents(found) == ["a", "re a"])
+    await chats.until(lambda found: contents(found)[-3:] == ["re before", "a", "re a"])
     await chats.restart()
     await chats.handle.queue("b", id=id)
     found = await chats.handle.get(id)
     assert found is not None
     assert (found.content, found.status) == ("a", "completed")
     await chats.handle.queue("c", key=id)
-    await chats.until(lambda found: contents(found) == ["a", "re a", "c", "re c"])
+    await chats.until(lambda found: contents(found)[-4:] == ["a", "re a", "c", "re c"])
     with pytest.raises(ValueError, match="surrogate"):
         await chats.handle.queue("x", id="\ud800")
 
