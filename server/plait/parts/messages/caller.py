@@ -85,7 +85,7 @@ class AgentCaller(Work[QueueAttempts]):
         attempts = self._writer.state.head.attempts
         is_never = self._is_missing or self._writer.actor.terminated_at is not None
         due = 0 if is_never else attempts.due
-        return due, 0 if self._runner.running or attempts.process or self._holders else due
+        return due, 0 if self._runner.running or attempts.process else due
 
     @property
     def status(self) -> Literal["idle", "queued", "running", "waiting"]:
@@ -128,7 +128,7 @@ class AgentCaller(Work[QueueAttempts]):
 
         `follow` must then be called with that write.
         """
-        if self._runner.running or self._is_missing or self._holders or changes.attempts.due:
+        if self._runner.running or self._is_missing or changes.attempts.due:
             return False
         changes.attempts = QueueAttempts(due=read_due_clock()).begin_at(changes.oldest, self._writer.actor.host.process)
         return True
