@@ -101,7 +101,8 @@ class TaskRow(Row, frozen=True, omit_defaults=True, kw_only=True):
     def sleep(self, until: int, awaits: Sequence[str], now: int) -> Self:
         """Leave the memory until a time, or until an event comes, which may have happened already."""
         due = until if set(awaits).isdisjoint(self.events) else now
-        left = tuple(each for each in awaits if each not in self.events)
+        # The wait for one of its own may have been stored just now, and not have begun.
+        left = tuple(each for each in dict.fromkeys((*self.awaits, *awaits)) if each not in self.events)
         return replace(self, process="", due=due, asleep_since=now, awaits=left, is_resting=False)
 
     def wait_for(self, event: str) -> Self:
