@@ -188,6 +188,13 @@ def test_an_answer_is_stopped_and_continued(desk: Demo, width: int) -> None:
     expect(page.locator('.message[data-status="failed"]')).to_have_count(1)
 
 
+def test_everybody_may_approve_at_the_desk_of_the_demo(demo: Demo) -> None:
+    page, other = demo.open_two("desk/")
+    ask(page, "Refund order 9, please")
+    calls(other, "asked").get_by_role("button", name="Approve").click()
+    expect(bubbles(page).last).to_have_text("12.00 € are on their way. The receipt is attached.")
+
+
 @pytest.mark.release
 def test_an_answer_goes_on_after_a_kill(desk: Demo) -> None:
     page = desk.open("desk/")

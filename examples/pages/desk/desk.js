@@ -216,6 +216,13 @@ function leave() {
   if (!matchMedia("(pointer: coarse)").matches) box.focus();
 }
 
+async function earlier() {
+  // A screen reader must not read out the older messages.
+  find("#log").ariaBusy = "true";
+  await messages.older().catch(refused);
+  find("#log").ariaBusy = "false";
+}
+
 /** Note that all is read, if the customer sees the end of the conversation. */
 async function markRead() {
   const isSeen = document.visibilityState === "visible" && isNearEnd() && client.status === "online";
@@ -233,7 +240,7 @@ watchConversations((count) => {
 });
 addEventListener("scroll", markRead, { passive: true });
 addEventListener("visibilitychange", markRead);
-find("#earlier button").addEventListener("click", () => messages.older().catch(refused));
+find("#earlier button").addEventListener("click", earlier);
 find("#stop").addEventListener("click", stop);
 find("#continue").addEventListener("click", () => {
   leave();
