@@ -193,7 +193,7 @@ def dev(
 
 
 def demo(*, host: Host = "127.0.0.1", port: Port = 8000, workers: Workers = 1, log_level: Level = "info") -> None:
-    """Serve the examples: an assistant, a chat, a pad, a board, two games and a counter, stored in plait-demo.db."""
+    """Serve the examples: an assistant, a desk, a chat, a pad, a board, games and a counter, kept in plait-demo.db."""
     for folder in (Path(__file__).parents[1], Path(__file__).parents[3]):
         if (folder / "examples" / "demo.py").is_file():
             break

@@ -99,6 +99,33 @@ async def test_messages_that_were_queued_come_after_the_question_that_is_answere
     await chats.until(shows("a", "a 2", "b", "b 3"))
 
 
+async def test_an_agent_that_takes_one_message_a_run_gets_the_question_and_then_the_queued_one(
+    chats: MessagesLab, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def one(ctx: Context[Chat]) -> None:
+        (taken,) = await ctx.thread.messages.take(limit=1)
+        ctx.thread.messages.inject("assistant", f"to {taken.content}")
+
+    chats.work = one
+    await chats.handle.queue("a")
+    found, messages, gate = await chats.until(shows("a", "to a")), await chats.messages(), Gate()
+
+    async def slow(ctx: Context[Chat]) -> None:
+        await gate.wait()
+        await one(ctx)
+
+    chats.work = slow
+    await chats.handle.queue("b")
+    await gate.reached()
+    begun = messages.regenerate(found[1].id)
+    await until(lambda: messages._writer.attempt.is_interrupted)
+    gate.open()
+    await begun
+    await chats.until(shows("a", "to a", "b", "to b"))
+    assert chats.calls == 4
+    assert "has failed" not in caplog.text
+
+
 async def test_an_edit_hides_what_follows_and_keeps_the_attachments(chats: MessagesLab) -> None:
     chats.work = numbered
     await chats.handle.queue("a", attachments=[{"url": "/x"}], metadata={"mine": 1})
