@@ -435,3 +435,27 @@ async def test_a_stopped_agent_answers_again_and_a_terminated_thread_does_not(tm
 
 async def has_shown(messages: Any, *expected: str) -> bool:
     return contents((await messages.list()).messages) == [*expected]
+
+
+async def test_a_message_that_another_run_has_taken_is_shown_on_the_branch_that_is_shown_then(
+    chats: MessagesLab,
+) -> None:
+    chats.work = numbered
+    await chats.handle.queue("a")
+    found = await chats.until(shows("a", "a 1"))
+    messages, gate = await chats.messages(), Gate()
+    messages.caller._is_missing = True  # type: ignore[union-attr]
+    await messages.queue("b")
+
+    async def take(ctx: Context[Chat]) -> None:
+        assert contents(await ctx.thread.messages.take()) == ["b"]
+        await gate.wait()
+
+    viewer = Viewer(messages)
+    await viewer.open()
+    taking = asyncio.create_task(chats.do(take))
+    await gate.reached()
+    await messages.edit(found[0].id, "A")
+    gate.open()
+    await taking
+    assert contents(await chats.all()) == contents(viewer.shown) == ["b", "A"]
