@@ -34,24 +34,25 @@ def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bo
 
 @pytest.fixture
 async def address() -> AsyncIterator[str]:
-    count = 0
+    counts: dict[str, int] = {}
     app = Plait(Chat, store=MemoryStore(), secret="x" * 32, authenticate=authenticate, authorize=authorize)
 
     @app.agent("bot", thread=Chat)
     async def bot(ctx: Context[Chat]) -> None:
-        nonlocal count
         while taken := await ctx.thread.messages.take(limit=1):
-            count += 1
+            counts[ctx.thread.name] = count = counts.get(ctx.thread.name, 0) + 1
             async with ctx.thread.messages.stream() as answer:
                 answer.append(f"{taken[0].content} {count}")
             await ctx.flush()
 
     async with running(app) as found:
+        # A question that no user has asked.
+        await app.thread(Chat, "news").part(Chat.messages).queue("n")
         yield found
 
 
-def enter(address: str, user: str = "ada") -> Any:
-    return connect(f"ws://{address}/threads/chat/one", token=user)
+def enter(address: str, user: str = "ada", name: str = "one") -> Any:
+    return connect(f"ws://{address}/threads/chat/{name}", token=user)
 
 
 async def shown(room: Room[Any], *expected: str) -> list[Item]:
@@ -111,6 +112,26 @@ async def test_only_who_has_asked_or_may_approve_changes_a_branch(address: str, 
         async with enter(address, "staff") as staff:
             await staff.call(f"messages:{method}", *args)
         assert (await room.messages.siblings(items[0].id))[0].id == items[0].id
+
+
+@pytest.mark.parametrize("method", MINE)
+async def test_only_who_may_send_changes_a_branch_at_a_question_of_no_user(address: str, method: str) -> None:
+    async with enter(address, "guest", "news") as guest, enter(address, "bob", "news") as bob:
+        await guest.messages.open()
+        items = await shown(bob, "n", "n 1")
+        args = [items[1].id] if method != "edit" else [items[0].id, "N"]
+        with pytest.raises(CallError) as raised:
+            await guest.call(f"messages:{method}", *args)
+        assert raised.value.code == "forbidden"
+        async with http(address) as client:
+            answer = await client.post(
+                f"/threads/chat/news/rpc/messages:{method}",
+                json={"args": args},
+                headers={"authorization": "Bearer guest"},
+            )
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
+        assert [each.content for each in bob.messages.items] == ["n", "n 1"]
+        await bob.call(f"messages:{method}", *args)
 
 
 async def test_a_guest_that_may_not_send_reads_siblings(address: str) -> None:

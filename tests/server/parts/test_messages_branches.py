@@ -459,3 +459,17 @@ async def test_a_message_that_another_run_has_taken_is_shown_on_the_branch_that_
     gate.open()
     await taking
     assert contents(await chats.all()) == contents(viewer.shown) == ["b", "A"]
+
+
+async def test_the_answers_to_a_question_stay_siblings_when_it_is_deleted(chats: MessagesLab) -> None:
+    chats.work = numbered
+    await chats.handle.queue("a")
+    await chats.until(shows("a", "a 1"))
+    await chats.handle.queue("b")
+    await chats.until(shows("a", "a 1", "b", "b 2"))
+    await chats.handle.regenerate()
+    found = await chats.until(shows("a", "a 1", "b", "b 3"))
+    await chats.handle.delete(found[2].id)
+    for id in (found[3].id, (await chats.handle.siblings(found[3].id))[0].id):
+        assert contents(await chats.handle.siblings(id)) == ["b 2", "b 3"]
+    assert contents(await chats.handle.siblings(found[1].id)) == ["a 1"]
