@@ -473,3 +473,42 @@ async def test_the_answers_to_a_question_stay_siblings_when_it_is_deleted(chats:
     for id in (found[3].id, (await chats.handle.siblings(found[3].id))[0].id):
         assert contents(await chats.handle.siblings(id)) == ["b 2", "b 3"]
     assert contents(await chats.handle.siblings(found[1].id)) == ["a 1"]
+
+
+async def test_a_run_of_another_agent_sees_the_branch_that_is_shown(chats: MessagesLab) -> None:
+    chats.work = numbered
+    await chats.handle.queue("a")
+    found = await chats.until(shows("a", "a 1"))
+    messages, gate = await chats.messages(), Gate()
+    messages.caller._is_missing = True  # type: ignore[union-attr]
+    seen: list[Any] = []
+
+    async def look(ctx: Context[Chat]) -> None:
+        own = ctx.thread.messages
+        own.inject("system", "note")
+        seen.append(contents((await own.list()).messages))
+        await gate.wait()
+        page = await own.list()
+        seen.append((contents(page.messages), page.total))
+
+    looking = asyncio.create_task(chats.do(look))
+    await gate.reached()
+    await messages.edit(found[0].id, "A")
+    gate.open()
+    await looking
+    assert seen == [["a", "a 1", "note"], ([], 0)]
+    assert contents((await messages.list()).messages) == ["A"]
+
+
+async def test_what_a_run_deletes_after_a_flush_is_deleted(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    messages.caller._is_missing = True  # type: ignore[union-attr]
+    first, pending = await messages.inject("user", "a"), await messages.queue("b")
+
+    async def work(ctx: Context[Chat]) -> None:
+        await ctx.thread.messages.update(pending.id, "B")
+        await ctx.flush()
+        assert await ctx.thread.messages.delete(first.id) is True
+
+    await chats.do(work)
+    assert contents(await chats.all()) == ["B"]
