@@ -287,6 +287,17 @@ async def test_to_go_on_with_nothing_queued_asks_the_model_again(tmp_path: Path)
         assert await lab.texts() == ["user one", "assistant The answer."]
 
 
+async def test_a_stopped_agent_answers_a_question_again(tmp_path: Path) -> None:
+    talker = Talker()
+    async with open_lab(tmp_path, talker) as lab:
+        await begin(lab, talker)
+        await lab.handle.messages.stop()
+        talker.is_done = True
+        assert await lab.handle.messages.regenerate()
+        await lab.rest("cancelled", "done")
+        assert await lab.texts() == ["user one", "assistant The answer."]
+
+
 async def test_a_second_stop_and_one_at_rest_cancel_nothing(tmp_path: Path) -> None:
     talker = Talker()
     async with open_lab(tmp_path, talker) as lab:
