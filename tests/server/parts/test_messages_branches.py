@@ -23,6 +23,7 @@ from plait import (
     StoreError,
     Terminated,
     Thread,
+    TooLarge,
     TooMany,
 )
 from plait.actor.begun import Begun
@@ -315,6 +316,70 @@ async def test_a_full_queue_refuses_an_edit_and_changes_nothing(
     assert contents(await chats.all()) == ["a", "a 1"]
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_an_edit_that_is_refused_does_not_end_the_run_that_is_answering(
+    chats: MessagesLab, is_large: bool
+) -> None:
+    chats.work = numbered
+    await chats.handle.queue("a")
+    found = await chats.until(shows("a", "a 1"))
+    started, gate = asyncio.Event(), asyncio.Event()
+
+    async def slow(ctx: Context[Chat]) -> None:
+        await ctx.thread.messages.take()
+        async with ctx.thread.messages.stream() as answer:
+            started.set()
+            await gate.wait()
+            answer.append("whole")
+
+    chats.work = slow
+    await chats.handle.queue("b")
+    await started.wait()
+    with pytest.raises(TooLarge if is_large else Conflict):
+        await chats.handle.edit(found[0 if is_large else 1].id, "A" * (3_000_000 if is_large else 1))
+    gate.set()
+    await chats.until(shows("a", "a 1", "b", "whole"))
+
+
+async def test_a_question_is_edited_while_it_is_answered(chats: MessagesLab) -> None:
+    gate = Gate()
+
+    async def work(ctx: Context[Chat]) -> None:
+        (taken,) = await ctx.thread.messages.take()
+        ctx.thread.messages.inject("assistant", f"to {taken.content}")
+        if taken.content == "a":
+            await gate.wait()
+            await ctx.checkpoint()
+
+    chats.work = work
+    asked = await chats.handle.queue("a")
+    await gate.reached()
+    messages = await chats.messages()
+    begun = messages.edit(asked.id, "A")
+    await until(lambda: messages._writer.attempt.is_interrupted)
+    gate.open()
+    await begun
+    await chats.until(shows("A", "to A"))
+    assert contents(await messages.siblings((await chats.all())[0].id)) == ["a", "A"]
+
+
+async def test_a_terminated_thread_keeps_its_answer(chats: MessagesLab) -> None:
+    chats.work = numbered
+    await chats.handle.queue("a")
+    found = await chats.until(shows("a", "a 1"))
+    await chats.app.thread(Chat, "one").terminate()
+    with pytest.raises(Terminated):
+        await chats.handle.regenerate(found[1].id)
+    assert contents(await chats.all()) == ["a", "a 1"]
+
+
+async def test_a_silent_message_cannot_be_edited_as_a_question(chats: MessagesLab) -> None:
+    messages = await chats.messages()
+    silent = await messages.inject("user", "secret", silent=True, metadata={"secret": 1})
+    with pytest.raises(Conflict):
+        await messages.edit(silent.id, "mine")
+
+
 async def test_a_branch_that_could_not_be_stored_is_not_there(troubled: MessagesLab) -> None:
     troubled.work = numbered
     await troubled.handle.queue("a")
@@ -393,6 +458,37 @@ async def test_an_attached_file_stays_as_long_as_a_version_of_its_question_has_i
         assert await files.read("attachments/x/a.txt") == b"hello"
         await messages.delete(edited.id)
         assert await files.stat("attachments/x/a.txt") is None
+
+
+@pytest.mark.parametrize(("is_edit", "is_switched"), [(False, False), (True, False), (True, True)])
+async def test_a_file_stays_while_a_queued_edit_or_its_question_has_it(is_edit: bool, is_switched: bool) -> None:
+    cls = make_files_app()
+    async with Plait(cls, store=MemoryStore()) as app:
+        room = app.thread(cls, "one")
+        files, messages = room.part(cls.files), room.part(cls.messages)
+        await files.write("attachments/x/a.txt", "hello")
+        first = await messages.inject("user", "see", attachments=[{"path": "attachments/x/a.txt"}])
+        edited = await messages.edit(first.id, "see this")
+        if is_switched:
+            await messages.switch(first.id)
+        assert await messages.delete(edited.id if is_edit else first.id)
+        assert await files.read("attachments/x/a.txt") == b"hello"
+        assert await messages.delete(first.id if is_edit else edited.id)
+        assert await files.stat("attachments/x/a.txt") is None
+
+
+async def test_two_that_delete_a_message_with_a_file_delete_it_once() -> None:
+    cls = make_files_app()
+    async with Plait(cls, store=MemoryStore()) as app:
+        messages = app.thread(cls, "one").part(cls.messages)
+        first = await messages.inject("user", "see", attachments=[{"path": "attachments/x/a.txt"}])
+        await messages.edit(first.id, "see this")
+        (edited,) = await messages.take()
+        await messages.inject("user", "more")
+        done = await asyncio.gather(*(messages.delete(edited.id) for _ in range(2)))
+        assert sorted(done) == [False, True]
+        page = await messages.list()
+        assert (contents(page.messages), page.total) == (["more"], 1)
 
 
 async def test_a_message_that_is_being_changed_for_a_branch_is_awaited_by_its_turn(chats: MessagesLab) -> None:

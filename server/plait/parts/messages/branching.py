@@ -1,10 +1,11 @@
 """The branches of a conversation: questions in other words, and further answers, beside the earlier ones."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import partial
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from types import NoneType
 from typing import Any, Final, NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from plait.actor.actor import Actor
 from plait.actor.begun import Begun
@@ -12,10 +13,11 @@ from plait.actor.connection import Connection
 from plait.actor.turn import find_rights, find_user
 from plait.clock import read_due_clock
 from plait.errors import Conflict, NotFound
+from plait.parts.attachments import find_attached
 from plait.parts.encoding import check_type
 from plait.parts.messages.caller import AgentCaller, TaskCaller
 from plait.parts.messages.changes import MOST_TOLD, Changes
-from plait.parts.messages.message import Message, Outline, drop_own
+from plait.parts.messages.message import Message, Outline, drop_own, encode_message
 from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.overview import is_told
 from plait.parts.messages.reading import MessageReader
@@ -65,13 +67,13 @@ class Branching:
         """Have the agent answer a question again, beside its other answers; without an id, the last question.
 
         `id` is a question or an answer. A run that is answering is stopped. If the message is hidden by now, others
-        were faster: nothing is done, and the result is False. Raises NotFound, Terminated, and Conflict for a pending
-        question.
+        were faster: nothing is done, and the result is False. Raises NotFound, Conflict for a pending question, and
+        Terminated.
         """
         check_type("id", id, str, NoneType)
-        self._actor.check_active()
         if self.caller is None:
             raise NotFound("these messages have no agent that could answer again")
+        self._actor.check_active()
         return self._begin(self._regenerate(id))
 
     def edit(
@@ -155,36 +157,45 @@ class Branching:
             if found is not None and not self.shows(found):
                 return None
             question = await self._find_question(found)
-            if question.status == "pending":
-                raise Conflict(f"the question {question.id} is queued, and has no answer yet")
+            self._check_asked(question)
             return _Branch(question.position, lambda changes: changes.ask_again(question, read_due_clock()))
 
         found = None if id is None else await self._get(id)
         if found is not None and not self.shows(found):
             return False
-        async with self._hold():
-            return await self._move(find)
+        if found is not None:
+            self._check_asked(found, taken=self._writer.taken)
+        return await self._move(find)
 
     async def _edit(self, id: str, content: str, fields: Mapping[str, Any]) -> Message:
-        queued: list[Message] = []
+        async def read(taken: Container[int] = ()) -> Message:
+            found = await self._get(id)
+            if found.role != "user" or found.depth or found.silent:
+                raise Conflict(f"the message {id} is no question: only these can be edited")
+            self._check_asked(found, taken=taken)
+            return found
 
         async def find() -> _Branch:
-            found = await self._get(id)
-            if found.role != "user" or found.depth:
-                raise Conflict(f"the message {id} is no question: only these can be edited")
-            if found.status == "pending":
-                raise Conflict(f"the question {id} is queued: update it")
-            return _Branch(found.position - 1, partial(ask, found))
+            return _Branch((await read()).position - 1, ask)
 
-        def ask(found: Message, changes: Changes) -> None:
-            kept = {"name": found.name, "attachments": found.attachments, "metadata": drop_own(found.metadata)}
-            message = self._writer.make("user", content, status="pending", **{**kept, **fields})
+        def ask(changes: Changes) -> None:
             self.check_room(message)
-            queued.append(changes.queue_message(message))
+            # Positions after the beginning of a branch belong to it.
+            queued.append(changes.queue_message(replace(message, position=self._writer.numbers.next_position())))
 
-        async with self._hold():
-            await self._move(find)
+        # No run is ended for an edit that is refused.
+        found, queued = await read(self._writer.taken), list[Message]()
+        kept = {"name": found.name, "attachments": found.attachments, "metadata": drop_own(found.metadata)}
+        message = self._writer.make("user", content, status="pending", **{**kept, **fields})
+        encode_message(message, self._actor.limits.record)
+        self.check_room(message)
+        await self._move(find)
         return queued[-1]
+
+    def _check_asked(self, question: Message, *, taken: Container[int] = ()) -> None:
+        """Raise Conflict for a question that is queued, unless its position is in those that a run has `taken`."""
+        if question.status == "pending" and question.position not in taken:
+            raise Conflict(f"the question {question.id} is queued, and has no answer yet: update it")
 
     async def _switch(self, id: str) -> bool:
         async def find() -> _Branch | None:
@@ -193,13 +204,15 @@ class Branching:
                 return None
             return _Branch(find_end(self._writer.state.cuts, found.position), lambda _: None)
 
-        if self.shows(await self._get(id)):
-            return False
-        async with self._hold():
-            return await self._move(find)
+        return await find() is not None and await self._move(find)
 
     async def _move(self, find: Callable[[], Awaitable[_Branch | None]]) -> bool:
-        """Begin a branch, in one write with the end of a run that is answering; return whether one was found.
+        """Begin a branch after the end of the running attempt; return whether one was found."""
+        async with nullcontext() if self.caller is None else self.caller.hold():
+            return await self._begin_branch(find)
+
+    async def _begin_branch(self, find: Callable[[], Awaitable[_Branch | None]]) -> bool:
+        """Begin a branch, in one write with the end of a durable agent's run; return whether one was found.
 
         `find` is called again if the messages were changed while they were read.
         """
@@ -236,10 +249,6 @@ class Branching:
             commit = writer.store(changes)
         await commit
         return True
-
-    def _hold(self) -> AbstractAsyncContextManager[None]:
-        """Keep the agent's attempts from beginning in the block, after the end of the running one."""
-        return nullcontext() if self.caller is None else self.caller.hold()
 
     async def _get(self, id: str) -> Message:
         if (found := await self._reader.find(id)) is None:
@@ -280,6 +289,18 @@ class Branching:
         found = [await self._find_seen([span], is_last=False) for span in spans]
         siblings = {each.position: each for each in (*found, message) if each is not None and each.role == message.role}
         return [siblings[position] for position in sorted(siblings)]
+
+    async def _find_unshared(self, message: Message, results: Sequence[Message]) -> list[Mapping[str, Any]]:
+        """Return the attachments of a message and its results whose files no sibling or queued message names."""
+        attachments, cuts = [file for each in (message, *results) for file in each.attachments], self._writer.state.cuts
+        if not (attachments and cuts):
+            return attachments
+        # An edit that is queued has no place beside its question yet.
+        parents = {each.parent for each in cuts} if message.status == "pending" else {await self._find_parent(message)}
+        siblings = [each for parent in parents for each in await self._find_siblings(message, parent)]
+        others = [each for each in (*siblings, *self._writer.state.queue) if each.id != message.id]
+        kept = {path for each in others for path in find_attached(each.attachments)}
+        return [each for each in attachments if kept.isdisjoint(find_attached([each]))]
 
     async def _find_seen(
         self, path: Sequence[Span], *, is_last: bool, is_wanted: Callable[[Message], bool] = is_seen

@@ -12,7 +12,7 @@ from plait.actor.rpc import Method
 from plait.actor.thread import Thread, ThreadActor
 from plait.actor.turn import find_user
 from plait.errors import NotFound
-from plait.parts.attachments import find_attached, unlink_attachments
+from plait.parts.attachments import unlink_attachments
 from plait.parts.encoding import check_type
 from plait.parts.messages.branching import Branching
 from plait.parts.messages.client_methods import make_methods
@@ -271,16 +271,15 @@ class ThreadMessages(MessageQueue, Branching):
         return begin_staged(self._actor, self._delete(id, self._use_draft()))
 
     async def _delete(self, id: str, draft: MessagesDraft | None) -> bool:
-        message, results, is_open, last = await self._reader.find_present(id)
+        while True:
+            edits = self._writer.edits
+            message, results, is_open, last = await self._reader.find_present(id)
+            if message is None or (message.status == "pending" and message.position in self._writer.taken):
+                return False
+            attachments = await self._find_unshared(message, results)
+            if edits == self._writer.edits:
+                break
         check_writable(self._actor)
-        if message is None or (message.status == "pending" and message.position in self._writer.taken):
-            return False
-        attachments = [file for each in (message, *results) for file in each.attachments]
-        if attachments and self._writer.state.cuts and message.status != "pending":
-            kept = {
-                path for each in await self.siblings(id) if each.id != id for path in find_attached(each.attachments)
-            }
-            attachments = [each for each in attachments if kept.isdisjoint(find_attached([each]))]
         if draft is not None:
             for each in (message, *results):
                 draft.remove(each, last)
