@@ -22,7 +22,7 @@ from plait.parts.messages.message_writer import MessageWriter
 from plait.parts.messages.overview import is_told
 from plait.parts.messages.reading import MessageReader
 from plait.parts.messages.state import QueueAttempts
-from plait.parts.messages.tree import Span, find_end, find_path, find_shared, is_within, list_branches
+from plait.parts.messages.tree import END, Span, find_end, find_path, find_shared, is_within, list_branches
 from plait.parts.part import check_writable
 from plait.parts.stage import begin_staged, find_stage
 from plait.state.transaction import Transaction
@@ -239,11 +239,12 @@ class Branching:
             if (edits, state.head.last) == (writer.edits, writer.state.head.last):
                 break
         with Transaction(self._actor.state, self._actor.key):
+            is_stopped = writer.state.head.is_stopped
             if isinstance(caller, TaskCaller) and caller.is_busy:
                 hidden += caller.stop(calls).results
             changes = writer.edit()
             changes.cut(branch.after, before, last, hidden=hidden, shown=shown)
-            changes.is_stopped = state.head.is_stopped
+            changes.is_stopped = is_stopped
             changes.attempts = QueueAttempts(due=read_due_clock(), until=changes.attempts.until)
             branch.change(changes)
             commit = writer.store(changes)
@@ -259,13 +260,13 @@ class Branching:
         """Return the question that a message is or answers; without one, the last question."""
         if found is not None and found.status == "pending":
             return found
-        cuts = self._writer.state.cuts
-        path = find_path(cuts) if found is None else find_path(cuts, found.position)
-        async for page in self._writer.history.pages(reverse=True, path=path, count=_NEAR):
-            for each in filter(is_seen, page):
-                if each.role == "user":
-                    return each
-        raise NotFound("there is no question that could be answered again")
+        path = find_path(self._writer.state.cuts, END if found is None else found.position)
+        question = await self._find_seen(
+            path, is_last=True, is_wanted=lambda each: each.role == "user" and is_seen(each)
+        )
+        if question is None:
+            raise NotFound("there is no question that could be answered again")
+        return question
 
     # Siblings
 

@@ -298,6 +298,30 @@ async def test_a_stopped_agent_answers_a_question_again(tmp_path: Path) -> None:
         assert await lab.texts() == ["user one", "assistant The answer."]
 
 
+async def test_a_message_that_comes_while_the_branch_is_changed_ends_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talker = Talker()
+    async with open_lab(tmp_path, talker) as lab:
+        await begin(lab, talker)
+        await lab.handle.messages.stop()
+        messages = (await lab.app._node.actor(lab.handle._key)).thread.messages
+        first = (await messages.list()).messages[0]
+        talker.is_done = True
+        read = messages._writer.history.outlines
+
+        def queue_and_read(*args: Any, **options: Any) -> Any:
+            monkeypatch.undo()
+            messages.queue("more")
+            return read(*args, **options)
+
+        await messages.edit(first.id, "other")
+        await messages.stop()
+        monkeypatch.setattr(messages._writer.history, "outlines", queue_and_read)
+        await messages.switch(first.id)
+        assert not messages.is_stopped
+
+
 async def test_a_second_stop_and_one_at_rest_cancel_nothing(tmp_path: Path) -> None:
     talker = Talker()
     async with open_lab(tmp_path, talker) as lab:
