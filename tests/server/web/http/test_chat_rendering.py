@@ -120,10 +120,11 @@ def test_results_are_outputs_errors_or_refusals() -> None:
     assert (failed.part.state, failed.part.error_text) == ("output-error", "no such order")
 
 
-def test_input_that_is_no_json_and_output_that_only_looks_so_stay_text() -> None:
-    calls = replace(CALLS, tool_calls=[make_call("1", "look", "{")])
-    (_, call) = shown(calls, result("1", "[not json"))
-    assert (call.part.input, call.part.output) == ("{", "[not json")
+@pytest.mark.parametrize("text", ["{", "[not json", "[" * 5_000])
+def test_input_and_output_that_only_look_like_json_stay_text(text: str) -> None:
+    calls = replace(CALLS, tool_calls=[make_call("1", "look", text)])
+    (_, call) = shown(calls, result("1", text))
+    assert (call.part.input, call.part.output) == (text, text)
 
 
 def test_a_page_has_an_answer_under_the_id_of_its_question() -> None:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from plait.parts.messages.message import STATUS, Message, read_call, read_own
 from plait.web.http.chat.parts import STEP, Approval, Chunk, Part, UIMessage, make_chunks
+from plait_schemas.codec import NOT_JSON
 
 __all__ = [
     "ANSWER",
@@ -181,7 +182,7 @@ def _answer(part: Part, result: Message, call: str) -> Part:
 def _decode(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return text
 
 
