@@ -144,6 +144,7 @@ async def until(lines: AsyncIterator[str], part: str) -> None:
         ({"messages": []}, "messages: there is no message"),
         (text("x", trigger="continue"), "trigger: Invalid enum value 'continue'"),
         ({"messages": [7]}, "messages[0]: Expected `object`, got `int`"),
+        ({"messages": [7, *text("x")["messages"]]}, "messages[0]: Expected `object`, got `int`"),
         ({"messages": [{"id": 7, "role": "user", "parts": []}]}, "messages[0].id: Expected `str`, got `int`"),
         (text("x", "a\n"), "messages[0].id: an id has 1 to 200 characters, and no control characters"),
         (text("x", "a" * 201), "messages[0].id: an id has 1 to 200 characters"),

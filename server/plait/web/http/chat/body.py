@@ -80,27 +80,31 @@ class Question(NamedTuple):
     files: list[DataFile]
 
 
-class _Body(msgspec.Struct, rename="camel"):
-    messages: list[msgspec.Raw]
-    trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
-    message_id: str | None = None
-
-
 class _Head(msgspec.Struct):
     id: str
     role: str
 
 
+class _Body(msgspec.Struct, rename="camel"):
+    messages: list[_Head]
+    trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
+    message_id: str | None = None
+
+
+class _Messages(msgspec.Struct):
+    messages: list[msgspec.Raw]
+
+
 def read_body(data: bytes, limits: Limits) -> Body:
     """Return what a page asks for. Raises InvalidArguments and TooLarge."""
+    # The heads first: a body of millions of other values is refused at once.
     body, place = _decode(data, _Body, Place(())), Place(("messages",))
     at = len(body.messages) - 1
     if at < 0:
         raise place.refuse("there is no message")
     if (id := body.message_id) is not None:
-        heads = [_decode(each, _Head, place.inside(at)) for at, each in enumerate(body.messages)]
-        at = next((at for at, each in enumerate(heads) if (each.id, each.role) == (id, "assistant")), at)
-    raw, place = bytes(body.messages[at]), place.inside(at)
+        at = next((at for at, each in enumerate(body.messages) if (each.id, each.role) == (id, "assistant")), at)
+    raw, place = bytes(_decode(data, _Messages, Place(())).messages[at]), place.inside(at)
     check_json("the message", raw, limits)
     check_weight("message", raw, limits)
     message = _decode(raw, UIMessage, place)
