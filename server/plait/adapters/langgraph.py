@@ -7,7 +7,7 @@ from functools import wraps
 from itertools import takewhile
 from typing import Any, ClassVar, Concatenate, Final, ParamSpec, TypeVar
 
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -51,7 +51,8 @@ def steer(builder: StateGraph[Any, Any, Any, Any], *, channel: str = "messages")
     """Give each node what users queue in the thread of the run; call it before `compile`, and it returns the builder.
 
     The node gets the messages at the end of a channel that adds lists by the ids of messages, as `add_messages` does.
-    They are taken from the queue when the node has ended, and are in the graph's state with what the node returns.
+    A node that carries out a model's calls gets none. They are taken from the queue when the node has ended, and are in
+    the graph's state with what the node returns.
     """
     for spec in builder.nodes.values():
         spec.runnable = _make_steered(spec.runnable, channel)
@@ -62,9 +63,9 @@ def _make_steered(node: Any, channel: str) -> RunnableLambda[Any, Any]:
     async def run(state: Any, config: RunnableConfig) -> Any:
         messages = _find_messages()
         waiting = [*takewhile(_is_said, await messages.pending())] if messages is not None else []
-        if messages is None or not waiting or not isinstance(state, Mapping):
+        there = (state.get(channel) or []) if isinstance(state, Mapping) else None
+        if messages is None or not waiting or there is None or _has_open_calls(there):
             return await node.ainvoke(state, config)
-        there = state.get(channel) or []
         known = {getattr(each, "id", None) for each in there}  # A run that was cut off has left some in a checkpoint.
         new = [HumanMessage(each.content or "", id=each.id) for each in waiting if each.id not in known]
         result = await node.ainvoke({**state, channel: [*there, *new]}, config)
@@ -74,6 +75,13 @@ def _make_steered(node: Any, channel: str) -> RunnableLambda[Any, Any]:
         return [Command(update={channel: new}), result] if new else result
 
     return RunnableLambda(_refuse, afunc=run, name=getattr(node, "name", None))
+
+
+def _has_open_calls(messages: Sequence[Any]) -> bool:
+    """Whether the last answer of a model has a call without a result: models refuse a message between the two."""
+    answer = next((each for each in reversed(messages) if isinstance(each, AIMessage)), None)
+    results = {each.tool_call_id for each in messages if isinstance(each, ToolMessage)}
+    return answer is not None and any(call["id"] not in results for call in answer.tool_calls)
 
 
 def _refuse(_: Any) -> Any:

@@ -15,6 +15,7 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 from tests.running import running
 from tests.schedules import in_soak
@@ -481,6 +482,34 @@ async def test_a_node_sees_what_a_failed_run_has_left_in_a_checkpoint_once(store
         await app.run("talk", False, thread="one")
         assert await place.pending() == []
     assert seen == [["first"], ["first"]]
+
+
+async def test_what_is_said_during_a_call_comes_after_the_results_of_the_tools(store: str) -> None:
+    app = Plait(Talks, store=store)
+    place = app.thread(Talks, "one").part(Talks.messages)
+
+    async def think(said: Said) -> Any:
+        await place.queue("second")
+        calls: list[Any] = [{"name": "look", "args": {}, "id": id} for id in ("a", "b")]
+        return {"messages": [AIMessage("", tool_calls=calls)]}
+
+    def look() -> str:
+        """Look."""
+        return "found"
+
+    nodes: list[Any] = [("think", think), ("look", ToolNode([look])), ("tell", lambda _: None)]
+    builder: Any = StateGraph(Said).add_sequence(nodes).add_edge(START, "think")
+    graph = steer(builder).compile(PlaitSaver(app, Talks))
+
+    @app.agent("talk", thread=Talks)
+    async def answer(ctx: Context[Talks]) -> None:
+        await graph.ainvoke({"messages": []}, config())
+
+    async with app:
+        await place.queue("first")
+        await app.run("talk", thread="one")
+        state = (await graph.aget_state(config())).values["messages"]
+    assert [each.type for each in state] == ["human", "ai", "tool", "tool", "human"]
 
 
 async def test_a_steered_graph_outside_of_runs_goes_on_as_it_is(store: str) -> None:
