@@ -18,6 +18,7 @@ from tests.integration.test_http import error_of
 from tests.running import running
 
 from plait import Context, Files, Limits, Messages, Plait, Principal, Thread, ThreadKey
+from plait.parts.attempts import RetryPolicy
 from plait.store.protocol import ThreadQuery
 
 pytestmark = pytest.mark.relayed
@@ -66,6 +67,8 @@ class Served:
             while taken := await ctx.thread.messages.take(limit=1):
                 async with ctx.thread.messages.stream() as answer:
                     answer.append("one ")
+                    if taken[0].content == "fail":
+                        raise LookupError
                     while not self.may_end.is_set():
                         await ctx.checkpoint()
                         await asyncio.sleep(0.01)
@@ -429,6 +432,19 @@ async def test_a_stopped_answer_is_interrupted_for_all_viewers(room: tuple[Serve
         await until(lines, '"finishReason":"interrupted"')
         assert '"finishReason":"interrupted"' in (await watching).text
     assert (await client.post(f"{CHAT}/stop")).json() == {"stopped": False}
+
+
+@pytest.mark.local
+async def test_a_failed_answer_is_an_error_even_if_the_next_question_is_answered_by_then(
+    room: tuple[Served, httpx.AsyncClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.parts.messages.caller.PAUSES", RetryPolicy(5, 0.001, 0.001, is_random=False))
+    served, client = room
+    served.may_end.set()
+    failed = [read_chunks((await client.post(CHAT, json=text("fail"))).text)]
+    assert read_chunks((await client.post(CHAT, json=text("next", "next"))).text)[-1]["type"] == "finish"
+    failed.append(read_chunks((await client.post(CHAT, json=text("fail"))).text))
+    assert [each[-1]["type"] for each in failed] == ["error", "error"]
 
 
 async def test_a_long_history_has_pages_and_each_begins_with_a_question(

@@ -213,20 +213,20 @@ class Viewer:
         status = self._messages.status
         if group is None and not waits:
             return "other"
-        if is_followed:
-            return "stop"
-        if any(each.part.state == "approval-requested" for each in self._shown):
-            return "tool-calls"
-        if status in ("running", "waiting"):
-            return None
-        if status == "stopped":
-            return "interrupted"
-        if group is None:
+        if not is_followed:
+            if any(each.part.state == "approval-requested" for each in self._shown):
+                return "tool-calls"
+            if status in ("running", "waiting"):
+                return None
+            if status == "stopped":
+                return "interrupted"
+        if group is None or group.question is None:
             return "other"
         last = [group.question, *(each for each in group.messages if not each.depth)][-1]
-        is_interrupted = last is not None and read_own(last).get(INTERRUPTED, False)
-        is_failed = last is not None and last.status == "failed"
-        return "error" if is_failed else "interrupted" if is_interrupted else "stop"
+        # An attempt that has failed before the next question may go on after it.
+        if last.status == "failed" and (group.question.status == "failed" or not is_followed):
+            return "error"
+        return "interrupted" if read_own(last).get(INTERRUPTED, False) else "stop"
 
     def _finish(self, end: str) -> Iterator[Chunk]:
         for each in self._shown:
