@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 from starlette.requests import Request
 from tests.cases import each_case
 from tests.integration.socket_client import TIMEOUT
@@ -17,7 +18,7 @@ from tests.integration.test_agents_client_trouble import HeldStore
 from tests.integration.test_http import error_of
 from tests.running import running
 
-from plait import Context, Files, Limits, Messages, Plait, Principal, Thread, ThreadKey
+from plait import Context, Files, Limits, Message, MessageHooks, Messages, Plait, Principal, Thread, ThreadKey
 from plait.parts.attempts import RetryPolicy
 from plait.store.protocol import ThreadQuery
 
@@ -41,6 +42,14 @@ class Silent(Thread[None]):
     messages = Messages(agent="echo2")
 
 
+def strip(_: Any, message: Message) -> Message:
+    return replace(message, content=(message.content or "").strip())
+
+
+class Strict(Thread[None]):
+    messages = Messages(agent="echo3", live=True, hooks=MessageHooks(before_create_message=strip))
+
+
 class Served:
     """An app whose agent says "one", waits, and says "two"."""
 
@@ -55,6 +64,7 @@ class Served:
             Room,
             Bare,
             Silent,
+            Strict,
             store=self.store,
             secret="x" * 32,
             authenticate=self._authenticate,
@@ -77,6 +87,11 @@ class Served:
         @self.app.agent("echo2", thread=Bare)
         async def echo2(ctx: Context[Bare]) -> None:
             await ctx.thread.messages.take()
+
+        @self.app.agent("echo3", thread=Strict)
+        async def echo3(ctx: Context[Strict]) -> None:
+            for each in await ctx.thread.messages.take():
+                ctx.thread.messages.inject("assistant", f"to: {each.content}")
 
     def _authenticate(self, request: Request) -> Principal:
         expires_at = None if self.seconds is None else time.time() + self.seconds
@@ -305,6 +320,18 @@ async def test_a_thread_that_a_question_begins_is_its_users(room: tuple[Served, 
     file = (await client.get(CHAT)).json()["messages"][0]["parts"][0]
     assert (file["filename"], file["mediaType"]) == ("..-a-b-c.txt", "text/plain")
     assert (await client.get(file["url"])).text == "hello"
+
+
+async def test_a_question_that_a_hook_changes_is_sent_again_and_edited_like_any_other(
+    room: tuple[Served, httpx.AsyncClient],
+) -> None:
+    _, client = room
+    for words, more in ((" one ", {}), (" one ", {}), (" one ", {"messageId": "q"}), (" two ", {"messageId": "q"})):
+        answer = await client.post("/threads/strict/one/chat", json=text(words, **more))
+        assert f"to: {words.strip()}" in answer.text
+    found = (await client.get("/threads/strict/one/chat")).json()["messages"]
+    assert [each["parts"][-1]["text"] for each in found] == ["two", "to: two"]
+    assert len(found[0]["metadata"]["siblings"]) == 2
 
 
 # Streams

@@ -286,6 +286,10 @@ class MessageQueue:
 
     # Inside
 
+    def preview(self, content: str) -> str | None:
+        """Return the content that a user's message would get from its hook. Raises the hook's error."""
+        return self._writer.make("user", content, status="pending").content
+
     def check_room(self, message: Message, staged: Changes | None = None) -> None:
         """Raise TooMany if a message may not be added to the queue and to the messages that a run has `staged` for it.
 

@@ -46,7 +46,7 @@ class Messages(Part["ThreadMessages"]):
 
     reading: ClassVar = frozenset({"list", "get", "open_calls", "pending", "siblings", "forks", "approvals"})
     role: ClassVar = "messages"
-    inner: ClassVar = frozenset({"check_room", "check_own", "shows"})
+    inner: ClassVar = frozenset({"check_room", "check_own", "preview", "shows"})
 
     def __init__(self, agent: str | None = None, *, live: bool = False, hooks: MessageHooks = NO_HOOKS) -> None:
         super().__init__()

@@ -48,11 +48,11 @@ class Writer:
         found = await self._find(id)
         if body.trigger == "regenerate-message":
             return await self._answer_again(id, found)
-        if found is None:
+        if is_new := found is None:
             await self._call(partial(self._queue, id, question, await self._decode(question)))
             found = await messages.get(id)
         is_own = found is not None and found.role == "user" and found.sender in (None, self._connection.user)
-        if found is not None and is_own and (found.content or "") == question.text:
+        if found is not None and is_own and (is_new or await self._is_same(found, question)):
             return found.id
         if found is None or body.message_id != id:
             raise Conflict(f"there is another message with the id {id}: to edit it, send its id as messageId")
@@ -109,6 +109,17 @@ class Writer:
 
             await self._call(answer_again)
         return found.id
+
+    async def _is_same(self, found: Message, question: Question) -> bool:
+        """Whether a message is a question, as it was or as a hook has changed it."""
+        if (found.content or "") == question.text:
+            return True
+
+        async def preview(_: Any) -> str | None:
+            return self._messages.preview(question.text)
+
+        content: str | None = await self._call(preview)
+        return found.content == content
 
     async def _decode(self, question: Question) -> list[bytes]:
         if question.files and self._files is None:
