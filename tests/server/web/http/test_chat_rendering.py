@@ -73,6 +73,13 @@ def test_a_question_that_a_run_has_taken_stands_before_what_it_streams() -> None
     assert ids([pending]) == ([(None, [])], ["q"])
 
 
+def test_a_failed_attempt_at_a_question_that_waits_is_not_a_part_of_the_answer_before_it() -> None:
+    waiting = replace(QUESTION, id="other", status="pending", position=4)
+    found = [QUESTION, SAID, replace(SAID, id="b", status="failed", position=3), waiting]
+    failed = replace(SAID, id="c", status="failed", position=5)
+    assert ids([*found, failed]) == ([(None, []), ("q", ["a", "b"])], ["other"])
+
+
 @pytest.mark.parametrize("fields", [{"depth": 1}, {"subagent_id": "child"}])
 def test_a_nested_message_and_a_report_begin_no_group(fields: dict[str, Any]) -> None:
     other = replace(QUESTION, id="other", position=3, **fields)

@@ -80,6 +80,10 @@ def split(messages: Collection[Message]) -> tuple[list[Group], list[Message]]:
             waiting.append(each)
         else:
             groups.append(Group(each, []))
+    if waiting:  # What has failed since then was an attempt at a waiting question, which follows.
+        since, last = min(each.position for each in waiting), groups.pop()
+        kept = [each for each in last.messages if each.status != "failed" or each.position < since]
+        groups.append(last._replace(messages=kept))
     return groups, waiting
 
 
