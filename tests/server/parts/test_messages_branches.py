@@ -30,6 +30,8 @@ from plait.actor.begun import Begun
 from plait.parts.messages import queue
 from plait.parts.messages.message import Message
 from plait.parts.messages.tree import Cut, find_path, find_shared, is_within
+from plait.store.thread_rows import ThreadKey
+from plait_schemas.codec import decode_json
 
 
 async def numbered(ctx: Context[Chat]) -> None:
@@ -613,3 +615,17 @@ async def test_what_a_run_deletes_after_a_flush_is_deleted(chats: MessagesLab) -
 
     await chats.do(work)
     assert contents(await chats.all()) == ["B"]
+
+
+async def test_looking_at_one_branch_after_the_other_stores_no_more_branches(chats: MessagesLab) -> None:
+    chats.work = numbered
+    await chats.handle.queue("a")
+    first = await chats.until(shows("a", "a 1"))
+    await chats.handle.regenerate()
+    second = await chats.until(shows("a", "a 2"))
+    for _ in range(5):
+        for each in (first, second):
+            assert await chats.handle.switch(each[1].id) is True
+    assert contents(await chats.all()) == ["a", "a 2"]
+    tree = await chats.store.record(ThreadKey("chat", "one"), "messages", "head/tree")
+    assert len(decode_json(tree)) == 2
