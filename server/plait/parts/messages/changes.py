@@ -10,16 +10,7 @@ from plait.parts.messages.frames import DeleteFrame, EndFrame, Frame, InsertFram
 from plait.parts.messages.message import KEPT, Message, Outline, Status, StreamPlace, history_key
 from plait.parts.messages.message_records import MessageRecords
 from plait.parts.messages.overview import Overview
-from plait.parts.messages.state import (
-    HEAD,
-    TREE,
-    LostStream,
-    MessagesHead,
-    Numbers,
-    QueueAttempts,
-    State,
-    merge_queues,
-)
+from plait.parts.messages.state import HEAD, TREE, LostStream, MessagesHead, Numbers, QueueAttempts, State, merge_queues
 from plait.parts.messages.tree import WHOLE, Cut, find_path, is_within
 from plait.store.thread_rows import Record
 from plait_schemas.codec import encode_json
@@ -42,9 +33,8 @@ class Changes:
         self._state = state
         self._numbers = numbers
         self._is_live = is_live
-        self._limit = limit
         self._revision = head.revision
-        self._records = MessageRecords(
+        self.records = MessageRecords(
             state.queue, last=head.last, lines=head.lines, queued_bytes=head.queued_bytes, limit=limit
         )
         # The streaming messages, and those among them that have no writer.
@@ -79,22 +69,12 @@ class Changes:
     @property
     def oldest(self) -> int:
         """The position of the first message in the queue, 0 if there is none."""
-        return self._records.queue[0].position if self._records.queue else 0
+        return self.records.queue[0].position if self.records.queue else 0
 
     @property
     def queue(self) -> Sequence[Message]:
         """The queued messages, in order."""
-        return self._records.queue
-
-    @property
-    def added(self) -> Mapping[int, int]:
-        """The bytes of the messages that were added to the queue and are still there, by position."""
-        return self._records.added
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The changes of `MessagesHead.counts`."""
-        return self._records.counts
+        return self.records.queue
 
     @property
     def asked_again(self) -> Message | None:
@@ -112,11 +92,11 @@ class Changes:
             return False  # Other messages are hidden now.
         if state.queue is self._state.queue:
             return True
-        queue = merge_queues(self._state.queue, state.queue, self._records.queue)
+        queue = merge_queues(self._state.queue, state.queue, self.records.queue)
         known = {each.id for each in self._state.queue}
         if queue is None or any(each.id in self._sent and each.id not in known for each in state.queue):
             return False  # Or the message was also sent elsewhere, with the same key.
-        self._records.queue, self._state, self.keys = queue, state, state.keys
+        self.records.queue, self._state, self.keys = queue, state, state.keys
         return True
 
     # The history
@@ -138,7 +118,7 @@ class Changes:
         """Replace a message of the history, and return the stored message."""
         self.is_edit = self.is_rewrite = True
         self.updated.append(after)
-        self._records.write(after)
+        self.records.write(after)
         self.written[after.id] = after
         if self.again is not None and after.id == self.again.id:
             self.again = after
@@ -152,21 +132,27 @@ class Changes:
 
         With `is_whole`, clients get the whole message, because it has more than their text.
         """
-        self._records.write(message)
+        self.records.write(message)
         self.written[message.id] = message
-        self._records.update(dict.fromkeys(pieces))
+        self.records.update(dict.fromkeys(pieces))
         if message.status == "completed":
             self.created.append(message)
             self.attempts = self.attempts.without(message.position)
-        place = next((each for each in self.streams if each.position == message.position), None)
-        if place is not None:
+        for place in [each for each in self.streams if each.position == message.position]:
             self._end(place, message.status, message if is_whole else None)
         return message
 
-    def remove(self, message: Message, last: Message | None = None) -> None:
-        """Remove a message of the history; if it was the last one, `last` is the last one now."""
-        self._remove(message, message.status)
-        self._lasts[message.id] = last
+    def remove(self, message: Message | StreamPlace, last: Message | None = None) -> None:
+        """Remove a message of the history, or a failed stream; `last` is the last message then, if this one was it."""
+        self.is_edit = self.is_rewrite = True
+        self.records.remove(message)
+        self.written.pop(message.id, None)
+        self.removed.add(message.id)
+        self.attempts = self.attempts.without(message.position)
+        if isinstance(message, Message):
+            self._lasts[message.id] = last
+        self._count(message, message.status if isinstance(message, Message) else "failed", -1)
+        self._tell_removed(message)
 
     def lose_streams(self, written: Container[int], lost: Mapping[int, LostStream]) -> None:
         """Store streaming messages that have no writer as failed; those at the positions in `written` have one."""
@@ -176,8 +162,8 @@ class Changes:
             if (found := lost.get(place.position)) is not None:
                 failed = replace(found.message, status="failed", taken=())
                 data = encode_json(failed)
-                if len(data) <= self._limit:  # Otherwise the limit was higher then, and the pieces stay.
-                    self._records.update({history_key(place.position): data, **dict.fromkeys(found.pieces)})
+                if len(data) <= self.records.limit:  # Otherwise the limit was higher then, and the pieces stay.
+                    self.records.update({history_key(place.position): data, **dict.fromkeys(found.pieces)})
             self._end(place, "failed", failed if found is not None and found.is_cut else None)
 
     def leave(self, message: Message, *, place: int, is_first: bool) -> None:
@@ -193,7 +179,7 @@ class Changes:
         left, self.attempts = self.attempts.left, replace(self.attempts, left=(), place=0)
         for place in left:
             if place not in self.streams:
-                self._remove(place, "failed")
+                self.remove(place)
 
     # Branches
 
@@ -208,12 +194,11 @@ class Changes:
     ) -> None:
         """Begin a branch after a position, with the last messages before it that people see, and are told of.
 
-        Clients are told of each message that is hidden then, and of each that is shown again, if it is a Message;
-        otherwise, they read the newest ones again.
+        Clients are told of each message that is hidden then, and of each Message that is shown again; if these are more
+        than MOST_TOLD, they read the newest ones again.
         """
         self.is_edit = self.is_rewrite = True
-        told = [each for each in shown if isinstance(each, Message)]
-        is_reset = len(told) != len(shown) or len(hidden) + len(shown) > MOST_TOLD
+        is_reset = len(hidden) + len(shown) > MOST_TOLD
         for each in hidden:
             self._count(each, self._find_status(each), -1)
             if not is_reset:
@@ -225,10 +210,9 @@ class Changes:
         self._last_shown = last
         for each in shown:
             self._count(each, self._find_status(each), 1)
-        for message in () if is_reset else told:
-            if self._tells(message):
-                self._log(message.position)
-                self.frames.append(InsertFrame(self._revision, message))
+            if not is_reset and isinstance(each, Message) and self._tells(each):
+                self._log(each.position)
+                self.frames.append(InsertFrame(self._revision, each))
         if is_reset and self._is_live:
             self._revision += KEPT + 1  # No client can read the revisions in between.
             self.frames.append(ResetFrame(self._revision))
@@ -250,23 +234,15 @@ class Changes:
         Messages of children do not.
         """
         self.is_stopped = self.is_stopped and (message.role != "user" or message.subagent_id is not None)
-        if self._tells(message):
-            self._revision += 1
-            message = replace(message, revision=self._revision)
-            self.frames.append(InsertFrame(self._revision, message))
+        message = self._put_pending(message, InsertFrame)
         self.created.append(message)
-        self._records.put_pending(message)
         self._count(message, message.status, 1)
         return message
 
     def change_pending(self, after: Message) -> Message:
         """Replace a message of the queue, and return the stored message."""
-        if self._tells(after):
-            self._revision += 1
-            after = replace(after, revision=self._revision)
-            self.frames.append(UpdateFrame(self._revision, after))
+        after = self._put_pending(after, UpdateFrame)
         self.updated.append(after)
-        self._records.put_pending(after)
         return after
 
     def cancel(self, message: Message) -> None:
@@ -282,9 +258,9 @@ class Changes:
         self._drop_pending(*(before for before, _ in moves))
         for before, given in moves:
             # A run that was stopped may have taken it on a branch that is hidden now: no message is lost there.
-            is_shown = self.path is WHOLE or is_within(self.path, given)
-            position = given if is_shown else self._numbers.next_position()
-            is_last = position > self._records.last
+            is_hidden = self.path is not WHOLE and not is_within(self.path, given)
+            position = self._numbers.next_position() if is_hidden else given
+            is_last = position > self.records.last
             message = replace(before, position=position, status="completed", revision=0)
             if self._tells(message):
                 self._revision = revision
@@ -292,7 +268,7 @@ class Changes:
                 if is_last:
                     message = replace(message, revision=revision)
                 else:
-                    self._records.log(self._revision, position)
+                    self.records.log(self._revision, position)
             self._put(message)
             found.append(message)
         if taken:
@@ -313,12 +289,12 @@ class Changes:
         """Remember the id of a message that was sent with a key."""
         self._sent.add(id)
         self.keys, records = self.keys.add(id)
-        self._records.update(records)
+        self.records.update(records)
 
     def forget(self, id: str) -> None:
         """Forget that a message was sent with a key, if it was."""
         self.keys, records = self.keys.remove(id)
-        self._records.update(records)
+        self.records.update(records)
 
     # The end
 
@@ -334,11 +310,11 @@ class Changes:
         head = MessagesHead(
             position=self._numbers.position,
             at=self._numbers.at,
-            last=self._records.last,
+            last=self.records.last,
             revision=self._revision,
-            lines=self._records.lines,
-            counts=self._records.add_counts(self._state.head.counts),
-            queued_bytes=max(self._records.queued_bytes, 0) if self._records.queue else 0,
+            lines=self.records.lines,
+            counts=self.records.add_counts(self._state.head.counts),
+            queued_bytes=max(self.records.queued_bytes, 0) if self.records.queue else 0,
             streams=self.streams,
             attempts=self.attempts,
             agent=self.agent,
@@ -346,24 +322,24 @@ class Changes:
             told=(overview or self._state.head).told,
             newest=(overview or self._state.head).newest,
         )
-        self._records.update({HEAD: encode_json(head)})
+        self.records.update({HEAD: encode_json(head)})
         if self.cuts is not self._state.cuts:
-            self._records.update({TREE: encode_json(self.cuts)})
-        state = State(head, self._records.queue, self.keys, self.cuts, self.path, self.asked_again)
-        records = self._records.finish(self._part)
+            self.records.update({TREE: encode_json(self.cuts)})
+        state = State(head, self.records.queue, self.keys, self.cuts, self.path, self.asked_again)
+        records = self.records.finish(self._part)
         return state, records if overview is None else [*records, *overview.make_marks(self._part)]
 
     # Inside
 
     def _join(self, message: Message, make_frame: type[InsertFrame | UpdateFrame]) -> Message:
         """Put a message into the history, at its end or before, and return it as it is stored."""
-        is_last = message.position > self._records.last
+        is_last = message.position > self.records.last
         if self._tells(message):
             self._revision += 1
             message = replace(message, revision=self._revision if is_last else 0)
             self.frames.append(make_frame(self._revision, message))
             if not is_last:
-                self._records.log(self._revision, message.position)
+                self.records.log(self._revision, message.position)
         self._put(message)
         return message
 
@@ -393,18 +369,7 @@ class Changes:
     def _log(self, what: int | str) -> None:
         """Begin a revision, and log the position that it has written or the id that it has removed."""
         self._revision += 1
-        self._records.log(self._revision, what)
-
-    def _remove(self, message: Message | StreamPlace, status: Status) -> None:
-        self.is_edit = self.is_rewrite = True
-        self._records.remove(message)
-        self.written.pop(message.id, None)
-        self.removed.add(message.id)
-        self.attempts = self.attempts.without(message.position)
-        if self.attempts.again == message.position:
-            self.attempts = replace(self.attempts, again=0)
-        self._count(message, status, -1)
-        self._tell_removed(message)
+        self.records.log(self._revision, what)
 
     def _tell_removed(self, message: Message | StreamPlace | Outline) -> None:
         if self._tells(message):
@@ -412,16 +377,24 @@ class Changes:
             self.frames.append(DeleteFrame(self._revision, message.id))
 
     def _put(self, message: Message) -> None:
-        self.is_rewrite |= self._records.add(message)  # The message was staged before the last one was stored.
+        self.is_rewrite |= self.records.add(message)  # The message was staged before the last one was stored.
         self.written[message.id] = message
         self._count(message, message.status, 1)
 
+    def _put_pending(self, message: Message, make_frame: type[InsertFrame | UpdateFrame]) -> Message:
+        if self._tells(message):
+            self._revision += 1
+            message = replace(message, revision=self._revision)
+            self.frames.append(make_frame(self._revision, message))
+        self.records.put_pending(message)
+        return message
+
     def _drop_pending(self, *messages: Message) -> None:
         self.is_edit = True
-        self._records.drop_pending(*messages)
+        self.records.drop_pending(*messages)
         for message in messages:
             self._count(message, message.status, -1)
 
     def _count(self, message: Message | StreamPlace | Outline, status: Status, number: int) -> None:
         if self.path is WHOLE or self._is_shown(message):
-            self._records.count(message, status, number)
+            self.records.count(message, status, number)

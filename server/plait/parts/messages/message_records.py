@@ -30,7 +30,7 @@ class MessageRecords:
     """
 
     def __init__(self, queue: Sequence[Message], *, last: int, lines: int, queued_bytes: int, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._records: dict[str, bytes | None] = {}
         self.last = last
         self.lines = lines
@@ -48,7 +48,7 @@ class MessageRecords:
 
     def write(self, message: Message) -> None:
         """Write a message of the history. Raises TooLarge and TypeError."""
-        self._records[history_key(message.position)] = encode_message(message, self._limit)
+        self._records[history_key(message.position)] = encode_message(message, self.limit)
 
     def add(self, message: Message) -> bool:
         """Write a message that joins the history; return whether it is before the end."""
@@ -67,7 +67,7 @@ class MessageRecords:
 
     def put_pending(self, message: Message) -> None:
         """Add a message to the queue, or replace it."""
-        data = self._records[queue_key(message.position)] = encode_message(message, self._limit)
+        data = self._records[queue_key(message.position)] = encode_message(message, self.limit)
         self.queued_bytes += len(data)
         queue = [each for each in self.queue if each.position != message.position]
         if len(queue) < len(self.queue):

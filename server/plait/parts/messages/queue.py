@@ -296,7 +296,7 @@ class MessageQueue:
         Messages that the run has taken count until that is stored, because they are queued again if the write fails.
         """
         state, most = self._writer.state, _MOST_RECORDS * self._actor.limits.record
-        added = {} if staged is None else staged.added
+        added = {} if staged is None else staged.records.added
         size = state.head.queued_bytes + sum(added.values()) + measure_message(message)
         if len(state.queue) + len(added) >= MOST_QUEUED or size > most:
             many = f"{MOST_QUEUED:,} messages, or {most:,} bytes of them, may be queued in a thread; try again later"

@@ -75,8 +75,8 @@ class MessageReader:
             if edits == self._writer.edits:
                 return message, results, is_open, last
 
-    async def find_last(self, before: int | None = None) -> Message | None:
-        """Return the last told message of the history, before a position if one is given. Raises StoreError."""
+    async def find_last(self, before: int) -> Message | None:
+        """Return the last told message of the history before a position. Raises StoreError."""
         listing = MessageListing(self._writer, self._writer.find_staged(), statuses="cf", is_silent=False, max_depth=0)
         async for messages in listing.walk(is_reverse=True, before=before, count=1):
             for each in messages:
@@ -238,7 +238,7 @@ class MessageListing:
         """Return the number of matching messages."""
         counts = [self._state.head.counts]
         if self._staged is not None:
-            counts.append(self._staged.counts)
+            counts.append(self._staged.records.counts)
         return sum(
             number
             for each in counts

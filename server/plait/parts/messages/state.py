@@ -127,10 +127,11 @@ class QueueAttempts(Attempts, frozen=True, omit_defaults=True, kw_only=True):
         return QueueAttempts(due=now, until=self.until) if oldest else _NONE
 
     def without(self, position: int) -> Self:
-        """Return the attempts when the message at a position is no longer one that was left."""
-        if not self.left:
+        """Return the attempts when the message at a position was not left, and is not answered again."""
+        if not self.left and self.again != position:
             return self
-        return replace(self, left=[each for each in self.left if each.position != position])
+        left = [each for each in self.left if each.position != position]
+        return replace(self, left=left, again=0 if self.again == position else self.again)
 
 
 _NONE: Final = QueueAttempts()

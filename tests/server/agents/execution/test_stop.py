@@ -305,7 +305,7 @@ async def test_a_message_that_comes_while_the_branch_is_changed_ends_a_stop(
     async with open_lab(tmp_path, talker) as lab:
         await begin(lab, talker)
         await lab.handle.messages.stop()
-        messages = (await lab.app._node.actor(lab.handle._key)).thread.messages
+        messages = (await lab.app._node.actor(lab.handle._key)).thread.messages  # type: ignore[attr-defined]
         first = (await messages.list()).messages[0]
         talker.is_done = True
         read = messages._writer.history.outlines
