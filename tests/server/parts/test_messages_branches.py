@@ -484,9 +484,9 @@ async def test_a_file_stays_while_a_queued_edit_or_its_question_has_it(is_edit: 
         assert await files.stat("attachments/x/a.txt") is None
 
 
-async def test_two_that_delete_a_message_with_a_file_delete_it_once() -> None:
+async def test_two_that_delete_a_message_with_a_file_delete_it_once(tmp_path: Path) -> None:
     cls = make_files_app()
-    async with Plait(cls, store=MemoryStore()) as app:
+    async with Plait(cls, store=f"sqlite:///{tmp_path}/plait.db") as app:
         messages = app.thread(cls, "one").part(cls.messages)
         first = await messages.inject("user", "see", attachments=[{"path": "attachments/x/a.txt"}])
         await messages.edit(first.id, "see this")
