@@ -1,7 +1,6 @@
 """Answers the requests of `useChat` below `/threads/{kind}/{name}/chat`."""
 
-from collections.abc import Collection, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
@@ -20,7 +19,7 @@ from plait.parts.messages.thread_messages import ThreadMessages, find_chat
 from plait.web.http.chat.body import read_body, read_question
 from plait.web.http.chat.parts import Part
 from plait.web.http.chat.rendering import Link, is_question, render_page, split
-from plait.web.http.chat.viewer import Viewer, read_messages
+from plait.web.http.chat.viewer import Viewer, find_awaited, read_messages
 from plait.web.http.chat.writing import Writer
 from plait.web.http.exchange import Exchange, answer_json
 from plait.web.http.streamed import StreamedResponse
@@ -81,7 +80,7 @@ class ChatRequests:
             forks = await messages.forks([each for each in found if each.status != "pending"])
         if has_more:  # The first answer may lack its beginning, which is on the page before.
             found = found[next((at for at, each in enumerate(found) if is_question(each)), 0) :]
-        shown = render_page(found, self._find_awaited(actor), _make_link(exchange), forks)
+        shown = render_page(found, find_awaited(messages), _make_link(exchange), forks)
         exchange.lease.check()
         first = found[0].position if has_more else None
         return answer_json({"messages": shown, "before": first, "status": status})
@@ -141,13 +140,12 @@ class ChatRequests:
             raise refusal
         addresses, client = self._context.addresses, exchange.request.client
         host = client.host if client else ""
-        messages = self.kinds[exchange.key.kind].of(actor)
 
         def end() -> None:
             addresses.leave(host)
             self._viewers.discard(viewer)
 
-        viewer = Viewer(messages, partial(self._find_awaited, actor), _make_link(exchange), end)
+        viewer = Viewer(self.kinds[actor.key.kind].of(actor), _make_link(exchange), end)
         addresses.enter(host)
         self._viewers.add(viewer)
         try:
@@ -163,10 +161,6 @@ class ChatRequests:
         await exchange.check("messages")
         actor = await self._context.node.stored_actor(exchange.key)
         return actor, self.kinds[exchange.key.kind].of(actor)
-
-    def _find_awaited(self, actor: Actor) -> Collection[str]:
-        caller = self.kinds[actor.key.kind].of(actor).caller
-        return () if caller is None else caller.awaited
 
 
 async def _stop(exchange: Exchange) -> bool:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from plait.actor.actor import Actor
 from plait.errors import PlaitError
 from plait.parts.messages.call_inputs import extend_call
+from plait.parts.messages.caller import FAILED
 from plait.parts.messages.frames import (
     ChunkFrame,
     DeleteFrame,
@@ -30,7 +31,7 @@ from plait.web.http.chat.parts import Chunk, Part, encode_chunks
 from plait.web.http.chat.rendering import ANSWER, Group, Link, Shown, find_chunks, render, split
 from plait.web.http.streamed import ResponseAborted
 
-__all__ = ["Viewer", "read_messages"]
+__all__ = ["Viewer", "find_awaited", "read_messages"]
 
 # The maximum messages that are read at once, and their bytes; and the pages that are read to find a question.
 _MOST_ON_PAGE: Final = 100
@@ -38,7 +39,6 @@ _MOST_BYTES: Final = 1 << 20
 _MOST_PAGES: Final = 50
 # Seconds of silence after which a comment is sent, so that proxies keep the stream open.
 _SILENCE: Final = 15.0
-_FAILED: Final = "Something went wrong, so there is no answer."
 _CHANGED: Final = "The conversation has changed: load it again."
 
 
@@ -49,15 +49,8 @@ class Viewer:
     is called when the page leaves.
     """
 
-    def __init__(
-        self,
-        messages: ThreadMessages,
-        find_awaited: Callable[[], Collection[str]],
-        link: Link,
-        ended: Callable[[], None],
-    ) -> None:
+    def __init__(self, messages: ThreadMessages, link: Link, ended: Callable[[], None]) -> None:
         self._messages = messages
-        self._find_awaited = find_awaited
         self._link = link
         self._question = ""
         self._after: list[str] = []
@@ -154,7 +147,7 @@ class Viewer:
                     self._apply(frame)
 
     def _look(self, _: object = None) -> None:
-        self._awaited = self._find_awaited()
+        self._awaited = find_awaited(self._messages)
         self._wake.set()
 
     def _is_asked(self, message: Message) -> bool:
@@ -235,11 +228,16 @@ class Viewer:
         if self._shown:
             yield Chunk(type="finish-step")
         if end == "error":
-            yield Chunk(type="error", error_text=_FAILED)
+            yield Chunk(type="error", error_text=FAILED)
             return
         if end == "interrupted":
             yield Chunk(type="abort")
         yield Chunk(type="finish", finish_reason=end)
+
+
+def find_awaited(messages: ThreadMessages) -> Collection[str]:
+    """Return the ids of the calls for which the agent waits until people approve them."""
+    return () if messages.caller is None else messages.caller.awaited
 
 
 async def read_messages(
