@@ -461,6 +461,22 @@ async def test_a_stopped_answer_is_interrupted_for_all_viewers(room: tuple[Serve
     assert (await client.post(f"{CHAT}/stop")).json() == {"stopped": False}
 
 
+async def test_a_page_that_resumes_sees_the_next_answer_after_one_that_was_stopped(
+    room: tuple[Served, httpx.AsyncClient],
+) -> None:
+    served, client = room
+    async with client.stream("POST", CHAT, json=text("hello")) as first:
+        await until(first.aiter_lines(), "text-delta")
+        async with client.stream("POST", CHAT, json=text("next", "next")):
+            async with client.stream("GET", f"{CHAT}/x/stream") as resumed:
+                lines = resumed.aiter_lines()
+                await until(lines, "text-delta")
+                assert (await client.post(f"{CHAT}/stop")).json() == {"stopped": True}
+                await until(lines, '"messageId":"next.answer"')
+                served.may_end.set()
+                await until(lines, '"finishReason":"stop"')
+
+
 @pytest.mark.local
 async def test_a_failed_answer_is_an_error_even_if_the_next_question_is_answered_by_then(
     room: tuple[Served, httpx.AsyncClient], monkeypatch: pytest.MonkeyPatch

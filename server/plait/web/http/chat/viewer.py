@@ -115,7 +115,7 @@ class Viewer:
                 await self._messages.feed.find_durable()  # What has decided the end may not be durable yet.
                 if self._wake.is_set():
                     continue
-                if end != "stop" or not self._after:
+                if end == "tool-calls" or not self._after:
                     yield encode_chunks([*self._finish(end)]) + b"data: [DONE]\n\n"
                     return
                 self._question, self._shown, self._has_begun = self._after.pop(0), (), False
