@@ -186,7 +186,7 @@ class Viewer:
     def _advance(self) -> tuple[list[Chunk], str | None]:
         """Return the chunks that bring the page up to date, and why the answer has ended; None while it is made."""
         groups, waiting = split(self._found.values())
-        rest = [*dropwhile(self._is_other, groups)]
+        rest = [*dropwhile(lambda each: each.question is None or not self._is_asked(each.question), groups)]
         group, is_followed = rest[0] if rest else None, len(rest) > 1
         parts = render(group.messages if group else (), self._awaited, self._link)
         if (found := find_chunks(self._shown, parts)) is None:
@@ -197,9 +197,6 @@ class Viewer:
             self._has_begun = True
             chunks.insert(0, Chunk(type="start", message_id=f"{self._question}{ANSWER}"))
         return chunks, self._find_end(group, is_followed=is_followed, waits=any(map(self._is_asked, waiting)))
-
-    def _is_other(self, group: Group) -> bool:
-        return group.question is None or not self._is_asked(group.question)
 
     def _find_end(self, group: Group | None, *, is_followed: bool, waits: bool) -> str | None:
         """Return the reason why the answer has ended; None while it is made."""
