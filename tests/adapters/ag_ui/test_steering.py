@@ -113,6 +113,24 @@ async def is_pending(lab: Lab) -> bool:
     return "user pending second" in await lab.texts()
 
 
+async def test_a_message_that_was_answered_before_is_answered_again_after_the_run_under_way(tmp_path: Path) -> None:
+    async with open_lab(tmp_path) as lab:
+        async with lab.say("1", "first") as one:
+            await until(lambda: len(lab.seen) == 1)
+            lab.gate.open(3)
+            await one.rest()
+        lab.gate = Gate()
+        other = [{"id": "other", "role": "user", "content": "other"}]
+        async with begun(lab.web, "parrot/one", messages=other, runId="2") as two:
+            await until(lambda: lab.seen[-1] == ["other"])
+            await lab.app.thread(Room, "one").part(Room.messages).inject("assistant", "Well.")
+            async with lab.say("3", "first", agent="parrot") as three:
+                lab.gate.open(3)
+                await two.rest()
+                await three.rest()
+        assert lab.seen[-1] == ["first"]
+
+
 async def test_an_agent_that_takes_nothing_answers_each_message_in_a_run_of_its_own(tmp_path: Path) -> None:
     async with open_lab(tmp_path) as lab:
         async with lab.say("1", "first", agent="parrot") as one:

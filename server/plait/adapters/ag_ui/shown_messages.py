@@ -100,14 +100,16 @@ async def queue_messages(messages: ThreadMessages, added: Sequence[Added], sende
 
     Results of tools are not queued, and then nothing is.
     """
-    if not added or any(each.item["role"] != "user" for each in added):
-        return False
-    for each in added:
+    is_queued = False
+    for each in () if any(each.item["role"] != "user" for each in added) else added:
         if (id := await _find_id(messages, each.item)) is not None:
+            is_queued = True
             fields = _make_fields(each, id)
             text, name, metadata = fields["content"] or "", fields["name"], fields["metadata"]
             await messages.queue(text, name=name, metadata=metadata, id=id, sender=sender)
-    return True
+        elif await _find_place(messages, each.item):  # Queued before the server was killed.
+            is_queued = True
+    return is_queued
 
 
 async def open_messages(messages: ThreadMessages, added: Sequence[Added]) -> MessagesSnapshot:
@@ -118,7 +120,8 @@ async def open_messages(messages: ThreadMessages, added: Sequence[Added]) -> Mes
     calls = _Calls(messages)
     for each in added:
         if (id := await _find_id(messages, each.item)) is None:
-            await _take(messages, each.item)
+            if place := await _find_place(messages, each.item):
+                await messages.take(place)
             continue
         if each.item["role"] == "tool" and not await calls.answer(each.item["toolCallId"], is_last=each is added[-1]):
             continue
@@ -155,12 +158,10 @@ class _Calls:
         return is_open
 
 
-async def _take(messages: ThreadMessages, item: Item) -> None:
-    """Take the messages that are queued up to the one of a client, if that is queued."""
+async def _find_place(messages: ThreadMessages, item: Item) -> int:
+    """Return the number of queued messages up to the one of a client; 0 if that is not queued."""
     ids = (_make_id(item["id"]), item["id"], _make_id(item["id"], item.get("content")))
-    places = [at for at, each in enumerate(await messages.pending(), 1) if each.id in ids]
-    if places:
-        await messages.take(places[-1])
+    return max((at for at, each in enumerate(await messages.pending(), 1) if each.id in ids), default=0)
 
 
 def _make_fields(added: Added, id: str) -> dict[str, Any]:
