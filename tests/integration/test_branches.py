@@ -9,7 +9,7 @@ from starlette.requests import Request
 from tests.integration.socket_client import TIMEOUT, http
 from tests.running import running
 
-from plait import Context, MemoryStore, Messages, Plait, Principal, Thread, ThreadKey
+from plait import Context, MemoryStore, Messages, Plait, Principal, Tasks, Thread, ThreadKey
 from plait_client import CallError, Room, connect
 from plait_schemas.conversation import Item
 
@@ -20,6 +20,11 @@ MINE = ["regenerate", "edit", "switch"]
 
 class Chat(Thread[dict[str, Any]]):
     messages = Messages(agent="bot", live=True)
+
+
+class Desk(Chat):
+    tasks = Tasks()
+    messages = Messages(agent="durable", live=True)
 
 
 def authenticate(request: Request) -> Principal | None:
@@ -35,7 +40,7 @@ def authorize(principal: Principal | None, thread: ThreadKey, action: str) -> bo
 @pytest.fixture
 async def address() -> AsyncIterator[str]:
     counts: dict[str, int] = {}
-    app = Plait(Chat, store=MemoryStore(), secret="x" * 32, authenticate=authenticate, authorize=authorize)
+    app = Plait(Chat, Desk, store=MemoryStore(), secret="x" * 32, authenticate=authenticate, authorize=authorize)
 
     @app.agent("bot", thread=Chat)
     async def bot(ctx: Context[Chat]) -> None:
@@ -43,7 +48,24 @@ async def address() -> AsyncIterator[str]:
             counts[ctx.thread.name] = count = counts.get(ctx.thread.name, 0) + 1
             async with ctx.thread.messages.stream() as answer:
                 answer.append(f"{taken[0].content} {count}")
+                if taken[0].content == "wait":
+                    await asyncio.Event().wait()
             await ctx.flush()
+
+    @app.agent("durable", thread=Desk, durable=True)
+    async def durable(ctx: Context[Desk]) -> None:
+        async def take() -> str | None:
+            taken = await ctx.thread.messages.take(limit=1)
+            return taken[0].content if taken else None
+
+        async def answer() -> None:
+            if content == "wait":
+                await asyncio.Event().wait()
+            await ctx.thread.messages.inject("assistant", f"{content} 1")
+
+        while (content := await ctx.step.do("take", take)) is not None:
+            await ctx.step.do("answer", answer)
+            ctx.step.checkpoint(None)
 
     async with running(app) as found:
         # A question that no user has asked.
@@ -51,8 +73,8 @@ async def address() -> AsyncIterator[str]:
         yield found
 
 
-def enter(address: str, user: str = "ada", name: str = "one") -> Any:
-    return connect(f"ws://{address}/threads/chat/{name}", token=user)
+def enter(address: str, user: str = "ada", name: str = "one", kind: str = "chat") -> Any:
+    return connect(f"ws://{address}/threads/{kind}/{name}", token=user)
 
 
 async def shown(room: Room[Any], *expected: str) -> list[Item]:
@@ -112,6 +134,24 @@ async def test_only_who_has_asked_or_may_approve_changes_a_branch(address: str, 
         async with enter(address, "staff") as staff:
             await staff.call(f"messages:{method}", *args)
         assert (await room.messages.siblings(items[0].id))[0].id == items[0].id
+
+
+@pytest.mark.parametrize("kind", ["chat", "desk"])
+async def test_only_who_may_end_a_run_of_another_user_changes_the_branch_while_it_answers(
+    address: str, kind: str
+) -> None:
+    async with enter(address, kind=kind) as room, enter(address, "bob", kind=kind) as bob:
+        await room.messages.send("a")
+        items = await shown(room, "a", "a 1")
+        await bob.messages.send("wait")
+        async with asyncio.timeout(TIMEOUT):
+            async for found in room.messages:
+                if len(found) > 2 and (found[2].status == "completed" or found[-1].status == "streaming"):
+                    break
+        for method, args in (("edit", [items[0].id, "A"]), ("regenerate", [items[1].id])):
+            with pytest.raises(CallError) as raised:
+                await room.call(f"messages:{method}", *args)
+            assert raised.value.code == "forbidden"
 
 
 @pytest.mark.parametrize("method", MINE)

@@ -467,14 +467,16 @@ async def test_a_page_that_resumes_sees_the_next_answer_after_one_that_was_stopp
     served, client = room
     async with client.stream("POST", CHAT, json=text("hello")) as first:
         await until(first.aiter_lines(), "text-delta")
-        async with client.stream("POST", CHAT, json=text("next", "next")):
-            async with client.stream("GET", f"{CHAT}/x/stream") as resumed:
-                lines = resumed.aiter_lines()
-                await until(lines, "text-delta")
-                assert (await client.post(f"{CHAT}/stop")).json() == {"stopped": True}
-                await until(lines, '"messageId":"next.answer"')
-                served.may_end.set()
-                await until(lines, '"finishReason":"stop"')
+        async with (
+            client.stream("POST", CHAT, json=text("next", "next")),
+            client.stream("GET", f"{CHAT}/x/stream") as resumed,
+        ):
+            lines = resumed.aiter_lines()
+            await until(lines, "text-delta")
+            assert (await client.post(f"{CHAT}/stop")).json() == {"stopped": True}
+            await until(lines, '"messageId":"next.answer"')
+            served.may_end.set()
+            await until(lines, '"finishReason":"stop"')
 
 
 @pytest.mark.local

@@ -163,7 +163,7 @@ class Runs(ActiveRuns):
             run.is_repeated, run.session_user = True, user
             if isinstance(queue, MessageWriter):
                 run.stage.attempt, run.end_attempt = queue.attempt, queue.succeed
-                run.users = queue.state.senders
+                run.users = queue.attempt.users = queue.state.senders
                 if queue.attempt.is_interrupted:
                     run.interrupt()
             if agent.is_stream:

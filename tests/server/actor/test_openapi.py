@@ -126,7 +126,10 @@ def test_it_has_all_endpoints_rpcs_runs_files_and_chats(document: dict[str, Any]
         f"post {thread}/rpc/count",
         f"post {thread}/rpc/feed",
         *(f"{method} {thread}/files/{{path}}" for method in ("get", "put", "delete")),
-        f"post {thread}/rpc/messages%3Aread",
+        *(
+            f"post {thread}/rpc/messages%3A{each}"
+            for each in ("approve", "edit", "read", "regenerate", "siblings", "switch")
+        ),
         f"get {thread}/chat",
         f"post {thread}/chat",
         f"get {thread}/chat/{{id}}/stream",

@@ -100,13 +100,16 @@ WRONG: dict[str, Callable[[Any], Any]] = {
 }
 Open = Callable[[str], AbstractAsyncContextManager[Plait]]
 OWNERS = {"values": ThreadValues, "messages": ThreadMessages, "schedule": ThreadSchedule, "user": User, "kv": KV}
-# Those of durable agents, which tests/server/agents/test_durable.py calls.
-OF_AGENTS = {"messages.stop", "messages.resume"}
+# Those of agents and users: test_durable.py, test_messages_branches.py, test_approvals.py and test_unread.py call them.
+OF_AGENTS = {
+    *("messages.stop", "messages.resume", "messages.regenerate", "messages.edit", "messages.switch"),
+    *("messages.approve", "messages.mark_read"),
+}
 # The methods that write nothing, or are called by plait itself. A stream writes in its own block.
 OTHERS = {
     "values": {*Values.reading, "exchange", "loaded", "dirty"},
     "messages": {*Messages.reading, "load", "clear_queue", "find_sent", "stream", "agent", "is_stopped", "mark"}
-    | {"cancel_calls", "senders"},
+    | {"cancel_calls", "senders", "status", "last", "told", "facts", "is_live", *Messages.inner},
     "schedule": {*Schedule.reading, "current", "times", "keeps", "on_due", "load", "clear", "put"} | {"terminate"},
     "user": set(Values.reading),
     "kv": {"get", "keys", "stats", "namespaces", "start", "stop", "sweep"},

@@ -132,11 +132,15 @@ class Branching:
     async def check_own(self, id: str | None) -> None:
         """Raise Forbidden if the calling client may not change the branch at the question of a message.
 
-        It may if it has sent the question, or may approve. Raises NotFound.
+        It may if it has sent the question, and may end the run that is answering. Raises NotFound.
         """
         question = await self._find_question(None if id is None else await self._get(id))
-        if (rights := find_rights()) is not None and question.sender is not None:
+        if (rights := find_rights()) is None:
+            return
+        if question.sender is not None:
             rights.check_own(question.sender)
+        if self.caller is not None:
+            self.caller.check_end(rights)
 
     # Inside
 

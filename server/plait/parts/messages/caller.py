@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from plait.actor.actor import MARK
+from plait.actor.connection import Rights
 from plait.actor.logs import about
 from plait.clock import read_due_clock
 from plait.errors import PlaitError
@@ -60,6 +61,8 @@ class TaskRuns(Protocol):
     def run(self, name: str, *, key: str) -> object: ...
 
     def cancel_all(self, names: Collection[str]) -> bool: ...
+
+    def check_end(self, tasks: Collection[str], rights: Rights) -> None: ...
 
 
 class AgentCaller(Work[QueueAttempts]):
@@ -141,6 +144,11 @@ class AgentCaller(Work[QueueAttempts]):
     def is_calling(self) -> bool:
         """Whether the calling code is a part of the running attempt."""
         return self._runner.is_within(QUEUE)
+
+    def check_end(self, rights: Rights) -> None:
+        """Raise Forbidden if a client with some rights may not end the run that is answering."""
+        if QUEUE in self._runner.running:
+            rights.check_end(self._writer.attempt.users)
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
@@ -273,6 +281,9 @@ class TaskCaller(AgentCaller):
     def awaited(self) -> Collection[str]:
         found = self._tasks.find_waiting(self._writer.part, QUEUE) or ()
         return [each.removeprefix(APPROVAL) for each in found if each.startswith(APPROVAL)]
+
+    def check_end(self, rights: Rights) -> None:
+        self._tasks.check_end(self._writer.actor.kind.tasks, rights)
 
     def terminate(self) -> None:
         self._closes_at = read_due_clock()

@@ -14,6 +14,8 @@ class RunningAttempt:
         # The last position in the queue that its run has taken, and whether it has streamed.
         self.taken_until = 0
         self.has_streamed = False
+        # The ids of the users whose messages its run answers.
+        self.users: Collection[str] = ()
         # Whether its run is interrupted when it begins, if it has not.
         self.is_interrupted = False
 

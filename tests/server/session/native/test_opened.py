@@ -287,6 +287,7 @@ async def test_a_page_that_cannot_be_read_is_asked_for_again_unless_it_is_damage
     error: PlaitError, pause: float | None, troubled: MessagesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guest = await joined(await chat(troubled), "ada")
+    await (await troubled.messages()).inject("system", "There is something to read.")
 
     async def fail(*_: object, **__: object) -> None:
         raise error
