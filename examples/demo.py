@@ -15,7 +15,7 @@ from .pad import Pad
 from .tictactoe import TicTacToe
 
 # The kinds in which anybody may do this, if not in all; to approve is also to stop an answer for another person.
-ONLY = {"approve": ("assistant", "desk"), "list": ("tictactoe", "card-game"), "destroy": ()}
+ONLY = {"approve": ("assistant", "desk"), "list": ("tic-tac-toe", "card-game"), "destroy": ()}
 # The desk needs plait[execution].
 desk = import_module(".desk", __package__) if find_spec("pydantic_ai") else None
 
