@@ -411,6 +411,12 @@ async def test_a_live_run_on_a_branch_that_is_left_tells_nothing_more(chats: Mes
         await messages.edit(first.id, "A")
         count = len(viewer.frames)
         m.append(" and more")
+        m.add_input("c1", "pay", "{}")
+
+        async def has_all() -> bool:
+            return (await messages.get(m.id)).content == "half and more"  # type: ignore[union-attr]
+
+        await until(has_all)
     await messages.inject("system", "later")
     assert contents(viewer.shown) == ["later", "A"]
     assert len(viewer.frames) == count + 1

@@ -115,7 +115,7 @@ class MessageStream:
         It is not stored: `finish` gives the message its calls, with the same ids. Raises what `append` raises.
         """
         self._check_open()
-        if self._writer.is_live and not self._message.silent:
+        if self._writer.tells(self._message):
             self._inputs.add(call, name, text)
             check_size(self._size + self._inputs.size, self._writer.actor.limits.record)
             self._wake()
