@@ -51,6 +51,8 @@ def test_a_list_is_the_body_of_a_post_and_repeated_in_the_query_of_a_get() -> No
         ("POST", "/rpc/{method}"),
         ("POST", "/run/helper"),
         ("POST", "/interrupt"),
+        ("POST", "/chat"),
+        ("GET", "/chat/export"),
         ("GET", "/files"),
         ("PUT", "/files/{path:path}"),
         ("DELETE", "/files/a"),
