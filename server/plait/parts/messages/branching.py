@@ -27,7 +27,7 @@ from plait.parts.part import check_writable
 from plait.parts.stage import begin_staged, find_stage
 from plait.state.transaction import Transaction
 
-__all__ = ["Branching", "is_seen"]
+__all__ = ["Branching"]
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 _NEAR: Final = 4
 
 
-def is_seen(message: Message) -> bool:
+def _is_seen(message: Message) -> bool:
     """Whether people see a message in the line of the conversation."""
     return not message.silent and not message.depth and message.status != "pending"
 
@@ -122,7 +122,7 @@ class Branching:
         await self._actor.state.wait_for_shown()
         found, parents = dict[str, Sequence[Message]](), {each.parent for each in self._writer.state.cuts}
         before: int | None = None
-        for message in filter(is_seen, messages) if parents else ():
+        for message in filter(_is_seen, messages) if parents else ():
             parent = await self._find_parent(message, before)
             if parent in parents and len(siblings := await self._find_siblings(message, parent)) > 1:
                 found[message.id] = siblings
@@ -266,7 +266,7 @@ class Branching:
             return found
         path = find_path(self._writer.state.cuts, END if found is None else found.position)
         question = await self._find_seen(
-            path, is_last=True, is_wanted=lambda each: each.role == "user" and is_seen(each)
+            path, is_last=True, is_wanted=lambda each: each.role == "user" and _is_seen(each)
         )
         if question is None:
             raise NotFound("there is no question that could be answered again")
@@ -308,7 +308,7 @@ class Branching:
         return [each for each in attachments if kept.isdisjoint(find_attached([each]))]
 
     async def _find_seen(
-        self, path: Sequence[Span], *, is_last: bool, is_wanted: Callable[[Message], bool] = is_seen
+        self, path: Sequence[Span], *, is_last: bool, is_wanted: Callable[[Message], bool] = _is_seen
     ) -> Message | None:
         """Return the last or the first message of a path that people see."""
         async for page in self._writer.history.pages(reverse=is_last, path=path, count=_NEAR):
