@@ -69,12 +69,16 @@ class _Frame(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower, omit_
 
 
 class Join(_Frame, frozen=True):
-    """The first frame on a socket. `client` is the same id on all sockets of a client; `have` is the version it has."""
+    """The first frame on a socket. `client` is the same id on all sockets of a client; `have` is the version it has.
+
+    Without `state`, the client is told versions, but neither the state nor its changes.
+    """
 
     client: str
     have: Version | None = None
     schema: str | None = None
     token: str | None = None
+    state: bool = True
 
 
 class Push(_Frame, frozen=True):
@@ -92,12 +96,16 @@ class Push(_Frame, frozen=True):
 
 
 class Call(_Frame, frozen=True):
-    """A call of an rpc. The client chooses `ref`, which no other pending call of this socket may have."""
+    """A call of an rpc. The client chooses `ref`, which no other pending call of this socket may have.
+
+    With `have`, the call follows a query: `have` is the tag of the last result that the client has, or empty.
+    """
 
     ref: int
     method: str
     args: Sequence[msgspec.Raw] = []
     kwargs: dict[str, msgspec.Raw] = {}
+    have: str | None = None
 
 
 class Cancel(_Frame, frozen=True):

@@ -20,11 +20,12 @@ _STREAMS: Final = (AsyncIterator, collections.abc.AsyncGenerator, collections.ab
 
 
 class RpcOptions(msgspec.Struct, frozen=True):
-    """The options of `@rpc`."""
+    """The options of `@rpc`, or of `@query`."""
 
     name: str | None = None
     concurrent: bool = False
     clients: bool = True
+    is_query: bool = False
 
 
 class Rpc(NamedTuple):

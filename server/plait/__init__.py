@@ -5,6 +5,7 @@ from plait.actor.current import current
 from plait.actor.endpoints import endpoint
 from plait.actor.events import Event
 from plait.actor.handle import Handle
+from plait.actor.query import query
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.agents.context import Context, current_context
@@ -220,6 +221,7 @@ __all__ = [
     "effect",
     "endpoint",
     "migrate",
+    "query",
     "rpc",
     "task",
     "tool",

@@ -69,13 +69,18 @@ export type Op =
       readonly moved?: undefined;
     };
 
-/** The first frame on a socket. `client` is the same id on all sockets of a client; `have` is the version it has. */
+/**
+ * The first frame on a socket. `client` is the same id on all sockets of a client; `have` is the version it has.
+ *
+ * Without `state`, the client is told versions, but neither the state nor its changes.
+ */
 export interface Join {
   readonly type: "join";
   readonly client: string;
   readonly have?: Version | null;
   readonly schema?: string | null;
   readonly token?: string | null;
+  readonly state?: boolean;
 }
 
 /**
@@ -93,13 +98,18 @@ export interface Push {
   readonly answered?: number | null;
 }
 
-/** A call of an rpc. The client chooses `ref`, which no other pending call of this socket may have. */
+/**
+ * A call of an rpc. The client chooses `ref`, which no other pending call of this socket may have.
+ *
+ * With `have`, the call follows a query: `have` is the tag of the last result that the client has, or empty.
+ */
 export interface Call {
   readonly type: "call";
   readonly ref: number;
   readonly method: string;
   readonly args?: readonly Json[];
   readonly kwargs?: { readonly [key: string]: Json };
+  readonly have?: string | null;
 }
 
 /** The client has stopped waiting for the result of the call `ref`. */

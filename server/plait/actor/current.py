@@ -9,6 +9,7 @@ from plait.actor.thread import Thread
 from plait.actor.turn import current_turn
 from plait.errors import Unauthenticated
 from plait.state.principal import Principal
+from plait.state.reads import running_query
 
 __all__ = ["Current", "current"]
 
@@ -24,7 +25,9 @@ class Current(NamedTuple):
     def principal(self) -> Principal:
         """The user of the connection or the request. Raises Unauthenticated if there is none, as for server code."""
         found: Principal | None = None
-        if self.connection is not None:
+        if (query := running_query.get()) is not None:
+            found = query.ask()
+        elif self.connection is not None:
             found = self.connection.principal
         elif self.request is not None:
             found = self.request.state.principal
@@ -36,8 +39,12 @@ class Current(NamedTuple):
 def current() -> Current:
     """Return the thread, connection and request of the running hook or rpc; `principal` of the result is the user.
 
-    Raises LookupError outside of a turn, and in the code of a thread that a turn of another node calls.
+    In a query, there is only the user. Raises LookupError outside of a turn and a query, and in the code of a thread
+    that a turn of another node calls.
     """
+    if (query := running_query.get()) is not None:
+        assert isinstance(query.thread, Thread)
+        return Current(query.thread, None, None)
     turn = current_turn()
     if turn is None:
         raise LookupError("current() can only be called while a hook or an rpc of a thread runs")

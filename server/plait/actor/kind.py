@@ -18,7 +18,7 @@ from plait.actor.declaration import (
 from plait.actor.endpoints import Endpoints
 from plait.actor.per_actor import PerActor
 from plait.actor.picture_types import find_undecodable
-from plait.actor.rpc import Method, find_methods
+from plait.actor.rpc import Method, Query, find_methods
 from plait.errors import MethodNotFound, NotFound
 from plait.limits import Limits
 from plait.spelling import find_misspelt, find_nearest
@@ -121,6 +121,8 @@ class Kind:
                 if method.name in self.methods:
                     raise TypeError(f"{cls.__name__} has two parts with a method {method.name!r}")
                 self.methods[method.name] = method
+        # The queries, which clients follow, by name; clients cannot call them.
+        self.queries = {name: each for name, each in self._inner_methods.items() if isinstance(each, Query)}
         # The attributes of rpcs, by their functions in the class and its base classes.
         self._functions = {
             vars(base)[attribute]: attribute
@@ -141,12 +143,23 @@ class Kind:
         method = self.methods.get(name)
         if method is None and not by_client:
             method = self._inner_methods.get(name)
+        if method is None and name in self.queries:
+            raise MethodNotFound(f"{name} is a query: follow it with `query`, or GET …/query/{name}")
         if method is None:
             is_there = name not in self._inner_methods and not name.startswith("_") and hasattr(self.cls, name)
             near = self._find_near(name, by_client=by_client) if len(name) < _LONG else None
             hint = f"; did you mean {near}?" if near else ""
             raise MethodNotFound(f"Method {name} {'is not callable' if is_there else 'does not exist'}{hint}")
         return method
+
+    def query(self, name: str) -> Query:
+        """Return a query by its name. Raises MethodNotFound."""
+        if (found := self.queries.get(name)) is not None:
+            return found
+        if name in self.methods:
+            raise MethodNotFound(f"{name} is not a query: call it")
+        near = find_misspelt(name, self.queries, inflected=True) if len(name) < _LONG else None
+        raise MethodNotFound(f"Query {name} does not exist{f'; did you mean {near}?' if near else ''}")
 
     def find_rpc(self, function: Callable[..., Any]) -> Method:
         """Return the rpc of a function of the class or of a base class.

@@ -3,19 +3,21 @@
 import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeVar, get_type_hints, overload
 
 import msgspec
 
 from plait.errors import InvalidArguments, escape_traceback
 from plait.limits import Limits, check_json
+from plait.state.reads import QueryRun, run_query
 from plait.state.types import parse_json_error
 from plait_schemas.codec import NOT_JSON, make_decoder
 from plait_schemas.models import check_type, find_times
 from plait_schemas.rpc import RPC_MARK, RpcOptions
 from plait_schemas.schema import components
 
-__all__ = ["Arguments", "Method", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
+__all__ = ["Arguments", "Method", "Query", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
 
 log = logging.getLogger("plait.rpc")
 log.addFilter(escape_traceback)
@@ -90,6 +92,9 @@ class Method:
 
     # Whether the method runs an agent; other callers may wait for the run.
     is_run = False
+
+    # Whether the method is a query.
+    is_query = False
 
     # Whether clients may call the method, and the action that they need for it. "stop" needs "call", and also "approve"
     # if others have begun the run that it ends; "send" needs that, too, at the question of another user.
@@ -213,10 +218,30 @@ class Method:
             self._decode[parameter.name] = make_decoder(annotation), find_times(annotation)
 
 
-def find_methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]:
-    """Return the rpcs of a Thread class, by their names for clients. Raises TypeError.
+class Query(Method):
+    """One query of a Thread class: clients follow it, and only handles call it."""
 
-    `reserved` are the attributes of Thread, which an rpc must not replace.
+    is_query = True
+
+    def __init__(self, name: str, attribute: str, function: Callable[..., Any], **options: Any) -> None:
+        super().__init__(name, attribute, function, noun="query", **options)
+        if self.is_stream:
+            raise TypeError(f"query {name!r}: a query returns its result, it does not stream")
+        self.reads, self.function = function, self._read
+        # Whether it has asked for whom it runs: then no result is shared.
+        self.is_personal = False
+
+    def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
+        return self.reads, get_type_hints(self.reads, include_extras=True)
+
+    def _read(self, thread: Any, *args: Any, **kwargs: Any) -> Any:
+        return run_query(thread._actor.state, QueryRun(thread), partial(self.reads, thread, *args, **kwargs))
+
+
+def find_methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]:
+    """Return the rpcs and queries of a Thread class, by their names for clients. Raises TypeError.
+
+    `reserved` are the attributes of Thread, which they must not replace.
     """
     found: dict[str, Method] = {}
     for attribute in dir(cls):
@@ -229,7 +254,8 @@ def find_methods(cls: type, reserved: Collection[str] = ()) -> dict[str, Method]
                     f"another name, and @rpc(name={attribute!r}) if clients should call it by this name"
                 )
             _check_self(f"{cls.__name__}.{attribute}", cls, function)
-            method = Method(options.name or attribute, attribute, function, concurrent=options.concurrent)
+            make = Query if options.is_query else Method
+            method = make(options.name or attribute, attribute, function, concurrent=options.concurrent)
             method.is_for_clients = options.clients
             if method.name in found:
                 raise TypeError(f"{cls.__name__} has two rpcs named {method.name!r}")

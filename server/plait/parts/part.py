@@ -9,6 +9,7 @@ from plait.actor.per_actor import PerActor
 from plait.actor.thread import Thread, ThreadActor
 from plait.actor.turn import check_may_write
 from plait.parts.remote import RemotePart
+from plait.state.reads import WHOLE
 from plait.store.thread_rows import Record, RecordRange
 
 __all__ = [
@@ -50,6 +51,8 @@ class Part(PerActor[Bound]):
     is_only: ClassVar[bool] = False
     # Whether `load` is called for a thread without records of the part, too.
     loads_none: ClassVar[bool] = False
+    # Whether the part notes itself what a query reads in it; otherwise, every write runs the query again.
+    notes_reads: ClassVar[bool] = False
     # The names of the methods that only read; they may read changes that are not durable.
     reading: ClassVar[frozenset[str]] = frozenset()
     # The names of the methods that yield bytes.
@@ -77,6 +80,8 @@ class Part(PerActor[Bound]):
         if thread is None:
             return self
         actor = thread._actor
+        if (query := actor.state.query) is not None and not self.notes_reads:
+            query.note(self.name, WHOLE)
         bound: Bound | None = None if actor.parts is None else actor.parts.get(self)
         return self.of(actor) if bound is None else bound
 

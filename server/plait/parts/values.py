@@ -1,9 +1,9 @@
 """`values = Values()`: durable JSON values that a thread keeps besides its state, and never sends to clients."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from functools import partial
 from types import NoneType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from plait.parts.values_draft import ValuesDraft
 from plait.parts.values_head import ValuesHead
 from plait.parts.values_ops import Push, call_change
 from plait.parts.written import STAGED, Result, Written
+from plait.state.reads import ALL as ALL_NAMES
 from plait.store.thread_rows import Record, RecordRange
 from plait_schemas.codec import decode_json
 
@@ -27,6 +28,7 @@ T = TypeVar("T")
 class Values(Part["ThreadValues"]):
     """Declares values: `values = Values()` in a Thread class gives each thread a `ThreadValues` of that name."""
 
+    notes_reads: ClassVar = True
     reading: ClassVar = frozenset({"get", "read_json", "has", "keys", "values", "items", "size", "room", "metadata"})
 
     def bind(self, actor: ThreadActor) -> "ThreadValues":
@@ -50,6 +52,9 @@ class ThreadValues:
     of a transaction are stored with the transaction, even in a run. The values are read when the thread wakes; each
     write stores the whole value of its key, so keep long lists in tables.
 
+    Awaiting `get`, `has`, `keys` and `size` returns the result; `.value` is the result now, for code that must not
+    wait: `self.values.get("theme").value` in a query or a transaction.
+
     In a run, lists and objects may be changed in place, and the changes are stored: in values that `get`, `values` and
     `items` return, including the copy of a default of `get`, and in values that were given to `set`. The methods raise
     StoreError when the values could not be read, TooLarge, and Readonly and Destroyed as `set_state` does.
@@ -61,17 +66,17 @@ class ThreadValues:
 
     # Reading
 
-    async def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: Any = None) -> "Reading[Any]":
         """Return the value of a key, or `default`."""
-        return (await self._loaded()).get(key, default)
+        return Reading(self, key, lambda draft: draft.get(key, default))
 
-    async def has(self, key: str) -> bool:
+    def has(self, key: str) -> "Reading[bool]":
         """Whether there is a value, which may be None, for a key."""
-        return (await self._loaded()).has(key)
+        return Reading(self, key, lambda draft: draft.has(key))
 
-    async def keys(self) -> list[str]:
+    def keys(self) -> "Reading[list[str]]":
         """Return the keys, in order of insertion."""
-        return (await self._loaded()).keys()
+        return Reading(self, ALL_NAMES, ValuesDraft.keys)
 
     async def values(self) -> list[Any]:
         """Return the values, in the order of `keys`."""
@@ -81,9 +86,9 @@ class ThreadValues:
         """Return the keys and values, in the order of `keys`."""
         return await (await self._loaded()).items()
 
-    async def size(self) -> int:
+    def size(self) -> "Reading[int]":
         """Return the number of keys."""
-        return len((await self._loaded()).keys())
+        return Reading(self, ALL_NAMES, lambda draft: len(draft.keys()))
 
     async def room(self, key: str) -> int:
         """Return how many bytes a value of this key may have as JSON, in addition to the other values."""
@@ -190,6 +195,16 @@ class ThreadValues:
         draft = use_draft(self._actor, self, ValuesDraft, lambda _: ValuesDraft(self._head))
         return ValuesDraft(self._head) if draft is None else draft
 
+    def _show(self, key: str) -> ValuesDraft:
+        """Return the values now, and note a key that a query reads."""
+        if self._actor.state.query is not None:
+            self._actor.state.query.note(self._head.part, key)
+        elif self._actor.state.shows_durable:
+            raise RuntimeError("this hook only sees durable values: await the result in place of `.value`")
+        draft = self._use()
+        draft.show()
+        return draft
+
     async def _loaded(self) -> ValuesDraft:
         draft = self._use()
         await draft.load()
@@ -207,6 +222,28 @@ class ThreadValues:
         saved = draft.save(key)
         result = work(draft)
         return result, Written(draft.write_last(saved), transaction)
+
+
+class Reading(Generic[T]):
+    """A result that is read when it is awaited, or when `value` is used."""
+
+    __slots__ = ("_key", "_of", "_read")
+
+    def __init__(self, of: ThreadValues, key: str, read: Callable[[ValuesDraft], T]) -> None:
+        self._of = of
+        self._key = key
+        self._read = read
+
+    @property
+    def value(self) -> T:
+        """The result now. Raises RuntimeError in a hook that decides about rights, which only sees durable values."""
+        return self._read(self._of._show(self._key))
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> T:
+        return self._read(await self._of._loaded())
 
 
 class RemoteValues:

@@ -37,7 +37,7 @@ class ValuesHead:
         self._records = records
         self.state = state
         self._limits = limits
-        self._part = part
+        self.part = part
         # Why the stored values cannot be read, for all uses of them.
         self._damage: CorruptThread | None = None
         # The values in the order of their positions, the positions, and the sum of the values' sizes by `measure`.
@@ -63,7 +63,7 @@ class ValuesHead:
                 self._values[key], self._positions[key] = bytes(raw), int(record.key.removeprefix(VALUES))
                 self._total += measure(key, self._values[key])
         except ValueError as error:
-            self._damage = CorruptThread(f"the {self._part} of a thread are damaged", detail=str(error))
+            self._damage = CorruptThread(f"the {self.part} of a thread are damaged", detail=str(error))
         self._next = max(self._positions.values(), default=-1) + 1
 
     @property
@@ -89,7 +89,7 @@ class ValuesHead:
         edit = ValuesEdit(self.values, self._total)
         self.state.ask(_carry_out, edit, ops)
         if edit.total > max((limit := self._limits.record) - 1, self._total):
-            raise TooLarge(f"the {self._part} would have {edit.total + 1} bytes; the limit is {limit}")
+            raise TooLarge(f"the {self.part} would have {edit.total + 1} bytes; the limit is {limit}")
         changed = dict.fromkeys(self._values) if edit.is_cleared else dict[str, None]()
         changed.update(dict.fromkeys([*edit.replaced, *edit.added]))
         before = {key: (self._positions.get(key, -1), self._values.get(key)) for key in changed}
@@ -101,6 +101,8 @@ class ValuesHead:
             self.metadata, self._total = metadata, total
             undo()
 
+        if (touch := self.state.on_touch) is not None:
+            touch(self.part, changed)
         try:
             # Without records, only the caller has changes to undo.
             return self._records.write(records, undo=take_back if records else undo)
@@ -128,7 +130,7 @@ class ValuesHead:
         if edit.metadata is not None and edit.metadata != (self.metadata or b"{}"):
             self.metadata = records[METADATA] = edit.metadata
         self._total = edit.total
-        return [Record(self._part, key, value) for key, value in records.items()]
+        return [Record(self.part, key, value) for key, value in records.items()]
 
     def _restore(self, before: dict[str, tuple[int, bytes | None]]) -> None:
         values, positions = {**self._values}, self._positions

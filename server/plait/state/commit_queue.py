@@ -5,7 +5,7 @@ read the lost change. Cancelled turns can neither send nor change anything.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import Context
 from functools import partial
 from time import perf_counter
@@ -17,6 +17,7 @@ from plait.errors import Destroyed, Fenced, Indeterminate, PlaitError, StoreErro
 from plait.instruments.protocol import NO_INSTRUMENTS, Instruments
 from plait.state.card import CARD, Card
 from plait.state.commit import Commit
+from plait.state.reads import WHOLE
 from plait.state.revision import Revision
 from plait.state.source import Source, StateTurn, Turns
 from plait.state.state_history import StateHistory
@@ -46,6 +47,7 @@ class CommitQueue:
         "history",
         "lost",
         "on_listed",
+        "on_touch",
         "timer",
         "turns",
     )
@@ -85,6 +87,8 @@ class CommitQueue:
         self.card: Card | None = None
         # Called for each durable write of a listed thread, with whether a listing of its user shows more than its time.
         self.on_listed: Callable[[bool], None] | None = None
+        # Called with a part and the names in it that a write changes, while the thread has queries; None for all.
+        self.on_touch: Callable[[str | None, Collection[str] | None], None] | None = None
         # The last write of a thread that is being destroyed; it is already pending before it is submitted.
         self._deletion: Commit | None = None
 
@@ -215,6 +219,9 @@ class CommitQueue:
                 timer.follow_write({record.part for record in write.records})
             if (due := timer.due) is not None and due != self.due:
                 write, self.due = replace(write, due=due), due
+        if self.on_touch is not None:
+            for part in {record.part for record in write.records}:
+                self.on_touch(part, (WHOLE,))
         if not has_failed:
             commit.outcome = self._store.submit(write)
             # The callbacks run outside of the context of the turn that has made the change.
@@ -276,4 +283,6 @@ class CommitQueue:
             each.roll_back()
         if self.card is not None:
             self.card.forget()
+        if self.on_touch is not None:
+            self.on_touch(None, None)
         self._has_lost = True

@@ -17,6 +17,7 @@ from plait.state.commit_queue import CommitQueue
 from plait.state.permissions import Rules, check_permitted
 from plait.state.places import Places
 from plait.state.principal import Principal
+from plait.state.reads import ALL, STATE, QueryRun
 from plait.state.revision import Revision
 from plait.state.shown_states import ShownStates
 from plait.state.source import Client, HasUser, Source
@@ -31,7 +32,7 @@ from plait.store.thread_rows import ClientRow, Record
 from plait_schemas.codec import NOT_JSON, decode_json, encode_json
 from plait_schemas.diff import MOST_OPS, diff
 from plait_schemas.elements import Keys
-from plait_schemas.patch import Op, PatchError, decode_ops
+from plait_schemas.patch import Op, PatchError, decode_ops, parse
 
 __all__ = ["Pipeline"]
 
@@ -51,6 +52,7 @@ class Pipeline(CommitQueue):
         "_limits",
         "_transaction",
         "_type",
+        "query",
         "rules",
         "shown_states",
         "views",
@@ -80,6 +82,8 @@ class Pipeline(CommitQueue):
         self.shown_states: ShownStates | None = None
         # The open outermost transaction, if there is one.
         self._transaction: Transaction | None = None
+        # The run of a query, while its code runs.
+        self.query: QueryRun | None = None
 
     @property
     def keys(self) -> Keys | None:
@@ -97,6 +101,8 @@ class Pipeline(CommitQueue):
     @property
     def shown(self) -> Revision:
         """The revision that the author's code may read: the current one, or the last durable one."""
+        if self.query is not None:
+            self.query.note(STATE, ALL)
         return self.history.durable if self.shows_durable else self.current
 
     def show(self, revision: Revision | None = None) -> Any:
@@ -104,6 +110,8 @@ class Pipeline(CommitQueue):
 
         The code may change it in place by mistake.
         """
+        if self.query is not None:
+            return self.query.show(self.current.state)
         reader = None if self.turns is None else self.turns.find_own_turn()
         if revision is None:
             sees_durable = self._pending and reader is not None and reader.sees_durable
@@ -227,6 +235,8 @@ class Pipeline(CommitQueue):
 
     def check_open(self) -> None:
         """Raise if no change can be made: the thread has ended or lost its store, or decides about another change."""
+        if self.query is not None:
+            raise RuntimeError("a query only reads: write in an rpc")
         if innermost() is not self._transaction:  # Otherwise, the calling code is in its block, or in none.
             own = self.end_abandoned()
             if own is not None and own.is_open:
@@ -321,6 +331,8 @@ class Pipeline(CommitQueue):
 
     def after(self, callback: Callable[[PlaitError | None], None]) -> None:
         """Call `callback` when every change made so far is durable: at once, if all are."""
+        if self.query is not None:
+            raise RuntimeError("a query only reads: send messages in an rpc")
         if self._has_lost and (loss := self.find_loss()) is not None:
             callback = refuse(callback, loss)
         if innermost() is not None and (own := find_transaction(self)) is not None and own.is_open:
@@ -386,7 +398,10 @@ class Pipeline(CommitQueue):
             return self._put(records, source)
         client = accept() if accept is not None else None
         name = name or (source if isinstance(source, str) else source.id)
-        return self._submit(self.history.append(ops, name, after, client, records, by=source), source)
+        commit = self._submit(self.history.append(ops, name, after, client, records, by=source), source)
+        if self.on_touch is not None:
+            self.on_touch(STATE, None if any(not op.path for op in ops) else {parse(op.path)[0] for op in ops})
+        return commit
 
     def _put(self, records: Sequence[Record], source: Source) -> Commit:
         """Store records without a change of the state. Without records, the commit ends with the earlier commits."""

@@ -24,6 +24,7 @@ class Sql(Part["ThreadSql"]):
     """
 
     loads_none: ClassVar = True
+    notes_reads: ClassVar = True
     reading: ClassVar = frozenset({"read", "read_packed"})
 
     def __init__(self, *, migrations: Sequence[str] = (), read_timeout: float = 10.0) -> None:

@@ -17,6 +17,7 @@ from plait.parts.sql.wal import PAGE_SIZE, Changed
 from plait.parts.stage import find_stage
 from plait.parts.written import Result, Written
 from plait.state.commit import Commit
+from plait.state.reads import ALL as ALL_NAMES
 from plait.state.transaction import Transaction
 from plait.store.thread_rows import Record, RecordRange
 
@@ -104,13 +105,17 @@ class ThreadSql:
     @overload
     def __call__(self, statement: str, *args: object, into: type[T]) -> Result[list[T]]: ...
     def __call__(self, statement: str, *args: object, into: Any = None) -> Result[list[Any]]:
+        query = self._actor.state.query
+        # Until it has succeeded, a statement of a query may have read anything.
+        is_vague = query is not None and query.note(self._part, ALL_NAMES)
         database = self._begin_statement()
         transaction = self._actor.state.find_own_transaction()
         is_begun, is_saved = database.is_in_transaction, not database.is_known_to_read(statement)
         if is_saved:
             database.save()
         try:
-            rows, access = database.run(statement, args, seconds=_SECONDS)
+            seconds = _SECONDS if query is None else query.find_seconds_left(_SECONDS)
+            rows, access = database.run(statement, args, seconds=seconds)
             found = convert_rows(rows, into, statement)
             if access.writes:
                 check_writable(self._actor)
@@ -124,8 +129,12 @@ class ThreadSql:
         if not access.writes:
             if is_saved:
                 database.release()
+            if query is not None:
+                query.narrow(self._part, map(str.lower, access.reads), is_vague=is_vague)
             seen = None if transaction is not None else self._actor.state.find_pending()
             return Result(found, Written(seen, transaction))
+        if (touch := self._actor.state.on_touch) is not None:
+            touch(self._part, {name.lower() for name in access.writes})
         if transaction is None:
             return Result(found, Written(self._store_alone(database), None))
         self._join(transaction)
@@ -347,6 +356,8 @@ class ThreadSql:
 
     def _finish_reading(self, done: "asyncio.Future[None]") -> None:
         self._reading = None
+        if (touch := self._actor.state.on_touch) is not None:
+            touch(self._part, None)
         if not done.cancelled() and (error := done.exception()) is not None:
             log.warning("the tables of %s could not be read again: %s", self._actor.key, error)
 

@@ -12,6 +12,7 @@ from plait.actor.rpc import Method, Sent
 from plait.actor.transport import Frame
 from plait.errors import CallFailed, InvalidArguments, PlaitError
 from plait.instruments.protocol import NO_INSTRUMENTS, find_outcome, tell_limit
+from plait.parts.queries.live_queries import Door, QueryReader, find_queries
 from plait.session.native.follower import Follower
 from plait_schemas.codec import printable
 from plait_schemas.encoding import EncodeError, encode_given
@@ -24,7 +25,7 @@ __all__ = ["ClientCalls"]
 class ClientCalls:
     """The running calls of one socket."""
 
-    __slots__ = ("_actor", "_calls", "_connection", "_follower", "_turns")
+    __slots__ = ("_actor", "_calls", "_connection", "_follower", "_follows", "_turns")
 
     def __init__(self, actor: Actor, connection: Connection, follower: Follower) -> None:
         self._actor = actor
@@ -33,7 +34,9 @@ class ClientCalls:
         self._follower = follower
         # The calls by ref, with their turns once these exist.
         self._calls: dict[int, Call] = {}
-        self._turns: dict[int, RunningCall] = {}
+        self._turns: dict[int, RunningCall | QueryReader] = {}
+        # Whether the client has followed a query.
+        self._follows = False
 
     def receive(self, call: Call, size: int) -> None:
         """Begin a call whose message has `size` bytes."""
@@ -59,12 +62,20 @@ class ClientCalls:
         for turn in turns.values():
             turn.abandon(is_closed=True)
 
+    def resume(self) -> None:
+        """Send the results of queries that the client has missed, as it has caught up."""
+        if self._follows:
+            find_queries(self._actor).resume(self._connection)
+
     # Inside
 
     def _begin(self, call: Call, size: int) -> None:
         actor, connection = self._actor, self._connection
         if call.ref in self._calls:
             raise InvalidArguments(f"a call with the ref {call.ref} is already running")
+        if call.have is not None:
+            self._follow(call, call.have)
+            return
         method = actor.kind.method(call.method)
         connection.rights.check_call(method)
         arguments = method.arguments(call.args, call.kwargs, limits=actor.limits)
@@ -76,6 +87,33 @@ class ClientCalls:
             self._turns[call.ref] = turn
         if method.is_stream:
             actor.turns.end_message(connection.trace, turn)
+
+    def _follow(self, call: Call, have: str) -> None:
+        """Follow a query, from the result with the tag `have` on."""
+        actor, connection, follower = self._actor, self._connection, self._follower
+        method = actor.kind.query(call.method)
+        connection.rights.check_call(method)
+        arguments = method.arguments(call.args, call.kwargs, limits=actor.limits)
+
+        def send(chunk: bytes) -> None:
+            follower.send(Frame(encode(Result(call.ref, done=False, value=msgspec.Raw(chunk)))))
+
+        def fail(error: PlaitError) -> None:
+            del self._calls[call.ref]
+            self._turns.pop(call.ref, None)
+            self._fail(call.ref, error)
+
+        self._calls[call.ref] = call
+        self._follows = True
+        try:
+            door = Door(send, fail, lambda: follower.is_slow)
+            reader = find_queries(actor).open(method, arguments, connection, door, have=have)
+        except PlaitError:
+            del self._calls[call.ref]
+            raise
+        if self._calls.get(call.ref) is call:
+            self._turns[call.ref] = reader
+        actor.instruments.message_ended(connection.trace, "ok")
 
     def _finish(self, call: Call, method: Method, trace: object, result: object, error: BaseException | None) -> None:
         is_cancelled = self._calls.get(call.ref) is not call

@@ -1,7 +1,7 @@
 """Sends changes to one reader of the native protocol; slow readers get their missed changes in one frame."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -84,6 +84,7 @@ class Follower:
     __slots__ = (
         "_actor",
         "_connection",
+        "_has_state",
         "_held",
         "_held_size",
         "_may_vary",
@@ -92,11 +93,18 @@ class Follower:
         "_transport",
         "_view",
         "is_behind",
+        "on_drained",
         "version",
     )
 
     def __init__(
-        self, actor: Actor, connection: Connection, transport: Transport, *, source: str | None = "server"
+        self,
+        actor: Actor,
+        connection: Connection,
+        transport: Transport,
+        *,
+        source: str | None = "server",
+        has_state: bool = True,
     ) -> None:
         self._actor = actor
         self._connection = connection
@@ -115,6 +123,10 @@ class Follower:
         self._held_size = 0
         # Whether the reader has missed changes of presence.
         self._misses_presence = False
+        # Whether the reader is sent the state and its changes.
+        self._has_state = has_state
+        # Called when the reader has caught up.
+        self.on_drained: Callable[[], object] | None = None
 
     async def read_missed(self, have: Version | None) -> MissedChanges | None:
         """Return the changes after the version `have`, for `join`; None if the whole state is sent instead.
@@ -145,7 +157,7 @@ class Follower:
         joined = msgspec.structs.replace(
             joined, list_keys=dict(actor.kind.list_keys), texts=actor.kind.state_type.texts
         )
-        if not durable.has_state:
+        if not durable.has_state or not self._has_state:
             return joined
         if have is None or have[0] != epoch or not 0 <= have[1] <= durable.version or not durable.is_stored:
             missed = None
@@ -165,6 +177,9 @@ class Follower:
 
     def deliver(self, frame: Frame, revision: Revision, *, in_step: bool = False) -> None:
         """Send the frame of a change, as PLAIT encodes it; hold it back from a slow reader, unless `in_step`."""
+        if not self._has_state:
+            self.version = revision.version
+            return
         if self.is_behind or (self._transport.is_backed_up and not in_step):
             if not self.is_behind:
                 self._actor.instruments.reader_lagged(self._actor.key.kind)
@@ -263,13 +278,17 @@ class Follower:
             self._send_held(self._held)
         if self._misses_presence and not self._transport.is_backed_up:
             self.send_presence_snapshot()
+        self._tell_drained()
 
     def catch_up(self) -> None:
         """Send everything that waits, even if the reader is slow."""
+        if not self.is_behind and not self._held:
+            return
         if self.is_behind:
             self._send_missed()
         while self._held:
             self._send_held(self._held)
+        self._tell_drained()
 
     def send_presence_snapshot(self) -> None:
         """Send the whole presence."""
@@ -298,6 +317,10 @@ class Follower:
         """Return a revision as the reader sees it, as JSON."""
         return revision.require_json() if self._view is EVERYTHING else self._view.json(revision)
 
+    def _tell_drained(self) -> None:
+        if self.on_drained is not None and not self.is_slow:
+            self.on_drained()
+
     def _send_held(self, held: deque[Frame]) -> None:
         frame = held.popleft()
         if not held:
@@ -320,7 +343,7 @@ class Follower:
         self._transport.send(Frame(frame))
 
     def _send_whole(self) -> None:
-        if not self._connection.follows:
+        if not self._connection.follows or not self._has_state:
             return
         durable, self._view = self._actor.state.durable, self._connection.view
         self.version = durable.version

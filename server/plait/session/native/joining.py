@@ -58,7 +58,7 @@ class Joining:
         # Read by `prepare`: the client's missed changes, unless the whole state is sent, and the record of its pushes.
         self._missed: MissedChanges | None = None
         self._client: ClientPushes
-        self._follower = Follower(actor, connection, transport)
+        self._follower = Follower(actor, connection, transport, has_state=join.state)
         # Messages of a client that cannot join are dropped.
         self._queue = ReceiveQueue(connection, transport, lambda *_: None)
         self._is_closed = False

@@ -91,6 +91,7 @@ class PlaitSession:
         # Any JSON fits a plain state, so large values that are pushed to it stay JSON.
         self._decode = decode_partly if actor.kind.state_type.is_plain else decode_client
         self._follower = follower
+        follower.on_drained = self._resume
         self._calls = ClientCalls(actor, connection, follower)
         self._messages = MessageOrder()
         # Created by the first frame that needs them.
@@ -149,6 +150,9 @@ class PlaitSession:
     def drained(self) -> None:
         """Send waiting frames, as the peer has caught up."""
         self._follower.drained()
+
+    def _resume(self) -> None:
+        self._calls.resume()
         if self._opened is not None:
             self._opened.drained()
 

@@ -7,6 +7,7 @@ from typing import Final
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
 from plait.actor.transport import Frame, Transport
+from plait.parts.queries.live_queries import find_queries
 from plait.session.leases import PrincipalLease, find_seconds_left
 from plait.session.native.follower import Follower
 from plait_schemas.codes import FORBIDDEN
@@ -81,6 +82,7 @@ class Tokens:
                 self._connection.close(FORBIDDEN, "the new token belongs to another user")
                 return
             self._connection.rights = rights
+            find_queries(self._actor).review(self._connection)
             if self.follower is not None:
                 self.follower.review()
             self._lease.renew(rights.principal)

@@ -1,0 +1,1 @@
+"""Live queries: their runs, results and readers."""

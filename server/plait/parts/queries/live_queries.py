@@ -1,0 +1,279 @@
+"""The live queries of a thread: each runs once for all of its readers, and again after a change of what it has read.
+
+A run sees the state and the tables as they are, including changes that are not durable yet, so its result waits until
+these are durable, and is dropped if they are lost. A run for all readers has no principal: if it asks for its
+principal, its result is dropped, and each principal gets a query of its own.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from plait.actor.actor import Actor
+from plait.actor.connection import Connection
+from plait.actor.logs import log_error
+from plait.actor.per_actor import PerActor
+from plait.actor.rpc import Arguments, Query
+from plait.errors import CallFailed, Forbidden, PlaitError, TooMany
+from plait.instruments.protocol import tell_limit
+from plait.parts.queries.outcome import SHARED, Failure, Outcome, Rows, find_whom, make_rows
+from plait.parts.queries.passes import QueryPasses
+from plait.state.principal import Principal
+from plait.state.reads import ALL, QueryRun, run_query
+from plait_schemas.codec import encode_json
+
+__all__ = ["Door", "LiveQueries", "LiveQuery", "QueryReader", "find_queries"]
+
+# The maximum number of queries that a connection reads, and of different ones of a thread.
+_MOST_READ: Final = 64
+_MOST: Final = 256
+
+
+class Door(NamedTuple):
+    """The way of one protocol to the client of a reader."""
+
+    send: Callable[[bytes], None]
+    # Ends the reader with an error.
+    fail: Callable[[PlaitError], None]
+    # Whether the client has not been sent everything so far.
+    is_slow: Callable[[], bool]
+
+
+class QueryReader:
+    """One reader of a query. It is not a turn, so nothing waits for its end."""
+
+    __slots__ = ("connection", "door", "is_behind", "live", "queries", "seen", "told")
+
+    def __init__(self, queries: "LiveQueries", connection: Connection, door: Door, have: str) -> None:
+        self.queries = queries
+        self.connection = connection
+        self.door = door
+        # None after the end.
+        self.live: LiveQuery | None = None
+        # The last result that the client was sent, or the tag of the one that it has from an earlier socket.
+        self.seen: Rows | str = have
+        # The last outcome that it was sent, and whether it has missed later ones, as the client reads slowly.
+        self.told: Outcome | None = None
+        self.is_behind = False
+
+    def abandon(self, *, is_closed: bool = False) -> None:
+        """End, as the client does not read any more."""
+        self.queries.leave(self)
+
+
+class LiveQuery:
+    """A query with arguments: for all readers, or for one principal."""
+
+    __slots__ = (
+        "arguments",
+        "is_dirty",
+        "key",
+        "made",
+        "method",
+        "principal",
+        "readers",
+        "reads",
+        "shown",
+        "whom",
+    )
+
+    def __init__(
+        self, method: Query, arguments: Arguments, key: Hashable, whom: Hashable, principal: Principal | None
+    ) -> None:
+        self.method = method
+        self.arguments = arguments
+        self.key = key
+        self.whom = whom
+        self.principal = principal
+        self.readers: dict[QueryReader, None] = {}
+        # The outcome of the last run, and the last one that was durable and shown to the readers.
+        self.made: Outcome | None = None
+        self.shown: Outcome | None = None
+        # What the last run has read; None for everything, as after an error.
+        self.reads: Mapping[str, set[str]] | None = None
+        # Whether it waits to run again.
+        self.is_dirty = False
+
+    def is_touched(self, part: str | None, names: Collection[str] | None) -> bool:
+        """Tell whether a write of names in a part may change the result; None stands for all of them."""
+        if part is None or self.reads is None:
+            return True
+        found = self.reads.get(part)
+        return found is not None and (names is None or ALL in found or not found.isdisjoint(names))
+
+
+class LiveQueries:
+    """The queries that clients of one thread follow."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._live: dict[Hashable, LiveQuery] = {}
+        self._readers: dict[Connection, dict[QueryReader, None]] = {}
+        self._passes = actor.use_service(QueryPasses)
+
+    # Readers
+
+    def open(
+        self, method: Query, arguments: Arguments, connection: Connection, door: Door, *, have: str = ""
+    ) -> QueryReader:
+        """Add a reader, whose client has the result with the tag `have`. Raises TooMany."""
+        own = self._readers.get(connection, {})
+        if len(own) >= _MOST_READ:
+            raise self._refuse(f"the connection follows {_MOST_READ} queries, which is the limit")
+        reader = QueryReader(self, connection, door, have)
+        self._enter(reader, method, arguments)
+        if reader.live is not None:
+            self._readers.setdefault(connection, own)[reader] = None
+        return reader
+
+    def leave(self, reader: QueryReader) -> None:
+        """Remove a reader, if it is there."""
+        self._take_out(reader)
+        if (own := self._readers.get(reader.connection)) is not None:
+            own.pop(reader, None)
+            if not own:
+                del self._readers[reader.connection]
+
+    def resume(self, connection: Connection) -> None:
+        """Send a connection what it has missed, as it has caught up."""
+        for reader in self._find(connection):
+            if reader.is_behind and reader.live is not None and reader.live.shown is not None:
+                self._deliver(reader, reader.live.shown)
+
+    def review(self, connection: Connection) -> None:
+        """Apply the new rights of a connection: end its readers, or run their queries for its new principal."""
+        whom = find_whom(connection.principal)
+        for reader in self._find(connection):
+            if not connection.rights.may_call:
+                self._end(reader, Forbidden("Forbidden"))
+            elif reader.live is not None and reader.live.whom not in (SHARED, whom):
+                self._move(reader)
+
+    # Runs
+
+    def touch(self, part: str | None, names: Collection[str] | None) -> None:
+        """Run the queries soon that have read what is written; None stands for all names, and for all parts."""
+        for live in self._live.values():
+            if not live.is_dirty and live.is_touched(part, names):
+                self._mark(live)
+
+    # Inside
+
+    def _run(self, live: LiveQuery) -> None:
+        """Run a query; send its outcome when everything that the run has seen is durable."""
+        live.is_dirty = False
+        if not live.readers:
+            return
+        at = self._actor.state.history.current.version
+        run, (args, kwargs), name = QueryRun(self._actor.thread, live.principal), live.arguments, live.method.name
+        work = partial(live.method.reads, self._actor.thread, *args, **kwargs)
+        outcome: Outcome
+        try:
+            outcome = make_rows(name, run_query(self._actor.state, run, work), live.whom, at)
+            live.reads = run.reads
+        except Exception as error:
+            outcome = Failure(live.whom, at, self._explain(name, error))
+            live.reads = None
+        if run.has_asked and live.whom is SHARED:
+            live.method.is_personal = True
+            for reader in tuple(live.readers):
+                self._move(reader)
+        elif live.made is None or not outcome.is_like(live.made):
+            live.made = outcome
+            self._actor.state.after(partial(self._show, live, outcome))
+
+    def _show(self, live: LiveQuery, outcome: Outcome, failure: PlaitError | None) -> None:
+        if failure is None:
+            live.shown = outcome
+            for reader in tuple(live.readers):
+                self._deliver(reader, outcome)
+        elif live.made is outcome:
+            live.made = live.shown  # The loss has marked all queries, which run again.
+
+    def _explain(self, name: str, error: Exception) -> PlaitError:
+        """Return the error that readers get; log the first one of its class."""
+        actor, logged = self._actor, self._passes.logged
+        place = (actor.key.kind, name, type(error))
+        if isinstance(error, PlaitError):
+            if place not in logged:
+                logged[place] = ""
+                log_error(error, actor.key, None)
+            return error
+        if actor.host.failures.shows_text or place not in logged:
+            logged[place] = str(actor.explain(error))
+        return CallFailed(logged[place])
+
+    def _find(self, connection: Connection) -> Sequence[QueryReader]:
+        return tuple(self._readers.get(connection, ()))
+
+    def _refuse(self, message: str) -> TooMany:
+        error = TooMany(message, limit="queries")
+        tell_limit(self._actor.instruments, error)
+        return error
+
+    def _enter(self, reader: QueryReader, method: Query, arguments: Arguments) -> None:
+        principal: Principal | None = None
+        whom: Hashable = SHARED
+        if method.is_personal:
+            principal = reader.connection.principal
+            whom = find_whom(principal)
+        key = (method.name, encode_json(arguments), whom)
+        live = self._live.get(key)
+        if live is None:
+            if len(self._live) >= _MOST:
+                raise self._refuse(f"{_MOST} queries of the thread are followed, which is the limit")
+            live = self._live[key] = LiveQuery(method, arguments, key, whom, principal)
+            self._actor.state.on_touch = self.touch
+            self._mark(live)
+        live.readers[reader] = None
+        reader.live = live
+        # Otherwise, a newer outcome is due.
+        if not live.is_dirty and live.shown is not None and live.made is live.shown:
+            self._deliver(reader, live.shown)
+
+    def _take_out(self, reader: QueryReader) -> None:
+        live, reader.live = reader.live, None
+        if live is not None:
+            del live.readers[reader]
+            if not live.readers:
+                del self._live[live.key]
+                if not self._live:
+                    self._actor.state.on_touch = None
+
+    def _move(self, reader: QueryReader) -> None:
+        """Move a reader to the query of its own principal."""
+        live = reader.live
+        assert live is not None
+        self._take_out(reader)
+        try:
+            self._enter(reader, live.method, live.arguments)
+        except PlaitError as error:
+            self._end(reader, error)
+
+    def _end(self, reader: QueryReader, error: PlaitError) -> None:
+        self.leave(reader)
+        reader.door.fail(error)
+
+    def _mark(self, live: LiveQuery) -> None:
+        live.is_dirty = True
+        self._passes.add(partial(self._run, live))
+
+    def _deliver(self, reader: QueryReader, outcome: Outcome) -> None:
+        """Send an outcome to a reader for whom it was made, unless the client has it or reads slowly."""
+        connection = reader.connection
+        if not connection.rights.may_call:
+            self._end(reader, Forbidden("Forbidden"))
+        elif outcome.whom is not SHARED and outcome.whom != find_whom(connection.principal):
+            self._move(reader)
+        elif reader.door.is_slow():
+            reader.is_behind = True
+        elif outcome is not reader.told:
+            reader.is_behind, reader.told = False, outcome
+            chunk = outcome.chunk(reader.seen)
+            if isinstance(outcome, Rows):
+                reader.seen = outcome
+            reader.door.send(chunk)
+
+
+find_queries: Final = PerActor[LiveQueries](LiveQueries).of
+"""Returns the live queries of an awake thread."""
