@@ -57,7 +57,7 @@ class QueryReader:
         self.is_behind = False
 
     def abandon(self, *, is_closed: bool = False) -> None:
-        """End, as the client does not read any more."""
+        """End, as the client has stopped reading."""
         self.queries.leave(self)
 
 
