@@ -110,17 +110,17 @@ class Pipeline(CommitQueue):
 
         The code may change it in place by mistake.
         """
-        if self.query is not None:
-            return self.query.show(self.current.state)
         reader = None if self.turns is None else self.turns.find_own_turn()
         if revision is None:
             sees_durable = self._pending and reader is not None and reader.sees_durable
             revision = self.history.durable if sees_durable else self.current
         if self._type.is_immutable:
-            return revision.state
-        if (states := self.shown_states) is None:
-            states = self.shown_states = ShownStates(self.history)
-        return states.show(revision, reader)
+            state = revision.state
+        else:
+            if (states := self.shown_states) is None:
+                states = self.shown_states = ShownStates(self.history)
+            state = states.show(revision, reader)
+        return state if self.query is None else self.query.show(state)
 
     def start(self, value: object) -> None:
         """Make `value` the initial state of a new thread; it is stored with the first change."""
