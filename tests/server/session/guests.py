@@ -58,12 +58,14 @@ class Guest:
         principal: Principal | None = None,
         renew: Renew = nobody,
         arrival: int = 0,
+        has_state: bool = True,
     ) -> None:
         self.actor = actor
         self.transport = FakeTransport()
         id = actor.sockets.connection_id(SUBPROTOCOL, principal, client)
         self.connection = make_connection(actor, id, self.transport, principal=principal, arrival=arrival)
-        self._make = partial(make_native, actor, self.connection, self.transport, Join(client, have), renew=renew)
+        join = Join(client, have, state=has_state)
+        self._make = partial(make_native, actor, self.connection, self.transport, join, renew=renew)
         self._ref = 0
 
     async def prepare(self) -> Joining:

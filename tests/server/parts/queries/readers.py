@@ -15,6 +15,9 @@ __all__ = ["ABSENT", "Desk", "Following"]
 ABSENT = "nothing yet"
 
 
+_COUNTING = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < ?) SELECT count(*) AS n FROM c"
+
+
 class Desk(Thread[Any]):
     """Has orders in a table, counts in its state, and a note of each user."""
 
@@ -61,6 +64,12 @@ class Desk(Thread[Any]):
         if (n := self.state["n"]) % 2:
             raise ValueError(f"{n} is odd")
         return n
+
+    @query
+    def heavy(self, count: int) -> Any:
+        (row,) = self.sql(_COUNTING, count).value
+        (second,) = self.sql(_COUNTING, count).value
+        return row["n"] + second["n"]
 
     @query
     def writes(self, how: str) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tests.server.parts.queries.readers import ABSENT, Desk, Following
 from tests.server.rooms import open_house
-from tests.server.session.guests import joined, until
+from tests.server.session.guests import Guest, joined, joins, until
 
-from plait import Thread, query, rpc
+from plait import Principal, Stream, Thread, current, query, rpc
 
 
 async def settle(actor: Any) -> None:
@@ -306,3 +306,107 @@ async def settle_runs(actor: Any) -> None:
     """Wait until no query waits for a run."""
     passes = next(each for each in actor.host.services.values() if type(each).__name__ == "QueryPasses")
     await until(lambda: not passes._waiting)
+
+
+async def test_the_statements_of_a_run_share_50_ms() -> None:
+    async with open_house(Desk) as house:
+        actor = await house.actor(Desk)
+        guest = await joined(actor, "a")
+        assert await Following(guest, "heavy", 10).next() == 20
+        heavy = Following(guest, "heavy", 1_000_000_000)
+        await heavy.next()
+        assert heavy.error["code"] == "sql_error"
+        assert heavy.ended is None
+
+
+async def test_a_query_knows_for_whom_it_runs_and_nothing_else_of_its_reader() -> None:
+    async with open_house(Asks) as house:
+        actor = await house.actor(Asks)
+        ann = Following(await joined(actor, "a", principal=Principal("ann")), "asks")
+        bob = Following(await joined(actor, "b", principal=Principal("bob")), "asks")
+        assert await ann.next() == ["ann", "one", True]
+        assert await bob.next() == ["bob", "one", True]
+        nobody = Following(await joined(actor, "c"), "asks")
+        await nobody.next()
+        assert nobody.error["code"] == "unauthenticated"
+
+
+class Asks(Thread[Any]):
+    initial_state = {"n": 0}  # noqa: RUF012
+
+    @query
+    def counted(self) -> Any:
+        return [self.state["n"], current().principal.claims]
+
+    @query
+    def asks(self) -> Any:
+        found = current()
+        return [found.principal.id, found.thread.name, found.connection is None and found.request is None]
+
+
+async def test_a_reader_that_loses_its_right_to_call_is_told_and_ends() -> None:
+    async with open_house(Desk) as house:
+        actor = await house.actor(Desk)
+        guest = await joined(actor, "a", principal=Principal("ann"))
+        orders = Following(guest, "orders")
+        await orders.next()
+        guest.connection.rights = guest.connection.rights._replace(may_call=False)
+        desk: Any = actor.thread
+        desk.add("secret")
+        await orders.next()
+        assert orders.ended == "forbidden"
+        assert orders.rows == []
+
+
+@pytest.mark.parametrize("waits_for", ["store", "reader"])
+async def test_a_result_that_waits_is_not_sent_to_a_principal_that_came_later(waits_for: str) -> None:
+    async with open_house(Asks) as house:
+        actor = await house.actor(Asks)
+        guest = await joined(actor, "a", principal=Principal("ann", {"group": 1}))
+        counted = Following(guest, "counted")
+        assert await counted.next() == [0, {"group": 1}]
+        guest.transport.is_backed_up = waits_for == "reader"
+        house.store.is_held = waits_for == "store"
+        commit = actor.thread.set_state({"n": 1})
+        await settle_runs(actor)
+        guest.connection.rights = guest.connection.rights._replace(principal=Principal("ann", {"group": 2}))
+        house.store.resume()
+        await commit
+        guest.transport.catch_up()
+        assert await counted.next() == [1, {"group": 2}]
+        assert len(counted.chunks) == 2
+
+
+async def test_a_client_without_the_state_is_told_versions_and_follows_queries() -> None:
+    async with open_house(Desk) as house:
+        actor = await house.actor(Desk)
+        desk: Any = actor.thread
+        guest = Guest(actor, "a", has_state=False)
+        await guest.open()
+        await actor.wait_until_idle()
+        assert joins(guest.frames) == {"version": 0}
+        member = Following(guest, "member", "n")
+        await member.next()
+        desk.set("n", 7)
+        assert await member.next() == 7
+        assert member.at == 1
+        desk.set("other", 7)
+        desk.emit("done")
+        assert (await guest.transport.next())["type"] == "event"
+        again = Guest(actor, "a", have=(actor.state.epoch, 1), has_state=False)
+        await again.open()
+        await actor.wait_until_idle()
+        assert joins(again.frames) == {"version": 2}
+
+
+def test_a_query_must_be_a_plain_function() -> None:
+    with pytest.raises(TypeError, match="must not await"):
+
+        @query
+        async def late(self: Any) -> None: ...
+
+    with pytest.raises(TypeError, match="does not stream"):
+
+        class Streams(Thread[Any]):
+            @query
+            def values(self, stream: Stream) -> None: ...
