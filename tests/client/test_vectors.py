@@ -8,8 +8,10 @@ from typing import Any
 from tests.cases import each_case
 
 from plait_client.conversations import Delivered, Undelivered
-from plait_client.events import Acked, Changed, Nacked, SessionEvent
+from plait_client.errors import CallError, Closed
+from plait_client.events import Acked, CallLost, Changed, Dropped, Joined, Nacked, SessionEvent
 from plait_client.opened_part import OpenedPart
+from plait_client.queries import FollowedQuery, Queries
 from plait_client.session import Session
 from plait_client.task_runs import TaskRuns
 from plait_schemas import messages
@@ -24,9 +26,11 @@ FILES = sorted(VECTORS.glob("*.json"))
 class Replay:
     """A session and a clock, and a method for each step of a script."""
 
-    def __init__(self, client: str) -> None:
+    def __init__(self, client: str, *, has_state: bool = True) -> None:
         self.now = 1000.0
-        self.session = Session(client, now=lambda: self.now)
+        self.session = Session(client, now=lambda: self.now, has_state=has_state)
+        self.queries = Queries(self.session, lambda: None)
+        self.followed: dict[str, FollowedQuery] = {}
         self.ended: dict[str, str] = {}
         self.sources: list[str | None] = []
         self.has_asked = False
@@ -36,9 +40,20 @@ class Replay:
         getattr(self, f"do_{name}")(argument)
         self.has_asked |= self.session.needs_socket and name not in ("lost", "open")
         events = self.session.take_events()
+        for event in events:
+            self.hand_over(event)
+        if self.session.stopped is not None:
+            self.queries.end(Closed(self.session.stopped, "stopped"))
         self.ended |= dict(_outcomes(events))
         if name == "receive" and argument["type"] in ("change", "changes", "snapshot"):
             self.sources += [each.source for each in events if isinstance(each, Changed)]
+
+    def hand_over(self, event: SessionEvent) -> None:
+        match event:
+            case Joined():
+                self.queries.join()
+            case messages.Result() | messages.Error() | CallLost() | Dropped():
+                self.queries.put(event)
 
     # What happens
 
@@ -82,6 +97,13 @@ class Replay:
         content, key = message
         self.session.post("messages", content, key)
 
+    def do_follow(self, what: list[Any]) -> None:
+        query = self.followed[json.dumps(what)] = FollowedQuery(*what, lambda: None)
+        self.queries.follow(query)
+
+    def do_unfollow(self, what: list[Any]) -> None:
+        self.queries.unfollow(self.followed.pop(json.dumps(what)))
+
     # What is expected
 
     def do_sent(self, frames: list[Any]) -> None:
@@ -111,6 +133,13 @@ class Replay:
     def do_runs(self, expected: list[Any]) -> None:
         runs = self.session.conversations.find("tasks", TaskRuns).show()
         assert [[run.id, run.status, run.value, run.result] for run in runs] == expected
+
+    def do_results(self, expected: list[Any]) -> None:
+        shown = [
+            [*json.loads(what), query.at if query.changes else None, query.rows, _code(query.error)]
+            for what, query in self.followed.items()
+        ]
+        assert shown == expected
 
     def do_more(self, has_more: bool) -> None:
         assert self.session.conversations.of("messages").has_more == has_more
@@ -170,10 +199,20 @@ def _outcomes(events: Iterable[SessionEvent]) -> Iterator[tuple[str, str]]:
                 yield message.key, f"unsent {answer.code}"
 
 
+def _code(error: Exception | None) -> str | None:
+    match error:
+        case CallError(code=code):
+            return code
+        case Closed(code=4403):
+            return "forbidden"
+    assert error is None
+    return None
+
+
 @each_case("path", FILES)
 def test_the_session_does_as_the_script_says(path: Path) -> None:
     script = json.loads(path.read_text())
-    replay = Replay(script["client"])
+    replay = Replay(script["client"], has_state=script.get("state", True))
     for number, step in enumerate(script["steps"]):
         try:
             replay.run(_expanded(step))

@@ -8,11 +8,13 @@ from plait_client.listing import ListedThread, ThreadPage, list_threads, list_th
 from plait_client.room import Room
 from plait_client.room_files import FileInfo, RoomFiles
 from plait_client.room_messages import RoomMessages
+from plait_client.room_query import RoomQuery
 from plait_client.room_tasks import RoomTasks
 from plait_client.session import Session
 from plait_client.sync import SyncChanges, SyncRoom, connect_sync
 from plait_client.sync_files import SyncFiles
 from plait_client.sync_messages import SyncMessages
+from plait_client.sync_query import SyncQuery
 from plait_client.sync_tasks import SyncTasks
 from plait_schemas.conversation import Item, PendingApproval
 from plait_schemas.task_run import TaskRun
@@ -35,11 +37,13 @@ __all__ = [
     "Room",
     "RoomFiles",
     "RoomMessages",
+    "RoomQuery",
     "RoomTasks",
     "Session",
     "SyncChanges",
     "SyncFiles",
     "SyncMessages",
+    "SyncQuery",
     "SyncRoom",
     "SyncTasks",
     "TaskRun",

@@ -34,6 +34,8 @@ class Options(TypedDict, total=False):
     ssl: SSLContext | None
     # The seconds that the first join may take with `async with`.
     open_timeout: float | None
+    # Whether the server sends the state and its changes; without them, the state is None and cannot be changed here.
+    state: bool
 
 
 class Connecting(Generic[S]):
@@ -43,6 +45,7 @@ class Connecting(Generic[S]):
         self._target = target
         self._client = options.get("client") or secrets.token_hex(16)
         self._schema = options.get("schema")
+        self._has_state = options.get("state", True)
         self._open_timeout = options.get("open_timeout", 10.0)
         self._state_type = state_type
         self._is_entered = False
@@ -75,7 +78,11 @@ class Connecting(Generic[S]):
     async def _open(self, timeout: float | None) -> Live:
         """Return a client that has joined; the caller must close it. Raises Closed, Disconnected."""
         session = Session(
-            self._client, now=asyncio.get_running_loop().time, schema=self._schema, quiet=self._target.quiet
+            self._client,
+            now=asyncio.get_running_loop().time,
+            schema=self._schema,
+            quiet=self._target.quiet,
+            has_state=self._has_state,
         )
         live = Live(session, self._target)
         limit = asyncio.timeout(timeout)
@@ -142,7 +149,8 @@ def connect(url: str, *, state_type: Any = Any, **options: Unpack[Options]) -> C
     limit, and raises Closed when the server refuses the client for good.
 
     The state is converted to `state_type`, for example the Struct of the server. `token` may be a function, also an
-    async one, that returns a fresh token. Raises ValueError for an invalid URL.
+    async one, that returns a fresh token. With `state=False`, the server sends neither the state nor its changes: for
+    calls, queries, messages and events. Raises ValueError for an invalid URL.
     """
     check_url(url)
     target = Target(url, options.get("token"), dict(options.get("headers", {})), options.get("ssl"))

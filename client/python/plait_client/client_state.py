@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from plait_client.errors import Refused
 from plait_client.fold import Pending
 from plait_client.pushes import Pushes
 from plait_schemas.diff import diff
@@ -15,8 +16,18 @@ __all__ = ["ClientState"]
 class ClientState:
     """The state on which the pushes of a session are made."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._pushes = Pushes(now)
+    def __init__(self, now: Callable[[], float], *, has_state: bool = True) -> None:
+        self._has_state = has_state
+        self._pushes = Pushes(now, has_state=has_state)
+
+    def check_state(self) -> None:
+        """Raise Refused in a session that has joined without the state."""
+        if not self._has_state:
+            raise Refused("bad_state", "the thread was opened without its state")
+
+    def reach(self, version: int) -> None:
+        """Note the version that a result of a query was read at, in a session without the state."""
+        self._pushes.fold.reach(version)
 
     @property
     def shown(self) -> Any:

@@ -50,7 +50,9 @@ class Fold:
     The states are not kept after the end of the client, unlike in a page's storage with the TypeScript client.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_state: bool = True) -> None:
+        # Whether the server sends the state; if not, only the version is known.
+        self._has_state = has_state
         self._at: Version | None = None
         self._confirmed: Any = None
         # Whether a change from the server did not fit: the known state is still shown, but a join does not resume from
@@ -72,7 +74,7 @@ class Fold:
     @property
     def have(self) -> Version | None:
         """The version of the state that the client has, for a join."""
-        return None if self._is_forgotten else self._at
+        return self._at if self._has_state and not self._is_forgotten else None
 
     @property
     def keys(self) -> Keys | None:
@@ -146,6 +148,9 @@ class Fold:
     def join(self, frame: Joined) -> None:
         """Take in the answer to a join. Raises PatchError, and changes nothing, if missed changes are missing."""
         at = (frame.epoch, frame.version)
+        if not self._has_state:
+            self._at = at
+            return
         self._list_keys, self._texts = frame.list_keys, frame.texts
         self._keys = Keys(frame.list_keys, frame.texts) if frame.list_keys or frame.texts else None
         is_known = self.have is not None and self.have[0] == frame.epoch
@@ -160,6 +165,11 @@ class Fold:
         else:
             raise PatchError("the join lacks the changes since the last socket")
         self._is_forgotten = False
+
+    def reach(self, version: int) -> None:
+        """Note a version that the server has reached, without the state."""
+        if not self._has_state and self._at is not None:
+            self._at = (self._at[0], max(self._at[1], version))
 
     def follow(self, start: int, end: int, ops: Sequence[Op]) -> None:
         """Apply operations that the server has applied as versions after `start`, up to `end`. Raises as `advance`."""

@@ -12,6 +12,7 @@ from plait_client.events import Acked, CallLost, Changed, Dropped, Joined, Nacke
 from plait_client.fold import Pending
 from plait_client.listeners import Changes, Listeners
 from plait_client.outcomes import Calls, Deliveries, Outcomes, refusal
+from plait_client.queries import Queries
 from plait_client.sent_messages import SentMessage
 from plait_client.session import Session
 from plait_client.target import Target, no_token
@@ -39,10 +40,11 @@ class Live:
         self.followers: Final[WeakSet[Changes[Any]]] = WeakSet()
         self.carrier: Final = Carrier(session, target, tell=self._tell, receive=self._receive_binary)
         self.calls: Final = Calls(session, self.carrier.wake, self.ending)
+        self.queries: Final = Queries(session, self.carrier.wake)
         # Set, and replaced by a new event, whenever anything may have changed.
         self._news = asyncio.Event()
         # The error that ended the session, if it was not a close code.
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
         self._complaint = ""
         self._renewing: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -54,7 +56,7 @@ class Live:
         if ending is not None:
             raise ending
 
-    def ending(self) -> BaseException | None:
+    def ending(self) -> Exception | None:
         """Return the error that has ended the session; None while it goes on."""
         code = self.session.stopped
         if code is None:
@@ -148,8 +150,9 @@ class Live:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    def _give_up(self, ending: BaseException) -> None:
-        """Refuse the pushes and messages that will get no answer."""
+    def _give_up(self, ending: Exception) -> None:
+        """Refuse the pushes and messages that will get no answer, and end the queries."""
+        self.queries.end(ending)
         waiting: list[Pending | SentMessage] = [*self.outcomes.waiting, *self.deliveries.waiting]
         for each in waiting:
             if self.is_closed:
@@ -172,6 +175,7 @@ class Live:
         match event:
             case Joined():
                 self._complaint = ""
+                self.queries.join()
             case Changed():
                 for follower in self.followers:
                     follower.put(event)
@@ -185,6 +189,7 @@ class Live:
                 self._complaint = message
             case messages.Result() | messages.Error() | CallLost() | Dropped():
                 self.calls.put(event)
+                self.queries.put(event)
             case messages.Event(name=name, data=data):
                 self.listeners.call(("event", name), decode_json(data))
             case messages.Message(data=data):

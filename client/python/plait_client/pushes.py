@@ -34,8 +34,8 @@ class Follower(Protocol):
 class Pushes:
     """The pushes without an answer, in the order of their refs, and the state that is shown with them."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self.fold: Final = Fold()
+    def __init__(self, now: Callable[[], float], *, has_state: bool = True) -> None:
+        self.fold: Final = Fold(has_state=has_state)
         self._window = SendWindow(now)
         self._next = 1
         # The push that was probably too large, unless the next join says that it was answered.

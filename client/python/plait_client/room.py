@@ -1,7 +1,7 @@
 """A thread in a client: its state, changes, calls, and events."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from plait_client.listeners import Changes, Remove
 from plait_client.live import Live
 from plait_client.room_files import RoomFiles
 from plait_client.room_messages import RoomMessages
+from plait_client.room_query import RoomQuery
 from plait_client.room_tasks import RoomTasks
 from plait_client.session import Session, Status
 from plait_client.typed import written
@@ -164,7 +165,8 @@ class Room(Generic[S]):
         return AwaitableEdit(self.shown(), self.keys(), self.push)
 
     def shown(self) -> Any:
-        """Return the shown state as JSON values, which must not be changed."""
+        """Return the shown state as JSON values, which must not be changed. Raises Refused with `state=False`."""
+        self._session.check_state()
         return self._session.shown
 
     def keys(self) -> Keys | None:
@@ -240,6 +242,21 @@ class Room(Generic[S]):
         async with aclosing(self._live.calls.run(rpc.name, args, kwargs)) as results:
             async for _, value in results:
                 yield rpc.convert(value)
+
+    @overload
+    def query(self, method: str, args: Iterable[Any] = ()) -> RoomQuery[Any]: ...
+    @overload
+    def query(self, method: Callable[..., Awaitable[R]], args: Iterable[Any] = ()) -> RoomQuery[R]: ...
+    @overload
+    def query(self, method: Callable[..., R], args: Iterable[Any] = ()) -> RoomQuery[R]: ...
+    def query(self, method: Any, args: Iterable[Any] = ()) -> RoomQuery[Any]:
+        """Follow a query, by its name or its function: `async for rows in room.query("open_orders", ["c1"]):`.
+
+        The iterator goes on over reconnects. Closing it ends the query; so does leaving the loop, unless a variable
+        keeps the iterator.
+        """
+        self._live.check_open()
+        return RoomQuery(self._live, read_rpc(method), args)
 
     # Running agents
 
@@ -335,6 +352,7 @@ class Room(Generic[S]):
 
         The iterator ends when this client is closed, and raises Closed when the server has closed it for good.
         """
+        self._session.check_state()
         follower: Changes[S] = Changes(self._confirmed.convert, self._why_no_more)
         self._live.followers.add(follower)
         return follower

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Final, NamedTuple
 
-from msgspec import Raw
+from msgspec.structs import replace
 
 from plait_client.errors import TooLarge
 from plait_client.events import CallLost, Dropped, Nacked
@@ -112,9 +112,9 @@ class CallQueue:
         self._sent: set[int] = set()
         self._next = 1
 
-    def add(self, method: str, args: list[Raw], kwargs: dict[str, Raw], after: Pending | None, max_frame: float) -> int:
-        """Add a call made after a push, and return its ref. Raises TooLarge."""
-        frame = Call(self._next, method, args, kwargs)
+    def add(self, call: Call, after: Pending | None, max_frame: float) -> int:
+        """Add a call made after a push, and return the ref that it gets. Raises TooLarge."""
+        frame = replace(call, ref=self._next)
         check_size(frame, max_frame)
         self._next += 1
         self._waiting.append(_Waiting(frame, after))

@@ -48,9 +48,15 @@ class Session(ClientState):
     """
 
     def __init__(
-        self, client: str, *, now: Callable[[], float], schema: str | None = None, quiet: float = QUIET
+        self,
+        client: str,
+        *,
+        now: Callable[[], float],
+        schema: str | None = None,
+        quiet: float = QUIET,
+        has_state: bool = True,
     ) -> None:
-        super().__init__(now)
+        super().__init__(now, has_state=has_state)
         self.client: Final = client
         # The close code that ended the session for good.
         self.stopped: int | None = None
@@ -128,7 +134,7 @@ class Session(ClientState):
         self._sending.reset()
         self._conversations.reset()
         self._heartbeat.heard()
-        self._out = [messages.Join(self.client, self._pushes.fold.have, self._schema, token)]
+        self._out = [messages.Join(self.client, self._pushes.fold.have, self._schema, token, self._has_state)]
 
     def lost(self, code: int) -> None:
         """Note that the socket was closed, or could not be opened.
@@ -189,8 +195,10 @@ class Session(ClientState):
     def push(self, ops: Iterable[Op], check: Callable[[Any], None] | None = None) -> Pending | None:
         """Change the shown state; return None if there is no change. Raises ValueError if the operations do not fit.
 
-        Not before the first join: the state must be known. `check` gets the next shown state, and may raise.
+        Not before the first join: the state must be known. `check` gets the next shown state, and may raise. Raises
+        Refused in a session without the state.
         """
+        self.check_state()
         ops = list(ops)
         if not ops:
             return None
@@ -198,14 +206,17 @@ class Session(ClientState):
         self.flush()
         return push
 
-    def call(self, method: str, args: Iterable[Any] = (), kwargs: dict[str, Any] | None = None) -> int:
+    def call(
+        self, method: str, args: Iterable[Any] = (), kwargs: dict[str, Any] | None = None, have: str | None = None
+    ) -> int:
         """Call an rpc, after the pushes so far; return the ref of its results. Raises TooLarge.
 
-        Only for a session that has joined.
+        `have` follows a query: it is the tag of the last known result, or "". Only for a session that has joined.
         """
         values = {name: msgspec.Raw(encode_given(value)) for name, value in (kwargs or {}).items()}
         raw = [msgspec.Raw(encode_given(value)) for value in args]
-        ref = self._sending.calls.add(method, raw, values, self._pushes.last, self._sending.max_frame)
+        call = messages.Call(0, method, raw, values, have)
+        ref = self._sending.calls.add(call, self._pushes.last, self._sending.max_frame)
         self.flush()
         return ref
 

@@ -1,7 +1,7 @@
 """Working with a thread without asyncio, for scripts and notebooks: each method returns when it is done."""
 
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from types import EllipsisType, MappingProxyType, TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, Unpack, overload
@@ -12,9 +12,11 @@ from plait_client.errors import Closed, Refused, Unanswered
 from plait_client.listeners import Change, Changes, Remove
 from plait_client.loop import LoopThread
 from plait_client.room import Room
+from plait_client.room_query import RoomQuery
 from plait_client.session import Status
 from plait_client.sync_files import SyncFiles
 from plait_client.sync_messages import SyncMessages
+from plait_client.sync_query import SyncQuery
 from plait_client.sync_tasks import SyncTasks
 from plait_schemas.patch import Op
 from plait_schemas.rpc import read_rpc
@@ -194,6 +196,22 @@ class SyncRoom(Generic[S]):
     def stream(self, method: Any, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
         """Call a method and iterate over its values. Closing the iterator, or leaving the loop, cancels the call."""
         return self._iterate(read_rpc(method).name, self._room.stream(method, *args, **kwargs))
+
+    @overload
+    def query(self, method: str, args: Iterable[Any] = (), timeout: float | None = None) -> SyncQuery[Any]: ...
+    @overload
+    def query(
+        self, method: Callable[..., Awaitable[R]], args: Iterable[Any] = (), timeout: float | None = None
+    ) -> SyncQuery[R]: ...
+    @overload
+    def query(
+        self, method: Callable[..., R], args: Iterable[Any] = (), timeout: float | None = None
+    ) -> SyncQuery[R]: ...
+    def query(self, method: Any, args: Iterable[Any] = (), timeout: float | None = None) -> SyncQuery[Any]:
+        """Follow a query, as Room does; each result must come within `timeout` seconds, or at any time."""
+        query: RoomQuery[Any] = self._loop.do(lambda: self._room.query(method, args))
+        name = read_rpc(method).name
+        return SyncQuery(query, lambda function: self._loop.wait(function, timeout, f"nothing from {name}"))
 
     def _iterate(self, name: str, values: AsyncGenerator[Any]) -> Generator[Any, None, None]:
         try:
