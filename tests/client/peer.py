@@ -29,6 +29,8 @@ class Link:
         self.send = send
         self.client = ""
         self.id = ""
+        # Whether it is told of the state.
+        self.has_state = True
         # Whether it reads so slowly that changes are held back, and the other messages that wait for that.
         self.is_slow = False
         self.told = 0
@@ -73,6 +75,8 @@ class Peer:
         self.state = apply(self.state, ops)
         self.history.append(Entry(ops, client))
         for link in self.links:
+            if not link.has_state:
+                continue
             if not link.is_slow and link is not source:
                 self._tell(link, messages.Change(self.version, ops, source.id if source else "server"))
             elif not link.is_slow:
@@ -104,10 +108,11 @@ class Peer:
     def join(self, link: Link, frame: messages.Join, *, whole: bool = False, readonly: bool = False) -> None:
         """Join a client, with the changes that it has missed or, if they are not kept, the whole state."""
         link.client, link.id, link.told = frame.client, f"s{next(self._ids)}", self.version
+        link.has_state = frame.state
         self.links.append(link)
         last_ref = max(self._answers.get(frame.client, ()), default=0)
         knows = frame.have is not None and frame.have[0] == self.epoch and not whole
-        has_state = not knows and self.state is not None
+        has_state = link.has_state and not knows and self.state is not None
         missed = self._since(frame.have[1]) if knows and frame.have and frame.have[1] < self.version else msgspec.UNSET
         state = msgspec.Raw(encode_json(self.state)) if has_state else msgspec.UNSET
         link.send(
@@ -192,7 +197,7 @@ class Peer:
                 link.send(messages.Pong(count))
             case messages.Message(data=data):
                 link.send(messages.Message(data))
-            case messages.Call():
+            case messages.Call(have=None):
                 self._call(link, frame)
             case _:
                 pass

@@ -29,6 +29,8 @@ SESSION_ONLY_IN_PYTHON: Final = {
     "conversations": "in JavaScript, the option `messages` adds it to the session",
     "flush": "in JavaScript, the option `messages` adds it to the session",
     "post": "in JavaScript, the option `messages` adds it to the session",
+    "check_state": "in JavaScript, the edits of a room check it",
+    "reach": "in JavaScript, the queries set the version of the fold",
     "send_binary": "Python's session makes the frame, JavaScript's is given it",
 }
 SESSION_ONLY_IN_SCRIPT: Final = {
@@ -97,6 +99,7 @@ ADDED: Final = {
         ("parts.ts", "UndoMethods"),
         ("parts.ts", "HasFiles"),
         ("thread-tasks.ts", "HasTasks"),
+        ("queries-part.ts", "QueryMethods"),
     ],
     "ThreadMessages": [("thread-part.ts", "ThreadPart")],
     "ThreadTasks": [("thread-part.ts", "ThreadPart")],

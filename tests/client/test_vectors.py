@@ -98,7 +98,7 @@ class Replay:
         self.session.post("messages", content, key)
 
     def do_follow(self, what: list[Any]) -> None:
-        query = self.followed[json.dumps(what)] = FollowedQuery(*what, lambda: None)
+        query = self.followed[json.dumps(what)] = FollowedQuery(what[0], what[1], lambda: None)
         self.queries.follow(query)
 
     def do_unfollow(self, what: list[Any]) -> None:

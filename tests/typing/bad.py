@@ -4,7 +4,7 @@ from tests.typing.rooms import Arena, Cart, CartThread, Game, GameRoom, Lobby, Q
 
 from plait import Context, Handle, Step, Thread
 from plait.testing import Served
-from plait_client import Room, SyncRoom
+from plait_client import Room, RoomQuery, SyncRoom
 
 
 async def misuse_calls() -> None:
@@ -155,13 +155,21 @@ async def misuse_clients(room: Room[Game], sync: SyncRoom[Game]) -> None:
     players: str = await room.call(GameRoom.add_player, "A")  # call-overload, reportAssignmentType
     # iterating over an rpc that does not stream, from a client
     room.stream(GameRoom.remove, "x")  # call-overload, reportArgumentType
+    # the results of a query as another type
+    games: RoomQuery[int] = room.query(GameRoom.find_game)  # arg-type, reportAssignmentType
+    # the arguments of a query one by one
+    room.query(GameRoom.remove, "Ada", "Bob")  # call-overload, reportCallIssue
+    # a result of a query in a loop that is not async
+    list(room.query(GameRoom.find_game))  # call-overload, reportArgumentType
     # a state of another type, from a client
     room.set(5)  # arg-type, reportArgumentType
     # a misspelt keyword, from a client that blocks
     sync.call(GameRoom.add_player, nam="Ada")  # call-overload, reportCallIssue
     # a result as another type, from a client that blocks
     removed: int = sync.call(GameRoom.find_game)  # assignment, reportAssignmentType
-    del players, removed
+    # an attribute that the result of a query does not have, from a client that blocks
+    next(sync.query(GameRoom.find_game)).scor  # attr-defined, reportAttributeAccessIssue
+    del players, removed, games
 
 
 async def misuse_served(t: Served) -> None:

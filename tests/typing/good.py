@@ -1,6 +1,7 @@
 """Lines that type checkers accept, with the types that they find; they run, too."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, closing
 from typing import Any, assert_type
 
 from tests.typing.rooms import Arena, Cart, CartThread, Game, GameRoom, Lobby, Question, app, count, support, tick
@@ -18,7 +19,7 @@ from plait import (
     ThreadValues,
 )
 from plait.testing import Served
-from plait_client import Connecting, Room, SyncRoom
+from plait_client import Connecting, Room, RoomQuery, SyncQuery, SyncRoom
 
 
 async def use_calls() -> None:
@@ -130,6 +131,13 @@ async def use_client(room: Room[Game]) -> None:
     assert_type(await room.call("add_player", "Bob"), Any)
     async for n in room.stream(GameRoom.watch, 3):
         assert_type(n, int)
+    assert_type(room.query(GameRoom.find_game), RoomQuery[Game])
+    assert_type(room.query(GameRoom.remove, ["Ada"]), RoomQuery[bool])
+    assert_type(room.query("find_game", ("Ada", 1)), RoomQuery[Any])
+    async with aclosing(room.query(GameRoom.find_game)) as games:
+        assert_type(games.at, int)
+    async for game in games:
+        assert_type(game, Game)
     await room.call(GameRoom.reset)
 
 
@@ -139,6 +147,9 @@ def use_sync_client(room: SyncRoom[Game]) -> None:
     assert_type(room.call(GameRoom.watch, 3), list[int])
     for n in room.stream(GameRoom.watch, 3):
         assert_type(n, int)
+    assert_type(room.query(GameRoom.remove, ["Ada"], timeout=1), SyncQuery[bool])
+    with closing(room.query(GameRoom.find_game)) as games:
+        assert_type(iter(games), SyncQuery[Game])
 
 
 async def use_served(t: Served) -> None:
