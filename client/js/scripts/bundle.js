@@ -8,6 +8,7 @@ const FILES = {
   "client.js": "full.ts",
   "messages.js": "messages-part.ts",
   "tasks.js": "tasks-part.ts",
+  "queries.js": "queries-part.ts",
   "listing.js": "listing.ts",
   "files.js": "files-part.ts",
 };

@@ -22,6 +22,7 @@ import { textComparison } from "./parts.js";
 import type { CompareTexts, HasFiles, History, TextMethods, TextWatchers, UndoMethods } from "./parts.js";
 import type { PlaceIn, Sendable, ValueAt } from "./places.js";
 import type { PresenceRecord } from "./presence.js";
+import type { QueryMethods } from "./queries-part.js";
 import { rpcFace } from "./rpc.js";
 import type { AnyRpcs, ArgsOf, ChunkOf, ResultOf, RpcFace } from "./rpc.js";
 import type { AgentOf, InputOf, OutputOf, YieldOf } from "./runs.js";
@@ -31,20 +32,21 @@ import type { HasTasks } from "./thread-tasks.js";
 
 export type Unsubscribe = () => void;
 
-/** The methods that the options `text` and `undo` bring; without them they throw a TypeError. */
+/** The methods that the options `text`, `undo` and `queries` bring; without them they throw a TypeError. */
 export interface ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents>
-  extends TextMethods, UndoMethods, HasFiles, HasTasks<Rpcs> {}
+  extends TextMethods, UndoMethods, QueryMethods<Rpcs>, HasFiles, HasTasks<Rpcs> {}
 
 /** `subscribe` reports changes of these values; the data of a join about the connection changes with the status. */
 const COMPARED = ["state", "confirmed", "version", "status", "trouble", "pending", "presence"] as const;
 
-type Methods = TextMethods & UndoMethods;
+type Methods = TextMethods & UndoMethods & QueryMethods<any>;
 
 /** The methods that options bring. */
 const METHODS = {
   text: ["splice", "append", "goesOn", "editsBetween", "onText"],
   undo: ["undo", "redo", "canUndo", "canRedo"],
-} as const satisfies { text: (keyof TextMethods)[]; undo: (keyof UndoMethods)[] };
+  queries: ["query"],
+} as const satisfies { text: (keyof TextMethods)[]; undo: (keyof UndoMethods)[]; queries: (keyof QueryMethods<any>)[] };
 
 export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   static readonly #onUnhandled = new Listeners<[Refusal, ThreadClient]>();
@@ -65,7 +67,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
   readonly #options: ThreadOptions<State>;
   #history: History | undefined;
   #texts: TextWatchers | undefined;
-  #methods: Partial<Record<keyof Methods, (...args: any[]) => unknown>> = {};
+  readonly #methods: Partial<Record<keyof Methods, (...args: any[]) => unknown>> = {};
 
   constructor(options: ThreadOptions<State>) {
     if (options.storage && !options.storage.newQueues) missing("the option storage", "keepIn");
@@ -356,8 +358,8 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#closed.promise;
   }
 
-  /** @internal Takes up the parts among the options that the client does not have yet. */
-  addParts(): void {
+  /** @internal Takes up the parts among the options that the client does not have yet; or `queries` without the option. */
+  addParts({ queries }: Pick<ThreadOptions<State>, "queries"> = this.#options): void {
     const { text, undo, messages, tasks, files } = this.#options;
     // Each comparison has a budget of its own.
     const compareTexts: CompareTexts = (before, after) => textComparison(this.#options)?.(before, after) ?? [];
@@ -366,10 +368,12 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     messages?.put(this, this.#link);
     tasks?.put(this, this.#link);
     files?.put(this, this.#options);
-    this.#methods = {
-      ...text?.newMethods(this.#edits, this.#texts as TextWatchers, compareTexts),
-      ...undo?.newMethods(this.#edits, this.#history as History),
-    };
+    Object.assign(
+      this.#methods,
+      text?.newMethods(this.#edits, this.#texts as TextWatchers, compareTexts),
+      undo?.newMethods(this.#edits, this.#history as History),
+      queries?.newMethods(this, this.#link),
+    );
   }
 
   #checkOpen(): undefined {

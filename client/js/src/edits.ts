@@ -115,6 +115,7 @@ export class Edits implements Editing {
   #attempt(make: () => readonly Op[], answer: Deferred<number>, applyOps: (ops: readonly Op[]) => void): void {
     let ops: readonly Op[] = [];
     try {
+      if (this.#session.keys.parts.state === false) throw new PatchError("the thread was opened without its state");
       ops = make();
       checkTexts(ops, this.#session.keys);
       applyOps(ops);

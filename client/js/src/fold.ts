@@ -28,6 +28,7 @@ export class Fold {
   /** The declared members that identify elements when states of the thread are compared, and its texts. */
   keys: Keys;
   // Whether a change from the server did not fit: the known state is still shown, but a join does not resume from it.
+  // A client without the state has none to resume from.
   #isForgotten = false;
   readonly #parts: Parts;
   #insertion: Insertion | undefined;
@@ -94,10 +95,10 @@ export class Fold {
       if (known === epoch && (ops || from === version)) {
         over = ops ?? [];
         confirmed = apply(this.confirmed, over);
-      } else if (version > 0 || ops) throw new PatchError("changes are missing");
+      } else if ((version > 0 && this.#parts.state !== false) || ops) throw new PatchError("changes are missing");
     }
     this.#rejoin([epoch, version], confirmed, over, lastRef);
-    this.#isForgotten = false;
+    this.#isForgotten = this.#parts.state === false;
     this.hasJoined = true;
   }
 

@@ -29,6 +29,8 @@ export type {
 } from "./parts.js";
 export type { PresenceRecord } from "./presence.js";
 export type { Op } from "./protocol.js";
+export { queries } from "./queries-part.js";
+export type { QueriesPart } from "./queries-part.js";
 export type { AnyRpcs, RpcFace } from "./rpc.js";
 export type { Interruption } from "./runs.js";
 export type { WebSocketClass, WebSocketLike } from "./socket.js";

@@ -11,6 +11,9 @@ export function keepIn(storage: StorageLike): Keeper {
   return {
     storage,
     claim: (options, isClosing) => claimSlot(storage, storageKey(options), pageLocks(), isClosing),
-    newQueues: (options, onEvent) => new AbandonedQueues(storage, options, onEvent),
+    newQueues(options, onEvent) {
+      if (options.state === false) throw new TypeError("a client without the state has no changes to keep");
+      return new AbandonedQueues(storage, options, onEvent);
+    },
   };
 }

@@ -5,6 +5,7 @@ import type { SessionEvent } from "./events.js";
 import type { DeepReadonly } from "./json.js";
 import type { MessagesPart } from "./messages-part.js";
 import type { ComparePart, FilesPart, TextPart, UndoPart } from "./parts.js";
+import type { QueriesPart } from "./queries-part.js";
 import type { Token } from "./requests.js";
 import type { WebSocketClass } from "./socket.js";
 import type { Slot, StorageLike } from "./storage.js";
@@ -38,6 +39,8 @@ export interface ThreadOptions<State> {
   messages?: MessagesPart | undefined;
   /** `tasks` of this package: the runs of the thread's tasks. */
   tasks?: TasksPart | undefined;
+  /** `queries` of this package: the results of queries, and their changes. */
+  queries?: QueriesPart | undefined;
   /** `files` of this package: the files that the thread keeps. */
   files?: FilesPart | undefined;
   /**
@@ -46,6 +49,11 @@ export interface ThreadOptions<State> {
   WebSocket?: WebSocketClass | undefined;
   /** The value of `state` until the thread has sent its own, as a server rendered it. */
   initialState?: DeepReadonly<State> | undefined;
+  /**
+   * Whether to follow the thread's state, by default true. Without it `state` is undefined, and changes of it are
+   * refused with `bad_state`; calls, queries, messages and the like work as always.
+   */
+  state?: boolean | undefined;
   /** Whether to connect at once, by default true; `connect()` does it later. */
   connect?: boolean | undefined;
 }

@@ -191,6 +191,8 @@ export interface History {
 export interface Parts {
   readonly text?: TextPart | undefined;
   readonly compare?: ComparePart | undefined;
+  /** Whether the state is followed, unless it is false. */
+  readonly state?: boolean | undefined;
 }
 
 /** A file of a thread, also in the events `file_created` and `file_updated`. Times are in microseconds. */

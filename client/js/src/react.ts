@@ -23,6 +23,9 @@ import { SharedClients } from "./shared.js";
 import type { ThreadMessages } from "./thread-messages.js";
 
 export type { ThreadHandlers } from "./hooks.js";
+export type { QueryState } from "./queries.js";
+export { useQuery } from "./use-query.js";
+export type { QueryOptions } from "./use-query.js";
 
 const NOBODY: PresenceRecord = {};
 const NO_MESSAGES: readonly ThreadMessage[] = [];
@@ -36,8 +39,8 @@ export type UseThreadOptions<State> = Omit<ThreadOptions<State>, "connect"> & Th
 /**
  * The client of a thread, connected while a component that uses it is mounted. Components that name the same thread
  * with a token of the same user share one client; it has the options of the first of them, with the parts that a later
- * one adds (`text`, `undo`, `compare`, `messages`, `tasks`), and the token of the last render. Another kind, name,
- * host, url, client, storage or user gives another client, and so does mounting after the shared one was closed. Two
+ * one adds (`text`, `undo`, `compare`, `messages`, `tasks`, `queries`), and the token of the last render. Another kind, name,
+ * host, url, client, storage, `state` or user gives another client, and so does mounting after the shared one was closed. Two
  * tokens are of the same user if they are equal, or JWTs that differ in their times only.
  */
 export function useThread<State = unknown, Rpcs = AnyRpcs, Events = AnyEvents>(

@@ -102,14 +102,15 @@ export class CallQueue {
   #next = 1;
 
   /** Adds a call made after a push, and returns its ref. */
-  add(method: string, args: readonly Json[], kwargs: JsonObject, after: Pending | undefined): number {
-    const frame: Call = {
+  add(method: string, args: readonly Json[], kwargs: JsonObject, after: Pending | undefined, have?: string): number {
+    const frame = {
       type: "call",
       ref: this.#next++,
       method,
       ...(args.length > 0 && { args }),
       ...(Object.keys(kwargs).length > 0 && { kwargs }),
-    };
+      have,
+    } as Call;
     this.#waiting.push({ frame, after });
     return frame.ref;
   }

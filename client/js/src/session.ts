@@ -148,7 +148,8 @@ export class Session {
     this.#heartbeat.heard(this.#options.now());
     // JSON has no members that are undefined.
     const { client, fold } = this.queue;
-    this.#out = [{ type: "join", client, have: fold.have, schema: this.#options.schema, token } as Join];
+    const { schema, parts } = this.#options;
+    this.#out = [{ type: "join", client, have: fold.have, schema, token, state: parts?.state } as Join];
   }
 
   /**
@@ -217,9 +218,12 @@ export class Session {
     return push;
   }
 
-  /** Calls a method as soon as the pushes made before it were sent. Returns the call's ref. */
-  call(method: string, args: readonly Json[] = [], kwargs: JsonObject = {}): number {
-    const ref = this.#sending.calls.add(method, args, kwargs, this.pushes.at(-1));
+  /**
+   * Calls a method as soon as the pushes made before it were sent; with the tag of a known result, follows a query.
+   * Returns the call's ref.
+   */
+  call(method: string, args: readonly Json[] = [], kwargs: JsonObject = {}, have?: string): number {
+    const ref = this.#sending.calls.add(method, args, kwargs, this.pushes.at(-1), have);
     this.#flush();
     return ref;
   }

@@ -19,14 +19,14 @@ const PATIENCE = 60_000;
 
 /** Identifies a client. */
 export interface ClientKey {
-  /** The thread, and the user of the token. */
+  /** The thread, the user of the token, and whether the state is followed. */
   readonly thread: string;
   /** The client's own id and storage. */
   readonly own: string;
 }
 
 /** The options that a later component may add to a client. */
-const PARTS = ["text", "undo", "compare", "messages", "tasks"] as const;
+const PARTS = ["text", "undo", "compare", "messages", "tasks", "queries"] as const;
 
 /** A client that connects when a component holds it, or asks when it is ready. */
 class SharedClient extends ThreadClient {
@@ -66,9 +66,9 @@ export class SharedClients {
   /** Returns the same key for options of the same socket, user, client id and storage. */
   keyOf(options: ThreadOptions<any>): ClientKey {
     const place = hasHost(options) ? socketUrl(options) : `${options.kind}/${options.name}`;
-    const { client = null, storage, token } = options;
+    const { client = null, storage, token, state } = options;
     return {
-      thread: JSON.stringify([place, userOf(token)]),
+      thread: JSON.stringify([place, userOf(token), state !== false]),
       own: JSON.stringify([client, storage ? this.#storages.of(storage.storage) : null]),
     };
   }
