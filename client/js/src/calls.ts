@@ -76,12 +76,12 @@ export class Calls {
 
   /** Passes a result or a failure to its call. */
   settle(event: SessionEvent): void {
-    if (event.type !== "result" && event.type !== "failed") return;
+    if (!("ref" in event)) return;
     const chunks = this.#open.get(event.ref);
-    if (event.type === "result" && !event.done) return chunks?.push(event.value);
+    if ("error" in event) chunks?.fail(event.error);
+    else if (event.done) chunks?.finish(event.value);
+    else return chunks?.push(event.value);
     this.#open.delete(event.ref);
-    if (event.type === "result") chunks?.finish(event.value);
-    else chunks?.fail(event.error);
   }
 
   /** Ends all calls with an error, because no answer will come. */

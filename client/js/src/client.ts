@@ -339,7 +339,7 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
       if (state !== undefined && predicate(state)) return state;
       return this.#checkOpen();
     };
-    return whenFound(look, (fn) => this.subscribe(fn), signal);
+    return whenFound(look, this.subscribe, signal);
   }
 
   // Connecting and closing

@@ -32,9 +32,9 @@ export class Fold {
   #isForgotten = false;
   readonly #parts: Parts;
   #insertion: Insertion | undefined;
-  readonly #onShown: (change: ShownChange) => void;
+  readonly #onShown: ((change: ShownChange) => void) | undefined;
 
-  constructor(onShown: (change: ShownChange) => void, parts: Parts = {}) {
+  constructor(onShown: ((change: ShownChange) => void) | undefined, parts: Parts = {}) {
     this.#parts = parts;
     this.keys = new Keys({}, [], parts);
     this.#onShown = onShown;
@@ -236,7 +236,7 @@ export class Fold {
     this.shown = after;
     if (before === after) return;
     // An answer that tells nothing new, or to a push that no longer fits, has no operations.
-    this.#onShown({ before, after, ops: ops.length > 0 ? ops : this.#difference(before, after), ...of });
+    this.#onShown?.({ before, after, ops: ops.length > 0 ? ops : this.#difference(before, after), ...of });
   }
 }
 

@@ -68,7 +68,7 @@ export class Link {
       now,
       schema: options.schema,
       parts: options,
-      onShown: (change) => listener.onShown?.(change),
+      onShown: listener.onShown,
     });
   }
 

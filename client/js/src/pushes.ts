@@ -35,7 +35,7 @@ export class Pushes {
   isDirty = false;
   keptAt: Version | undefined;
 
-  constructor(client: string, now: () => number, onShown: (change: ShownChange) => void, parts: Parts = {}) {
+  constructor(client: string, now: () => number, onShown?: (change: ShownChange) => void, parts: Parts = {}) {
     this.client = client;
     this.fold = new Fold(onShown, parts);
     this.#now = now;
@@ -165,12 +165,10 @@ export class Pushes {
     // push that lost its place as made without it, and might find another place for that push.
     const [first] = this.all;
     if (first && lastRef < first.ref - 1) for (const push of this.all) push.isOrphan ||= push.lostOn !== undefined;
-    if (this.all.some((push) => push.ref <= lastRef && push.sent === undefined)) {
+    const unsent = this.all.filter((push) => push.sent === undefined);
+    if (unsent.some((push) => push.ref <= lastRef)) {
       const sent = this.all.filter((push) => push.sent !== undefined);
-      this.#renumber(
-        this.all.filter((push) => push.sent === undefined),
-        Math.max(lastRef, ...sent.map((push) => push.ref)) + 1,
-      );
+      this.#renumber(unsent, Math.max(lastRef, ...sent.map((push) => push.ref)) + 1);
     }
     this.isDirty = true;
   }

@@ -47,14 +47,14 @@ export type RpcFace<Rpcs> = {
   ) => Promise<ResultOf<Rpcs, Name>>;
 };
 
-const TAKEN: ReadonlySet<string> = new Set(["then", "toJSON", "inspect", "asymmetricMatch", "$$typeof"]);
+const TAKEN = ["then", "toJSON", "inspect", "asymmetricMatch", "$$typeof"];
 
 /** Returns an object whose methods call `call`, with names in camel case turned into snake case. */
 export function rpcFace<Rpcs>(call: (method: string, args: unknown[]) => Promise<unknown>): RpcFace<Rpcs> {
   return new Proxy({} as RpcFace<Rpcs>, {
     get: (target, name) => {
       // `await` takes an object with `then` for a promise; the other names are read by consoles and test tools.
-      if (typeof name === "symbol" || TAKEN.has(name) || name in target) return Reflect.get(target, name);
+      if (typeof name === "symbol" || TAKEN.includes(name) || name in target) return Reflect.get(target, name);
       const method = name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
       return (...args: unknown[]) => call(method, args);
     },

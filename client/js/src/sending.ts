@@ -80,11 +80,10 @@ export class Sending {
     const next = () => calls.next(this.maxFrame, pushes, outbox) ?? nextPush();
     let hasMessages = false;
     for (let each = next(); each; each = next()) {
-      if (!isMessage(each)) out.push(each);
-      else {
+      if (each.type === "message" || each.type === "bytes") {
         hasMessages = true;
         out.push(...outbox.send(each));
-      }
+      } else out.push(each);
     }
     if (hasMessages && this.#isFinishing) out.push(outbox.ask());
     return out;
@@ -175,8 +174,4 @@ export class CallQueue {
     this.#sent.clear();
     return failed;
   }
-}
-
-function isMessage(frame: Outgoing | Unsent): frame is Message | Bytes {
-  return frame.type === "message" || frame.type === "bytes";
 }

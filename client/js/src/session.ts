@@ -20,7 +20,7 @@ import type { Parts } from "./parts.js";
 import { PatchError } from "./patch.js";
 import { Presences } from "./presence.js";
 import type { PresenceRecord } from "./presence.js";
-import type { Ack, Error as Failure, Join, Joined, Message, Nack, Op, ServerMessage } from "./protocol.js";
+import type { Error as Failure, Join, Joined, Message, Op, ServerMessage } from "./protocol.js";
 import { Pushes } from "./pushes.js";
 import { Sending } from "./sending.js";
 
@@ -60,7 +60,7 @@ export class Session {
 
   constructor(options: SessionOptions) {
     this.#options = options;
-    this.queue = new Pushes(options.client, options.now, (change) => options.onShown?.(change), options.parts);
+    this.queue = new Pushes(options.client, options.now, options.onShown, options.parts);
     this.#sending = new Sending(this.queue, options.now);
   }
 
@@ -296,7 +296,7 @@ export class Session {
 
   #rejoin(): void {
     this.#leave("idle");
-    this.#events.push({ type: "rejoin" });
+    this.tell({ type: "rejoin" });
   }
 
   #dispatch(frame: ServerMessage): void {
@@ -311,8 +311,11 @@ export class Session {
       case "snapshot":
         return this.tell(applyChange(this.queue.fold, frame));
       case "ack":
+        this.tell(this.queue.ack(frame));
+        return this.#flush();
       case "nack":
-        return this.#handleAnswer(frame);
+        this.tell(this.queue.nack(frame));
+        return this.#flush();
       case "result":
         this.tell(this.#sending.calls.take(frame));
         return this.#sendNextCall();
@@ -335,15 +338,10 @@ export class Session {
     this.#sending.maxFrame = frame.max_frame ?? Infinity;
     this.phase = "joined";
     this.#source = "server";
-    this.#events.push({ type: "joined" });
+    this.tell({ type: "joined" });
     const presence = this.#presences.resend(this.#sending.maxFrame);
     if (presence?.type === "presence") this.#sending.presence.put(presence);
     else if (presence) this.#put(presence);
-    this.#flush();
-  }
-
-  #handleAnswer(frame: Ack | Nack): void {
-    this.tell(frame.type === "ack" ? this.queue.ack(frame) : this.queue.nack(frame));
     this.#flush();
   }
 

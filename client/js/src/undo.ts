@@ -39,6 +39,7 @@ export const undo: UndoPart = {
 /** The changes of this client that can be undone, and those that were undone. */
 export class UndoHistory implements History {
   readonly #now: () => number;
+  readonly #parts: Parts | undefined;
   readonly #done: Chain;
   readonly #undone: Chain;
   readonly #unanswered = new Map<Pending, { readonly entry: Entry; readonly isInsertion: boolean }>();
@@ -51,6 +52,7 @@ export class UndoHistory implements History {
   /** The clock counts milliseconds. */
   constructor(now: () => number, parts?: Parts) {
     this.#now = now;
+    this.#parts = parts;
     this.#done = new Chain(parts);
     this.#undone = new Chain(parts);
   }
@@ -107,7 +109,9 @@ export class UndoHistory implements History {
     document: Document,
     push: (ops: readonly Op[]) => Answer,
   ): Answer | undefined {
-    const ops = attempt(this.#chain(what), (chain) => chain.take(place, document));
+    // Without the state, the push is refused.
+    const hasState = this.#parts?.state !== false;
+    const ops = hasState ? attempt(this.#chain(what), (chain) => chain.take(place, document)) : [];
     if (!ops) return undefined;
     this.#doing = what;
     try {

@@ -2,20 +2,24 @@
 
 import { expect } from "vitest";
 
+import { PlaitError } from "../src/errors.js";
 import { withConversations } from "../src/messages-part.js";
 import type { ConversationSession } from "../src/messages-part.js";
 import type { Outgoing } from "../src/messages.js";
 import type { ThreadMessage } from "../src/conversation.js";
 import { plain } from "../src/json.js";
 import { apply } from "../src/patch.js";
+import { Queries, keyOf } from "../src/queries.js";
+import type { Query } from "../src/queries.js";
 import type { Document } from "../src/json.js";
 import type { Op, ServerMessage, TaskRun } from "../src/protocol.js";
 import { TaskRuns } from "../src/task-runs.js";
-import { Session, diff } from "./whole.js";
+import { PARTS, Session, diff } from "./whole.js";
 
 export interface Script {
   description: string;
   client: string;
+  state?: boolean;
   steps: { [name: string]: unknown }[];
 }
 
@@ -23,14 +27,18 @@ export interface Script {
 export class Replay {
   #now = 0;
   readonly session: ConversationSession;
+  readonly #queries: Queries;
   #sent: Outgoing[] = [];
   #outcomes: Record<string, string> = {};
   #sources: (string | null)[] = [];
   #rejoins = 0;
   #stopped: number | undefined = undefined;
 
-  constructor(client: string) {
-    this.session = withConversations(new Session({ client, now: () => this.#now }), () => this.#now);
+  constructor(client: string, state = true) {
+    const session = new Session({ client, now: () => this.#now, parts: state ? PARTS : { ...PARTS, state } });
+    this.session = withConversations(session, () => this.#now);
+    const closedError = new PlaitError("closed", "the client is closed");
+    this.#queries = new Queries({ session: this.session, status: "online", closedError, pump: () => undefined });
     this.session.partEvents.add((events) => {
       for (const event of events) {
         if (event.type === "delivered") this.#outcomes[event.message.key] = `sent ${event.id}`;
@@ -51,6 +59,9 @@ export class Replay {
     else if (name === "watch") session.conversations.find(value as string, TaskRuns).open();
     else if (name === "older") session.conversations.of(value as string).loadOlder();
     else if (name === "leave") session.conversations.close(value as string);
+    else if (name === "follow") this.#queries.follow(keyOf(...(value as [string, unknown[]])));
+    else if (name === "unfollow")
+      this.#queries.unfollow(this.#queries.find(keyOf(...(value as [string, unknown[]]))) as Query);
     else if (name === "post") session.post("messages", ...(value as [string, string]));
     this.#gather();
     this.#expect(name, value);
@@ -115,6 +126,12 @@ export class Replay {
       expect(shown.map(({ id, status, value = null, result = null }) => [id, status, value, result])).toEqual(value);
       expect(session.conversations.show("tasks")).toBe(shown);
     }
+    if (name === "results") {
+      const shown = this.#queries.all.map(({ method, args, state: { at = null, data = null, error } }) => {
+        return [method, args, at, data, error?.code ?? null];
+      });
+      expect(shown).toEqual(value);
+    }
     if (name === "more") expect(session.conversations.of("messages").hasMore).toBe(value);
     if (name === "rejoin") {
       expect(this.#rejoins).toBeGreaterThan(0);
@@ -140,9 +157,13 @@ export class Replay {
   }
 }
 
-/** Leaves out fields that may be left out: null, false, 0, and empty lists and objects, at the top of a frame. */
+/**
+ * Leaves out fields that may be left out: null, false, 0, and empty lists and objects, at the top of a frame; of
+ * `state`, true.
+ */
 function withoutDefaults(frames: readonly object[]): { [name: string]: unknown }[] {
   const isDefault = (value: unknown) =>
     value === null || value === false || value === 0 || (typeof value === "object" && Object.keys(value).length === 0);
-  return frames.map((frame) => Object.fromEntries(Object.entries(frame).filter(([, value]) => !isDefault(value))));
+  const isLeftOut = ([name, value]: [string, unknown]) => (name === "state" ? value === true : isDefault(value));
+  return frames.map((frame) => Object.fromEntries(Object.entries(frame).filter((field) => !isLeftOut(field))));
 }

@@ -6,9 +6,23 @@ import type { Script } from "./replay.js";
 
 const FOLDER = new URL("../../../schemas/vectors/", import.meta.url);
 const STEPS = new Set(
-  ["open", "lost", "edit", "set", "receive", "wait", "view", "watch", "older", "leave", "post"].concat(
+  [
+    "open",
+    "lost",
+    "edit",
+    "set",
+    "receive",
+    "wait",
+    "view",
+    "watch",
+    "older",
+    "leave",
+    "post",
+    "follow",
+    "unfollow",
+  ].concat(
     ["sent", "shown", "presence", "confirmed", "pending", "outcomes", "sources"],
-    ["rejoin", "stopped", "messages", "calls", "approvals", "runs", "more"],
+    ["rejoin", "stopped", "messages", "calls", "approvals", "runs", "more", "results"],
   ),
 );
 
@@ -22,7 +36,7 @@ function expanded(_: string, value: unknown): unknown {
 for (const file of readdirSync(FOLDER).filter((name) => name.endsWith(".json"))) {
   const script = JSON.parse(readFileSync(new URL(file, FOLDER), "utf8"), expanded) as Script;
   test(`${file}: ${script.description}`, () => {
-    const replay = new Replay(script.client);
+    const replay = new Replay(script.client, script.state);
     for (const step of script.steps) {
       for (const [name, value] of Object.entries(step)) {
         expect(STEPS).toContain(name);
