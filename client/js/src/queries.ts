@@ -7,7 +7,7 @@ import { parse } from "./exact.js";
 import { canonical, freeze, plain, share } from "./json.js";
 import type { Document, Json } from "./json.js";
 import { Listeners } from "./listeners.js";
-import { PatchError, apply } from "./patch.js";
+import { tryApply } from "./patch.js";
 import type { Op } from "./protocol.js";
 import type { Session } from "./session.js";
 import type { Carrier } from "./thread-part.js";
@@ -49,13 +49,18 @@ export class Query {
     [this.method, this.args] = parse(key) as [string, Json[]];
   }
 
-  /** Takes in a part of the answer. Throws a PatchError, and changes nothing, if a difference does not fit. */
-  take({ at, tag, rows, ops, error }: Chunk): void {
-    if (error) return this.fail(new PlaitError(error.code, error.message));
-    const { data } = this.state as QueryState<Document>;
-    const next = rows === undefined ? apply(data, ops ?? []) : rows;
+  /** Takes in a part of the answer; returns false, and changes nothing, if it does not fit the last result. */
+  take({ at, tag, rows, ops = [], error }: Chunk): boolean {
+    if (error) {
+      this.fail(new PlaitError(error.code, error.message));
+      return true;
+    }
+    const data = this.state.data as Document;
+    const next = rows === undefined ? tryApply(data, ops) : rows;
+    if (next === undefined) return false;
     this.tag = tag;
     this.tell({ data: freeze(share(data, next)), error: undefined, at });
+    return true;
   }
 
   fail(error: PlaitError): void {
@@ -149,15 +154,12 @@ export class Queries {
     const { fold } = this.#session.queue;
     // Nothing else tells the version to a client without the state.
     if (fold.at && fold.at[1] < chunk.at && fold.have === undefined) fold.at = [fold.at[0], chunk.at];
-    try {
-      query.take(chunk);
-    } catch (error) {
-      if (!(error instanceof PatchError)) throw error;
-      this.#cancel(query);
-      query.tag = "";
-      this.#call(query);
-      queueMicrotask(() => this.#carrier.pump());
-    }
+    if (query.take(chunk)) return;
+    this.#cancel(query);
+    query.tag = "";
+    this.#call(query);
+    // The events are being taken by a pump, which has sent its frames.
+    queueMicrotask(() => this.#carrier.pump());
   }
 }
 

@@ -48,13 +48,14 @@ test("what others type is shown, also over an own change that has no answer", as
   expect(client.state?.status).toBe("done");
 });
 
-test.each<[string, "text" | "undo", (client: ThreadClient<Pad>) => unknown]>([
+test.each<[string, "text" | "undo" | "queries", (client: ThreadClient<Pad>) => unknown]>([
   ["splice", "text", (client) => client.splice("/note", 0, 1)],
   ["append", "text", (client) => client.append("/note", "!")],
   ["onText", "text", (client) => client.onText("/note", () => undefined)],
   ["editsBetween", "text", (client) => client.editsBetween("a", "b")],
   ["undo", "undo", (client) => client.undo()],
   ["canRedo", "undo", (client) => client.canRedo()],
+  ["query", "queries", (client) => client.query("open_orders", ["c1"], () => undefined)],
 ])("%s throws a TypeError that names the option %s", async (method, option, use) => {
   const [client] = await joined();
   expect(() => use(client)).toThrow(TypeError);
