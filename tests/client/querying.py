@@ -20,6 +20,7 @@ __all__ = [
     "begin",
     "fail",
     "follow",
+    "is_over",
     "next_call",
     "reconnect",
     "soon",
@@ -71,6 +72,11 @@ def fail(server: Server, ref: int, message: str = "no such table", at: int = 0) 
 def begin(query: RoomQuery[T]) -> asyncio.Task[T]:
     """Begin to wait for the next result."""
     return asyncio.ensure_future(anext(query))
+
+
+async def is_over(query: RoomQuery[Any]) -> bool:
+    """Return whether a query has nothing more to give."""
+    return await soon(anext(query, None)) is None
 
 
 async def take_all(room: Room[Any]) -> None:

@@ -16,6 +16,7 @@ from tests.client.querying import (
     begin,
     fail,
     follow,
+    is_over,
     next_call,
     reconnect,
     soon,
@@ -69,7 +70,7 @@ async def test_a_query_that_nobody_waits_for_is_not_called(server: Server) -> No
     async with connect(server.url) as room:
         query = room.query("open_orders")
         await query.aclose()
-        assert [rows async for rows in query] == []
+        assert await is_over(query)
         await take_all(room)
     assert server.frames(messages.Call) == server.frames(messages.Cancel) == []
 
@@ -138,7 +139,7 @@ async def test_closing_a_query_cancels_its_call_and_ends_who_waits(server: Serve
         with pytest.raises(StopAsyncIteration):
             await soon(waiting)
         await query.aclose()
-        assert [rows async for rows in query] == []
+        assert await is_over(query)
         await server.until(lambda: server.frames(messages.Cancel) == [messages.Cancel(ref)])
         await reconnect(server)
         assert await soon(room.call("add", 1, 2)) == 3
@@ -190,7 +191,7 @@ async def test_closing_the_client_ends_its_queries_as_it_ends_streams(server: Se
                 await soon(each)
         with pytest.raises(Closed):
             room.query("total")
-        assert [rows async for rows in unread] == []
+        assert await is_over(unread)
         await query.aclose()
 
 
@@ -201,4 +202,4 @@ async def test_a_final_close_is_raised(server: Server) -> None:
         await server.close_all(4410)
         with pytest.raises(Closed, match="the thread was destroyed"):
             await soon(waiting)
-        assert [rows async for rows in query] == []
+        assert await is_over(query)

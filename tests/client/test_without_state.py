@@ -9,7 +9,7 @@ from tests.cases import each_case
 from tests.client.querying import begin, next_call, reconnect, soon, take_all, tell
 from tests.client.serving import Server
 
-from plait_client import Refused, Room, connect, connect_sync
+from plait_client import Refused, Room, Session, connect, connect_sync
 from plait_schemas import messages
 from plait_schemas.patch import Op
 
@@ -51,6 +51,17 @@ async def test_no_change_is_sent(server: Server, change: Any) -> None:
         await take_all(room)
         assert room.pending == 0
     assert server.frames(messages.Push) == []
+
+
+def test_a_session_takes_no_push() -> None:
+    session = Session("c1", now=lambda: 0.0, has_state=False)
+    session.open()
+    session.receive(messages.Joined("s1", "note/a", "e", 4))
+    assert session.take_frames() == [messages.Join("c1", state=False)]
+    with pytest.raises(Refused, match="bad_state"):
+        session.push([Op("replace", "", 1)])
+    assert session.take_frames() == []
+    assert (session.status, session.version, session.pending) == ("online", 4, [])
 
 
 async def test_who_would_wait_for_the_state_is_told(server: Server) -> None:

@@ -22,7 +22,7 @@ class _Failure(msgspec.Struct):
 
 
 class _Chunk(msgspec.Struct):
-    """What the server tells of a query: a result, operations on the last one, that it is the same, or an error."""
+    """A result of a query, operations on the last one, or an error; without these, the last result still holds."""
 
     at: int
     tag: str = ""
