@@ -123,7 +123,10 @@ export class ThreadClient<State = any, Rpcs = AnyRpcs, Events = AnyEvents> {
     return this.#session.confirmed as DeepReadonly<State> | undefined;
   }
 
-  /** The version of `confirmed`; undefined before the first join. */
+  /**
+   * The version of `confirmed`; without the state, that of the last join or result of a query. Undefined before the first
+   * join.
+   */
   get version(): number | undefined {
     return this.#session.version;
   }

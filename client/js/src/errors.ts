@@ -38,6 +38,7 @@ type ServerCode =
   | "store_error"
   | "terminated"
   | "too_large"
+  | "too_many"
   | "turn_timeout"
   | "unanswerable"
   | "unauthenticated"

@@ -4,7 +4,7 @@ import { renderToReadableStream } from "react-dom/server.browser";
 import { renderToString } from "react-dom/server";
 import { expect, test } from "vitest";
 
-import { usePresence, useThread, useThreadState, useThreadStatus } from "../src/react.js";
+import { usePresence, useQuery, useThread, useThreadState, useThreadStatus } from "../src/react.js";
 import { Server } from "./server.js";
 
 test("rendering on a server opens no socket, and shares nothing between requests", async () => {
@@ -42,4 +42,23 @@ test("a page that waits for a thread is rendered on a server with what stands in
   await stream.allReady;
   expect(await new Response(stream).text()).toContain("waiting");
   expect(told).toEqual(["rendering on a server opens no socket"]);
+});
+
+test("a query has no result on a server, and one for which a component is suspended leaves what stands in for it", async () => {
+  function Page({ suspense }: { suspense: boolean }): ReactNode {
+    const thread = useThread({ host: "127.0.0.1:1", kind: "shop", name: "a" });
+    const { data, error, at } = useQuery(thread, { query: "open_orders", suspense }, "c1");
+    return [data, error, at].map(String).join(" ");
+  }
+  expect(renderToString(<Page suspense={false} />)).toBe("undefined undefined undefined");
+  const told: string[] = [];
+  const stream = await renderToReadableStream(
+    <Suspense fallback="waiting">
+      <Page suspense />
+    </Suspense>,
+    { onError: (error) => void told.push((error as Error).message) },
+  );
+  await stream.allReady;
+  expect(await new Response(stream).text()).toContain("waiting");
+  expect(told).toEqual(["rendering on a server follows no query"]);
 });

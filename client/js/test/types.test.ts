@@ -1,7 +1,7 @@
 import { expectTypeOf, test } from "vitest";
 
-import type { Interruption, RpcStream, ThreadClient } from "../src/index.js";
-import type { useRpc, useThread, useThreadEvent, useThreadState } from "../src/react.js";
+import type { DeepReadonly, Interruption, RpcStream, ThreadClient } from "../src/index.js";
+import type { useQuery, useRpc, useThread, useThreadEvent, useThreadState } from "../src/react.js";
 
 interface Game {
   score: number;
@@ -217,4 +217,38 @@ function listens(
 
 test("what a thread emits has the types that were given", () => {
   expectTypeOf(listens).returns.toEqualTypeOf<void>();
+});
+
+interface QueryRpcs {
+  cards(owner: string, limit?: number): Card[];
+  count(): Promise<number>;
+}
+
+// Only looked at by the type checker.
+function queries(room: ThreadClient<Game, QueryRpcs>, any: ThreadClient, use: typeof useQuery) {
+  // @ts-expect-error: there is no such query.
+  room.query("players", [], () => undefined);
+  // @ts-expect-error: the owner is missing.
+  room.query("cards", [], () => undefined);
+  // @ts-expect-error: the result is frozen.
+  room.query("cards", ["Ada"], (cards) => cards?.sort());
+  room.query("cards", ["Ada", 3], (cards) => expectTypeOf(cards).toEqualTypeOf<DeepReadonly<Card[]> | undefined>());
+  any.query("anything", [1, "two"], (rows) => expectTypeOf(rows).toEqualTypeOf<any>());
+  // @ts-expect-error: the owner is missing.
+  use(room, "cards");
+  return {
+    shown: use(room, "cards", "Ada"),
+    count: use(room, { query: "count" }),
+    suspended: use(room, { query: "cards", suspense: true }, "Ada"),
+    perhaps: use(room, { query: "cards", suspense: Boolean(any) }, "Ada"),
+  };
+}
+
+test("the result of a query has the type that its method returns, and is there for a suspended component", () => {
+  type Used = ReturnType<typeof queries>;
+  type Cards = DeepReadonly<Card[]>;
+  expectTypeOf<Used["shown"]["data"]>().toEqualTypeOf<Cards | undefined>();
+  expectTypeOf<Used["count"]["data"]>().toEqualTypeOf<number | undefined>();
+  expectTypeOf<Used["suspended"]["data"]>().toEqualTypeOf<Cards>();
+  expectTypeOf<Used["perhaps"]["data"]>().toEqualTypeOf<Cards | undefined>();
 });
