@@ -138,7 +138,7 @@ export class LiveQueries {
     this.#held.delete(query);
   }
 
-  /** Stops following a query that nobody uses. */
+  /** Stops following a query without listeners. */
   #leave(query: Query): void {
     if (query.changed.isEmpty && this.#queries.find(query.key) === query) this.#queries.unfollow(query);
   }
