@@ -15,10 +15,10 @@ beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
 /** The queries of a session that has joined, and functions for what is sent and what comes. */
-function joined() {
+function joined(status = "online") {
   const session = new Session({ client: "c1", now: () => 0 });
   const closedError = new PlaitError("closed", "the client is closed");
-  const live = new LiveQueries({ session, status: "online", closedError, pump: () => undefined });
+  const live = new LiveQueries({ session, status, closedError, pump: () => undefined });
   session.open();
   session.receive({ type: "joined", connection: "s1", thread: "shop/a", epoch: "e", version: 0 });
   session.takeFrames();
@@ -71,4 +71,11 @@ test("an error without a result is kept for a second, so that another attempt ca
   vi.advanceTimersByTime(1);
   expect(live.read(KEY).error).toBeUndefined();
   expect(sent()).toEqual(["call", "cancel"]);
+});
+
+test("a component of a closed client does not wait", async () => {
+  const { live, sent } = joined("closed");
+  await live.wait(KEY);
+  expect(live.read(KEY).error).toMatchObject({ code: "closed" });
+  expect(sent()).toEqual([]);
 });
