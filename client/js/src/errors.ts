@@ -38,7 +38,6 @@ type ServerCode =
   | "store_error"
   | "terminated"
   | "too_large"
-  | "too_many"
   | "turn_timeout"
   | "unanswerable"
   | "unauthenticated"

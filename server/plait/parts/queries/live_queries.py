@@ -5,7 +5,7 @@ these are durable, and is dropped if they are lost. A run for all readers has no
 principal, its result is dropped, and each principal gets a query of its own.
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -74,6 +74,7 @@ class LiveQuery:
         "readers",
         "reads",
         "shown",
+        "waiting",
         "whom",
     )
 
@@ -86,6 +87,8 @@ class LiveQuery:
         self.whom = whom
         self.principal = principal
         self.readers: dict[QueryReader, None] = {}
+        # The readers that have come since an outcome was shown last.
+        self.waiting: list[QueryReader] = []
         # The outcome of the last run, and the last one that was durable and shown to the readers.
         self.made: Outcome | None = None
         self.shown: Outcome | None = None
@@ -181,14 +184,21 @@ class LiveQueries:
         elif live.made is None or not outcome.is_like(live.made):
             live.made = outcome
             self._actor.state.after(partial(self._show, live, outcome))
+        elif live.made is live.shown:
+            self._show_to(live, live.waiting, live.made)
 
     def _show(self, live: LiveQuery, outcome: Outcome, failure: PlaitError | None) -> None:
         if failure is None:
             live.shown = outcome
-            for reader in tuple(live.readers):
-                self._deliver(reader, outcome)
+            self._show_to(live, live.readers, outcome)
         elif live.made is outcome:
             live.made = live.shown  # The loss has marked all queries, which run again.
+
+    def _show_to(self, live: LiveQuery, readers: Iterable[QueryReader], outcome: Outcome) -> None:
+        readers, live.waiting = tuple(readers), []
+        for reader in readers:
+            if reader.live is live:
+                self._deliver(reader, outcome)
 
     def _explain(self, name: str, error: Exception) -> PlaitError:
         """Return the error that readers get; log the first one of its class."""
@@ -227,9 +237,10 @@ class LiveQueries:
             self._mark(live)
         live.readers[reader] = None
         reader.live = live
-        # Otherwise, a newer outcome is due.
         if not live.is_dirty and live.shown is not None and live.made is live.shown:
             self._deliver(reader, live.shown)
+        else:
+            live.waiting.append(reader)  # A newer outcome is due.
 
     def _take_out(self, reader: QueryReader) -> None:
         live, reader.live = reader.live, None

@@ -112,7 +112,7 @@ async def test_a_lost_write_is_never_shown() -> None:
         house.store.fail_next()
         house.store.resume()
         await settle(actor)
-        desk.set("other", 1)
+        await desk.sql.read("SELECT item FROM orders")  # Waits until the tables have been read again.
         desk.add("kept")
         await count.until({"rows": 1, "n": 1})
         assert all(chunk.get("rows", {}).get("n") in (None, 0, 1) for chunk in count.chunks)
@@ -187,6 +187,33 @@ async def test_a_new_reader_gets_the_shown_result_without_a_run() -> None:
         second.drain()
         assert second.rows == []
         assert Desk.runs == before
+
+
+async def test_a_reader_that_comes_while_a_run_is_due_gets_a_result_that_has_not_changed() -> None:
+    async with open_house(Desk) as house:
+        actor = await house.actor(Desk)
+        desk: Any = actor.thread
+        first, guest = Following(await joined(actor, "a"), "orders", 0), await joined(actor, "b")
+        await first.next()
+        desk.add("tea")
+        second = Following(guest, "orders", 0)
+        assert await second.next() == []
+        assert len(first.chunks) == 1
+
+
+async def test_a_reader_that_comes_before_a_loss_gets_the_result_before_it() -> None:
+    async with open_house(Desk) as house:
+        actor = await house.actor(Desk)
+        desk: Any = actor.thread
+        first, guest = Following(await joined(actor, "a"), "member", "n"), await joined(actor, "b")
+        await first.next()
+        house.store.is_held = True
+        desk.set("n", 1)
+        await settle_runs(actor)
+        second = Following(guest, "member", "n")
+        house.store.fail_next()
+        house.store.resume()
+        assert await second.next() == 0
 
 
 async def test_a_reconnect_says_its_tag() -> None:

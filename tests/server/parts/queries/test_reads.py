@@ -205,7 +205,7 @@ class Typed(msgspec.Struct, frozen=True, rename="camel"):
 class Plain:
     first_one: int = 0
     second_one: tuple[int, ...] = ()
-    inner: Inner = Inner()
+    inner: Inner = dataclasses.field(default_factory=Inner)
 
     def total(self) -> int:
         return self.first_one + sum(self.second_one)
