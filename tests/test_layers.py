@@ -129,7 +129,7 @@ HIDDEN_CLASSES = {
     "TurnRunner",
 }
 # What they may use of an actor, and of each of its five parts.
-SHOWN = {"instruments", "is_ending", "key", "kind", "limits", "explain"}
+SHOWN = {"begin", "instruments", "is_ending", "key", "kind", "limits", "explain"}
 FACES = {
     "state": {
         "after",

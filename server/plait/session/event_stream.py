@@ -1,8 +1,9 @@
-"""A read-only session over server-sent events, for clients that cannot open a socket."""
+"""Read-only sessions over server-sent events, for clients that cannot open a socket: of a thread, and of a query."""
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -11,7 +12,11 @@ from starlette.requests import Request
 from plait.actor.actor import Actor
 from plait.actor.connection import Rights
 from plait.actor.outcome import make_resolver
+from plait.actor.rpc import Arguments, Query
 from plait.actor.transport import HIGH_WATER, Frame, OneWay
+from plait.errors import PlaitError
+from plait.parts.queries.live_queries import Door, QueryReader, find_queries
+from plait.parts.queries.outcome import Rows
 from plait.session.native.follower import PLAIT, Follower
 from plait.session.paced import Paced, paced_of
 from plait.state.missed import MissedChanges
@@ -21,7 +26,7 @@ from plait_schemas.codes import INTERNAL_ERROR, TRY_AGAIN_LATER
 from plait_schemas.frames import encode
 from plait_schemas.messages import Version
 
-__all__ = ["EventStream"]
+__all__ = ["EventStream", "QueryStream"]
 
 # Seconds of silence after which a comment is sent, so that proxies keep the stream open.
 _SILENCE: Final = 20.0
@@ -30,20 +35,27 @@ _SILENCE: Final = 20.0
 class EventStream:
     """The session of one reader. Each frame is an event; its id is the reader's version after the event."""
 
-    def __init__(self, actor: Actor, id: str, principal: Principal | None, *, ended: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        actor: Actor,
+        id: str,
+        principal: Principal | None,
+        *,
+        ended: Callable[[], None],
+        has_state: bool = True,
+    ) -> None:
         self._actor = actor
         # Called when the stream is closed, even if it could not be opened.
         self._ended = ended
         self._queue = _Queue(self, actor.limits.write_buffer, paced_of(actor))
-        rights = Rights(principal, may_write=False, may_call=False)
+        rights = Rights(principal, may_write=False, may_call=not has_state)
         self.connection = actor.sockets.make_connection(id, self._queue, rights=rights, wire=PLAIT)
         # Each event names its source, so that it can be read without the events before it.
-        self._follower = Follower(actor, self.connection, self._queue, source=None)
+        self._follower = Follower(actor, self.connection, self._queue, source=None, has_state=has_state)
 
     async def open(self, request: Request, have: Version | None) -> None:
         """Join the thread, from the version `have`. Raises StoreError, and the exceptions of the thread's hooks."""
         missed: MissedChanges | None = None
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def welcome() -> None:
             joined = self._follower.join(have, missed)
@@ -52,14 +64,9 @@ class EventStream:
             if self._actor.sockets.has_presence and self.connection.protocol_enabled:
                 self.send_presence(self._actor.sockets.presence.snapshot(PLAIT.encode_presence))
 
-        done = partial(make_resolver(future), None)
-        try:
+        with self._closing_on_error():
             missed = await self._follower.read_missed(have)
-            self._actor.sockets.join(self.connection, self, request, welcome=welcome, done=done)
-            await future
-        except BaseException:  # A StoreError, a hook's exception, or the request was cancelled.
-            self._queue.close(INTERNAL_ERROR, "")
-            raise
+            await self._join(request, welcome)
 
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the events until the stream is closed."""
@@ -109,9 +116,79 @@ class EventStream:
             self._actor.sockets.leave(self.connection, code, reason)
 
     @property
-    def event_id(self) -> bytes:
-        """The id of an event that is sent now."""
+    def event_id(self) -> bytes | None:
+        """The id of an event that is sent now; None for an event that leaves the reader's last one as it is."""
         return b"%b:%d" % (self._follower.epoch.encode(), self._follower.version)
+
+    # Inside
+
+    async def _join(self, request: Request, welcome: Callable[[], None]) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done = partial(make_resolver(future), None)
+        self._actor.sockets.join(self.connection, self, request, welcome=welcome, done=done)
+        await future
+
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:  # A StoreError, a hook's exception, or the request was cancelled.
+            self._queue.close(INTERNAL_ERROR, "")
+            raise
+
+
+class QueryStream(EventStream):
+    """The session of one reader of a query. Each event is a chunk; its id is the tag of the result after the event."""
+
+    def __init__(self, actor: Actor, id: str, principal: Principal | None, *, ended: Callable[[], None]) -> None:
+        super().__init__(actor, id, principal, ended=ended, has_state=False)
+        # None before the query is followed.
+        self._reader: QueryReader | None = None
+
+    async def follow(self, request: Request, method: Query, arguments: Arguments, have: str) -> None:
+        """Join the thread, and follow a query from the result with the tag `have` on.
+
+        Raises TooMany, and the exceptions of the thread's hooks.
+        """
+        follower = self._follower
+        with self._closing_on_error():
+            await self._join(request, lambda: follower.tell_joined("events", follower.join(None, None)))
+            if self._queue.is_closed:
+                return  # `on_connect` has closed the connection.
+            # What is known already waits for the reader, whose outcome has the id of the event.
+            door = Door(self._send_chunk, self._fail, lambda: self._reader is None or self._queue.is_backed_up)
+            self._reader = find_queries(self._actor).open(method, arguments, self.connection, door, have=have)
+            self.drained()
+
+    def send(self, frame: Frame) -> None:
+        """Drop a message or event of the thread."""
+
+    def send_presence(self, frame: Frame) -> None:
+        """Drop a change of presence."""
+
+    def drained(self) -> None:
+        """Send the difference to the result that the reader has missed, as it has caught up."""
+        find_queries(self._actor).resume(self.connection)
+
+    def close(self, code: int, reason: str) -> None:
+        """Stop following the query, and leave the thread."""
+        if self._reader is not None:
+            self._reader.abandon()
+        super().close(code, reason)
+
+    @property
+    def event_id(self) -> bytes | None:
+        """The tag of the result that is sent now; None for an error."""
+        told = None if self._reader is None else self._reader.told
+        return told.tag.encode() if isinstance(told, Rows) else None
+
+    # Inside
+
+    def _send_chunk(self, chunk: bytes) -> None:
+        self._queue.send(Frame(chunk))
+
+    def _fail(self, error: PlaitError) -> None:
+        self.connection.leave(error.close_code, str(error))
 
 
 class _Queue(OneWay):
@@ -123,7 +200,7 @@ class _Queue(OneWay):
         # Wakes the reader: each takes some time to write a large event.
         self._paced = paced
         # The frames that wait, with their ids.
-        self._frames: deque[tuple[bytes, bytes]] = deque()
+        self._frames: deque[tuple[bytes | None, bytes]] = deque()
         self._size = 0
         self._wake = asyncio.Event()
         self.is_closed = False
@@ -140,8 +217,9 @@ class _Queue(OneWay):
         """Yield the waiting events."""
         while self._frames:
             id, data = self._frames.popleft()
+            head = b"" if id is None else b"id: %b\n" % id
             # A line break would end the field; JSON has none inside of strings.
-            yield b"id: %b\ndata: %b\n\n" % (id, data.translate(None, b"\r\n"))
+            yield b"%bdata: %b\n\n" % (head, data.translate(None, b"\r\n"))
             self._size -= len(data)
 
     async def wait(self, timeout: float) -> bool:

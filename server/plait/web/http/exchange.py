@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Awaitable, Callable
+from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -16,17 +16,19 @@ from plait.actor.rpc import Arguments, Method
 from plait.author_code import Interrupted
 from plait.errors import CallFailed
 from plait.instruments.protocol import TRACE
+from plait.session.event_stream import EventStream
 from plait.state.principal import Principal
 from plait.store.thread_rows import ThreadKey
 from plait.web.authentication import Action
 from plait.web.fairness import LARGE
-from plait.web.http.streamed import Encode, ResponseLines, StreamedCall
+from plait.web.http.streamed import Encode, ResponseLines, StreamedCall, StreamedResponse
 from plait.web.server_context import ServerContext, find_lease, find_party
 from plait_schemas.encoding import EncodeError, encode_given
 
 __all__ = ["Exchange", "answer_json", "read_conditions", "read_tags"]
 
 T = TypeVar("T")
+S = TypeVar("S", bound=EventStream)
 
 # Seconds after which the server watches for a disconnect of the client; most calls end earlier.
 _SOON: Final = 0.1
@@ -86,11 +88,7 @@ class Exchange:
         """
         rights = Rights(self.principal, await self.may("write"), may_approve=may_approve)
         actor = await self.context.actor(self.principal, self.key)
-        connection = actor.sockets.make_connection(
-            f"http-{os.urandom(8).hex()}", self._lines, rights=rights, party=self.party
-        )
-        connection.trace = self.request.scope.get(TRACE)
-        connection.lease = self.lease
+        connection = self.connect(actor, rights)
         with actor.usage.keep_awake():
             if await actor.sockets.is_readonly(connection, self.request):
                 connection.readonly = True
@@ -98,6 +96,13 @@ class Exchange:
                 await self.context.scheduler.wait_for_slot()
         self.lease.check()
         return actor, connection
+
+    def connect(self, actor: Actor, rights: Rights) -> Connection:
+        """Return a connection for this request, without running the hooks of connections."""
+        connection = actor.sockets.make_connection(_make_id(), self._lines, rights=rights, party=self.party)
+        connection.trace = self.request.scope.get(TRACE)
+        connection.lease = self.lease
+        return connection
 
     async def outcome(self, future: asyncio.Future[T]) -> T:
         """Return the result of a call. Raises CallFailed in place of exceptions that are not plait's."""
@@ -147,10 +152,30 @@ class Exchange:
         self.lease.open(call.close, connection_id=connection.id)
         return call
 
+    async def stream_events(self, actor: Actor, cls: type[S], open_: Callable[[S], Awaitable[None]]) -> Response:
+        """Answer with a stream of events, which `open_` opens.
+
+        The stream counts as a socket of its address. Raises TooMany, Unavailable, and the exceptions of `open_`.
+        """
+        if (refusal := actor.sockets.find_refusal()) is not None:
+            raise refusal
+        addresses, host = self.context.addresses, self.request.client.host if self.request.client else ""
+        stream = cls(actor, _make_id(), self.principal, ended=partial(addresses.leave, host))
+        with actor.usage.keep_awake():
+            addresses.enter(host)
+            await open_(stream)
+        self.lease.open(stream.end, connection_id=stream.connection.id)
+        self.lease.check()
+        return StreamedResponse(stream.lines(), media_type="text/event-stream", ended=stream.end)
+
     async def _wait_for_disconnect(self, future: asyncio.Future[Any]) -> None:
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
         future.cancel()
+
+
+def _make_id() -> str:
+    return f"http-{os.urandom(8).hex()}"
 
 
 def read_tags(request: Request, name: str) -> set[str]:

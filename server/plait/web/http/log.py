@@ -1,12 +1,9 @@
 """A thread's history over HTTP: earlier states, the changes since a version, and a stream of events."""
 
-import secrets
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from plait.actor.actor import Actor
@@ -17,10 +14,8 @@ from plait.state.principal import Principal
 from plait.state.revision import Revision
 from plait.state.view import EVERYTHING, HIDDEN, View
 from plait.store.thread_rows import ChangeRow
-from plait.web.addresses import Addresses
-from plait.web.http.streamed import StreamedResponse
+from plait.web.http.exchange import Exchange
 from plait.web.listing import is_number, read_limit
-from plait.web.server_context import find_lease
 from plait_schemas.codec import decode_json, encode_json
 from plait_schemas.messages import Version
 
@@ -108,28 +103,23 @@ def tag(epoch: str, version: int) -> str:
     return f'"{epoch}:{version}"'
 
 
-async def event_stream(actor: Actor, request: Request, principal: Principal | None, addresses: Addresses) -> Response:
+async def event_stream(exchange: Exchange, actor: Actor) -> Response:
     """Return a live stream of a thread's frames, which resumes from the reader's version if possible.
 
-    The stream counts as a socket of its address. Raises TooMany, Unavailable, and the exceptions of the thread's hooks.
+    Raises InvalidArguments, and the errors of `stream_events`.
     """
+    request = exchange.request
     if "patch" in request.query_params:
         raise InvalidArguments(
             "an event stream has no `patch`: it sends the operations of the native protocol", path="/patch"
         )
     id, since = request.headers.get("last-event-id"), request.query_params.get("since")
     have = _read_version(id, "Last-Event-ID") if id else _read_version(since) if since else None
-    if (refusal := actor.sockets.find_refusal()) is not None:
-        raise refusal
-    host = request.client.host if request.client else ""
-    stream = EventStream(actor, f"http-{secrets.token_hex(8)}", principal, ended=partial(addresses.leave, host))
-    with actor.usage.keep_awake():
-        addresses.enter(host)
+
+    async def open_(stream: EventStream) -> None:
         await stream.open(request, have)
-    lease = find_lease(request)
-    lease.open(stream.end, connection_id=stream.connection.id)
-    lease.check()
-    return StreamedResponse(stream.lines(), media_type="text/event-stream", ended=stream.end)
+
+    return await exchange.stream_events(actor, EventStream, open_)
 
 
 def _read_version(text: str, name: str = "since") -> Version:

@@ -1,4 +1,4 @@
-"""The URLs of threads: state, history, rpcs, agents, files and `on_request`; and of kinds, which list them."""
+"""The URLs of threads: state, history, rpcs, queries, agents, files, `on_request`; and of kinds, which list them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -27,6 +27,7 @@ from plait.web.http.exchange import Exchange, answer_json, read_tags
 from plait.web.http.files import answer_file
 from plait.web.http.listings import ListingRequests
 from plait.web.http.log import changes, event_stream, state_at, tag
+from plait.web.http.queries import answer_query
 from plait.web.http.run_routes import interrupt, run_agent
 from plait.web.http.streamed import wants_events
 from plait.web.server_context import ServerContext
@@ -106,13 +107,10 @@ class ThreadRequests(Endpoint):
     def _route(self, exchange: "_Exchange", parts: list[str]) -> Awaitable[Response]:
         """Begin to answer a request by its method and the parts of its path after the thread."""
         kind = exchange.key.kind
-        has_live_tasks = kind in self._context.tasks and self._context.tasks[kind].is_live
         has_agents = INTERRUPT in self._context.node.kind(kind).methods
         match exchange.request.method, parts:
-            case "GET" | "HEAD", [""]:
-                return exchange.get_state()
-            case "GET" | "HEAD", ["changes"]:
-                return exchange.get_changes()
+            case "GET" | "HEAD", _ if (answer := self._read(exchange, parts)) is not None:
+                return answer
             case "PUT", [""]:
                 return exchange.put_state()
             case "DELETE", [""]:
@@ -129,10 +127,23 @@ class ThreadRequests(Endpoint):
                 return exchange.call_rpc(f"run:{what}")
             case "GET" | "HEAD" | "PUT" | "DELETE", ["files", *path] if path and kind in self._context.files:
                 return answer_file(exchange, "/".join(path))
-            case "GET" | "HEAD", ["tasks", *id] if has_live_tasks and len(id) < 2:
-                return exchange.get_run(unquote(id[0])) if id else exchange.list_runs()
             case _:
                 return exchange.answer_by_author("/".join(parts))
+
+    def _read(self, exchange: "_Exchange", parts: list[str]) -> Awaitable[Response] | None:
+        """Begin to answer a request that reads what every thread has, or queries or tasks; None for another path."""
+        kind = exchange.key.kind
+        match parts:
+            case [""]:
+                return exchange.get_state()
+            case ["changes"]:
+                return exchange.get_changes()
+            case ["query", name] if name and self._context.node.kind(kind).queries:
+                return answer_query(exchange, unquote(name))
+            case ["tasks", *id] if len(id) < 2 and kind in self._context.tasks and self._context.tasks[kind].is_live:
+                return exchange.get_run(unquote(id[0])) if id else exchange.list_runs()
+            case _:
+                return None
 
 
 class _Exchange(Exchange):
@@ -156,7 +167,7 @@ class _Exchange(Exchange):
     async def get_changes(self) -> Response:
         actor = await self._read()
         if wants_events(self.request):
-            return await event_stream(actor, self.request, self.principal, self.context.addresses)
+            return await event_stream(self, actor)
         with actor.usage.keep_awake():
             return await changes(actor, self.principal, self.request.query_params)
 
