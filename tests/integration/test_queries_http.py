@@ -191,7 +191,7 @@ async def until_connected(web: httpx.AsyncClient, count: int) -> None:
 
 
 async def check_nothing_runs(web: httpx.AsyncClient) -> None:
-    """Check that no query runs again after a change, as nobody follows one."""
+    """Check that no query runs again after a change, as none is followed."""
     runs = await call(web, "count_runs")
     await order(web, "more", "of", "it")
     # A query that were left behind would run before this one.

@@ -54,6 +54,7 @@ class _Surface(NamedTuple):
     state: Any
     hash: str
     rpcs: list[RpcTypes]
+    queries: list[RpcTypes]
     events: dict[str, Any]
     # The type of the card; None without one.
     card: Any
@@ -63,10 +64,11 @@ class _Surface(NamedTuple):
     def types(self) -> Iterator[tuple[str, Any]]:
         """Yield every type, with a description of where it is used."""
         yield f"{self.kind}: the state", self.state
-        for rpc in self.rpcs:
+        for noun, rpc in (*(("rpc", each) for each in self.rpcs), *(("query", each) for each in self.queries)):
+            where = f"{self.kind}: {noun} {rpc.name}"
             for argument in rpc.arguments:
-                yield f"{self.kind}: rpc {rpc.name}, argument {argument.name}", argument.type
-            yield f"{self.kind}: rpc {rpc.name}, {'chunk of its stream' if rpc.is_stream else 'result'}", rpc.result
+                yield f"{where}, argument {argument.name}", argument.type
+            yield f"{where}, {'chunk of its stream' if rpc.is_stream else 'result'}", rpc.result
         for name, type_ in self.events.items():
             yield f"{self.kind}: event {name}", type_
         if self.card is not None:
@@ -94,11 +96,13 @@ def _read_surface(kind: Kind, taken: set[str]) -> _Surface:
         prefix = f"Kind{prefix}"
     while prefix in taken:
         prefix += "_"
-    rpcs = [read_rpc_types(method) for _, method in sorted(kind.methods.items())]
+    rpcs, queries = (
+        [read_rpc_types(method) for _, method in sorted(methods.items())] for methods in (kind.methods, kind.queries)
+    )
     make = kind.cls.card
     card = None if make is Thread.card else get_type_hints(make, include_extras=True).get("return", Any)
     state = make_picture_type(kind.state_type.type, kind.readable, prefix)
-    surface = _Surface(kind.name, prefix, state, "", rpcs, dict(events), card, kind.state_type.texts)
+    surface = _Surface(kind.name, prefix, state, "", rpcs, queries, dict(events), card, kind.state_type.texts)
     for where, type_ in surface.types():
         check_type(where, type_)
     return surface._replace(hash=schema_hash(schema_of(kind.state_type.type)))
@@ -153,9 +157,11 @@ def _write_typescript(surfaces: Sequence[_Surface]) -> str:
 def _write_declarations(surface: _Surface, typescript: TypeScript) -> list[str]:
     prefix = surface.prefix
     rpcs = [_write_method(rpc, typescript) for rpc in surface.rpcs]
+    rpcs += [_write_query(query, typescript) for query in surface.queries]
+    calls = "call and query" if surface.queries else "call"
     events = [Member(f"{key(name)}: {typescript.type(type_)}") for name, type_ in surface.events.items()]
     return [
-        interface(f"{prefix}Rpcs", rpcs, f"What clients may call of {surface.kind}."),
+        interface(f"{prefix}Rpcs", rpcs, f"What clients may {calls} of {surface.kind}."),
         interface(f"{prefix}Events", events, f"What {surface.kind} emits."),
         comment(f"The hash of {prefix}State's schema.")
         + f'export const {prefix[0].lower()}{prefix[1:]}Schema = "{surface.hash}";\n',
@@ -171,13 +177,20 @@ def _write_texts(surface: _Surface) -> str:
 
 def _write_method(rpc: RpcTypes, typescript: TypeScript) -> Member:
     """Return a method with its positional arguments; its comment lists the keyword-only ones, for `callWith`."""
-    placed = [_write_parameter(identifier(each.name), each, typescript) for each in rpc.arguments if not each.is_named]
     named = [_write_parameter(key(each.name), each, typescript) for each in rpc.arguments if each.is_named]
     doc = f"{rpc.doc}\n\nBy name, with `callWith`: {{ {'; '.join(named)} }}" if named else rpc.doc
+    return Member(f"{key(rpc.name)}{_write_signature(rpc, typescript)}", doc)
+
+
+def _write_query(query: RpcTypes, typescript: TypeScript) -> Member:
+    """Return a query: an object with a method, so that it cannot be called as an rpc."""
+    return Member(f"{key(query.name)}: {{ query{_write_signature(query, typescript)} }}", query.doc)
+
+
+def _write_signature(rpc: RpcTypes, typescript: TypeScript) -> str:
+    placed = [_write_parameter(identifier(each.name), each, typescript) for each in rpc.arguments if not each.is_named]
     result = "void" if rpc.result is None else typescript.type(rpc.result)
-    if rpc.is_stream:
-        result = f"AsyncIterable<{result}>"
-    return Member(f"{key(rpc.name)}({', '.join(placed)}): {result}", doc)
+    return f"({', '.join(placed)}): {f'AsyncIterable<{result}>' if rpc.is_stream else result}"
 
 
 def _write_parameter(name: str, argument: Argument, typescript: TypeScript) -> str:
@@ -196,10 +209,12 @@ def _make_json_schema(surfaces: Sequence[_Surface]) -> str:
 
 
 def _make_kind_schema(surface: _Surface, schemas: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    queries = surface.queries
     return {
         "hash": surface.hash,
         "state": next(schemas),
         "rpcs": {rpc.name: _make_rpc_schema(rpc, schemas) for rpc in surface.rpcs},
+        **({"queries": {each.name: _make_rpc_schema(each, schemas) for each in queries}} if queries else {}),
         "events": {name: next(schemas) for name in surface.events},
         **({} if surface.card is None else {"card": next(schemas)}),
         **({"texts": surface.texts} if surface.texts else {}),

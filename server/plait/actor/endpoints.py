@@ -16,6 +16,7 @@ from plait.state.types import SCALAR_TYPES, parse_json_error
 from plait_schemas.codec import NOT_JSON, make_decoder
 from plait_schemas.encoding import EncodeError, encode_given
 from plait_schemas.models import check_type, find_times
+from plait_schemas.rpc import RPC_MARK, RpcOptions
 
 __all__ = ["EndpointMethod", "Endpoints", "HttpMethod", "Parameter", "endpoint"]
 
@@ -52,6 +53,8 @@ _OWN: Final = tuple(
         ("DELETE", "/files/{path:path}"),
     )
 )
+# And those of a class with queries.
+_OF_QUERIES: Final = ("GET", UrlPattern("/query/{name}"))
 # The types in a path or a query, which contain no bytes.
 _SCALARS: Final = tuple(each for each in SCALAR_TYPES if each is not msgspec.inspect.BytesType)
 
@@ -230,11 +233,12 @@ class Endpoints:
         self._methods = sorted(_find(cls, reserved), key=lambda each: each.pattern.rank)
         # Whether any endpoint has a limit of its own for bodies.
         self.has_limits = any(each.limit is not None for each in self._methods)
-        earlier = [*_OWN]
+        own = [*_OWN, _OF_QUERIES] if _has_queries(cls) else [*_OWN]
+        earlier = [*own]
         for each in self._methods:
             for method, pattern in earlier:
                 if method == each.method and pattern.covers(each.pattern):
-                    whose = "plait answers" if (method, pattern) in _OWN else "another endpoint answers"
+                    whose = "plait answers" if (method, pattern) in own else "another endpoint answers"
                     what = f"{each.method} {each.pattern.text!r}"
                     raise TypeError(
                         f"{cls.__name__}.{each.attribute} would never be called: {whose} {what} first, by "
@@ -270,6 +274,11 @@ def _find(cls: type, reserved: Collection[str]) -> list[EndpointMethod]:
                 raise TypeError(f"{cls.__name__}.{attribute} is an attribute of Thread and cannot be an endpoint")
             found.append(EndpointMethod(cls.__name__, attribute, function, options))
     return found
+
+
+def _has_queries(cls: type) -> bool:
+    found = (getattr(inspect.getattr_static(cls, attribute), RPC_MARK, None) for attribute in dir(cls))
+    return any(isinstance(each, RpcOptions) and each.is_query for each in found)
 
 
 def _is_list(type_: Any) -> bool:

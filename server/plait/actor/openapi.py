@@ -1,4 +1,4 @@
-"""Describes the HTTP requests to an app's threads as OpenAPI 3.1: endpoints, rpcs, runs, tasks, files and chats."""
+"""Describes the HTTP requests to threads as OpenAPI 3.1: endpoints, rpcs, queries, runs, tasks, files and chats."""
 
 import inspect
 import re
@@ -52,6 +52,8 @@ def make_openapi(kinds: Iterable[Kind], *, with_files: Collection[str] = (), wit
                 document.add_run(kind.name, method.name.removeprefix(_RUN), read_rpc_types(method))
             elif not method.name.startswith(_RUN):
                 document.add_rpc(kind.name, read_rpc_types(method))
+        for _, query in sorted(kind.queries.items()):
+            document.add_query(kind.name, read_rpc_types(query))
         if (get_run := kind.methods.get("tasks:get")) is not None:
             document.add_tasks(kind.name, get_args(read_rpc_types(get_run).result)[0])
         if kind.name in with_files:
@@ -90,11 +92,7 @@ class _Document:
     def add_rpc(self, kind: str, rpc: RpcTypes) -> None:
         """Add an rpc of a kind."""
         where = f"{kind}: rpc {rpc.name}"
-        named = {each.name: self._use(f"{where}, argument {each.name}", each.type) for each in rpc.arguments}
-        placed = [named[each.name] for each in rpc.arguments if not each.is_named]
-        args: dict[str, Any] = {"type": "array", "maxItems": len(placed)} | ({"prefixItems": placed} if placed else {})
-        kwargs = {"type": "object", "properties": named, "additionalProperties": False}
-        body = {"type": "object", "properties": {"args": args, "kwargs": kwargs}, "additionalProperties": False}
+        body = {"type": "object", "properties": self._arguments(where, rpc), "additionalProperties": False}
         result = {} if rpc.result is None else self._use(f"{where}, result", rpc.result)
         if rpc.is_stream:
             content = {_LINES: {"schema": _lines(result)}}
@@ -107,6 +105,25 @@ class _Document:
             "responses": {"200": {"description": "OK", "content": content}, "default": _ERROR},
         }
         self._add(f"/threads/{kind}/{{thread}}/rpc/{quote(rpc.name, safe='')}", "post", operation)
+
+    def add_query(self, kind: str, query: RpcTypes) -> None:
+        """Add a query of a kind: its result once, or as a stream of events."""
+        where = f"{kind}: query {query.name}"
+        arguments = [
+            {"name": name, "in": "query", "required": False, **_json_body(schema)}
+            for name, schema in self._arguments(where, query).items()
+        ]
+        content = {_JSON: self._schema(f"{where}, result", query.result), "text/event-stream": {}}
+        operation = {
+            **_describe(kind, f"{kind}.query.{query.name}", query.doc),
+            "parameters": [_thread(), *arguments],
+            "responses": {
+                "200": {"description": "OK", "content": content},
+                "304": {"description": "The result has the tag in `If-None-Match`"},
+                "default": _ERROR,
+            },
+        }
+        self._add(f"/threads/{kind}/{{thread}}/query/{quote(query.name, safe='')}", "get", operation)
 
     def add_run(self, kind: str, agent: str, run: RpcTypes) -> None:
         """Add the runs of an agent: in a thread with a signed id, and in a thread with a name."""
@@ -209,6 +226,13 @@ class _Document:
                 each["name"] = names[each["name"]]
         methods = self._paths.setdefault(known, {})
         methods[method] = _merge(methods[method], operation) if method in methods else operation
+
+    def _arguments(self, where: str, rpc: RpcTypes) -> dict[str, dict[str, Any]]:
+        """Return the schemas of `args` and `kwargs`."""
+        named = {each.name: self._use(f"{where}, argument {each.name}", each.type) for each in rpc.arguments}
+        placed = [named[each.name] for each in rpc.arguments if not each.is_named]
+        args: dict[str, Any] = {"type": "array", "maxItems": len(placed)} | ({"prefixItems": placed} if placed else {})
+        return {"args": args, "kwargs": {"type": "object", "properties": named, "additionalProperties": False}}
 
     def _use(self, where: str, type_: Any) -> dict[str, Any]:
         """Return the placeholder for the schema of a type."""

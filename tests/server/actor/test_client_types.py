@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from tests.cases import each_case
 
 from plait.actor.client_types import NoTypes, make_types_files
+from plait.actor.query import query
 from plait.actor.rpc import Stream, rpc
 from plait.actor.thread import Thread
 from plait.state.texts import Text
@@ -201,6 +202,36 @@ def test_a_class_that_is_called_like_a_part_of_a_kind_is_told_apart() -> None:
     assert "export type OtherState = GameRoomRpcs;\n" in typescript(Other)
 
 
+class Shop(Thread[Game]):
+    @query
+    def cards(self, owner: str, most: int = 10, *, labels: list[str] | None = None) -> list[Card]:
+        """The cards of an owner."""
+        return []
+
+    @query(name="how-many")
+    def count(self):  # type: ignore[no-untyped-def]
+        return 1
+
+    @rpc
+    def add(self, card: Card) -> int:
+        return 1
+
+
+def test_queries_stand_beside_rpcs_in_a_form_that_cannot_be_called() -> None:
+    text = typescript(Shop, GameRoom)
+    assert (
+        block(text, "ShopRpcs")
+        == """\
+  add(card: CardInput): number;
+  /** The cards of an owner. */
+  cards: { query(owner: string, most?: number): Card[] };
+  "how-many": { query(): unknown };
+"""
+    )
+    assert "/** What clients may call and query of shop. */\n" in text
+    assert "/** What clients may call of game-room. */\n" in text
+
+
 # JSON Schema
 
 
@@ -225,6 +256,34 @@ def test_the_json_has_state_arguments_results_and_events() -> None:
         "result": {"type": "integer"},
     }
     assert list(whole["$defs"]) == ["Card", "Game"]
+
+
+def test_the_json_has_queries_of_their_own() -> None:
+    whole = schema(Shop, GameRoom)["kinds"]
+    assert whole["shop"]["rpcs"].keys() == {"add"}
+    assert whole["shop"]["queries"] == {
+        "cards": {
+            "positional": ["owner", "most"],
+            "arguments": {
+                "type": "object",
+                "properties": {
+                    "owner": {"type": "string"},
+                    "most": {"type": "integer"},
+                    "labels": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+                },
+                "required": ["owner"],
+                "additionalProperties": False,
+            },
+            "description": "The cards of an owner.",
+            "result": {"type": "array", "items": {"$ref": "#/$defs/Card"}},
+        },
+        "how-many": {
+            "positional": [],
+            "arguments": {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
+            "result": {},
+        },
+    }
+    assert "queries" not in whole["game-room"]
 
 
 def test_a_stream_has_chunks_and_what_returns_nothing_has_no_result() -> None:
@@ -262,6 +321,18 @@ class OddResult(Thread[Game]):
         return []
 
 
+class OddQuery(Thread[Game]):
+    @query
+    def where(self, at: complex) -> None:
+        pass
+
+
+class OddRows(Thread[Game]):
+    @query
+    def where(self) -> list[complex]:
+        return []
+
+
 class OddStream(Thread[Game]):
     @rpc
     async def tail(self) -> AsyncIterator[complex]:
@@ -278,6 +349,8 @@ class OddEvent(Thread[Game]):
         (OddState, "odd-state: the state: dict[str, object]"),
         (OddArgument, "odd-argument: rpc move, argument to: "),
         (OddResult, "odd-result: rpc where, result: "),
+        (OddQuery, "odd-query: query where, argument at: "),
+        (OddRows, "odd-rows: query where, result: "),
         (OddStream, "odd-stream: rpc tail, chunk of its stream: "),
         (OddEvent, "odd-event: event goal: "),
     ],

@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 from tests.cases import each_case
 
-from plait import Limits, Plait, Thread, endpoint
+from plait import Limits, Plait, Thread, endpoint, query
 from plait.actor.endpoints import EndpointMethod, Endpoints
 
 
@@ -63,6 +63,30 @@ def test_a_path_that_plait_answers_itself_is_refused(method: Any, path: str) -> 
 
     with pytest.raises(TypeError, match=r"Room.shadowed would never be called: plait answers"):
         make(endpoint(method, path)(shadowed))
+
+
+@each_case(("method", "path"), [("GET", "/query/orders"), ("GET", "/query/{name}"), ("GET", "/query/{n:int}")])
+def test_the_path_of_queries_is_refused_in_a_class_that_has_some(method: Any, path: str) -> None:
+    def shadowed(self: object, name: str = "", n: int = 0) -> None: ...
+
+    @query
+    def orders(self: object) -> list[int]:
+        return []
+
+    with pytest.raises(TypeError, match=r"Room.shadowed would never be called: plait answers .* by '/query/\{name\}'"):
+        make(endpoint(method, path)(shadowed), orders)
+    assert make(endpoint(method, path)(shadowed))
+
+
+@each_case(("method", "path"), [("POST", "/query/orders"), ("GET", "/query"), ("GET", "/query/orders/{name}")])
+def test_other_paths_are_free_beside_queries(method: Any, path: str) -> None:
+    def free(self: object, name: str = "") -> None: ...
+
+    @query
+    def orders(self: object) -> list[int]:
+        return []
+
+    assert make(endpoint(method, path)(free), orders)
 
 
 @each_case(("method", "path"), [("POST", "/"), ("POST", "/changes"), ("GET", "/rpc/add"), ("GET", "/a")])

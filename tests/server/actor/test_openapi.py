@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plait import Context, Files, Messages, Plait, Step, Stream, Tasks, Thread, endpoint, rpc, task
+from plait import Context, Files, Messages, Plait, Step, Stream, Tasks, Thread, endpoint, query, rpc, task
 from plait.actor.client_types import NoTypes
 
 TITLE, VERSION = "The shop", "2.0"
@@ -76,6 +76,15 @@ class Shop(Thread[dict[str, Any]]):
         """Add a line."""
         return times
 
+    @query
+    def lines(self, year: int, *, most: int = 10) -> list[Line]:
+        """The lines of a year."""
+        return []
+
+    @query(name="große/lines")
+    def large_lines(self):  # type: ignore[no-untyped-def]
+        return []
+
     @rpc(name="große/list")
     def list_all(self) -> None: ...
 
@@ -112,7 +121,7 @@ def test_the_document_is_valid(document: dict[str, Any]) -> None:
     assert document["info"] == {"title": TITLE, "version": VERSION}
 
 
-def test_it_has_all_endpoints_rpcs_runs_files_and_chats(document: dict[str, Any]) -> None:
+def test_it_has_all_endpoints_rpcs_queries_runs_files_and_chats(document: dict[str, Any]) -> None:
     operations = {f"{method} {path}" for path, methods in document["paths"].items() for method in methods}
     thread = "/threads/shop/{thread}"
     assert operations == {
@@ -125,6 +134,8 @@ def test_it_has_all_endpoints_rpcs_runs_files_and_chats(document: dict[str, Any]
         f"post {thread}/rpc/gro%C3%9Fe%2Flist",
         f"post {thread}/rpc/count",
         f"post {thread}/rpc/feed",
+        f"get {thread}/query/lines",
+        f"get {thread}/query/gro%C3%9Fe%2Flines",
         *(f"{method} {thread}/files/{{path}}" for method in ("get", "put", "delete")),
         *(
             f"post {thread}/rpc/messages%3A{each}"
@@ -174,6 +185,24 @@ def test_an_rpc_has_its_arguments_by_place_and_by_name(document: dict[str, Any])
     assert properties["kwargs"]["properties"]["times"]["type"] == "integer"
     result = add["responses"]["200"]["content"]["application/json"]["schema"]
     assert result == {"type": "object", "properties": {"result": {"type": "integer"}}, "required": ["result"]}
+
+
+def test_a_query_has_its_arguments_in_the_url_and_its_result_or_a_stream(document: dict[str, Any]) -> None:
+    lines = document["paths"]["/threads/shop/{thread}/query/lines"]["get"]
+    assert lines["summary"] == "The lines of a year."
+    thread, args, kwargs = lines["parameters"]
+    assert thread["name"] == "thread"
+    year = {"type": "integer"}
+    for each in (args, kwargs):
+        assert (each["in"], each["required"], "schema" in each) == ("query", False, False)
+    schemas = {each["name"]: each["content"]["application/json"]["schema"] for each in (args, kwargs)}
+    assert schemas["args"] == {"type": "array", "maxItems": 1, "prefixItems": [year]}
+    assert schemas["kwargs"]["properties"].keys() == {"year", "most"}
+    assert {*lines["responses"]} == {"200", "304", "default"}
+    assert lines["responses"]["200"]["content"] == {
+        "application/json": {"schema": {"type": "array", "items": {"$ref": "#/components/schemas/Line"}}},
+        "text/event-stream": {},
+    }
 
 
 def test_an_endpoint_beside_an_rpc_and_files_of_its_path_is_described() -> None:
