@@ -155,7 +155,7 @@ class QueryStream(EventStream):
             await self._join(request, lambda: follower.tell_joined("events", follower.join(None, None)))
             if self._queue.is_closed:
                 return  # `on_connect` has closed the connection.
-            # What is known already waits for the reader, whose outcome has the id of the event.
+            # A result that is known at once waits until `_reader` is set, as `event_id` reads it.
             door = Door(self._send_chunk, self._fail, lambda: self._reader is None or self._queue.is_backed_up)
             self._reader = find_queries(self._actor).open(method, arguments, self.connection, door, have=have)
             self.drained()

@@ -59,7 +59,7 @@ async def _find_rows(exchange: Exchange, actor: Actor, method: Query, arguments:
     """Return the result of a query. Raises the error of its run, and ClientDisconnect."""
     connection = exchange.connect(actor, Rights(exchange.principal, may_write=False))
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    # A turn, so that it ends with the thread.
+    # A turn, which the thread ends when it is destroyed, moves or is stopped.
     work = partial(_read_once, actor, method, arguments, connection)
     turn = actor.begin(f"query {method.name}", work, make_resolver(future), is_used=False)
     turn.trace = exchange.request.scope.get(TRACE)
