@@ -2,10 +2,9 @@
 
 import { Deferred } from "./deferred.js";
 import type { PlaitError } from "./errors.js";
-import type { DeepReadonly } from "./json.js";
 import { NO_RESULT, Queries, keyOf } from "./queries.js";
 import type { Query, QueryState } from "./queries.js";
-import type { ArgsOf, ResultOf } from "./rpc.js";
+import type { QueryArgs, QueryName, RowsOf } from "./rpc.js";
 import type { Carrier } from "./thread-part.js";
 
 /** The milliseconds that a query is followed for a component that waits for it. */
@@ -20,10 +19,10 @@ export interface QueryMethods<Rpcs> {
    * error the result stays, and is undefined if there was none. The result is frozen, and its unchanged parts stay the
    * same objects. Returns the function that ends this.
    */
-  query<Name extends keyof Rpcs & string>(
+  query<Name extends QueryName<Rpcs>>(
     name: Name,
-    args: ArgsOf<Rpcs, Name>,
-    fn: (data: DeepReadonly<ResultOf<Rpcs, Name>> | undefined, error: PlaitError | undefined) => void,
+    args: QueryArgs<Rpcs, Name>,
+    fn: (data: RowsOf<Rpcs, Name> | undefined, error: PlaitError | undefined) => void,
   ): () => void;
 }
 

@@ -1,5 +1,7 @@
 /** The types of a thread's methods, and the object that has them as methods. */
 
+import type { DeepReadonly } from "./json.js";
+
 /**
  * The methods of a thread, by their names on the server: `{ add_player(name: string): number }`. A method that streams
  * returns an AsyncIterable of its chunks. `plait types` writes such a type.
@@ -20,6 +22,29 @@ type Returned<Rpcs, Name extends keyof Rpcs> = Rpcs[Name] extends (...args: neve
 /** The result of a method; for one that streams, its final value. */
 export type ResultOf<Rpcs, Name extends keyof Rpcs> =
   Returned<Rpcs, Name> extends AsyncIterable<unknown> ? unknown : Awaited<Returned<Rpcs, Name>>;
+
+/** The names of the queries among the methods: `{ open_orders: { query(customer: string): Order[] } }`. */
+export type QueryName<Rpcs> = string extends keyof Rpcs
+  ? string
+  : keyof Rpcs extends infer Name
+    ? Name extends keyof Rpcs & string
+      ? "query" extends keyof Rpcs[Name]
+        ? Name
+        : never
+      : never
+    : never;
+
+type Queried<Rpcs, Name> = Name extends keyof Rpcs
+  ? Rpcs[Name] extends { query: unknown }
+    ? Rpcs[Name]
+    : { query(...args: any[]): any }
+  : { query(...args: any[]): any };
+
+/** The arguments of a query. */
+export type QueryArgs<Rpcs, Name> = ArgsOf<Queried<Rpcs, Name>, "query">;
+
+/** The result of a query, which is frozen. */
+export type RowsOf<Rpcs, Name> = DeepReadonly<ResultOf<Queried<Rpcs, Name>, "query">>;
 
 /** The chunks of a method that streams. */
 export type ChunkOf<Rpcs, Name extends keyof Rpcs> = 0 extends 1 & Returned<Rpcs, Name>
@@ -42,7 +67,7 @@ type Taken = "then" | "toJSON" | "inspect" | "asymmetricMatch" | keyof typeof Ob
  * `toString`, is left out: `call` calls it.
  */
 export type RpcFace<Rpcs> = {
-  readonly [Name in keyof Rpcs & string as FaceName<Name>]: (
+  readonly [Name in keyof Rpcs & string as Rpcs[Name] extends { query: unknown } ? never : FaceName<Name>]: (
     ...args: ArgsOf<Rpcs, Name>
   ) => Promise<ResultOf<Rpcs, Name>>;
 };

@@ -4,13 +4,10 @@ import { useCallback, useSyncExternalStore } from "react";
 
 import type { ThreadClient } from "./client.js";
 import { PlaitError } from "./errors.js";
-import type { DeepReadonly } from "./json.js";
 import { queriesOf } from "./queries-part.js";
 import { NO_RESULT, keyOf } from "./queries.js";
 import type { QueryState } from "./queries.js";
-import type { ArgsOf, ResultOf } from "./rpc.js";
-
-type Rows<Rpcs, Name extends keyof Rpcs> = DeepReadonly<ResultOf<Rpcs, Name>>;
+import type { QueryArgs, QueryName, RowsOf } from "./rpc.js";
 
 /** A query by its name, and whether the component is suspended until there is a result. */
 export interface QueryOptions<Name extends string = string> {
@@ -22,16 +19,16 @@ export interface QueryOptions<Name extends string = string> {
  * The result of a query, with its error and version; other arguments never show the result of these. The client needs
  * no option for it. With `suspense`, the component is suspended until there is a result; an error before that is thrown.
  */
-export function useQuery<State, Rpcs, Name extends keyof Rpcs & string>(
+export function useQuery<State, Rpcs, Name extends QueryName<Rpcs>>(
   thread: ThreadClient<State, Rpcs, any>,
   query: QueryOptions<Name> & { suspense: true },
-  ...args: ArgsOf<Rpcs, Name>
-): QueryState<Rows<Rpcs, Name>> & { readonly data: Rows<Rpcs, Name> };
-export function useQuery<State, Rpcs, Name extends keyof Rpcs & string>(
+  ...args: QueryArgs<Rpcs, Name>
+): QueryState<RowsOf<Rpcs, Name>> & { readonly data: RowsOf<Rpcs, Name> };
+export function useQuery<State, Rpcs, Name extends QueryName<Rpcs>>(
   thread: ThreadClient<State, Rpcs, any>,
   query: Name | QueryOptions<Name>,
-  ...args: ArgsOf<Rpcs, Name>
-): QueryState<Rows<Rpcs, Name>>;
+  ...args: QueryArgs<Rpcs, Name>
+): QueryState<RowsOf<Rpcs, Name>>;
 export function useQuery(
   thread: ThreadClient<any, any, any>,
   query: string | QueryOptions,

@@ -17,7 +17,7 @@ import { clients, server, serving } from "./serving.js";
 serving();
 
 interface ShopRpcs {
-  open_orders(customer: string): string[];
+  open_orders: { query(customer: string): string[] };
 }
 
 let root: Root;

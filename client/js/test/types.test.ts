@@ -220,14 +220,21 @@ test("what a thread emits has the types that were given", () => {
 });
 
 interface QueryRpcs {
-  cards(owner: string, limit?: number): Card[];
-  count(): Promise<number>;
+  cards: { query(owner: string, limit?: number): Card[] };
+  count: { query(): number };
+  add(text: string): void;
 }
 
 // Only looked at by the type checker.
 function queries(room: ThreadClient<Game, QueryRpcs>, any: ThreadClient, use: typeof useQuery) {
   // @ts-expect-error: there is no such query.
   room.query("players", [], () => undefined);
+  // @ts-expect-error: it is not a query.
+  room.query("add", ["text"], () => undefined);
+  // @ts-expect-error: a query is not called.
+  void room.call("count");
+  // @ts-expect-error: a query is not called.
+  void room.rpc.count();
   // @ts-expect-error: the owner is missing.
   room.query("cards", [], () => undefined);
   // @ts-expect-error: the result is frozen.
