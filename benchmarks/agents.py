@@ -8,6 +8,7 @@ import msgspec
 
 from benchmarks.boards import Board, FrozenBoard, size_of
 from benchmarks.edits import passage
+from benchmarks.shops import Shop
 from plait import Plait, Stream, Text, Thread, rpc
 
 __all__ = ["STORE", "BenchAgent", "Note", "Page", "app"]
@@ -74,4 +75,4 @@ class Page(Thread[Writing]):
 
 STORE = os.environ.get("BENCH_STORE", "sqlite:///bench.db")
 
-app = Plait(BenchAgent, Note, Page, Board, FrozenBoard, store=STORE, limits=None)
+app = Plait(BenchAgent, Note, Page, Board, FrozenBoard, Shop, store=STORE, limits=None)
