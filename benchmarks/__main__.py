@@ -5,8 +5,10 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,6 +25,7 @@ from benchmarks.memory import Finding, idle_sockets, threads
 from benchmarks.messages import messages
 from benchmarks.neighbours import neighbours
 from benchmarks.peer import AGENTUITY, COLYSEUS, YJS, PeerError, install, prepare
+from benchmarks.queries import queries
 from benchmarks.records import records
 from benchmarks.rejoin import rejoin
 from benchmarks.resume import resume
@@ -35,6 +38,7 @@ from benchmarks.stalled import stalled
 from benchmarks.sync_tables import (
     delta_table,
     neighbour_table,
+    query_table,
     record_table,
     resume_table,
     stall_table,
@@ -55,6 +59,7 @@ SYNC = (
     "resume",
     "stall",
     "neighbours",
+    "queries",
     "records",
     "messages",
     "schedules",
@@ -64,6 +69,14 @@ SYNC = (
     "runs",
     "size",
 )
+# How some of these are measured and laid out.
+ALIKE: dict[str, tuple[Callable[..., Any], Callable[[Any], str]]] = {
+    "diff": (differences, timing_table),
+    "resume": (resume, resume_table),
+    "stall": (stalled, stall_table),
+    "neighbours": (neighbours, neighbour_table),
+    "queries": (queries, query_table),
+}
 # Server, kind, idle sockets, awake threads. Cloudflare's threads keep three files open each, so they are fewer.
 MEASURED = (
     ("plait", "note", 10_000, 10_000),
@@ -137,18 +150,11 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
     if "deltas" in wanted:
         told = deltas(folder, options.without, pace, tell)
         measured["deltas"] = told, delta_table(told)
-    if "diff" in wanted:
-        timings = differences(folder, pace, tell)
-        measured["diff"] = timings, timing_table(timings)
-    if "resume" in wanted:
-        joins = resume(folder, pace, tell)
-        measured["resume"] = joins, resume_table(joins)
-    if "stall" in wanted:
-        runs = stalled(folder, pace, tell)
-        measured["stall"] = runs, stall_table(runs)
-    if "neighbours" in wanted:
-        waits = neighbours(folder, pace, tell)
-        measured["neighbours"] = waits, neighbour_table(waits)
+    for name in ALIKE:
+        if name in wanted:
+            measure_alike, lay_out = ALIKE[name]
+            found = measure_alike(folder, pace, tell)
+            measured[name] = found, lay_out(found)
     if "records" in wanted:
         readings = [*records(folder, pace, tell), *values(folder, pace, tell), *sql(folder, pace, tell)]
         readings += files(folder, pace, tell)

@@ -60,10 +60,10 @@ class QueryJob(msgspec.Struct, frozen=True):
 
 
 class QueryResult(Result, frozen=True):
-    """The p50 and p99 of milliseconds: of a write, and from its ack to each reader that is told of it."""
+    """The p50 and p99 of milliseconds: of a write, and from its ack to each reader that is told of it, if any is."""
 
     write: tuple[float, float] = (0.0, 0.0)
-    told: tuple[float, float] | None = None
+    told: tuple[float, float] = (0.0, 0.0)
 
 
 class QueryOutcome(msgspec.Struct):
@@ -106,7 +106,7 @@ def queries(folder: Path, effort: Effort, tell: Callable[[str], None]) -> list[Q
                     tell(f"{rate} writes/s: {way.label} failed: {result}")
                     continue
                 outcome.results.setdefault(way.name, []).append(result)
-                told = f", p50 to a reader {result.told[0]:.0f} ms" if result.told else ""
+                told = f", p50 to a reader {result.told[0]:.0f} ms" if result.told[0] else ""
                 tell(f"{rate} writes/s round {turn + 1}: {way.label}: {result.cost / 1000:.2f} ms a write{told}")
     return outcomes
 
@@ -176,26 +176,22 @@ class Shopping:
         # When each number was written, and the last one. No order was paid with it in an earlier run.
         self._sent: dict[int, float] = {}
         self._last = round(time.monotonic() * 1000)
+        self._polls = 0
 
     def run(self, server: list[psutil.Process], seconds: float) -> QueryResult:
-        """Write, and ask if that is the way, at steady rates; then wait for the answers to the writes."""
-        self._sent, polls = {}, 0
-        polling = READERS if self._job.way.name == "poll" else 0
+        """Write and poll at steady rates, until all writes are answered; then see which readers are still told."""
+        self._sent, self._polls = {}, 0
         before = sum(each.bytes for each in self._readers)
         clock = Clock(server)
-        while (now := clock.seconds) < seconds:
-            while len(self._sent) < now * self._job.rate:
+        while clock.seconds < seconds:
+            while len(self._sent) < clock.seconds * self._job.rate:
                 self._write()
-            while polls < now * polling:
-                self._ask(polls % READERS, "list_orders")
-                polls += 1
-            self._clients.poll(0.002, None)
+            self._poll(clock.seconds)
         self._clients.run(lambda: self._answers.times.keys() >= self._sent.keys())
         result = clock.result(len(self._sent))
         received = sum(each.bytes for each in self._readers) - before
-        deadline = clock.seconds + PATIENCE
-        while clock.seconds < deadline:
-            self._clients.poll(0.01, None)
+        while clock.seconds < seconds + PATIENCE:
+            self._poll(clock.seconds)
         acked = self._answers.times
         writes = [(acked[number] - sent) * 1000 for number, sent in self._sent.items()]
         told = [
@@ -204,8 +200,14 @@ class Shopping:
             for number, at in each.times.items()
             if number in self._sent
         ]
-        times = {"write": find_percentiles(writes), "told": find_percentiles(told) if told else None}
+        times = {"write": find_percentiles(writes), "told": find_percentiles(told)}
         return QueryResult(**msgspec.structs.asdict(result) | {"bytes": received, **times})
+
+    def _poll(self, now: float) -> None:
+        while self._job.way.name == "poll" and self._polls < now * READERS:
+            self._ask(self._polls % READERS, "list_orders")
+            self._polls += 1
+        self._clients.poll(0.002, None)
 
     def _write(self) -> None:
         self._last += 1
@@ -228,8 +230,8 @@ def watch(client: Client, pattern: re.Pattern[bytes]) -> Seen:
 
 
 def find_percentiles(times: Sequence[float]) -> tuple[float, float]:
-    """The p50 and the p99."""
-    found = statistics.quantiles(times, n=100)
+    """The p50 and the p99; 0 without times."""
+    found = statistics.quantiles(times, n=100) if times else [0.0] * 99
     return found[49], found[98]
 
 
@@ -241,7 +243,7 @@ def load(job: QueryJob) -> QueryResult:
         shopping = Shopping(clients, job)
         shopping.run(server, WARM_UP)
         result = shopping.run(server, job.seconds)
-        if job.way.name != ALONE and not result.told:
+        if job.way.name != ALONE and not result.told[0]:
             raise LoadError("no reader was told of a write")
         return result
     finally:

@@ -6,8 +6,12 @@ from benchmarks.boards import SIZES
 from benchmarks.deltas import FULL, SOCKETS, WAYS, DeltaOutcome
 from benchmarks.differences import Timing
 from benchmarks.neighbours import HELD_AIM, WAIT_AIM, NeighbourOutcome
+from benchmarks.queries import READERS as QUERY_READERS
+from benchmarks.queries import WAYS as QUERY_WAYS
+from benchmarks.queries import QueryOutcome
 from benchmarks.records import SIZE, Reading
 from benchmarks.resume import CHANGES, ResumeOutcome
+from benchmarks.shops import CUSTOMERS, EACH, ORDERS
 from benchmarks.stalled import READERS, StallOutcome
 from benchmarks.table import layout, median, ratio
 
@@ -15,6 +19,7 @@ __all__ = [
     "at_most",
     "delta_table",
     "neighbour_table",
+    "query_table",
     "record_table",
     "resume_table",
     "spread",
@@ -24,6 +29,9 @@ __all__ = [
 
 P99_AIM = 1.3
 GROWTH_AIM = 2.0
+# Of queries: the processor time of a write, as a multiple of that without readers; and ms from the ack to the readers.
+QUERY_COST_AIM = 2.0
+TOLD_AIM = 100.0
 
 DELTA_LEGEND = (
     f"One of {SOCKETS} sockets calls a method that changes the board, again as soon as all of them have the change.",
@@ -52,6 +60,14 @@ NEIGHBOUR_LEGEND = (
     "second, while clients of other threads send states of up to 1 MB, or as much in operations or messages, 50 at a",
     "time on each socket. longest step: the longest time in which the event loop did not check its timers; held: the",
     "most processor time of such a step.",
+)
+
+QUERY_LEGEND = (
+    f"{QUERY_READERS} clients read {CUSTOMERS} lists of {EACH} orders, each client one list. Another one writes to one",
+    f"of these in a table of {ORDERS:,}. ms: the server's processor time of a write. alone ÷: divided by that beside",
+    "clients that ask for nothing; median of the rounds' ratios. ack: ms until the writer has the answer. told: ms from",
+    "the ack until a reader has the change. bytes: received by all readers, a write.",
+    "! other processes used more than a tenth of a core: run it again when the machine is quiet.",
 )
 
 
@@ -197,6 +213,46 @@ def neighbour_table(outcomes: Iterable[NeighbourOutcome]) -> str:
         steps = f"{waits.step:.1f}", f"{waits.held:.1f}", *at_most(waits.held, HELD_AIM)
         lines.append((outcome.title, *echoes, *aims[0], *changes, *aims[1], *steps))
     return "\n".join((layout(lines, right={1, 2, 3, 6, 7, 8, 11, 12}), "", *NEIGHBOUR_LEGEND))
+
+
+def query_table(outcomes: Iterable[QueryOutcome]) -> str:
+    """What it costs to tell readers of a table of each write, and how long it takes."""
+    lines: list[Sequence[str]] = [
+        (
+            *("writes/s", "readers", "ms", "alone ÷", "rounds", "aim", ""),
+            *("ack p50", "p99", "told p50", "aim", "", "p99", "bytes"),
+        )
+    ]
+    for outcome in outcomes:
+        for way in QUERY_WAYS:
+            if not (results := outcome.results.get(way.name)):
+                lines.append((f"{outcome.rate}", way.label, "failed", *[""] * 11))
+                continue
+            ratios, is_ours = sorted(outcome.ratios(way.name)), way.name == "query"
+            acks, told = find_medians([each.write for each in results]), find_medians([each.told for each in results])
+            disturbed = "!" if sum(each.is_disturbed for each in results) * 2 > len(results) else ""
+            lines.append(
+                (
+                    f"{outcome.rate}",
+                    way.label,
+                    f"{median(sorted(each.cost / 1000 for each in results)):.2f}{disturbed}",
+                    f"{median(ratios):.2f}" if ratios else "",
+                    f"{ratios[0]:.2f}-{ratios[-1]:.2f}" if ratios else "",
+                    *at_most(median(ratios), QUERY_COST_AIM if is_ours else None),
+                    *(f"{each:.1f}" for each in acks),
+                    f"{told[0]:.1f}" if told[0] else "",
+                    *at_most(told[0], TOLD_AIM if is_ours else None),
+                    f"{told[1]:.1f}" if told[1] else "",
+                    f"{median(sorted(each.bytes / each.count for each in results)):,.0f}",
+                )
+            )
+    return "\n".join((layout(lines, right={2, 3, 7, 8, 9, 12, 13}), "", *QUERY_LEGEND))
+
+
+def find_medians(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The medians of the first and of the second numbers."""
+    first, second = (median(sorted(each)) for each in zip(*pairs, strict=True))
+    return first, second
 
 
 def at_most(value: float, aim: float | None) -> tuple[str, str]:
