@@ -150,9 +150,8 @@ def measure_syncing(options: argparse.Namespace, folder: Path) -> dict[str, tupl
     if "deltas" in wanted:
         told = deltas(folder, options.without, pace, tell)
         measured["deltas"] = told, delta_table(told)
-    for name in ALIKE:
+    for name, (measure_alike, lay_out) in ALIKE.items():
         if name in wanted:
-            measure_alike, lay_out = ALIKE[name]
             found = measure_alike(folder, pace, tell)
             measured[name] = found, lay_out(found)
     if "records" in wanted:

@@ -65,8 +65,8 @@ NEIGHBOUR_LEGEND = (
 QUERY_LEGEND = (
     f"{QUERY_READERS} clients read {CUSTOMERS} lists of {EACH} orders, each client one list. Another one writes to one",
     f"of these in a table of {ORDERS:,}. ms: the server's processor time of a write. alone ÷: divided by that beside",
-    "clients that ask for nothing; median of the rounds' ratios. ack: ms until the writer has the answer. told: ms from",
-    "the ack until a reader has the change. bytes: received by all readers, a write.",
+    "clients that ask for nothing; median of the rounds' ratios. ack: ms until the writer has the answer. told: ms",
+    "from the ack until a reader has the change. bytes: received by all readers, a write.",
     "! other processes used more than a tenth of a core: run it again when the machine is quiet.",
 )
 
