@@ -70,7 +70,6 @@ class Rows(Outcome):
     def __init__(self, whom: Hashable, at: int, data: bytes) -> None:
         super().__init__(whom, at)
         self.data = data
-        self.tag = blake2b(data, digest_size=12).hexdigest()
         # The chunks by the tags of the earlier results.
         self._chunks: dict[str, bytes] = {}
 
@@ -88,6 +87,11 @@ class Rows(Outcome):
             made = b'%b,"ops":%b}' % (self._head, ops) if len(ops) < len(self.data) else self._whole
             self._chunks[tag] = made
         return made
+
+    @cached_property
+    def tag(self) -> str:
+        """The name of the result; most results are never named, as they are those before."""
+        return blake2b(self.data, digest_size=12).hexdigest()
 
     @cached_property
     def _value(self) -> Any:
