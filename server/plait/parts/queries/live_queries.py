@@ -164,9 +164,9 @@ class LiveQueries:
 
     def _run(self, live: LiveQuery) -> None:
         """Run a query; send its outcome when everything that the run has seen is durable."""
-        live.is_dirty = False
-        if not live.readers:
+        if not live.is_dirty or not live.readers:
             return
+        live.is_dirty = False
         at = self._actor.state.history.current.version
         run, (args, kwargs), name = QueryRun(self._actor.thread, live.principal), live.arguments, live.method.name
         work = partial(live.method.reads, self._actor.thread, *args, **kwargs)
@@ -235,6 +235,8 @@ class LiveQueries:
             live = self._live[key] = LiveQuery(method, arguments, key, whom, principal)
             self._actor.state.on_touch = self.touch
             self._mark(live)
+        elif live.is_dirty:  # A new reader does not wait for further changes.
+            self._passes.add(partial(self._run, live), for_change=False)
         live.readers[reader] = None
         reader.live = live
         if not live.is_dirty and live.shown is not None and live.made is live.shown:
@@ -267,7 +269,7 @@ class LiveQueries:
 
     def _mark(self, live: LiveQuery) -> None:
         live.is_dirty = True
-        self._passes.add(partial(self._run, live))
+        self._passes.add(partial(self._run, live), for_change=live.made is not None)
 
     def _deliver(self, reader: QueryReader, outcome: Outcome) -> None:
         """Send an outcome to a reader for whom it was made, unless the client has it or reads slowly."""

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
+from math import inf
 from time import thread_time
 from typing import Final
 
@@ -17,19 +18,25 @@ _REST: Final = 3.0
 class QueryPasses:
     """Calls functions in the order in which they were added. The threads of a node share it."""
 
+    # Seconds between the beginnings of passes for changes, so that one run sees several changes.
+    interval = 0.1
+
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], object]] = deque()
+        # The next pass, if one is scheduled, and its time of the loop.
         self._handle: asyncio.Handle | None = None
-        # The time of the loop at which the next pass may begin.
-        self._next = 0.0
+        self._at = inf
+        # The times of the loop at which the next pass may begin, and at which one for changes may.
+        self._next = self._next_for_changes = 0.0
         # What was logged of the errors of queries, by kind, query and class.
         self.logged: dict[tuple[str, str, type[BaseException]], str] = {}
 
-    def add(self, work: Callable[[], object]) -> None:
-        """Call a function soon."""
+    def add(self, work: Callable[[], object], *, for_change: bool) -> None:
+        """Call a function soon; if it is `for_change`, other changes may come before."""
         self._waiting.append(work)
-        if self._handle is None:
-            self._schedule()
+        at = max(self._next, self._next_for_changes) if for_change else self._next
+        if at < self._at:
+            self._schedule(at)
 
     def close(self) -> None:
         """Call nothing more."""
@@ -37,17 +44,22 @@ class QueryPasses:
         if self._handle is not None:
             self._handle.cancel()
 
-    def _schedule(self) -> None:
+    def _schedule(self, at: float) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._at = at
         # An empty context, as the code belongs to no turn.
-        self._handle = asyncio.get_running_loop().call_at(self._next, self._run_some, context=Context())
+        self._handle = asyncio.get_running_loop().call_at(at, self._run_some, context=Context())
 
     def _run_some(self) -> None:
-        began = thread_time()
+        loop, began = asyncio.get_running_loop(), thread_time()
+        self._next = inf  # Nothing is scheduled while a pass runs.
+        self._next_for_changes = loop.time() + self.interval
         try:
             while self._waiting and thread_time() - began < _AT_ONCE:
                 self._waiting.popleft()()
         finally:
-            self._handle = None
-            self._next = asyncio.get_running_loop().time() + _REST * (thread_time() - began)
+            self._handle, self._at = None, inf
+            self._next = loop.time() + _REST * (thread_time() - began)
             if self._waiting:
-                self._schedule()
+                self._schedule(self._next)

@@ -41,7 +41,7 @@ _PRAGMAS: Final = (
     "cache_spill=OFF",
     "foreign_keys=ON",
 )
-_READER_PRAGMAS: Final = ("cache_size=-256", "temp_store=MEMORY")
+_READER_PRAGMAS: Final = ("cache_size=-1024", "temp_store=MEMORY")
 
 _NEVER: Final = Event()
 # The compiled statements that are kept.
@@ -122,7 +122,7 @@ class Database:
             names = [each[0] for each in cursor.description or ()]
             if len(set(names)) < len(names):
                 raise make_error("two columns have the same name: rename one with AS", statement)
-            rows = [dict(zip(names, row, strict=True)) for row in cursor]
+            rows = [dict(zip(names, row, strict=False)) for row in cursor]
             is_done = True
         except _FAILURES as error:
             raise self._explain(error, statement, seconds) from None

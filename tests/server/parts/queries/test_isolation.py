@@ -114,7 +114,7 @@ class Schedule:
 
         guest = Guest(self.actor, f"client {self.secrets}", principal=principal, renew=renew)
         guest.join(await guest.prepare())
-        await until(lambda: guest.connection.session is guest.transport.session)
+        await until(lambda: guest.connection.session is not None)
         self.readers.append(Reader(guest, renewed, self.leaks))
 
     async def renew(self, reader: Reader) -> None:

@@ -8,11 +8,13 @@ from tests.server.rooms import open_house
 from tests.server.session.guests import Guest, joined, joins, until
 
 from plait import Principal, Stream, Thread, current, query, rpc
+from plait.parts.queries.passes import QueryPasses
 
 
 async def settle(actor: Any) -> None:
     """Wait until everything is durable, and the passes of queries have run."""
-    passes = next(each for each in actor.host.services.values() if type(each).__name__ == "QueryPasses")
+    passes = actor.use_service(QueryPasses)
+    passes.interval = 0.0
     await until(lambda: actor.state.is_durable and not passes._waiting)
 
 
@@ -331,7 +333,8 @@ async def test_handles_call_queries() -> None:
 
 async def settle_runs(actor: Any) -> None:
     """Wait until no query waits for a run."""
-    passes = next(each for each in actor.host.services.values() if type(each).__name__ == "QueryPasses")
+    passes = actor.use_service(QueryPasses)
+    passes.interval = 0.0
     await until(lambda: not passes._waiting)
 
 

@@ -13,6 +13,7 @@ from tests.server.rooms import open_house
 from tests.server.session.guests import joined, until
 
 from plait import Sql, Thread, Values, query
+from plait.parts.queries.passes import QueryPasses
 
 SCHEMA = """
 CREATE TABLE parent (id INTEGER PRIMARY KEY, a, doubled AS (a * 2));
@@ -111,7 +112,8 @@ def run_fresh(thread: Any, statement: str) -> Any:
 
 async def settle(actor: Any) -> None:
     """Wait until everything is durable, and no query waits for a run."""
-    passes = next(each for each in actor.host.services.values() if type(each).__name__ == "QueryPasses")
+    passes = actor.use_service(QueryPasses)
+    passes.interval = 0.0
     await until(lambda: actor.state.is_durable and not passes._waiting)
 
 
