@@ -31,6 +31,7 @@ from plait import (
     ThreadKey,
     ToolResult,
     Values,
+    query,
     tool,
 )
 
@@ -40,6 +41,15 @@ PAGES = Path(__file__).parent / "pages"
 PAUSE = 0.04
 DAY = 24 * 3600
 ORDERS = {7: ("a kite", 2500), 8: ("a drum", 4900), 9: ("a bell", 1200)}
+
+
+class Order(Struct, frozen=True):
+    """An order of the shop."""
+
+    number: int
+    what: str
+    cents: int
+    is_paid_back: bool
 
 
 class Case(Struct, frozen=True):
@@ -64,6 +74,11 @@ class Desk(Thread[Case]):
     files = Files()
     tasks = Tasks(live=True)
     messages = Messages(agent="desk", live=True, hooks=MessageHooks(after_create_message=name_case))
+
+    @query
+    def orders(self) -> list[Order]:
+        """Return the orders; each is paid back at most once in a conversation."""
+        return [Order(each, *ORDERS[each], self.values.has(f"paid back {each}").value) for each in sorted(ORDERS)]
 
     def card(self, state: Case) -> dict[str, Any]:
         """Return what customers see of a conversation in the list of theirs."""

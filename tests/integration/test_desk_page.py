@@ -38,6 +38,7 @@ def test_an_order_is_paid_back_by_another_agent_after_a_kill_and_an_approval(des
     page = desk.open("desk/", width=width, touch=width == 390)
     ask(page, "Where is order 8?")
     expect(bubbles(page).last).to_have_text("Order 8: a drum, 49.00 €.")
+    expect(page.locator("#orders li")).to_have_text(["7: a kite €25.00", "8: a drum €49.00", "9: a bell €12.00"])
     ask(page, "Refund order 8, please")
     expect(calls(page, "asked").locator(".call-title")).to_have_text("Pay back order 8")
     expect(calls(page, "success").last.locator(".call-title")).to_have_text("Hand over to billing")
@@ -47,6 +48,7 @@ def test_an_order_is_paid_back_by_another_agent_after_a_kill_and_an_approval(des
     expect(page.locator("#status")).to_have_attribute("data-status", "online")
     calls(page, "asked").get_by_role("button", name="Approve").click()
     expect(bubbles(page).last).to_have_text("49.00 € are on their way. The receipt is attached.")
+    expect(page.locator("#orders li.paid-back")).to_have_text("8: a drum paid back")
     expect(calls(page, "asked")).to_have_count(0)
     assert page.locator('[data-agent="Billing"]').count() == 2
     with page.expect_download() as download:

@@ -3,6 +3,7 @@
 
 import { files } from "/plait/files.js";
 import { messages as part } from "/plait/messages.js";
+import { queries } from "/plait/queries.js";
 import { tasks } from "/plait/tasks.js";
 
 import { Attachments } from "../chat/attachments.js";
@@ -10,6 +11,7 @@ import { keepPlace } from "../chat/view.js";
 import { box, goToEnd, isNearEnd, openBox, showLatest } from "../conversation.js";
 import { find, join, notify, openRoom, write } from "../room.js";
 import { watchConversations } from "./conversations.js";
+import { renderOrders } from "./orders.js";
 import { renderRows } from "./view.js";
 
 /**
@@ -31,11 +33,12 @@ let unread = 0;
 let isMarking = false;
 
 /** @type {import("/plait/client.js").ThreadClient<{title: string}>} */
-const client = join("desk", () => render(), refused, { messages: part, files, tasks });
+const client = join("desk", () => render(), refused, { messages: part, files, queries, tasks });
 const messages = /** @type {import("/plait/client.js").ThreadMessages} */ (client.messages);
 const attachments = new Attachments(client.files);
 messages.subscribe(() => render());
 client.tasks.subscribe(() => render());
+client.query("orders", [], (orders) => renderOrders(orders ?? []));
 
 /** @param {Error} error */
 function refused({ message }) {
