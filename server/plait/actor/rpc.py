@@ -4,7 +4,7 @@ import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar, get_type_hints, overload
+from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints, overload
 
 import msgspec
 
@@ -12,12 +12,12 @@ from plait.errors import InvalidArguments, escape_traceback
 from plait.limits import Limits, check_json
 from plait.state.reads import QueryRun, run_query
 from plait.state.types import parse_json_error
-from plait_schemas.codec import NOT_JSON, make_decoder
+from plait_schemas.codec import NOT_JSON, encode_json, make_decoder
 from plait_schemas.models import check_type, find_times
 from plait_schemas.rpc import RPC_MARK, RpcOptions
 from plait_schemas.schema import components
 
-__all__ = ["Arguments", "Method", "Query", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
+__all__ = ["Arguments", "Asked", "Method", "Query", "Sent", "Stream", "StreamSink", "find_methods", "rpc"]
 
 log = logging.getLogger("plait.rpc")
 log.addFilter(escape_traceback)
@@ -218,6 +218,15 @@ class Method:
             self._decode[parameter.name] = make_decoder(annotation), find_times(annotation)
 
 
+class Asked(NamedTuple):
+    """A query with its arguments."""
+
+    query: "Query"
+    arguments: Arguments
+    # The JSON that the client has sent: two queries with the same key have the same arguments.
+    key: bytes
+
+
 class Query(Method):
     """One query of a Thread class: clients follow it, and only handles call it."""
 
@@ -230,6 +239,13 @@ class Query(Method):
         self.reads, self.function = function, self._read
         # Whether it has asked for whom it runs: then no result is shared.
         self.is_personal = False
+
+    def ask(
+        self, args: Sequence[msgspec.Raw], kwargs: Mapping[str, msgspec.Raw] | None = None, *, limits: Limits
+    ) -> Asked:
+        """Return the query with arguments as `arguments` decodes them. Raises InvalidArguments and TooLarge."""
+        arguments = self.arguments(args, kwargs, limits=limits)
+        return Asked(self, arguments, encode_json((self.name, args, kwargs or {})))
 
     def read_types(self) -> tuple[Callable[..., Any], dict[str, Any]]:
         return self.reads, get_type_hints(self.reads, include_extras=True)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from plait.actor.actor import Actor
 from plait.actor.connection import Rights
 from plait.actor.outcome import make_resolver
-from plait.actor.rpc import Arguments, Query
+from plait.actor.rpc import Asked
 from plait.actor.transport import HIGH_WATER, Frame, OneWay
 from plait.errors import PlaitError
 from plait.parts.queries.live_queries import Door, QueryReader, find_queries
@@ -145,7 +145,7 @@ class QueryStream(EventStream):
         # None before the query is followed.
         self._reader: QueryReader | None = None
 
-    async def follow(self, request: Request, method: Query, arguments: Arguments, have: str) -> None:
+    async def follow(self, request: Request, asked: Asked, have: str) -> None:
         """Join the thread, and follow a query from the result with the tag `have` on.
 
         Raises TooMany, and the exceptions of the thread's hooks.
@@ -157,7 +157,7 @@ class QueryStream(EventStream):
                 return  # `on_connect` has closed the connection.
             # A result that is known at once waits until `_reader` is set, as `event_id` reads it.
             door = Door(self._send_chunk, self._fail, lambda: self._reader is None or self._queue.is_backed_up)
-            self._reader = find_queries(self._actor).open(method, arguments, self.connection, door, have=have)
+            self._reader = find_queries(self._actor).open(asked, self.connection, door, have=have)
             self.drained()
 
     def send(self, frame: Frame) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from plait.author_code import call_now
 from plait.state.principal import Principal
 
-__all__ = ["ALL", "STATE", "WHOLE", "Noted", "QueryRun", "run_query", "running_query"]
+__all__ = ["ALL", "STATE", "WHOLE", "Noted", "QueryRun", "find_query", "run_query"]
 
 STATE: Final = ""
 """The part that stands for the state; its names are the members of the state."""
@@ -31,13 +31,15 @@ Note = Callable[[str], None]
 class QueryRun:
     """One run of a query: what it has read so far, and for whom it runs. It runs without an `await`."""
 
-    __slots__ = ("_began", "_principal", "has_asked", "reads", "thread")
+    __slots__ = ("_began", "_principal", "has_asked", "is_running", "reads", "thread")
 
     def __init__(self, thread: object, principal: Principal | None = None) -> None:
         self.thread = thread
         self._principal = principal
         # Whether it has asked for whom it runs.
         self.has_asked = False
+        # Whether its code runs; tasks that the code has started may outlive it.
+        self.is_running = False
         # The names in each part.
         self.reads: dict[str, set[str]] = {}
         self._began = thread_time()
@@ -78,18 +80,23 @@ class QueryRun:
         self.note(STATE, name)
 
 
-running_query: Final[ContextVar[QueryRun | None]] = ContextVar("plait_query", default=None)
-"""The run of a query, for the code that it runs."""
+_running: Final[ContextVar[QueryRun | None]] = ContextVar("plait_query", default=None)
+
+
+def find_query() -> QueryRun | None:
+    """Return the run of a query that runs the calling code; None without one."""
+    run = _running.get()
+    return run if run is not None and run.is_running else None
 
 
 def run_query(state: Any, run: QueryRun, function: Callable[..., T], *args: Any) -> T:
     """Call a function that reads a thread, whose pipeline is `state`. Raises an Exception."""
-    outer, state.query, token = state.query, run, running_query.set(run)
+    outer, state.query, token, run.is_running = state.query, run, _running.set(run), True
     try:
         return call_now(function, *args)
     finally:
-        state.query = outer
-        running_query.reset(token)
+        state.query, run.is_running = outer, False
+        _running.reset(token)
 
 
 class Noted:

@@ -13,14 +13,13 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Connection
 from plait.actor.logs import log_error
 from plait.actor.per_actor import PerActor
-from plait.actor.rpc import Arguments, Query
+from plait.actor.rpc import Asked
 from plait.errors import CallFailed, Forbidden, PlaitError, TooMany
 from plait.instruments.protocol import tell_limit
-from plait.parts.queries.outcome import SHARED, Failure, Outcome, Rows, find_whom, make_rows
+from plait.parts.queries.outcome import SHARED, Failure, Outcome, Rows, Whom, make_rows
 from plait.parts.queries.passes import QueryPasses
 from plait.state.principal import Principal
 from plait.state.reads import ALL, QueryRun, run_query
-from plait_schemas.codec import encode_json
 
 __all__ = ["Door", "LiveQueries", "LiveQuery", "QueryReader", "find_queries"]
 
@@ -65,11 +64,9 @@ class LiveQuery:
     """A query with arguments: for all readers, or for one principal."""
 
     __slots__ = (
-        "arguments",
+        "asked",
         "is_dirty",
-        "key",
         "made",
-        "method",
         "principal",
         "readers",
         "reads",
@@ -78,17 +75,13 @@ class LiveQuery:
         "whom",
     )
 
-    def __init__(
-        self, method: Query, arguments: Arguments, key: Hashable, whom: Hashable, principal: Principal | None
-    ) -> None:
-        self.method = method
-        self.arguments = arguments
-        self.key = key
+    def __init__(self, asked: Asked, whom: Hashable, principal: Principal | None) -> None:
+        self.asked = asked
         self.whom = whom
         self.principal = principal
         self.readers: dict[QueryReader, None] = {}
         # The readers that have come since an outcome was shown last.
-        self.waiting: list[QueryReader] = []
+        self.waiting: dict[QueryReader, None] = {}
         # The outcome of the last run, and the last one that was durable and shown to the readers.
         self.made: Outcome | None = None
         self.shown: Outcome | None = None
@@ -96,6 +89,16 @@ class LiveQuery:
         self.reads: Mapping[str, set[str]] | None = None
         # Whether it waits to run again.
         self.is_dirty = False
+
+    @property
+    def key(self) -> Hashable:
+        """The queries with the same key are one."""
+        return self.asked.key, self.whom
+
+    @property
+    def newest(self) -> Outcome | None:
+        """The shown outcome, unless a newer one is due."""
+        return self.shown if self.made is self.shown and not self.is_dirty else None
 
     def is_touched(self, part: str | None, names: Collection[str] | None) -> bool:
         """Tell whether a write of names in a part may change the result; None stands for all of them."""
@@ -116,15 +119,13 @@ class LiveQueries:
 
     # Readers
 
-    def open(
-        self, method: Query, arguments: Arguments, connection: Connection, door: Door, *, have: str = ""
-    ) -> QueryReader:
+    def open(self, asked: Asked, connection: Connection, door: Door, *, have: str = "") -> QueryReader:
         """Add a reader, whose client has the result with the tag `have`. Raises TooMany."""
         own = self._readers.get(connection, {})
         if len(own) >= _MOST_READ:
             raise self._refuse(f"the connection follows {_MOST_READ} queries, which is the limit")
         reader = QueryReader(self, connection, door, have)
-        self._enter(reader, method, arguments)
+        self._enter(reader, asked)
         if reader.live is not None:
             self._readers.setdefault(connection, own)[reader] = None
         return reader
@@ -140,12 +141,12 @@ class LiveQueries:
     def resume(self, connection: Connection) -> None:
         """Send a connection what it has missed, as it has caught up."""
         for reader in self._find(connection):
-            if reader.is_behind and reader.live is not None and reader.live.shown is not None:
-                self._deliver(reader, reader.live.shown)
+            if reader.is_behind and reader.live is not None:
+                self._serve(reader, reader.live)
 
     def review(self, connection: Connection) -> None:
         """Apply the new rights of a connection: end its readers, or run their queries for its new principal."""
-        whom = find_whom(connection.principal)
+        whom = Whom(connection.principal)
         for reader in self._find(connection):
             if not connection.rights.may_call:
                 self._end(reader, Forbidden("Forbidden"))
@@ -168,17 +169,17 @@ class LiveQueries:
             return
         live.is_dirty = False
         at = self._actor.state.history.current.version
-        run, (args, kwargs), name = QueryRun(self._actor.thread, live.principal), live.arguments, live.method.name
-        work = partial(live.method.reads, self._actor.thread, *args, **kwargs)
+        run, (query, (args, kwargs), _) = QueryRun(self._actor.thread, live.principal), live.asked
+        work = partial(query.reads, self._actor.thread, *args, **kwargs)
         outcome: Outcome
         try:
-            outcome = make_rows(name, run_query(self._actor.state, run, work), live.whom, at)
+            outcome = make_rows(query.name, run_query(self._actor.state, run, work), live.whom, at)
             live.reads = run.reads
         except Exception as error:
-            outcome = Failure(live.whom, at, self._explain(name, error))
+            outcome = Failure(live.whom, at, self._explain(query.name, error))
             live.reads = None
         if run.has_asked and live.whom is SHARED:
-            live.method.is_personal = True
+            query.is_personal = True
             for reader in tuple(live.readers):
                 self._move(reader)
         elif live.made is None or not outcome.is_like(live.made):
@@ -195,7 +196,7 @@ class LiveQueries:
             live.made = live.shown  # The loss has marked all queries, which run again.
 
     def _show_to(self, live: LiveQuery, readers: Iterable[QueryReader], outcome: Outcome) -> None:
-        readers, live.waiting = tuple(readers), []
+        readers, live.waiting = tuple(readers), {}
         for reader in readers:
             if reader.live is live:
                 self._deliver(reader, outcome)
@@ -221,28 +222,33 @@ class LiveQueries:
         tell_limit(self._actor.instruments, error)
         return error
 
-    def _enter(self, reader: QueryReader, method: Query, arguments: Arguments) -> None:
+    def _enter(self, reader: QueryReader, asked: Asked) -> None:
         principal: Principal | None = None
         whom: Hashable = SHARED
-        if method.is_personal:
+        if asked.query.is_personal:
             principal = reader.connection.principal
-            whom = find_whom(principal)
-        key = (method.name, encode_json(arguments), whom)
-        live = self._live.get(key)
-        if live is None:
+            whom = Whom(principal)
+        live = LiveQuery(asked, whom, principal)
+        if (known := self._live.get(live.key)) is not None:
+            live = known
+        else:
             if len(self._live) >= _MOST:
                 raise self._refuse(f"{_MOST} queries of the thread are followed, which is the limit")
-            live = self._live[key] = LiveQuery(method, arguments, key, whom, principal)
+            self._live[live.key] = live
             self._actor.state.on_touch = self.touch
             self._mark(live)
-        elif live.is_dirty:  # A new reader does not wait for further changes.
+        if live.is_dirty:  # A new reader does not wait for further changes.
             self._passes.add(partial(self._run, live), for_change=False)
         live.readers[reader] = None
         reader.live = live
-        if not live.is_dirty and live.shown is not None and live.made is live.shown:
-            self._deliver(reader, live.shown)
+        self._serve(reader, live)
+
+    def _serve(self, reader: QueryReader, live: LiveQuery) -> None:
+        """Send the newest outcome to a reader, or the next one if that is due."""
+        if (newest := live.newest) is not None:
+            self._deliver(reader, newest)
         else:
-            live.waiting.append(reader)  # A newer outcome is due.
+            live.waiting[reader] = None
 
     def _take_out(self, reader: QueryReader) -> None:
         live, reader.live = reader.live, None
@@ -259,7 +265,7 @@ class LiveQueries:
         assert live is not None
         self._take_out(reader)
         try:
-            self._enter(reader, live.method, live.arguments)
+            self._enter(reader, live.asked)
         except PlaitError as error:
             self._end(reader, error)
 
@@ -276,7 +282,7 @@ class LiveQueries:
         connection = reader.connection
         if not connection.rights.may_call:
             self._end(reader, Forbidden("Forbidden"))
-        elif outcome.whom is not SHARED and outcome.whom != find_whom(connection.principal):
+        elif outcome.whom is not SHARED and outcome.whom != Whom(connection.principal):
             self._move(reader)
         elif reader.door.is_slow():
             reader.is_behind = True

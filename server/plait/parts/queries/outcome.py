@@ -1,6 +1,7 @@
 """The outcomes of queries, and the chunks that bring readers from the results that they have to these outcomes."""
 
 from collections.abc import Hashable
+from contextlib import suppress
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final
@@ -15,7 +16,7 @@ from plait_schemas.diff import diff
 from plait_schemas.encoding import EncodeError, encode_given
 from plait_schemas.models import dump
 
-__all__ = ["SHARED", "Failure", "Outcome", "Rows", "find_whom", "make_rows"]
+__all__ = ["SHARED", "Failure", "Outcome", "Rows", "Whom", "make_rows"]
 
 SHARED: Final = "shared"
 """Stands for all readers: the result of a query that has not asked for whom it runs."""
@@ -27,25 +28,33 @@ MOST_BYTES: Final = 1 << 20
 _MOST_OPS: Final = 1000
 
 
-def find_whom(principal: Principal | None) -> Hashable:
-    """Return a key of the whole principal: two principals with the same key are the same in all that code can read."""
-    try:
-        return msgspec.msgpack.encode(principal)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return _Only(principal)
+class Whom:
+    """Stands for a principal. Two are equal if code cannot tell their principals apart: in types, values and order."""
 
-
-class _Only:
-    """A principal with claims that cannot be encoded: only the same object is equal to it."""
+    __slots__ = ("_data", "_principal")
 
     def __init__(self, principal: Principal | None) -> None:
         self._principal = principal
+        # None if the claims cannot be encoded: then only the same object is equal.
+        self._data: bytes | None = None
+        with suppress(Exception):  # Objects in the claims may run any code.
+            self._data = msgspec.msgpack.encode(principal)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Only) and self._principal is other._principal
+        if not isinstance(other, Whom):
+            return False
+        own, others = self._principal, other._principal
+        if own is others:
+            return True
+        if self._data is None or self._data != other._data or type(own) is not type(others):
+            return False
+        try:
+            return bool(own == others)
+        except Exception:
+            return False
 
     def __hash__(self) -> int:
-        return id(self._principal)
+        return hash(self._data)
 
 
 class Outcome:

@@ -93,7 +93,7 @@ class ClientCalls:
         actor, connection, follower = self._actor, self._connection, self._follower
         method = actor.kind.query(call.method)
         connection.rights.check_call(method)
-        arguments = method.arguments(call.args, call.kwargs, limits=actor.limits)
+        asked = method.ask(call.args, call.kwargs, limits=actor.limits)
 
         def send(chunk: bytes) -> None:
             follower.send(Frame(encode(Result(call.ref, done=False, value=msgspec.Raw(chunk)))))
@@ -107,7 +107,7 @@ class ClientCalls:
         self._follows = True
         try:
             door = Door(send, fail, lambda: follower.is_slow)
-            reader = find_queries(actor).open(method, arguments, connection, door, have=have)
+            reader = find_queries(actor).open(asked, connection, door, have=have)
         except PlaitError:
             del self._calls[call.ref]
             raise

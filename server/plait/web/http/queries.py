@@ -12,7 +12,7 @@ from starlette.responses import Response
 from plait.actor.actor import Actor
 from plait.actor.connection import Connection, Rights
 from plait.actor.outcome import make_resolver
-from plait.actor.rpc import Arguments, Query
+from plait.actor.rpc import Asked
 from plait.errors import InvalidArguments
 from plait.instruments.protocol import TRACE
 from plait.parts.queries.live_queries import Door, find_queries
@@ -40,28 +40,28 @@ async def answer_query(exchange: Exchange, name: str) -> Response:
     method = actor.kind.query(name)
     with context.scheduler.measure():
         args, kwargs = _read(request, "args", _decode_args), _read(request, "kwargs", _decode_kwargs)
-        arguments = method.arguments(args or (), kwargs, limits=context.limits)
+        asked = method.ask(args or (), kwargs, limits=context.limits)
     if wants_events(request):
         have = request.headers.get("last-event-id") or request.query_params.get("have", "")
 
         async def open_(stream: QueryStream) -> None:
-            await stream.follow(request, method, arguments, have)
+            await stream.follow(request, asked, have)
 
         return await exchange.stream_events(actor, QueryStream, open_)
-    rows = await _find_rows(exchange, actor, method, arguments)
+    rows = await _find_rows(exchange, actor, asked)
     tag = f'"{rows.tag}"'
     if {"*", tag} & read_tags(request, "if-none-match"):
         return Response(status_code=304, headers={"etag": tag})
     return Response(rows.data, media_type="application/json", headers={"etag": tag})
 
 
-async def _find_rows(exchange: Exchange, actor: Actor, method: Query, arguments: Arguments) -> Rows:
+async def _find_rows(exchange: Exchange, actor: Actor, asked: Asked) -> Rows:
     """Return the result of a query. Raises the error of its run, and ClientDisconnect."""
     connection = exchange.connect(actor, Rights(exchange.principal, may_write=False))
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     # A turn, which the thread ends when it is destroyed, moves or is stopped.
-    work = partial(_read_once, actor, method, arguments, connection)
-    turn = actor.begin(f"query {method.name}", work, make_resolver(future), is_used=False)
+    work = partial(_read_once, actor, asked, connection)
+    turn = actor.begin(f"query {asked.query.name}", work, make_resolver(future), is_used=False)
     turn.trace = exchange.request.scope.get(TRACE)
     outcome: Rows | Failure = await exchange.outcome_unless_left(future, turn.abandon)
     exchange.lease.check()
@@ -70,12 +70,12 @@ async def _find_rows(exchange: Exchange, actor: Actor, method: Query, arguments:
     return outcome
 
 
-async def _read_once(actor: Actor, method: Query, arguments: Arguments, connection: Connection) -> Outcome:
+async def _read_once(actor: Actor, asked: Asked, connection: Connection) -> Outcome:
     """Follow a query up to its first outcome. Raises TooMany."""
     told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     resolve = make_resolver(told)
     door = Door(lambda _: resolve(None, None), partial(resolve, None), told.done)
-    reader = find_queries(actor).open(method, arguments, connection, door)
+    reader = find_queries(actor).open(asked, connection, door)
     try:
         await told
     finally:

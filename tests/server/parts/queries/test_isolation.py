@@ -5,8 +5,11 @@ import random
 import re
 from typing import Any
 
+import msgspec
+import pytest
+from pydantic import BaseModel, field_serializer
 from tests.schedules import play_seeds
-from tests.server.parts.queries.readers import Following
+from tests.server.parts.queries.readers import ABSENT, Following
 from tests.server.rooms import House, open_house
 from tests.server.session.guests import Guest, joined, until
 
@@ -15,6 +18,7 @@ from plait.actor.actor import Actor
 from plait.actor.connection import Rights
 from plait.actor.transport import Frame
 from plait.errors import Reject, Unauthenticated
+from plait.parts.queries.passes import QueryPasses
 
 _SECRET = re.compile(r"secret \d+")
 
@@ -42,6 +46,67 @@ class Safe(Thread[Any]):
         if self.state["private"]:
             raise Reject(current().principal.claims["secret"])
         return self.state["n"]
+
+
+class Password(BaseModel):
+    """Looks the same in JSON whatever it is."""
+
+    text: str
+
+    @field_serializer("text")
+    def mask(self, text: str) -> str:
+        return "***"
+
+
+class Admin(msgspec.Struct):
+    """Differs from Visitor by its type alone."""
+
+    name: str
+
+
+class Visitor(msgspec.Struct):
+    name: str
+
+
+class Staff(Principal, frozen=True):
+    """Differs from Principal by its type alone."""
+
+
+class Doors(Thread[Any]):
+    """Its queries look at their readers in odd ways."""
+
+    initial_state = {"private": False}  # noqa: RUF012
+    go_on: asyncio.Event
+    tasks: "list[asyncio.Task[str]]"
+
+    @query
+    def by_connection(self) -> Any:
+        return "secret of the server" if current().connection is None else "no"
+
+    @query
+    def protected(self, password: Password) -> Any:
+        return "secret" if password.text == "open" else "no"
+
+    @query
+    def admin(self) -> Any:
+        return "secret" if isinstance(current().principal.claims["account"], Admin) else "no"
+
+    @query
+    def staff(self) -> Any:
+        return "secret" if isinstance(current().principal, Staff) else "no"
+
+    @query
+    def board(self) -> Any:
+        return "withdrawn" if self.state["private"] else "public"
+
+    @query
+    def later(self) -> str:
+        self.tasks.append(asyncio.create_task(self.ask_later()))
+        return current().principal.id
+
+    async def ask_later(self) -> str:
+        await self.go_on.wait()
+        return current().principal.id
 
 
 class Reader:
@@ -173,6 +238,62 @@ class Schedule:
                     return
                 except (AssertionError, TypeError):
                     await asyncio.sleep(0.001)
+
+
+async def test_a_query_that_looks_at_the_connection_fails() -> None:
+    async with open_house(Doors) as house:
+        reader = Following(await joined(await house.actor(Doors), "a", principal=Principal("ann")), "by_connection")
+        assert await reader.next() is ABSENT
+        assert reader.error["code"] == "call_failed"
+
+
+async def test_arguments_that_look_the_same_as_json_share_nothing() -> None:
+    async with open_house(Doors) as house:
+        actor = await house.actor(Doors)
+        knows = Following(await joined(actor, "a"), "protected", {"text": "open"})
+        guesses = Following(await joined(actor, "b"), "protected", {"text": "a guess"})
+        assert [await knows.next(), await guesses.next()] == ["secret", "no"]
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("admin", Principal("x", {"account": Admin("x")}), Principal("x", {"account": Visitor("x")})),
+        ("staff", Staff("x"), Principal("x")),
+    ],
+)
+async def test_principals_of_other_types_share_nothing(name: str, one: Principal, other: Principal) -> None:
+    async with open_house(Doors) as house:
+        actor = await house.actor(Doors)
+        first = Following(await joined(actor, "a", principal=one), name)
+        second = Following(await joined(actor, "b", principal=other), name)
+        assert [await first.next(), await second.next()] == ["secret", "no"]
+
+
+async def test_a_slow_reader_is_not_sent_what_was_withdrawn() -> None:
+    async with open_house(Doors) as house:
+        actor = await house.actor(Doors)
+        slow, fast = await joined(actor, "a"), Following(await joined(actor, "b"), "board")
+        slow.transport.is_backed_up = True
+        board = Following(slow, "board")
+        assert await fast.next() == "public"
+        actor.use_service(QueryPasses).interval = 3_600.0
+        await actor.thread.set_state({"private": True})
+        slow.transport.catch_up()
+        for frame in slow.frames:
+            assert not board.take(frame)
+        later = Following(await joined(actor, "c"), "board")  # The run does not wait for more changes.
+        assert [await later.next(), await board.next()] == ["withdrawn", "withdrawn"]
+
+
+async def test_a_task_of_a_query_has_no_principal() -> None:
+    async with open_house(Doors) as house:
+        actor = await house.actor(Doors)
+        Doors.go_on, Doors.tasks = asyncio.Event(), []
+        reader = Following(await joined(actor, "a", principal=Principal("ann")), "later")
+        assert await reader.next() == "ann"
+        Doors.go_on.set()
+        assert [type(each) for each in await asyncio.gather(*Doors.tasks, return_exceptions=True)] == [LookupError] * 2
 
 
 @play_seeds(20)
