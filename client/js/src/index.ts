@@ -2,6 +2,8 @@
 
 export { bindText } from "./bind-text.js";
 export type { CallOptions, RpcStream } from "./calls.js";
+export { channels } from "./channels.js";
+export type { ChannelsOptions } from "./channels.js";
 export { ThreadClient } from "./client.js";
 export type { Unsubscribe } from "./client.js";
 export { compare } from "./compare.js";

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from plait.cluster.gate import OPEN
 from plait.instruments.protocol import Instruments
+from plait.limits import Limits
 from plait.store.thread_rows import ThreadKey
 from plait.web.admission import Admission, close_refused, join_in_task, try_join
 from plait.web.gated import GatedSend, wait_until_open
@@ -21,6 +22,8 @@ from plait.web.relay.gateway import RelayedSocket
 from plait.web.relay.messages import SentScope
 from plait.web.server_context import ServerContext, as_get
 from plait.web.sockets.asgi import AsgiSocket
+from plait.web.sockets.channels import Carrier, Channel
+from plait.web.sockets.entrance import CHANNEL, CHANNELS, Entrance, find_entrance
 from plait.web.sockets.framing import WriteBatcher
 from plait.web.sockets.handshake import EXTENSION, Handshake
 from plait.web.sockets.pending_join import SocketResources, run_unless_disconnected
@@ -47,8 +50,13 @@ class SocketEndpoint:
         self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (await receive())["type"] == "websocket.connect":
-            await _Opening(self._context, scope, receive, send).open()
+        if (await receive())["type"] != "websocket.connect":
+            return
+        opening = _Opening(self._context, scope, receive, send)
+        if (entrance := find_entrance(scope)) is None:
+            await opening.open()
+        else:
+            await opening.carry(entrance)
 
 
 class _Opening:
@@ -61,7 +69,9 @@ class _Opening:
         self._ungated = send
         self._send = self._gate()
         self._write_batcher = context.write_batcher
-        self._handshake: Handshake | None = scope.get("extensions", {}).get(EXTENSION)
+        extensions = scope.get("extensions", {})
+        self._handshake: Handshake | None = extensions.get(EXTENSION)
+        self._channel: Channel | None = extensions.get(CHANNEL)
         self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
         self._host = scope["client"][0] if scope.get("client") else ""
 
@@ -89,6 +99,32 @@ class _Opening:
                 await self._join(key, SocketResources(leave))
             else:
                 await self._relay(key, found.link, leave)
+
+    async def carry(self, entrance: Entrance) -> None:
+        """Accept the socket as a carrier, whose channels are opened and checked one by one, or refuse it."""
+        context, self._subprotocol = self._context, CHANNELS
+        try:
+            # A thread that is refused must not refuse the others on its carrier.
+            request = as_get(self._scope)
+            context.hosts.check(request)
+            context.identity.check_origin(request)
+            context.addresses.enter(self._host)
+        except Exception as error:
+            await self._refuse(error)
+            return
+        leave, socket = partial(context.addresses.leave, self._host), None
+        try:
+            socket = await self._accept(leave, Carrier.widen(context.limits))
+        finally:
+            if socket is None:
+                leave()
+        if socket is None:
+            return
+        carrier = Carrier(socket, entrance.open, context.limits, context.scheduler, ended=context.carriers.discard)
+        context.carriers.add(carrier)
+        socket.attach(carrier)
+        if isinstance(socket, AsgiSocket):
+            await socket.run()
 
     # Inside
 
@@ -176,9 +212,16 @@ class _Opening:
         if isinstance(socket, AsgiSocket):
             await socket.run()
 
-    async def _accept(self, ended: Callable[[], None]) -> Socket | AsgiSocket | None:
-        limits, tell = self._context.limits, self._context.instruments
+    async def _accept(
+        self, ended: Callable[[], None], limits: Limits | None = None
+    ) -> Socket | AsgiSocket | Channel | None:
+        limits, tell = limits or self._context.limits, self._context.instruments
         protocol = self._subprotocol or "cloudflare"
+        if self._channel is not None:
+            channel = self._channel.accept(lambda channel: _report_end(channel, ended, tell, protocol))
+            if channel is not None:
+                tell.socket_opened(protocol)
+            return channel
         if self._handshake is None:
             try:
                 await self._send({"type": "websocket.accept", "subprotocol": self._subprotocol})
@@ -220,7 +263,7 @@ class _Opening:
 
 
 def _report_end(
-    socket: Socket | AsgiSocket, ended: Callable[[], None], instruments: Instruments, protocol: str
+    socket: Socket | AsgiSocket | Channel, ended: Callable[[], None], instruments: Instruments, protocol: str
 ) -> None:
     ended()
     instruments.socket_closed(protocol, socket.code)

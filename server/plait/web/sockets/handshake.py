@@ -20,6 +20,7 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 from websockets.utils import accept_key
 
+from plait.web.sockets.entrance import add_entrance
 from plait.web.sockets.frame_reader import ABNORMAL
 from plait.web.sockets.socket import Socket
 from plait_schemas.messages import ANSWER_HEADER, SUBPROTOCOL
@@ -113,7 +114,8 @@ class Handshake(asyncio.Protocol):
             return
         scope = self._scope(target, headers)
         scope.update(scheme="wss" if is_secure else "ws", server=server, client=client)
-        task = asyncio.Task(self._run(scope), name="plait handshake")
+        app = cast(ASGIApp, self._config.loaded_app)
+        task = asyncio.Task(self._run(app, add_entrance(app, scope)), name="plait handshake")
         self._server.tasks.add(task)
         task.add_done_callback(self._server.tasks.discard)
 
@@ -169,8 +171,7 @@ class Handshake(asyncio.Protocol):
 
     # ASGI
 
-    async def _run(self, scope: Scope) -> None:
-        app = cast(ASGIApp, self._config.loaded_app)
+    async def _run(self, app: ASGIApp, scope: Scope) -> None:
         try:
             await app(scope, self._receive, self._send)
         except Exception:
