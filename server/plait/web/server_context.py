@@ -37,7 +37,6 @@ from plait.web.fairness import FairScheduler
 from plait.web.hosts import Hosts, find_header
 from plait.web.links.links import Links
 from plait.web.links.relays import Relays
-from plait.web.sockets.channels import Carrier
 from plait.web.sockets.framing import WriteBatcher
 from plait.web.sockets.heartbeat import Heartbeat
 from plait.web.sockets.pending_join import PendingJoin
@@ -185,9 +184,7 @@ class ServerContext:
         self.leases = Leases()
         self._shutdown_timeout = shutdown_timeout
         self._pending_joins: set[PendingJoin] = set()
-        # The sockets that carry channels.
-        self.carriers: set[Carrier] = set()
-        # The sockets and requests that are relayed to other nodes, and the task that ends them.
+        # The sockets and requests that are relayed to other nodes, the carriers, and the task that ends them.
         self.relays = Relays()
         self._draining: asyncio.Task[None] | None = None
         # The versions that clients of the Cloudflare protocol showed when they left.
@@ -263,10 +260,9 @@ class ServerContext:
         """Close everything that belongs to no thread, and begin to drain the node. uvicorn's sockets call this, too."""
         for pending in tuple(self._pending_joins):
             pending.leave()
-        for carrier in tuple(self.carriers):
-            carrier.leave()
         self.end_streams()
         if self.owners.is_alone:
+            self.relays.leave()
             return self.node.drain(self._shutdown_timeout)
         if self._draining is None or self._draining.done():
             self._draining = asyncio.create_task(self._drain(), name="plait drain of relays")

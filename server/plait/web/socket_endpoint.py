@@ -120,8 +120,8 @@ class _Opening:
                 leave()
         if socket is None:
             return
-        carrier = Carrier(socket, entrance.open, context.limits, context.scheduler, ended=context.carriers.discard)
-        context.carriers.add(carrier)
+        carrier = Carrier(socket, entrance.open, context.limits, context.scheduler, ended=context.relays.discard)
+        context.relays.add(carrier)
         socket.attach(carrier)
         if isinstance(socket, AsgiSocket):
             await socket.run()

@@ -1,4 +1,4 @@
-"""The sockets and requests that a gateway relays; they end before it stops."""
+"""The sockets and requests that a gateway relays, and the carriers of channels; they end before it stops."""
 
 import asyncio
 from contextlib import suppress
@@ -8,7 +8,7 @@ __all__ = ["Relays"]
 
 
 class Relay(Protocol):
-    """A relayed socket or request."""
+    """A relayed socket or request, or a carrier."""
 
     def leave(self) -> None:
         """Ask the owner to end the relay, unless it ends by itself."""
@@ -20,7 +20,7 @@ class Relay(Protocol):
 
 
 class Relays:
-    """The sockets and requests of this node that are relayed to other nodes."""
+    """The sockets and requests of this node that are relayed to other nodes, and its carriers."""
 
     def __init__(self) -> None:
         self._relays: set[Relay] = set()
@@ -44,10 +44,14 @@ class Relays:
         if not self._relays and self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
-    async def end(self, timeout: float) -> None:
-        """Ask the owners to end everything, and after `timeout` seconds end the rest."""
+    def leave(self) -> None:
+        """Ask the owners to end everything."""
         for relay in tuple(self._relays):
             relay.leave()
+
+    async def end(self, timeout: float) -> None:
+        """Ask the owners to end everything, and after `timeout` seconds end the rest."""
+        self.leave()
         if self._relays:
             self._ended = asyncio.get_running_loop().create_future()
             with suppress(TimeoutError):

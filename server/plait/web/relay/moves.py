@@ -24,8 +24,6 @@ class NodeMoves(Moves):
         context = self._context
         # Drop the output first, so that the close frames are kept.
         context.write_batcher.drop()
-        for carrier in tuple(context.carriers):
-            carrier.cut_off()
         context.node.lose()
         context.relays.cut_off()
         context.links.drop()

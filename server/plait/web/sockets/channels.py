@@ -21,7 +21,6 @@ from plait.web.fairness import FairScheduler
 from plait.web.sockets.frame_reader import ABNORMAL
 from plait.web.sockets.framing import shorten
 from plait.web.sockets.marked import MARKED, MarkedTransport
-from plait.web.sockets.socket import AT_ONCE
 from plait_schemas.codes import BAD_FRAME, GOING_AWAY, NOT_FOUND, TRY_AGAIN_LATER
 
 __all__ = ["Carrier", "Channel"]
@@ -78,7 +77,7 @@ class Carrier:
     @staticmethod
     def widen(limits: Limits) -> Limits:
         """Return the limits of a carrier's socket: a channel is closed alone before they are reached."""
-        frame, write_buffer = limits.frame + _LONGEST_HEAD, limits.write_buffer + 2 * AT_ONCE
+        frame, write_buffer = limits.frame + _LONGEST_HEAD, limits.write_buffer + 8 * MARKED
         return msgspec.structs.replace(limits, frame=frame, write_buffer=write_buffer)
 
     def leave(self) -> None:
@@ -151,7 +150,7 @@ class Carrier:
         pass
 
     def drained(self) -> None:
-        """Let the channels send what waits, each one a part in its turn."""
+        """Send what waits on the channels, in turns."""
         has_more = False
         for number, channel in tuple(self.channels.items()):
             if self.is_backed_up:

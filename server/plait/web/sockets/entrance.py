@@ -2,12 +2,11 @@
 
 import logging
 import re
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import quote, unquote
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from plait.web.sockets.channels import Channel
 from plait_schemas.codes import INTERNAL_ERROR
 from plait_schemas.messages import SUBPROTOCOL
 
@@ -26,6 +25,22 @@ _THREAD: Final = re.compile(rb"(/[^/]*){3}/?$")
 log = logging.getLogger("plait.sockets")
 
 
+class Request(Protocol):
+    """The request of a channel, until the app accepts it."""
+
+    async def receive(self) -> Message:
+        """Return the next message for the app."""
+        ...
+
+    async def answer(self, message: Message) -> None:
+        """Handle a message of the app."""
+        ...
+
+    def refuse(self, code: int, reason: str) -> None:
+        """Close the channel, unless it was accepted."""
+        ...
+
+
 class Entrance:
     """The app that a carrier's request came to, and the scope of the request, which its channels repeat."""
 
@@ -36,7 +51,7 @@ class Entrance:
         # The path below which the threads are, without that of the carrier's own thread.
         self._base = _THREAD.sub(b"", raw).decode("latin-1")
 
-    async def open(self, target: str, channel: "Channel") -> None:
+    async def open(self, target: str, channel: Request) -> None:
         """Pass the request of a channel through the app."""
         path, _, query = (self._base + target).partition("?")
         scope = {
@@ -57,7 +72,7 @@ class Entrance:
 
 
 class ChannelsMiddleware:
-    """Lets sockets carry channels under a server other than `plait serve`. It must be the outermost app.
+    """Makes channels possible under a server other than `plait serve`. It must be the outermost app.
 
     The requests of channels pass through `app`, so they would miss a middleware outside of it.
     """

@@ -7,7 +7,6 @@ from websockets.frames import Opcode
 from plait.actor.logs import log_internal
 from plait.web.fairness import FairScheduler
 from plait.web.sockets.frame_reader import FrameReader, FrameTransport
-from plait.web.sockets.socket import AT_ONCE
 from plait_schemas.codes import INTERNAL_ERROR
 
 __all__ = ["MARKED", "MarkedTransport"]
@@ -15,7 +14,7 @@ __all__ = ["MARKED", "MarkedTransport"]
 # With this many unanswered marks, the peer counts as slow.
 _MOST_MARKS: Final = 4
 
-MARKED: Final = AT_ONCE // _MOST_MARKS
+MARKED: Final = 64 * 1024
 """Bytes after which a mark is sent."""
 
 
@@ -57,7 +56,7 @@ class MarkedTransport(FrameTransport):
             self.go_on()
 
     def go_on(self) -> None:
-        """Tell those who wait that the peer has caught up, unless it is still slow."""
+        """Tell the receiver that the peer has caught up, unless it is still slow."""
         if self._is_closing or self.is_backed_up:
             return
         self._wake()

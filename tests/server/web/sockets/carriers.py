@@ -103,11 +103,11 @@ class Line:
         return None if (close := self._parser.close_rcvd) is None else close.code
 
     def fill(self) -> None:
-        """Let the buffer of the connection be full."""
+        """Say that the buffer of the connection is full."""
         self.socket.pause_writing()
 
     def drain(self) -> None:
-        """Let the buffer of the connection be empty."""
+        """Say that the buffer of the connection is empty."""
         self.socket.resume_writing()
 
     # Inside

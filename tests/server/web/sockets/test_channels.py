@@ -98,7 +98,7 @@ async def test_the_end_of_a_carrier_ends_its_channels_after_what_they_have_recei
     assert a.received == [b"last"]
     assert a.has_ended
     assert line.has_ended
-    # It can no longer be accepted, and its app is told.
+    # It can no longer be accepted, and the app sees a disconnect.
     assert line.waiting[0].accept(a.end) is None
     await line.waiting[0].receive()
     assert (await line.waiting[0].receive())["type"] == "websocket.disconnect"
@@ -218,7 +218,7 @@ async def test_after_four_marks_a_channel_waits_for_the_peer_and_no_other_does()
     sent = line.of(1)
     assert sent.count(b"?") == 4
     assert 4 * MARKED < sum(map(len, sent)) < 5 * MARKED
-    # Each answer lets it send as much again.
+    # After each answer it sends as much again.
     line.say("1 ?")
     await until(lambda: line.of(1).count(b"?") == 5)
     assert hot.drains == 0
